@@ -6,14 +6,14 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// The validator applies every branch of allOf, anyOf, oneOf and $ref again each time it meets it,
-// and cannot be cancelled: 25 levels of "allOf": [{"$ref": next}, {"$ref": next}] run for ever. Two
-// bounds stop that. checkExpansions refuses, at compilation, a schema that does it to a single
-// value. The step budget (toll) stops a validation in which a recursive schema does it level by
-// level of the value.
+// The validator applies every branch of allOf, anyOf, oneOf and $ref again each time that it meets
+// it, and cannot be cancelled: 25 levels of "allOf": [{"$ref": next}, {"$ref": next}] run for ever.
+// Two bounds prevent that. checkExpansions refuses a schema, when it is compiled, that grows like
+// this for a single value. The step budget (toll) stops a validation in which a recursive schema
+// grows with each level of the value.
 
 // checkExpansions counts, for each subschema, how many subschemas the validator applies to one
-// value on its behalf. It counts the paths through the graph of references and branches, not the
+// value because of it. It counts the paths through the graph of references and branches, not the
 // nodes.
 func checkExpansions(root *jsonschema.Schema) error {
 	var (
@@ -24,7 +24,7 @@ func checkExpansions(root *jsonschema.Schema) error {
 	)
 	count = func(s *jsonschema.Schema) int {
 		if n, ok := paths[s]; ok {
-			return max(n, 0) // a loop is for the validator to report
+			return max(n, 0) // a loop: the validator reports it
 		}
 		paths[s] = -1
 		n := 1
@@ -49,7 +49,7 @@ func checkExpansions(root *jsonschema.Schema) error {
 	return nil
 }
 
-// samePlace returns the subschemas that s applies to the same value as itself.
+// samePlace returns the subschemas that s applies to the value to which s itself applies.
 func samePlace(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := present(s.Ref, s.RecursiveRef, s.DynamicRef, s.Not, s.If, s.Then, s.Else)
 	all = append(all, s.AllOf...)
@@ -97,9 +97,9 @@ func present(schemas ...*jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// toll is the step budget of a validation, as an extension of the validator. Every application of a
-// subschema takes its price from the budget. When nothing is left it panics, which is the only way
-// to stop the validator.
+// toll is the step budget of a validation, as an extension of the validator. Every use of a
+// subschema takes its price from the budget. When the budget is spent, it panics, because nothing
+// else stops the validator.
 type toll struct{ left int }
 
 type tollError struct{}
@@ -109,7 +109,7 @@ func (tollError) Error() string {
 }
 
 // Compile is called for each subschema that is an object. The price includes its direct branches,
-// because a branch that fails on the type ends before it pays for itself.
+// because a branch that fails on the type ends before its own price is taken.
 func (t *toll) Compile(_ jsonschema.CompilerContext, m map[string]any) (jsonschema.ExtSchema, error) {
 	price := 1
 	for _, v := range m {

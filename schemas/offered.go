@@ -9,14 +9,14 @@ import (
 // Announcement is what a worker publishes about a tool. It outlives the worker.
 type Announcement struct {
 	Tool
-	// Denied says that the worker's policy denies every call of the tool. It is not part of the
-	// definition, and the digest does not depend on it.
+	// Denied: the worker's policy denies every call of the tool. It is not part of the definition,
+	// so the digest does not depend on it.
 	Denied bool `json:"denied,omitempty"`
 }
 
-// Offered returns the tools to offer to a model, in the order given: those of which the fleet's
-// policy does not deny every call. The workers that serve a tool now decide; where they disagree,
-// deny wins. When no worker serves the tool, its announcement decides.
+// Offered returns the tools to offer to a model, in the given order. It leaves out a tool if the
+// fleet's policy denies every call of it. The workers that serve the tool now decide that; if they
+// disagree, deny wins. If no worker serves the tool, its announcement decides.
 func Offered(announced []Announcement, present []wire.Presence) []Tool {
 	var tools []Tool
 	for _, a := range announced {

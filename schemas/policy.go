@@ -12,14 +12,13 @@ import (
 // Policy is a policy file: the layer of rules above all tools files. Its schema is
 // policy-file.json.
 type Policy struct {
-	// Default decides the calls that no rule matches: allow, ask or deny; "" when the file leaves
-	// it open.
+	// Default decides calls that no rule matches: allow, ask or deny; "": the file does not say.
 	Default string
 	Rules
 	Approvers []messages.Approver
 	Hooks     []HookEntry
 	Tests     []PolicyTest
-	// Version is the digest of everything that decides: see [Policy.Digest].
+	// Version is the digest of the whole policy: see [Policy.Digest].
 	Version string
 }
 
@@ -34,7 +33,7 @@ type HookEntry struct {
 	Budget   time.Duration // of one run; 0 means the default budget of hooks
 	Before   *Exec
 	After    *Exec
-	Env      []string // environment variables that its programs get
+	Env      []string // names of environment variables that its programs get
 	Line     int
 }
 
@@ -44,7 +43,7 @@ type PolicyTest struct {
 	Kind               messages.Kind // "" is write
 	Input              json.RawMessage
 	Session, Principal string
-	Hook               string        // the hooks' opinion: none, allow, ask or deny; default none
+	Hook               string        // opinion of the hooks: none, allow, ask or deny; default none
 	Effect             string        // expected: allow, ask or deny
 	Tier               messages.Tier // expected; "" accepts any
 	Rule               string        // expected name of the deciding rule; "" accepts any

@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// policyInFile is a policy file as it is written. The fields of its parts go before those of the
-// types that they embed.
+// policyInFile is a policy file as it is written. Its own fields shadow those of the types that it
+// embeds.
 type policyInFile struct {
 	Default string
 	rulesInFile
@@ -35,8 +35,8 @@ func (f *yamlFile) policy(in policyInFile) Policy {
 	return Policy{Default: in.Default, Rules: f.rules("", in.rulesInFile), Approvers: f.approvers(in), Hooks: f.hooks(in), Tests: f.tests(in)}
 }
 
-// approvers checks that each approver has a name and a key of its own. Errors never quote a key: it
-// may be a seed that was pasted by mistake.
+// approvers checks that each approver has a name and a key of its own. Errors never quote a key,
+// because somebody may have pasted a seed by mistake.
 func (f *yamlFile) approvers(in policyInFile) (all []messages.Approver) {
 	names, keys := map[string]int{}, map[string]int{}
 	for i, a := range in.Approvers {
@@ -62,7 +62,7 @@ func (f *yamlFile) hooks(in policyInFile) (all []HookEntry) {
 		hook := h.HookEntry
 		f.label(p+"/name", hook.Name)
 		f.unique(p+"/name", names, hook.Name, "a hook")
-		// A pattern that can match nothing would let everything pass.
+		// A pattern that matches no tool would make a gate that lets every call pass.
 		f.patterns(p+"/match", hook.Match)
 		hook.Class, hook.Env, hook.Line = cmp.Or(hook.Class, "gate"), nonEmpty(hook.Env), f.line(p)
 		hook.Budget = f.duration(p+"/budget", h.Budget)

@@ -8,15 +8,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Retry says whether and when a call runs again after it failed with an error that its tool marked
-// retryable. It does not apply to a call whose worker was lost: on_crash does.
+// Retry says whether and when a call runs again after it has failed with an error that its tool
+// marked retryable. For a call whose worker was lost, on_crash decides instead.
 type Retry struct {
-	// Attempts is the number of runs, the first included: at most 10. 0 or 1: never again.
+	// Attempts is how many times the call may run, the first run included: at most 10. 0 or 1: it
+	// is never run again.
 	Attempts int `json:"attempts"`
-	// BackoffMS is the wait before the second run. It doubles before every further run. Default
-	// when Attempts is over 1: 500 ms, or MaxBackoffMS where that is less; at most an hour.
+	// BackoffMS is the wait before the second run. It doubles before every further run. Default if
+	// Attempts is over 1: 500 ms, or MaxBackoffMS if that is less; at most an hour.
 	BackoffMS int64 `json:"backoff_ms,omitempty"`
-	// MaxBackoffMS bounds the doubling. Default 10 s, or BackoffMS where that is more; at most an
+	// MaxBackoffMS bounds the doubling. Default 10 s, or BackoffMS if that is more; at most an
 	// hour.
 	MaxBackoffMS int64 `json:"max_backoff_ms,omitempty"`
 }
@@ -25,12 +26,12 @@ const (
 	maxAttempts       = 10
 	defaultBackoff    = 500 * time.Millisecond
 	defaultMaxBackoff = 10 * time.Second
-	// longestBackoff is the default life of a batch: a longer wait never ends well.
+	// longestBackoff is the default life of a batch. After a longer wait the batch has expired.
 	longestBackoff = time.Hour
 )
 
-// Backoff returns how long to wait after the given attempt failed, counted from 1. The caller adds
-// jitter. It is never longer than MaxBackoffMS.
+// Backoff returns how long to wait after the given attempt, counted from 1, has failed. It is never
+// longer than MaxBackoffMS. The caller adds jitter.
 func (r Retry) Backoff(attempt int) time.Duration {
 	r = r.filled()
 	wait := r.BackoffMS
@@ -62,7 +63,7 @@ func (r Retry) filled() Retry {
 	return r
 }
 
-// withDefaults checks the retry policy for a tool with this kind and on_crash, and fills its
+// withDefaults checks the retry policy of a tool with this kind and on_crash, and fills in its
 // defaults. One attempt means the same as no policy, so both become the zero value.
 func (r Retry) withDefaults(kind messages.Kind, onCrash messages.OnCrash) (Retry, error) {
 	longest := longestBackoff.Milliseconds()

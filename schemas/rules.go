@@ -20,8 +20,8 @@ type Rules struct {
 
 // RuleEntry is one rule, from the short form "Bash(git status:*)" or a mapping.
 type RuleEntry struct {
-	// Name identifies the rule in decisions, logs and questions. It is unique in its file. The
-	// default is the short form, or tool and condition.
+	// Name identifies the rule in decisions, logs and questions. It is unique in its file. Default:
+	// the short form, or the tool and the condition.
 	Name string
 	// Tool is a tool's name, or a pattern of path.Match.
 	Tool string
@@ -33,7 +33,7 @@ type RuleEntry struct {
 	Line     int    // where the rule starts, from 1; 0 outside of a file
 }
 
-// RiskEntry raises the tier of the calls it matches.
+// RiskEntry raises the tier of the calls that it matches.
 type RiskEntry struct {
 	Name, Tool, When, Reason string
 	Tier                     messages.Tier
@@ -42,7 +42,7 @@ type RiskEntry struct {
 
 // SemanticRule is a tool's own check of an input that fits its schema.
 type SemanticRule struct {
-	Require string `json:"require"`        // CEL; an input for which it is not true is refused
+	Require string `json:"require"`        // CEL; an input is refused unless this is true
 	Message string `json:"message"`        // for the model
 	Code    string `json:"code,omitempty"` // default [messages.CodeInvalidArguments]
 }
@@ -54,7 +54,7 @@ var shortForm = regexp.MustCompile(`(?s)^([a-zA-Z0-9_*?\[\]-]+)(?:\((.+)\))?$`)
 func ParseRule(short string) (RuleEntry, error) {
 	short = strings.Trim(short, " \t\r\n")
 	parts := shortForm.FindStringSubmatch(short)
-	// Parentheses with nothing but space would be a pattern that matches every call.
+	// A pattern of only spaces would match every call.
 	if parts == nil || parts[2] != "" && strings.TrimSpace(parts[2]) == "" {
 		return RuleEntry{}, fmt.Errorf("%.80q: want Tool or Tool(pattern)", short)
 	}
@@ -98,7 +98,8 @@ func (t Tool) checkConditions() error {
 	return nil
 }
 
-// Whether a call may run beside others is decided without knowing its session or principal.
+// errAsksWho: an expression reads the session or the principal, which are not known when it is
+// decided whether a call may run beside others.
 var errAsksWho = errors.New("only tool and input are known here, neither session nor principal")
 
 func asksWho(p *expression.Program) bool { return p.Reads("session.id") || p.Reads("principal.id") }

@@ -11,13 +11,13 @@ import (
 
 var toolPattern = regexp.MustCompile(`^[a-zA-Z0-9_*?\[\]-]+$`)
 
-// rulesInFile are the four keys that hold rules, as a file has them.
+// rulesInFile holds the four keys with rules, as a file has them.
 type rulesInFile struct {
 	Deny, Ask, Allow []ruleInFile
 	Risk             []RiskEntry
 }
 
-// ruleInFile is a short form, or a mapping whose tool may be one.
+// ruleInFile is a short form, or a mapping whose key tool may have a short form.
 type ruleInFile struct {
 	RuleEntry
 	isShort bool
@@ -98,7 +98,7 @@ func (f *yamlFile) risk(p string, risk RiskEntry) RiskEntry {
 	return risk
 }
 
-// nameOf is the default name of a rule: its content on one line.
+// nameOf returns the default name of a rule: its content on one line.
 func nameOf(tool, argument, when string) string {
 	name := tool
 	switch {

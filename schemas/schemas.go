@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/strictyaml"
 )
 
-// idBase starts the $id of every schema: its $id is idBase and the file's name.
+// idBase is the first part of every schema's $id; the file's name is the rest.
 const idBase = "https://toolfleet.dev/schemas/v1/"
 
 //go:embed *.json asyncapi.yaml
@@ -36,8 +36,8 @@ var (
 	own   = map[string]*Schema{} // guarded by ownMu
 )
 
-// For returns the compiled schema of a message by its name: "batch" for batch.json. An unknown name
-// is an error.
+// For returns the compiled schema of a message, by its name: "batch" for batch.json. It returns an
+// error for an unknown name.
 func For(name string) (*Schema, error) {
 	ownMu.Lock()
 	defer ownMu.Unlock()

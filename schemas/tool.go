@@ -1,10 +1,10 @@
-// Package schemas holds what is promised in writing: the JSON Schemas of every message (*.json),
-// the AsyncAPI document of the subjects, the promise of each tool (Tool, Catalog), and the readers
-// of the tools file and the policy file. It is the only package that calls the JSON Schema
-// validator.
+// Package schemas holds the promises of the fleet in writing: the JSON Schemas of every message
+// (*.json), the AsyncAPI document of the subjects, the definition of each tool (Tool, Catalog), and
+// the readers of the tools file and the policy file. It is the only package that calls the JSON
+// Schema validator.
 //
-// The coordinator knows from this package what a tool promises. Only the worker knows how the tool
-// runs.
+// The coordinator knows a tool only by its definition from this package. Only the worker knows how
+// the tool runs.
 package schemas
 
 import (
@@ -17,25 +17,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Tool is what a tool promises: everything about it that is true wherever it runs. Workers announce
-// it, coordinators plan with it, and codecs export it to providers.
+// Tool is the definition of a tool: everything about it that is true wherever it runs. Workers
+// announce it, coordinators plan with it, and codecs export it to providers.
 type Tool struct {
 	Name        string `json:"name"` // ^[a-zA-Z0-9_-]{1,64}$
 	Description string `json:"description,omitempty"`
-	// Kind defaults to write: a tool about which nothing is known runs alone.
+	// Kind defaults to write, so a tool about which nothing is known runs alone.
 	Kind messages.Kind `json:"kind"`
-	// ConcurrencySafe overrides the default, which is true for a read or a compute.
+	// ConcurrencySafe overrides the default, which is true for a read or a compute tool.
 	ConcurrencySafe *bool `json:"concurrency_safe,omitempty"`
-	// SafeWhen is the CEL condition under which a call of the tool may run beside others. Not
-	// together with ConcurrencySafe: the key concurrency_safe of a tools file sets one or the
-	// other.
+	// SafeWhen is the CEL condition under which a call of the tool may run beside others. It
+	// excludes ConcurrencySafe: the key concurrency_safe of a tools file sets one of the two.
 	SafeWhen string `json:"safe_when,omitempty"`
-	// ShellCommand names the input property that holds a shell command. The parsed command then
-	// decides for each call whether it may run beside others.
+	// ShellCommand names the input property that has a shell command. For each call, the parsed
+	// command then decides whether the call may run beside others.
 	ShellCommand string `json:"shell_command,omitempty"`
 	// InputSchema is a JSON Schema 2020-12 whose root is an object.
 	InputSchema json.RawMessage `json:"input_schema"`
-	// TimeoutMS bounds one run. Defaults: read 5 s, compute 2 s, write 30 s.
+	// Retry applies to a run that failed with a retryable error. Default: never run again.
 	TimeoutMS int64            `json:"timeout_ms"`
 	OnCrash   messages.OnCrash `json:"on_crash,omitempty"`
 	// Retry applies to a run that failed and may be tried again. Default: never.
@@ -44,8 +43,8 @@ type Tool struct {
 	// MaxOutput bounds what the model reads: characters of text, or bytes of other JSON; 0: no cut.
 	MaxOutput int      `json:"max_output,omitempty"`
 	Truncate  Truncate `json:"truncate,omitempty"`
-	// Semantic rules are checked in order on every input that fits the schema. The first rule that
-	// does not hold refuses the call.
+	// Semantic rules are checked, in order, on every input that fits the schema. The first rule
+	// that does not hold refuses the call.
 	Semantic []SemanticRule `json:"semantic,omitempty"`
 	// Risk is the tool's own tier; a policy can only raise it. Default low.
 	Risk messages.Tier `json:"risk,omitempty"`
@@ -56,7 +55,7 @@ type Tool struct {
 // Truncate says which part of a long output is kept.
 type Truncate string
 
-// Head keeps the start, tail the end (the last line of a command usually says why it failed),
+// Head keeps the start, tail the end (the last line of a command usually says why it failed), and
 // middle both ends.
 const (
 	TruncateHead   Truncate = "head"
@@ -75,7 +74,7 @@ var (
 // IsName reports whether a tool could have this name.
 func IsName(name string) bool { return toolName.MatchString(name) }
 
-// WithDefaults returns the tool with all defaults filled and its digest set. The error names the
+// WithDefaults returns the tool with all defaults filled in and its digest set. The error names the
 // tool and the field.
 func (t Tool) WithDefaults() (Tool, error) {
 	if !toolName.MatchString(t.Name) {
@@ -140,11 +139,11 @@ func (t Tool) WithDefaults() (Tool, error) {
 // Timeout is the longest that one run may take.
 func (t Tool) Timeout() time.Duration { return time.Duration(t.TimeoutMS) * time.Millisecond }
 
-// Catalog holds the known tools by name. It is never changed once it was handed out.
+// Catalog holds the known tools by name. It never changes.
 type Catalog struct{ tools map[string]Tool }
 
-// NewCatalog returns a catalog of the given tools, with defaults filled. Two tools of one name are
-// an error.
+// NewCatalog returns a catalog of the given tools, with defaults filled in. It returns an error if
+// two tools have one name.
 func NewCatalog(tools ...Tool) (Catalog, error) {
 	c := Catalog{make(map[string]Tool, len(tools))}
 	for _, t := range tools {
@@ -160,7 +159,7 @@ func NewCatalog(tools ...Tool) (Catalog, error) {
 	return c, nil
 }
 
-// Lookup returns the tool of exactly this name.
+// Lookup returns the tool with exactly this name.
 func (c Catalog) Lookup(name string) (Tool, bool) {
 	t, ok := c.tools[name]
 	return t, ok

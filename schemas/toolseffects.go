@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Check is the probe of a checkable write: when a call's worker was lost, it finds out whether the
+// Check is the probe of a checkable write: after a call's worker was lost, it finds out whether the
 // run was applied. Exactly one of Command and HTTP is set. tool.ReadProbed reads its answer.
 type Check struct {
 	Command []string // program and arguments, started like those of Exec
@@ -20,21 +20,21 @@ type Check struct {
 	Timeout time.Duration // of one probe
 }
 
-// CheckHTTP is a probe by HTTP request. It carries the identity of the call in its headers.
+// CheckHTTP is a probe by HTTP request. Its headers carry the ids of the call.
 type CheckHTTP struct {
 	URL     string
 	Method  string // GET, or POST with the input of the call as its body
 	Headers []CheckHeader
 }
 
-// CheckHeader is a header whose value comes from the worker's environment, so that no secret stands
-// in a file.
+// CheckHeader is a header whose value comes from the worker's environment, so that no file has to
+// hold a secret.
 type CheckHeader struct{ Name, Env string }
 
-// DefaultCheckTimeout bounds a probe that sets no timeout.
+// DefaultCheckTimeout bounds a probe that has no timeout of its own.
 const DefaultCheckTimeout = 10 * time.Second
 
-// ownHeaders matches the headers that toolfleet or the HTTP client sets.
+// ownHeaders matches the headers that toolfleet or the HTTP client sets itself.
 var ownHeaders = regexp.MustCompile(`(?i)^(toolfleet-.*|host|connection|content-length|content-type|transfer-encoding|trailer)$`)
 
 func (f *yamlFile) check(p string, in *entryInFile) *Check {
@@ -56,11 +56,12 @@ func (f *yamlFile) check(p string, in *entryInFile) *Check {
 	return check
 }
 
-// url checks an address. Errors do not quote it: it may contain a secret that belongs in a header.
+// url checks an address. Errors do not quote it, because it may contain a secret that should be in
+// a header.
 func (f *yamlFile) url(p, text string) {
 	u, err := url.Parse(text)
 	switch {
-	case text == "": // missing, or faulty
+	case text == "": // it is missing, or was reported already
 	case err != nil || u.Hostname() == "":
 		f.add(p, "want an address such as https://example.com/probe")
 	case u.User != nil:
@@ -68,7 +69,7 @@ func (f *yamlFile) url(p, text string) {
 	}
 }
 
-// headers puts headers into the order of the file, and checks their names.
+// headers sorts headers into the order of the file, and checks their names.
 func (f *yamlFile) headers(p string, headers []CheckHeader) {
 	at := func(h CheckHeader) strictyaml.Position {
 		key, _, _ := f.Root.Find(p + "/" + h.Name)
@@ -115,7 +116,7 @@ func (f *yamlFile) backoff(p, text string) int64 {
 	return d.Milliseconds()
 }
 
-// effects checks the keys about failed and lost runs of the entry at p against each other.
+// The rules for a write are checked in effects, so check here as for a read.
 func (f *yamlFile) effects(p string, e Entry) {
 	if f.faulty[p+"/on_crash"] || f.faulty[p+"/kind"] {
 		return
@@ -133,7 +134,7 @@ func (f *yamlFile) effects(p string, e Entry) {
 		f.addKey(p+"/on_crash", "this is for writes; a %s may always be run again", e.Kind)
 	}
 	if slices.Contains(FileBuiltins, e.Builtin) {
-		return // the worker knows the builtin's kind and on_crash
+		return // only the worker knows the builtin's kind and on_crash
 	}
 	if _, err := e.Retry.withDefaults(cmp.Or(e.Kind, messages.KindWrite), e.OnCrash); err != nil {
 		f.addKey(p+"/retry", "%v", err)

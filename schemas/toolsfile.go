@@ -12,16 +12,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/strictyaml"
 )
 
-// ToolsFile is what a worker serves besides its own builtins. Its schema is tools-file.json.
+// ToolsFile holds the tools that a worker serves in addition to its builtins. Its schema is
+// tools-file.json.
 type ToolsFile struct {
 	Tools []Entry // in the order of the file
 	Rules Rules   // the layer below the policy
 }
 
-// Entry is one tool with the way it is run: exactly one of Exec and Builtin is set.
+// Entry is one tool, with how it is run: exactly one of Exec and Builtin is set.
 type Entry struct {
-	// Tool has its defaults filled, except for a file builtin: what such an entry leaves open is
-	// the builtin's own promise, which the worker knows.
+	// Tool has its defaults filled in, except for a file builtin. What such an entry leaves open
+	// comes from the builtin's own definition, which the worker knows.
 	Tool
 	Exec    *Exec
 	Builtin string   // one of [FileBuiltins] or [DemoBuiltins]
@@ -35,21 +36,21 @@ type Exec struct {
 	Command []string // the program and its arguments; no shell
 }
 
-// The values of the key builtin. FileBuiltins have a kind, a schema and a description of their own.
-// DemoBuiltins, for demos, tests and load runs, take those of the entry.
+// The values of the key builtin. FileBuiltins have their own kind, schema and description.
+// DemoBuiltins, for demos, tests and load runs, use those of the entry.
 var (
 	FileBuiltins = []string{"Read", "Glob", "Grep", "Write", "Edit", "Bash"}
 	DemoBuiltins = []string{"noop", "sleep", "fail", "blob"}
 )
 
-// instead says what to write in place of keys that are not in this version.
+// instead says what to write instead of keys that this version does not have.
 var instead = map[string]string{
 	"http":   "; use exec with a program that makes the request",
 	"cwd":    "; let the program change its directory",
 	"limits": "; put bounds into input_schema, and what that cannot say into semantic",
 }
 
-// entryInFile is an entry as the file has it. Its own fields go before those of Entry.
+// entryInFile is an entry as the file has it. Its own fields shadow those of Entry.
 type entryInFile struct {
 	Entry
 	ConcurrencySafe any             `json:"concurrency_safe"` // a bool, or text
@@ -88,7 +89,7 @@ func ParseToolsFile(name string, data []byte) (ToolsFile, error) {
 	return file, nil
 }
 
-// checkVersion reports those keys of the mapping at a pointer that are not in this version.
+// checkVersion reports keys, in the mapping at a pointer, that this version does not have.
 func (f *yamlFile) checkVersion(pointer string, keys ...string) {
 	for _, key := range keys {
 		if f.has(pointer + "/" + key) {
@@ -107,7 +108,7 @@ func (f *yamlFile) entries(in []entryInFile) (entries []Entry) {
 		}
 		entry := f.entry(p, &in[i])
 		entry.Line = at.Line
-		// A faulty entry takes its name all the same.
+		// A faulty entry also takes its name, so that a second one is reported.
 		if line, twice := first[entry.Name]; twice && entry.Name != "" {
 			f.add(p, "a tool named %q is there already, in line %d", entry.Name, line)
 		}
@@ -117,7 +118,8 @@ func (f *yamlFile) entries(in []entryInFile) (entries []Entry) {
 	return entries
 }
 
-// entry checks what the schema cannot say about the entry at p, and fills its defaults.
+// entry checks the rules for the entry at p that the schema cannot express, and fills in its
+// defaults.
 func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 	e := in.Entry
 	e.Env, e.Semantic = nonEmpty(e.Env), nonEmpty(e.Semantic)
@@ -140,7 +142,7 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 	f.effects(p, e)
 	if !f.faulty[p] && !slices.Contains(FileBuiltins, e.Builtin) {
 		tool, err := e.WithDefaults()
-		if err != nil { // every field was checked, so this is about their combination
+		if err != nil { // every field was checked alone, so this is about their combination
 			f.add(p, "%v", err)
 		}
 		e.Tool = tool
@@ -179,8 +181,8 @@ func (f *yamlFile) concurrencySafe(p string, value any, tool *Tool) {
 	}
 }
 
-// maxOutput reads a size such as 10000 or 256KB. KB and KiB are both 1,024, MB and MiB both 1,024
-// KB. The cut later counts a text in characters.
+// maxOutput reads a size such as 10000 or 256KB. KB and KiB are both 1,024 bytes, MB and MiB both
+// 1,024 KB. Later the number counts characters of a text, and bytes of other JSON.
 func (f *yamlFile) maxOutput(p string, value json.RawMessage) int {
 	if len(value) == 0 {
 		return 0

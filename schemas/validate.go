@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Bounds on the validator's input. Within them a schema compiles, and a value is checked, in well
-// under a second, even when they were written to be slow.
+// Bounds on the validator's input. Within them, compiling a schema and checking a value take well
+// under a second, even if they were written to be slow.
 const (
 	MaxSchemaBytes   = 256 << 10 // of one schema
 	MaxSchemaObjects = 4000      // objects and booleans in one schema; subschemas are among them
@@ -26,30 +26,29 @@ const (
 	MaxChecks        = 500_000   // applications of a subschema to a value, in one validation
 )
 
-// baseURL is the address of schemas without an $id: a name that no resolver knows.
+// baseURL is the address of schemas without an $id. No resolver knows this name.
 const baseURL = "https://schema.invalid/"
 
 // Schema is a compiled JSON Schema. It is safe for concurrent use.
 type Schema struct {
 	raw  []byte
-	more map[string]string // the only other documents that references may lead to, by URL
-	doc  any               // raw, decoded: error texts are made from it
+	more map[string]string // by URL: the only other documents to which references may lead
+	doc  any               // raw, decoded; for error texts
 	url  string            // of doc, as the validator's errors name it
 
 	mu   sync.Mutex
-	idle []*engine // guarded by mu: not in use at this moment
+	idle []*engine // engines that are not in use; guarded by mu
 }
 
-// engine is one compiled copy of a schema. Its step budget counts for one validation at a time, so
-// each validation takes an idle engine; a schema has as many engines as validations ever ran at
-// once.
+// engine is one compiled copy of a schema. Its step budget counts one validation at a time, so each
+// validation takes an idle engine. A schema has as many engines as validations have run at once.
 type engine struct {
 	root *jsonschema.Schema
 	toll *toll
 }
 
-// compiled caches schemas by the digest of their text. When full it drops any one of them: a fleet
-// has far fewer tools than that, and a dropped schema costs only a compilation.
+// compiled caches schemas by the digest of their text. When it is full, any one is dropped, because
+// a fleet has far fewer tools than that, and a dropped schema costs only a compilation.
 var compiled = struct {
 	mu      sync.Mutex
 	schemas map[string]*Schema // guarded by mu
@@ -58,13 +57,13 @@ var compiled = struct {
 const maxCompiled = 1024
 
 // Compile reads a JSON Schema: draft 2020-12 unless $schema names another that the validator has
-// built in (draft-07 down to 04, 2019-09). Nothing is ever loaded: a $ref must lead into the schema
-// itself or to a built-in metaschema. Patterns are RE2: look-ahead and back references are errors.
-// Schemas over the bounds above are errors too.
+// built in (draft-07 down to 04, 2019-09). It never loads a document: a $ref must lead into the
+// schema itself or to a built-in metaschema. Patterns are RE2: look-ahead and back references are
+// errors. Schemas over the bounds above are errors too.
 //
-// Formats are asserted in every draft, although 2020-12 makes that optional: a tool author who
-// writes "date-time" wants it held, draft-07 schemas get it anyway, and the model can only correct
-// what it is told of. Unknown formats are ignored.
+// Formats are checked in every draft, although 2020-12 makes that optional: a tool author who
+// writes "date-time" wants it checked, draft-07 requires it, and a model can correct only what an
+// error names. Unknown formats are ignored.
 func Compile(raw json.RawMessage) (*Schema, error) {
 	digest := messages.Digest(raw)
 	compiled.mu.Lock()
@@ -89,8 +88,7 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return s, nil
 }
 
-// compile checks the bounds and makes the first engine. An error of that engine is an error of the
-// schema.
+// compile checks the bounds and compiles the first engine.
 func compile(raw []byte, more map[string]string) (*Schema, error) {
 	if len(raw) > MaxSchemaBytes {
 		return nil, fmt.Errorf("schema of %d bytes (limit %d)", len(raw), MaxSchemaBytes)
@@ -156,8 +154,8 @@ func compileError(err error) string {
 	return cut(strings.ReplaceAll(text, baseURL, ""))
 }
 
-// Validate returns nil when value fits the schema, or a *ValidationError for the author of the
-// value. A value that is not acceptable JSON, or is over the bounds, breaks every schema.
+// Validate returns nil if the value fits the schema, or a *ValidationError for the author of the
+// value. A value that is not valid JSON for rawjson.Check, or is over the bounds, fits no schema.
 func (s *Schema) Validate(value json.RawMessage) error {
 	if len(value) > MaxValueBytes {
 		return refuseValue("is %d bytes long (limit %d)", len(value), MaxValueBytes)
@@ -180,7 +178,7 @@ func (s *Schema) Validate(value json.RawMessage) error {
 	return refuseValue("cannot be checked: %v", err)
 }
 
-// check applies the schema to a decoded value, in at most so many steps.
+// check applies the schema to a decoded value, in at most the given number of steps.
 func (s *Schema) check(v any, steps int) error {
 	e, err := s.take()
 	if err != nil {
@@ -194,8 +192,8 @@ func refuseValue(format string, args ...any) error {
 	return &ValidationError{Violations: []Violation{{Message: fmt.Sprintf(format, args...)}}}
 }
 
-// take returns an idle engine, or a new one when all are busy. It compiles the new one under mu, so
-// concurrent validations of the schema wait for it.
+// take returns an idle engine, or a new one if all are busy. It compiles the new one under mu, so
+// other validations of the schema wait for that.
 func (s *Schema) take() (*engine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,8 +211,8 @@ func (s *Schema) put(e *engine) {
 	s.idle = append(s.idle, e)
 }
 
-// validate contains the validator's panics: a value that makes it panic is refused like any other.
-// The panic's text is dropped, because it may quote the value.
+// validate catches panics of the validator: a value that causes one is refused like any other. The
+// panic's text is dropped, because it may quote the value.
 func (e *engine) validate(v any, steps int) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -229,7 +227,8 @@ func (e *engine) validate(v any, steps int) (err error) {
 	return e.root.Validate(v)
 }
 
-// decode keeps the digits of numbers. raw was checked before, so there is no error to report.
+// decode decodes JSON that was checked before, so there is no error. It keeps the digits of
+// numbers.
 func decode(raw []byte) (v any) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -245,7 +244,7 @@ func isSubschema(v any) bool {
 	return false
 }
 
-// countNodes returns how many values inside v, itself included, satisfy counts.
+// countNodes returns how many values in v, v included, satisfy counts.
 func countNodes(v any, counts func(any) bool) int {
 	n := 0
 	if counts(v) {

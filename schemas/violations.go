@@ -17,8 +17,8 @@ import (
 const MaxViolations = 5
 
 // ValidationError says how a value breaks a schema, for the model that wrote the value. It names
-// places and expectations, and never quotes the value found there: an argument may be a secret, and
-// the text goes into logs.
+// places and what was expected there. It never quotes the value, because an argument may be a
+// secret and the text goes into logs.
 type ValidationError struct {
 	// Violations lists the deepest places first, because violations further up often follow from
 	// them. It has at most MaxViolations.
@@ -61,7 +61,7 @@ func (s *Schema) explain(err *jsonschema.ValidationError, value any) error {
 	return e
 }
 
-// leaf is a violation with the details that unions need.
+// leaf is a violation, with details that union needs.
 type leaf struct {
 	Violation
 	keyword string
@@ -71,18 +71,18 @@ type leaf struct {
 type explainer struct {
 	schema *Schema
 	value  any
-	more   map[string]any // documents that were decoded on the way, by URL
+	more   map[string]any // documents that were decoded so far, by URL
 }
 
-// leaves returns the violations at the ends of the tree. Those below anyOf and oneOf are
-// alternatives, not a list.
+// leaves returns the violations at the ends of the tree. Violations below anyOf and oneOf are
+// alternatives, so union merges them.
 func (x explainer) leaves(err *jsonschema.ValidationError) []leaf {
 	if len(err.Causes) > 0 {
 		switch err.Message {
 		case "anyOf failed", "oneOf failed":
 			return x.union(err)
 		}
-		// minContains is one violation, although each item has a reason of its own.
+		// minContains counts as one violation, although each item has a cause of its own.
 		if !strings.HasPrefix(err.Message, "valid must be >= ") {
 			var all []leaf
 			for _, cause := range err.Causes {
@@ -94,9 +94,9 @@ func (x explainer) leaves(err *jsonschema.ValidationError) []leaf {
 	return x.leaf(err)
 }
 
-// union explains a value that fits none of several alternatives. It leaves out the alternatives
-// that were plainly not meant (another type; another constant in a member that names the
-// alternative). A single remaining alternative is explained as if it were alone.
+// union explains a value that fits none of several alternatives. It leaves out alternatives that
+// were plainly not meant, because they have another type, or another constant in the member that
+// names the alternative. If one alternative is left, it is explained as if it were alone.
 func (x explainer) union(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	var alternatives [][]leaf
@@ -142,13 +142,13 @@ func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 		}
 	}
 	l.Message = "has a wrong type"
-	if len(l.types) > 0 { // empty when the schema is a metaschema
+	if len(l.types) > 0 { // empty if the schema is a metaschema
 		l.Message = typeMessage(l.types, x.at(at))
 	}
 	return l
 }
 
-// leaf puts one error of the validator into our words: its own text quotes the value.
+// leaf translates one error of the validator, because its text quotes the value.
 func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	one := func(keyword, message string) []leaf {
@@ -180,7 +180,7 @@ func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 		return x.unexpected(at, owner)
 	case "dependentRequired", "dependencies":
 		return one(keyword, "missing a property that "+cut(string(rawjson.Quote(detail)))+" requires")
-	case "uniqueItems": // its text has the two indices
+	case "uniqueItems": // the validator's text has the two indices
 		return one(keyword, err.Message+", but must be unique")
 	case "enum":
 		return one(keyword, "must be one of "+listText(arg))
@@ -220,7 +220,7 @@ func (x explainer) missing(at string, required any) []leaf {
 	return all
 }
 
-// maxNames is how many property names are listed to a model that wrote an unknown one.
+// maxNames is how many property names an error lists if a property is unknown.
 const maxNames = 20
 
 // unexpected returns one violation for each property that additionalProperties: false forbids.
@@ -236,7 +236,7 @@ func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 	for _, name := range rawjson.SortedKeys(object) {
 		_, ok := known[name]
 		for pattern := range patterns {
-			// The validator compiled it before.
+			// The validator has compiled the pattern before, so it is valid.
 			ok = ok || regexp.MustCompile(pattern).MatchString(name)
 		}
 		if !ok {
@@ -246,8 +246,8 @@ func (x explainer) unexpected(at string, owner map[string]any) []leaf {
 	return all
 }
 
-// keyword finds the place in the schema that an error comes from: the subschema, its keyword, and
-// which part of a keyword with several parts. The subschema is nil when it is in a built-in
+// keyword finds the place in the schema that an error comes from: the subschema, its keyword and,
+// if the keyword has several parts, the part. owner is nil if the subschema is in a built-in
 // metaschema.
 func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]any, keyword, detail string) {
 	doc, fragment, _ := strings.Cut(err.AbsoluteKeywordLocation, "#")
@@ -293,7 +293,7 @@ func lookup(v any, tokens []string) any {
 	return v
 }
 
-// pointerOf removes the URL escaping that the validator puts into pointers.
+// pointerOf removes the URL escaping with which the validator writes pointers.
 func pointerOf(location string) string {
 	p, err := url.PathUnescape(location)
 	if err != nil {
@@ -302,7 +302,7 @@ func pointerOf(location string) string {
 	return p
 }
 
-// pointerText is the pointer as error texts show it: "/" for the whole value.
+// pointerText returns the pointer as error texts show it: "/" for the whole value.
 func pointerText(pointer string) string { return cut(cmp.Or(pointer, "/")) }
 
 // comparePointers orders pointers token by token, with indices as numbers: /2 comes before /10.
@@ -371,7 +371,7 @@ func stringsOf(arg any) []string {
 	return nil
 }
 
-// argText is the argument of a keyword: patterns and formats bare, everything else as JSON.
+// argText returns the argument of a keyword: patterns and formats as they are, all else as JSON.
 func argText(arg any) string {
 	if s, ok := arg.(string); ok {
 		return cut(s)

@@ -24,20 +24,20 @@ const MaxFileBytes = strictyaml.MaxBytes
 // FileError is one mistake in a file; its message says what to write instead.
 type FileError = strictyaml.Error
 
-// yamlFile is a YAML file that was checked against its JSON Schema. The schema finds what is wrong
-// with single values. Its keyword errorMessage has the words for people.
+// yamlFile is a YAML file that was checked against its JSON Schema. The schema finds mistakes in
+// single values, and its keyword errorMessage has the words for people.
 type yamlFile struct {
 	*strictyaml.File
-	// faulty holds the pointers of all that is wrong, and of everything that contains it.
+	// faulty holds the pointers of all faulty values, and of everything that contains one.
 	faulty map[string]bool
 }
 
-// readYAML checks a file against a schema, and decodes what fits into v, so that further checks can
-// report their mistakes too.
+// readYAML checks a file against a schema. It decodes the values without mistakes into v, so that
+// further checks can report their mistakes too.
 func readYAML(name, schema string, data []byte, v any) *yamlFile {
 	f := &yamlFile{strictyaml.Parse(name, data, 0), map[string]bool{}}
 	if len(f.Errors) > 0 {
-		f.Root = strictyaml.Node{} // the value is not complete
+		f.Root = strictyaml.Node{} // decoding needs a complete value
 		return f
 	}
 	value := f.Root.JSON()
@@ -50,7 +50,7 @@ func readYAML(name, schema string, data []byte, v any) *yamlFile {
 	return f
 }
 
-// validate reports what breaks the schema, and returns the pointers of the values that are wrong.
+// validate reports the values that break the schema, and returns their pointers.
 func (f *yamlFile) validate(schema string, value any) []string {
 	s, err := For(schema)
 	if err == nil {
@@ -66,8 +66,8 @@ func (f *yamlFile) validate(schema string, value any) []string {
 	return nil
 }
 
-// remove takes the value at a pointer out of the value: a member out of its object, while an item
-// of an array becomes null.
+// remove removes the value at a pointer: a member leaves its object, an item of an array becomes
+// null.
 func remove(value any, pointer string) any {
 	if pointer == "" {
 		return nil
@@ -85,8 +85,8 @@ func remove(value any, pointer string) any {
 	return value
 }
 
-// checkedInGo are parts of tools-file.json whose rules the reader of the tools file checks itself,
-// because one rule for several keys has better words than a union of alternatives.
+// checkedInGo lists parts of tools-file.json that the reader of the tools file checks itself. One
+// rule for several keys can say more than a union of alternatives.
 var checkedInGo = []string{"/$defs/entry/oneOf", "/$defs/entry/then", "/$defs/entry/else"}
 
 // violations reports the errors at the ends of the validator's tree.
@@ -156,7 +156,7 @@ func (f *yamlFile) unknownKeys(x explainer, pointer string, owner map[string]any
 // yamlTypes names the types of JSON in YAML's terms.
 var yamlTypes = strings.NewReplacer("string", "text (put it into quotes)", "object", "a mapping", "array", "a list", "boolean", "true or false", "integer", "a whole number")
 
-// wordsFor says what is wrong with one value. owner is the part of the schema that it breaks.
+// wordsFor returns what is wrong with one value. owner is the part of the schema that it breaks.
 func (f *yamlFile) wordsFor(l leaf, owner map[string]any) string {
 	found, _, _ := f.Root.Find(l.Pointer)
 	words, worded := owner["errorMessage"].(string)
@@ -203,7 +203,7 @@ func (f *yamlFile) addAll(format string, args ...any) {
 	f.report("", strictyaml.Position{}, format, args...)
 }
 
-// report adds a mistake at a position, with the path of the pointer in front.
+// report adds a mistake at a position, with the path of the pointer before its text.
 func (f *yamlFile) report(pointer string, at strictyaml.Position, format string, args ...any) {
 	_, path, _ := f.Root.Find(pointer)
 	if path != "" {
@@ -226,7 +226,7 @@ func (f *yamlFile) line(pointer string) int {
 	return at.Line
 }
 
-// The checks below leave out values that are missing or break the schema: those are "" here.
+// The checks below get "" for a value that is missing or breaks the schema, and accept it.
 
 // condition compiles an expression. A mistake in it is reported at its place in the file.
 func (f *yamlFile) condition(pointer, source string) *expression.Program {
@@ -256,7 +256,7 @@ func (f *yamlFile) duration(pointer, text string) time.Duration {
 	return d
 }
 
-// wholeNumber reads a number without a point and an exponent.
+// wholeNumber reads a number that is written without a point and an exponent.
 func (f *yamlFile) wholeNumber(pointer string, digits json.Number) int {
 	i, err := strconv.ParseInt(string(digits), 10, 32)
 	if digits != "" && err != nil {
@@ -292,8 +292,8 @@ func (f *yamlFile) patterns(pointer, text string) {
 	}
 }
 
-// unique reports whether a name is new, and remembers it with its line. A name that is taken is a
-// mistake.
+// unique reports whether a name is new, and notes it with its line. It reports a name that is taken
+// as a mistake.
 func (f *yamlFile) unique(pointer string, names map[string]int, name, what string) bool {
 	at, _, _ := f.Root.Find(pointer)
 	line, twice := names[name]
@@ -308,5 +308,5 @@ func (f *yamlFile) unique(pointer string, names map[string]int, name, what strin
 	return true
 }
 
-// nonEmpty returns nil for an empty list: to leave a list out means the same.
+// nonEmpty returns nil for an empty list, because leaving the list out means the same.
 func nonEmpty[T any](list []T) []T { return append([]T(nil), list...) }

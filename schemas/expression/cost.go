@@ -8,9 +8,8 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// weigher adds the cost of operations that CEL counts as one step because it knows their operands
-// only at run time, as for everything in the input: comparing, searching and copying values of any
-// size.
+// weigher adds the cost of operations that CEL counts as one step, because only at run time it
+// knows the size of their operands: comparing, searching and copying values of the input.
 type weigher struct{}
 
 func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {
@@ -25,10 +24,10 @@ func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uin
 		cost += weight(args[1], MaxCost)
 	case operators.Add:
 		if _, isList := result.(traits.Lister); isList {
-			return nil // two lists are joined without a copy
+			return nil // CEL joins two lists without a copy
 		}
 		cost += weight(result, MaxCost)
-	case "size": // the size of a text is counted; a list knows its size
+	case "size": // CEL counts through a text for its size; a list knows its size
 		switch args[0].(type) {
 		case types.String, types.Bytes:
 			cost += weight(args[0], MaxCost)

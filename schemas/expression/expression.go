@@ -5,12 +5,12 @@
 //	input                             the arguments: a map
 //	session.id, principal.id          text; empty where no session is known (plans, concurrency_safe)
 //
-// The language is the standard library and macros of CEL and its strings extension, without the
-// functions whose result can be far larger than their input. A number of the input is an int when
-// it is whole and fits into 64 bits, else a double; the two compare with each other by value.
+// The language is CEL's standard library, its macros and its strings extension, without the
+// functions whose result can be far larger than their input. A number of the input is an int if it
+// is whole and fits into 64 bits, else a double; the two are compared by value.
 //
-// Operators write the expressions, strangers the inputs. So an evaluation ends because its cost is
-// limited (it takes no context), it never panics, and its error never quotes a value. The caller
+// Operators write the expressions, but strangers write the inputs. So the cost of an evaluation is
+// bounded (it takes no context), it never panics, and its error never quotes a value. The caller
 // decides what an error means: a rule that cannot be evaluated counts against the call.
 //
 // The package is pure, and everything in it is safe for concurrent use.
@@ -28,21 +28,20 @@ import (
 )
 
 const (
-	// MaxSource is the longest expression, in bytes. A longer one is a program, and belongs in a
-	// hook.
+	// MaxSource is the longest expression, in bytes. Longer logic belongs in a hook.
 	MaxSource = 4096
 	// MaxCost bounds one evaluation, in CEL's units of about one step or ten characters of text. It
-	// is enough to match a regular expression against some hundred kilobytes, and is spent within a
-	// fraction of a second.
+	// is enough to match a regular expression against a few hundred kilobytes, and takes a fraction
+	// of a second.
 	MaxCost = 1_000_000
-	// maxRecursion bounds nested brackets, which take the parser's stack.
+	// maxRecursion bounds nested brackets, which use up the parser's stack.
 	maxRecursion = 64
 )
 
-// Type is the type that an expression has to result in.
+// Type is the type of an expression's result.
 type Type int
 
-// The result types that callers can use.
+// The result types.
 const (
 	Bool Type = iota
 	Text
@@ -58,8 +57,8 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Column, e.Message) }
 
-// variables lists everything that an expression can read. The dotted names are variables of their
-// own, so a misspelt one is already unknown when the expression is compiled.
+// variables lists everything that an expression can read. Each dotted name is one variable, so that
+// a misspelt one is found when the expression is compiled.
 var variables = []string{"input", "tool.name", "tool.kind", "tool.pool", "session.id", "principal.id"}
 
 // environment defines the language.
@@ -79,7 +78,7 @@ var environment = func() *cel.Env {
 	}
 	env, err := cel.NewEnv(options...)
 	if err != nil {
-		panic(err) // cannot happen: it depends on no input
+		panic(err) // never happens: it depends on no input
 	}
 	return env
 }()
@@ -134,8 +133,8 @@ func Compile(source string, want Type) (p *Program, err error) {
 	return &Program{source, reads, run}, nil
 }
 
-// The errors of an evaluation. CEL's own errors are never returned: they quote the value they
-// failed on.
+// The errors of an evaluation. CEL's own errors are never returned, because they quote the value
+// that they failed on.
 var (
 	errInput   = errors.New("the input has a number out of range, or is no JSON object within bounds")
 	errCost    = errors.New("it takes too much work on this input")

@@ -8,19 +8,20 @@ import (
 	"cel.dev/cel-go/common/overloads"
 )
 
-// CEL charges for a function after it has returned. Before that, these functions can take minutes
-// or all memory: replacing each letter of a stranger's megabyte by the whole of it makes terabytes.
+// growing lists functions that are not allowed, because CEL charges for a function only after it
+// has returned. Until then it could take minutes or all memory: replacing each letter of a megabyte
+// by that megabyte makes terabytes.
 var (
 	growing = map[string]bool{"join": true, "format": true}
-	// written lists the functions that are harmless when the operator wrote their arguments, and
-	// these are short.
+	// written lists functions that are allowed if their arguments are literals of the operator,
+	// which are short.
 	written = map[string]bool{"replace": true, "indexOf": true, "lastIndexOf": true}
 )
 
 const maxWritten = 100
 
-// growth returns an error for the first use of such a function, and for a regular expression that
-// is not a literal.
+// growth returns an error for the first use of a function that is not allowed, or of a regular
+// expression that is not a literal.
 func growth(checked *cel.Ast) *Error {
 	var found *Error
 	native := checked.NativeRep()
@@ -36,7 +37,7 @@ func growth(checked *cel.Ast) *Error {
 		name := call.FunctionName()
 		switch {
 		case name == overloads.Matches && pattern(call).Kind() != ast.LiteralKind:
-			report(pattern(call), "matches: write the regular expression out; what one of a stranger's costs nobody knows")
+			report(pattern(call), "matches: write the regular expression as a literal; one from the input could cost too much")
 		case growing[name]:
 			report(e, "%s is not available: its result may be far larger than the input", name)
 		case written[name]:
@@ -54,7 +55,7 @@ func growth(checked *cel.Ast) *Error {
 	return found
 }
 
-// pattern is the regular expression of a match: its last argument in both spellings.
+// pattern returns the regular expression of a match: the last argument in both forms.
 func pattern(matches ast.CallExpr) ast.Expr { return matches.Args()[len(matches.Args())-1] }
 
 func isLong(literal any) bool {

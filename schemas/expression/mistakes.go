@@ -11,7 +11,7 @@ import (
 	"cel.dev/cel-go/common"
 )
 
-// firstOf returns the first mistake by position: the mistakes after it are often its consequences.
+// firstOf returns the first mistake by position, because later ones often follow from it.
 func firstOf(all []*common.Error, source string) *Error {
 	first := slices.MinFunc(all, func(a, b *common.Error) int {
 		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
@@ -60,14 +60,14 @@ func (m mistake) lineText() []rune {
 	return []rune(m.lines[m.line-1])
 }
 
-// back is the place as many characters earlier as text has.
+// back returns the place as many characters earlier as text has.
 func (m mistake) back(text string) mistake {
 	m.column -= len([]rune(text))
 	return m
 }
 
-// end is the place behind the last word. An expression that ends too early is reported there, not
-// on the empty lines that follow.
+// end returns the place after the last word. An expression that ends too early is reported there,
+// not on the empty lines after it.
 func (m mistake) end() mistake {
 	for i, line := range slices.Backward(m.lines) {
 		if line = strings.TrimRightFunc(line, unicode.IsSpace); line != "" {
@@ -78,22 +78,23 @@ func (m mistake) end() mistake {
 	return m
 }
 
-// elsewhere maps functions of other languages to their names here.
+// elsewhere maps function names of other languages to those of CEL.
 var elsewhere = map[string]string{
 	"len": "size", "length": "size", "count": "size", "includes": "contains", "any": "exists", "some": "exists", "every": "all",
 	"toLowerCase": "lowerAscii", "toLower": "lowerAscii", "toUpperCase": "upperAscii", "toUpper": "upperAscii", "strip": "trim",
 	"starts_with": "startsWith", "ends_with": "endsWith", "match": "matches",
 }
 
-// macros are functions whose arguments CEL rewrites. CEL calls a macro unknown when its arguments
-// have the wrong form.
+// macros lists functions whose arguments CEL rewrites, with an example. CEL calls a macro unknown
+// if its arguments have the wrong form.
 var macros = map[string]string{
 	"has": "has(input.a)", "all": "all(x, x > 1)", "exists": "exists(x, x > 1)", "exists_one": "exists_one(x, x > 1)",
 	"map": "map(x, x + 1)", "filter": "filter(x, x > 1)",
 }
 
-// unknown reports an unknown variable or function. For a function, CEL gives the place of the
-// bracket behind its name. For a method of an unknown variable, it takes both names for a function.
+// unknown reports an unknown variable or function. For a function, CEL names the place of the
+// bracket after its name. For a method of an unknown variable, CEL takes both names together for a
+// function.
 func (m mistake) unknown(name, hint string) *Error {
 	if !strings.HasPrefix(m.after(), "(") {
 		return m.says("'%s' is not known; an expression reads %s", name, strings.Join(variables, ", "))
@@ -105,7 +106,7 @@ func (m mistake) unknown(name, hint string) *Error {
 	}
 	if at := strings.LastIndexByte(name, '.'); at > 0 {
 		variable := name[:at]
-		// As for a variable without a function call.
+		// Report the place that an unknown variable without a function call has.
 		m.column += max(strings.LastIndexByte(variable, '.'), 0)
 		return m.says("'%s' is not known; an expression reads %s", variable, strings.Join(variables, ", "))
 	}
@@ -121,7 +122,7 @@ func (m mistake) unknown(name, hint string) *Error {
 	return m.says("there is no function %s", name)
 }
 
-// notHere maps operators of other languages to the ones used here.
+// notHere maps operators of other languages to those of CEL.
 var notHere = map[string]string{
 	"=": "==", "===": "==", "!==": "!=", "<>": "!=", "=!": "!=", "=>": ">=", "=<": "<=", "&": "&&", "|": "||",
 	"and": "&&", "AND": "&&", "or": "||", "OR": "||", "not": "!", "NOT": "!",
@@ -137,8 +138,7 @@ var (
 	missing        = regexp.MustCompile(`^(?:missing ('.+') at '<EOF>'|mismatched input '<EOF>' expecting ('[^']+'))$`)
 )
 
-// syntax rewords the common errors of the parser. It keeps the text of all others, which come with
-// a place.
+// syntax rewords the common errors of the parser. It keeps the text of all others.
 func (m mistake) syntax(said string) *Error {
 	end := m.end()
 	atEnd := m.line > end.line || m.line == end.line && m.column >= end.column
@@ -157,7 +157,7 @@ func (m mistake) syntax(said string) *Error {
 	if parts := misplaced.FindStringSubmatch(said); parts != nil {
 		return m.says("%s is not expected here", parts[1])
 	}
-	said, _, _ = strings.Cut(said, " expecting {") // the rest lists every token of the language
+	said, _, _ = strings.Cut(said, " expecting {") // the rest lists all tokens of the language
 	return m.says("Syntax error: %s", said)
 }
 
@@ -182,7 +182,7 @@ func (m mistake) isNone(operator string) *Error {
 	return m.says("'%s' is no operator; %s is", operator, notHere[operator])
 }
 
-// noToken reports characters that start no token of the language.
+// noToken reports characters with which no token of CEL begins.
 func (m mistake) noToken(text string) *Error {
 	switch first := []rune(text + " ")[0]; first {
 	case '"', '\'':

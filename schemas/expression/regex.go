@@ -9,7 +9,7 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// matching is the cost of a regular expression match: each character of the text may be tried
+// matching returns the cost of a regular expression match. Each character of the text may be tried
 // against every instruction of the expression, and "x{1,1000}" has thousands of them.
 func matching(text, pattern ref.Val) uint64 {
 	s, _ := text.Value().(string)
@@ -21,8 +21,8 @@ func matching(text, pattern ref.Val) uint64 {
 	return uint64(1+len(s)/10) * uint64(1+size/2)
 }
 
-// bounded is a match that fails at once when it would cost too much: CEL charges only after a match
-// has ended.
+// bounded returns a match that fails at once if it would cost too much, because CEL charges only
+// after a match has ended.
 func bounded(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {
@@ -40,7 +40,7 @@ func bounded(call interpreter.InterpretableCall, pattern string) (interpreter.In
 	}), nil
 }
 
-// matches bounds both spellings: text.matches(pattern), matches(text, pattern).
+// matches applies bounded to both forms: text.matches(pattern), matches(text, pattern).
 var matches = []*interpreter.RegexOptimization{
 	{Function: overloads.Matches, OverloadID: overloads.Matches, RegexIndex: 1, Factory: bounded},
 	{Function: overloads.Matches, OverloadID: overloads.MatchesString, RegexIndex: 1, Factory: bounded},

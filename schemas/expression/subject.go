@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Call is what expressions can read of a call.
+// Call holds what expressions can read of a call.
 type Call struct {
 	Tool      string
 	Kind      messages.Kind
@@ -23,11 +23,11 @@ type Call struct {
 // Subject is a call that was read once, for any number of programs.
 type Subject struct {
 	variables map[string]any
-	err       error // the input cannot be read, so every evaluation fails
+	err       error // set if the input cannot be read, so that every evaluation fails
 }
 
-// NewSubject reads a call. It walks the whole input, so call it only when there is a program to
-// evaluate.
+// NewSubject reads a call. It goes through the whole input, so call it only if there is a program
+// to evaluate.
 func NewSubject(c Call) *Subject {
 	input, err := members(c.Input)
 	return &Subject{map[string]any{
@@ -71,7 +71,8 @@ func convert(v any) (_ any, err error) {
 	return v, nil
 }
 
-// number depends on the value, not on how it is written: 50, 50.0 and 5e1 are the same int.
+// number returns an int or a double by the value, not by how it is written: 50, 50.0 and 5e1 are
+// the same int.
 func number(text string) (any, error) {
 	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return i, nil
@@ -80,7 +81,7 @@ func number(text string) (any, error) {
 	if err != nil {
 		return nil, errInput
 	}
-	// The check is exact, because a double may round to a whole number that the input is not.
+	// Check the exact value, because a double may round to a whole number that the input is not.
 	if exact, ok := new(big.Rat).SetString(text); ok && exact.IsInt() && exact.Num().IsInt64() {
 		return exact.Num().Int64(), nil
 	}

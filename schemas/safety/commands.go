@@ -7,17 +7,17 @@ import (
 )
 
 // commands lists the commands that can be called without changing anything, each with its policy.
-// It is filled by init because wrappers such as xargs look up other commands in it.
+// init fills it, because wrappers such as xargs look up other commands in it.
 var commands map[string]policy
 
-// versions lists programs that may be asked for their version, and for nothing else.
+// versions lists programs that may be asked for their version, but not run in any other way.
 var versions = set("bash cc clang cmake g++ gcc gzip java make node perl php python python3 ruby sed tar")
 
 func init() {
 	commands = map[string]policy{
-		// These are left out because they write or run something: -o and --output of sort, tree,
+		// Options that write or run something are not listed: -o and --output of sort, tree,
 		// base64; sort --compress-program; the second operand of uniq; the clock of date and the
-		// name of hostname; -C of file; --pre and --hostname-bin of rg; -x and -X of fd. The
+		// name of hostname; -C of file; --pre and --hostname-bin of rg; -x and -X of fd. Option
 		// letters of tree take their values from later words, and more letters may follow them.
 		"sort": {short: "bcCdfghiMmnRrsuVz", valued: "ktS", long: strings.Fields(
 			"reverse unique numeric-sort general-numeric-sort human-numeric-sort version-sort month-sort random-sort key field-separator ignore-case ignore-leading-blanks dictionary-order stable zero-terminated check merge parallel buffer-size")},
@@ -26,7 +26,7 @@ func init() {
 		"base64":   {short: "dD", valued: "w", long: strings.Fields("decode wrap ignore-garbage"), operands: atMost(1)},
 		"tree":     {short: "adfilprshugDFqNQxCnSALPI", long: strings.Fields("dirsfirst noreport gitignore prune du charset filelimit matchdirs ignore-case filesfirst")},
 		"file":     {short: "bihLk", long: strings.Fields("brief mime mime-type mime-encoding dereference no-dereference keep-going")},
-		"arch":     {operands: atMost(0)}, // on macOS it runs a program
+		"arch":     {operands: atMost(0)}, // on macOS it runs a program if it has an operand
 		"hostname": {short: "sfdiIA", operands: atMost(0)},
 		"date":     {short: "uRI", valued: "", long: strings.Fields("utc universal date reference iso-8601 rfc-3339 rfc-email"), check: date},
 		"rg": {short: "0123456789aceFHhiILlnNoPpqsSuUvwx.", valued: "ABCdEefgjmMrtT", long: strings.Fields(
@@ -54,7 +54,7 @@ func init() {
 		"env":     {operands: atMost(0)},
 		"command": {check: commandBuiltin},
 
-		// Wrappers: the command that they run decides.
+		// Wrappers: they are as safe as the command that they run.
 		"xargs":   {check: xargs},
 		"timeout": {check: timeout},
 	}
@@ -84,8 +84,8 @@ func set(names string) map[string]bool {
 	return m
 }
 
-// date allows only a format as the operand: any other operand sets the clock. Values of options
-// have to be written with a "=", as in --date=yesterday.
+// date allows only a format as the operand, because any other operand sets the clock. A value of an
+// option has to be written with "=", as in --date=yesterday.
 func date(_ walker, args []arg) error {
 	for _, a := range args {
 		if !a.flag() && !strings.HasPrefix(a.text, "+") {
@@ -99,7 +99,7 @@ func date(_ walker, args []arg) error {
 // evaluate its index.
 var conversion = regexp.MustCompile(`%[-+ #0-9.]*[diouxXeEfgGcsbq%]`)
 
-// printf refuses options, and a format that is not fully known.
+// printf refuses options, and a format that is not completely known.
 func printf(_ walker, args []arg) error {
 	if len(args) > 0 && args[0].exact && args[0].text == "--" {
 		args = args[1:]
@@ -118,8 +118,8 @@ var (
 	binary = set("= == != -eq -ne -lt -le -gt -ge -nt -ot -ef")
 )
 
-// test allows the forms of POSIX with one known operator. With an unknown word, an operand could
-// turn out to be -v, which evaluates.
+// test allows the forms of POSIX with one known operator. If a word is unknown, it could turn out
+// to be -v, which evaluates its operand.
 func test(_ walker, args []arg) error {
 	for len(args) > 1 && args[0].exact && args[0].text == "!" {
 		args = args[1:]
@@ -147,7 +147,7 @@ func bracket(w walker, args []arg) error {
 	return test(w, args[:len(args)-1])
 }
 
-// read sets variables. They must be variables that no other command depends on.
+// read allows to set only variables that no other command depends on.
 func read(_ walker, args []arg) error {
 	words, known := exactly(args)
 	if !known {
@@ -197,7 +197,7 @@ var (
 	setNames = set("errexit nounset pipefail xtrace noglob")
 )
 
-// digits allows at most one number.
+// digits allows at most one argument, a number.
 func digits(_ walker, args []arg) error {
 	if len(args) > 1 || len(args) == 1 && (!args[0].exact || !number.MatchString(args[0].text)) {
 		return errors.New("a status or count that is not a plain number")
@@ -205,7 +205,8 @@ func digits(_ walker, args []arg) error {
 	return nil
 }
 
-// commandBuiltin runs another command, ignoring shell functions, or only says where one is.
+// commandBuiltin is the builtin command: it runs another command, ignoring shell functions, or only
+// says where one is.
 func commandBuiltin(w walker, args []arg) error {
 	if len(args) > 0 && args[0].exact && (args[0].text == "-v" || args[0].text == "-V") {
 		return nil
@@ -213,7 +214,7 @@ func commandBuiltin(w walker, args []arg) error {
 	return w.inner(args)
 }
 
-// inner checks the command behind a wrapper and the wrapper's options.
+// inner checks the command that a wrapper runs, and the wrapper's options.
 func (w walker) inner(args []arg) error {
 	if len(args) > 0 && args[0].flag() {
 		return errors.New("a wrapper with an option that is not known to be harmless")

@@ -27,16 +27,15 @@ func program(source string) *expression.Program {
 	p, _ = expression.Compile(source, expression.Bool)
 	programs.mu.Lock()
 	defer programs.mu.Unlock()
-	if len(programs.all) >= maxPrograms { // most belong to tools that are long gone
+	if len(programs.all) >= maxPrograms { // most are of tools that are no longer there
 		clear(programs.all)
 	}
 	programs.all[source] = p
 	return p
 }
 
-// condition evaluates the tool's own condition. The condition sees the tool and the input alone: at
-// planning time neither session nor principal is known. A call that it cannot be evaluated for runs
-// alone.
+// condition evaluates the tool's own condition, which sees only the tool and the input: at planning
+// time neither session nor principal is known. If it cannot be evaluated, the call runs alone.
 func condition(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
 	p := program(t.SafeWhen)
 	if p == nil {

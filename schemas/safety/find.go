@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The primaries of find that change nothing: those without a value and those with one.
+// The primaries of find that change nothing: those without a value, and those with one.
 var (
 	findPlain = set(`( ) ! , -a -o -and -or -not -true -false -empty -executable -readable -writable -nouser -nogroup
 		-print -print0 -prune -quit -ls -depth -xdev -mount -follow -daystart -noleaf -ignore_readdir_race -L -H -P`)
@@ -17,10 +17,10 @@ var (
 	findNewer = regexp.MustCompile(`^-newer[aBcmt]{2}$`)
 )
 
-// find allows the tests and the primaries that print, and -exec and -execdir where the command they
-// run is safe itself. -delete, -ok, -okdir, -fprint and the like are left out.
+// find allows the tests and the primaries that print. It allows -exec and -execdir if the command
+// that they run is safe itself. -delete, -ok, -okdir, -fprint and the like are not allowed.
 func find(w walker, args []arg) error {
-	starts := true // still in the list of folders to search
+	starts := true // the list of folders to search has not ended
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		expression := a.flag() || a.exact && (a.text == "(" || a.text == "!" || a.text == ",")
@@ -81,7 +81,7 @@ func findExec(w walker, args []arg) (words int, err error) {
 	return 0, errors.New("find -exec without an end")
 }
 
-// xargs runs another command with arguments that are not known yet.
+// xargs runs another command, with arguments that are not known.
 func xargs(w walker, args []arg) error {
 	replace := ""
 	for len(args) > 0 && args[0].flag() {
@@ -108,7 +108,7 @@ func xargs(w walker, args []arg) error {
 		}
 	}
 	if len(args) == 0 {
-		return nil // then xargs runs echo
+		return nil // without a command xargs runs echo
 	}
 	inner := append([]arg{}, args...)
 	if !inner[0].exact || replace != "" && strings.Contains(inner[0].text, replace) {
@@ -120,7 +120,7 @@ func xargs(w walker, args []arg) error {
 	for i, a := range inner[1:] {
 		switch at := strings.Index(a.text, replace); {
 		case a.exact && at < 0:
-		case at > 0: // the text before it stays in front
+		case at > 0: // the text before it stays the first part of the word
 			inner[i+1] = arg{text: a.text[:at], one: a.one}
 		default:
 			inner[i+1] = arg{wild: true}

@@ -24,9 +24,9 @@ const (
 	gitRefs = " sort format contains no-contains merged no-merged points-at count color no-color ignore-case column no-column"
 )
 
-// gitCommands lists the subcommands that may be harmless, with their options. Options that run a
-// program (--ext-diff, --textconv, -O of grep, --upload-pack, --show-signature) or write (--output)
-// are never listed.
+// gitCommands lists the subcommands that may be harmless, with their options. It never lists
+// options that run a program (--ext-diff, --textconv, -O of grep, --upload-pack, --show-signature)
+// or write (--output).
 var gitCommands = map[string]policy{
 	"status":        {short: "sbuvz", long: strings.Fields("short branch porcelain long untracked-files ignored show-stash ahead-behind no-ahead-behind no-renames find-renames ignore-submodules verbose column no-column null")},
 	"log":           {short: gitLetters, valued: "nSGLU", long: strings.Fields(gitLog)},
@@ -58,10 +58,11 @@ var gitCommands = map[string]policy{
 	"config":   {short: "lz", long: strings.Fields("get get-all get-regexp list global local system worktree show-origin show-scope name-only null type default bool int path includes no-includes"), check: gitConfig},
 }
 
-// gitLetters are the options of log and diff that take no value, or take it only in the same word.
+// gitLetters are the option letters of log and diff that have no value, or have it only in the same
+// word.
 const gitLetters = "0123456789pusciaberwzRqgmtMCDBW"
 
-// gitSignature matches a format placeholder that runs gpg, with the signs it may contain.
+// gitSignature matches a format placeholder that makes git run gpg.
 var gitSignature = regexp.MustCompile(`%[-+ ]?G`)
 
 // git checks the options before the subcommand and the subcommand's own.
@@ -93,7 +94,7 @@ func git(w walker, args []arg) error {
 		return fmt.Errorf("git %s can change things", name)
 	}
 	for _, a := range args[1:] {
-		// A format can ask for a signature, and git runs a program to check signatures.
+		// A format can ask for a signature, and git runs a program to check one.
 		if gitSignature.MatchString(a.text) || strings.Contains(a.text, "signature") || !a.exact && strings.HasPrefix(a.text, "--") {
 			return fmt.Errorf("git %s with a format that is not known to be harmless", name)
 		}
@@ -101,7 +102,7 @@ func git(w walker, args []arg) error {
 	return p.allows(w, "git "+name, args[1:])
 }
 
-// gitOperands returns the words that are not options. known is false when a word is not known.
+// gitOperands returns the words that are not options. known is false if a word is not known.
 func gitOperands(args []arg) (operands []string, known bool) {
 	words, known := exactly(args)
 	for _, word := range words {
@@ -129,9 +130,9 @@ func gitFirst(allowed ...string) func(walker, []arg) error {
 	}
 }
 
-// gitListing allows operands only behind an option that makes them patterns: otherwise an operand
-// names a branch or tag to create. The option must come first, where no other option can take it as
-// its value.
+// gitListing allows operands only after an option that makes them patterns, because otherwise an
+// operand names a branch or tag to create. The option must come first, so that no other option can
+// take it as a value.
 func gitListing(listing ...string) func(walker, []arg) error {
 	return func(_ walker, args []arg) error {
 		if len(args) > 0 && args[0].exact && slices.Contains(listing, args[0].text) {
@@ -154,7 +155,7 @@ func gitRemote(_ walker, args []arg) error {
 	return nil
 }
 
-// gitConfig allows only options that read: without one of them, git sets a key to a value. The
+// gitConfig allows only options that read, because without one git sets a key to a value. The
 // option must come first, except for options that take no value.
 func gitConfig(_ walker, args []arg) error {
 	words, known := exactly(args)

@@ -10,13 +10,13 @@ import (
 )
 
 // Parse returns the syntax tree of a command line for bash. It refuses text that bash and the
-// parser may read differently, where one sees a command and the other sees a comment, a word or
-// nothing: the tree would not show what runs. The tree says nothing about what the commands do, nor
-// about values that bash evaluates while it runs. The caller bounds the length, because nesting
-// takes stack. The error quotes no part of the line.
+// parser may read differently: one could see a command where the other sees a comment, a word or
+// nothing, and the tree would not show what runs. The tree says nothing about what the commands do,
+// nor about values that bash evaluates while it runs. The caller has to bound the length, because
+// nesting takes stack. The error quotes no part of the line.
 func Parse(command string) (file *syntax.File, err error) {
 	defer func() {
-		if recover() != nil { // the parser met what its authors did not expect
+		if recover() != nil { // the parser has a bug that this text hits
 			file, err = nil, errors.New("cannot be parsed")
 		}
 	}()
@@ -40,8 +40,8 @@ func Parse(command string) (file *syntax.File, err error) {
 	return file, nil
 }
 
-// plainText refuses bytes that shells and the parser may read differently: a carriage return is
-// white space to one and part of a name to the other.
+// plainText refuses bytes that shells and the parser may read differently: a carriage return may be
+// white space or part of a name.
 func plainText(command string) error {
 	if strings.HasSuffix(command, `\`) {
 		return errors.New("ends with a backslash")
@@ -60,28 +60,29 @@ func plainText(command string) error {
 	return nil
 }
 
-// joined matches an escaped line end inside a word or an operator: bash reads "$\" with "(rm x)" on
-// the next line as one substitution, the parser as two words. After a blank, nothing is joined.
+// joined matches an escaped line end inside a word or an operator. If "$\" ends a line and the next
+// begins with "(rm x)", bash reads one substitution and the parser two words. After a blank,
+// nothing is joined.
 var joined = regexp.MustCompile(`(^|[^ \t])\\\n`)
 
-// alike refuses the forms that bash and the parser read differently.
+// alike refuses forms that bash and the parser read differently.
 func alike(node syntax.Node, command string) error {
 	switch n := node.(type) {
 	case *syntax.Comment:
 		return comment(n, command)
 	case *syntax.Stmt:
 		if _, timed := n.Cmd.(*syntax.TimeClause); timed && n.Negated {
-			// Bash and the parser order the two differently.
+			// Bash and the parser take the two parts in a different order.
 			return errors.New("has a form that is not looked into")
 		}
 	case *syntax.ParamExp:
 		if quotesInside(n) {
-			// Inside double quotes they may not quote.
+			// Inside double quotes such quotes may be plain characters.
 			return errors.New("has quotes inside an expansion")
 		}
 	case *syntax.CmdSubst:
 		if n.Backquotes && strings.Contains(source(n, command), `\`) {
-			// Bash removes it before it reads the rest.
+			// Bash removes the backslash before it reads the rest.
 			return errors.New("has a backslash between backquotes")
 		}
 	case *syntax.Redirect:
@@ -96,10 +97,10 @@ func alike(node syntax.Node, command string) error {
 
 var errPattern = errors.New("[[ =~ ]] with a pattern that shells read differently")
 
-// comment refuses a "#" that starts a comment for only one of the two parsers, and a comment that
-// ends in a backslash: this parser continues it on the next line and bash does not. Otherwise text
-// that one of them skips would be a command to the other. After a blank, or alone on its line, a
-// "#" starts a comment for both.
+// comment refuses a "#" that starts a comment only for one of bash and the parser, because the
+// other would run the text after it. It also refuses a comment that ends in a backslash: the parser
+// continues it on the next line, and bash does not. After a blank, or alone on its line, a "#"
+// starts a comment for both.
 func comment(c *syntax.Comment, command string) error {
 	at := int(c.Hash.Offset())
 	starts := at == 0 || strings.IndexByte(" \t\n;", command[at-1]) >= 0
@@ -112,8 +113,8 @@ func comment(c *syntax.Comment, command string) error {
 
 var delimiter = regexp.MustCompile(`^(?:[A-Za-z0-9_]+|'[A-Za-z0-9_]+'|"[A-Za-z0-9_]+")$`)
 
-// hereDocument refuses here-documents without a clear end: those whose delimiter is not a plain
-// name, and those with joined lines, which may hide the delimiter.
+// hereDocument refuses here-documents whose end is not clear: those with a delimiter that is not a
+// plain name, and those with joined lines, which may hide the delimiter.
 func hereDocument(r *syntax.Redirect, command string) error {
 	if r.Op != syntax.Hdoc && r.Op != syntax.DashHdoc {
 		return nil

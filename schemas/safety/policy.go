@@ -10,23 +10,24 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// policy says how a command may be called and still change nothing.
+// policy says how a command may be called so that it changes nothing.
 //
-// A program without any harmful option is free. For any other program, each word that begins with
-// "-", or might after expansion, must be a listed option, wherever it stands: even behind "--" and
-// as the value of another option. So the check does not depend on knowing which options take a
-// value, on getopt's reordering, or on its abbreviations (--outp=f is not in the list).
+// If none of a program's options does harm, it is free. For any other program, each word that
+// begins with "-", or might after expansion, must be a listed option, wherever it is: even after
+// "--" and as the value of another option. So the check needs to know neither which options take a
+// value, nor how getopt reorders and abbreviates them (--outp=f is not in the list).
 type policy struct {
 	free bool
-	// short lists the option letters without a value, also in clusters; valued those with a value,
-	// in the same word or the next.
+	// short lists the option letters without a value, which may be joined; valued lists those with
+	// a value, in the same word or the next.
 	short, valued string
 	// long lists the long options without their dashes. Each may have "=value".
 	long []string
-	// operands bounds the words that are not options; nil means any number. With a bound, options
-	// must come first and "--" is refused: behind it, some programs take any word as an operand.
+	// operands bounds how many words may not be options; nil: any number. With a bound, options
+	// must come first, and "--" is refused because after it some programs take any word as an
+	// operand.
 	operands *int
-	// check decides alone, or after the options have passed.
+	// check decides after the options have passed, or alone if there are none.
 	check func(w walker, args []arg) error
 }
 
@@ -92,7 +93,7 @@ func (w walker) run(args []arg) error {
 	return p.allows(w, name, args[1:])
 }
 
-// allows checks the words behind the command's name.
+// allows checks the words after the command's name.
 func (p policy) allows(w walker, name string, args []arg) error {
 	if p.short != "" || p.valued != "" || p.long != nil || p.operands != nil {
 		if err := p.options(name, args); err != nil {
@@ -113,7 +114,7 @@ func (p policy) options(name string, args []arg) error {
 			switch {
 			case i > 0 && p.takesNext(args[i-1]) && a.one:
 			case !a.one:
-				operands += 2 // may become any number
+				operands += 2 // the word may become any number of operands
 			default:
 				operands++
 			}
@@ -155,8 +156,8 @@ func (p policy) option(a arg) bool {
 	return a.exact
 }
 
-// takesNext reports whether the option's value is the next word. This is used only to keep values
-// from being counted as operands.
+// takesNext reports whether the option's value is the next word. It only keeps values from being
+// counted as operands.
 func (p policy) takesNext(a arg) bool {
 	if !a.exact || len(a.text) < 2 || a.text[0] != '-' || a.text[1] == '-' {
 		return false
@@ -165,7 +166,7 @@ func (p policy) takesNext(a arg) bool {
 	return p.valued != "" && at == len(a.text)-2
 }
 
-// exactly returns the texts of the words, or false when one of them is not known.
+// exactly returns the texts of the words. ok is false if one of them is not known.
 func exactly(args []arg) ([]string, bool) {
 	texts := make([]string, len(args))
 	for i, a := range args {

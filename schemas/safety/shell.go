@@ -9,13 +9,13 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// Bounds of a command that is classified. A longer or deeper one runs alone.
+// Bounds on a command that is classified. A longer or deeper one runs alone.
 const (
 	maxCommand = 16 << 10 // bytes
 	maxDepth   = 32       // statements inside statements
 )
 
-// readOnly returns an error that says what in the command could change something, or nil.
+// readOnly returns an error that says which part of the command could change something, or nil.
 func readOnly(command string) error {
 	if len(command) > maxCommand {
 		return errors.New("too long to look into")
@@ -30,7 +30,7 @@ func readOnly(command string) error {
 	return walker{}.stmts(file.Stmts)
 }
 
-// walker checks a parsed command from the top, and refuses what is nested deeper than maxDepth.
+// walker checks a parsed command from the top, and refuses one that is nested deeper than maxDepth.
 type walker struct{ depth int }
 
 func (w walker) stmts(list []*syntax.Stmt) error {
@@ -108,7 +108,7 @@ func (w walker) command(cmd syntax.Command) error {
 	return errors.New("has a form that is not looked into")
 }
 
-// first returns the first of joined errors: one reason is enough.
+// first returns the first of joined errors, because one reason is enough.
 func first(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()[0]
@@ -148,8 +148,8 @@ func (w walker) cases(c *syntax.CaseClause) error {
 	return nil
 }
 
-// test looks into [[ ]]. Its number comparisons evaluate their operands as arithmetic, which can
-// run commands hidden in a value, and so does -v.
+// test checks [[ ]]. Its number comparisons evaluate their operands as arithmetic, which can run
+// commands hidden in a value, and so does -v.
 func (w walker) test(x syntax.TestExpr) error {
 	switch x := x.(type) {
 	case *syntax.Word:
@@ -178,27 +178,27 @@ func (w walker) test(x syntax.TestExpr) error {
 
 var fdNumber = regexp.MustCompile(`^[0-9]$`)
 
-// redirect allows reading a file that is named, throwing output away, and duplicating descriptors.
+// redirect allows to read a file that is named, to throw output away, and to duplicate descriptors.
 func (w walker) redirect(r *syntax.Redirect) error {
 	if r.N != nil && !fdNumber.MatchString(r.N.Value) {
 		return errors.New("redirects to a named descriptor")
 	}
 	if r.Hdoc != nil || r.Op == syntax.Hdoc || r.Op == syntax.DashHdoc {
-		return errors.New("has a here-document") // its end is where shells differ most
+		return errors.New("has a here-document") // shells differ most about where it ends
 	}
 	target, err := w.word(r.Word)
 	if err != nil {
 		return err
 	}
 	if target.exact && number.MatchString(target.text) && r.Op != syntax.DplIn && r.Op != syntax.DplOut {
-		// Bash may take the number for the descriptor of what follows.
+		// Bash may take the number for the descriptor of the next redirection.
 		return errors.New("redirects a number")
 	}
 	switch r.Op {
 	case syntax.WordHdoc:
 		return nil
 	case syntax.RdrIn:
-		// /dev/tcp and its like open connections, but only for a redirection.
+		// A redirection to /dev/tcp and the like opens a connection.
 		if target.exact && target.text != "" && (target.text == "/dev/null" || !strings.HasPrefix(target.text, "/dev/")) {
 			return nil
 		}

@@ -11,12 +11,12 @@ var (
 	errAwk = errors.New("awk with a program that is not known to be harmless")
 )
 
-// sed checks the script. Printing, deleting and substituting write to stdout only. The commands e
-// and w, the flags of the same names, and script files run programs and write files. The options
-// were checked before; -i and -f are among those refused.
+// sed checks the script. Printing, deleting and substituting write only to stdout. The commands e
+// and w, the flags of the same names, and script files run programs or write files, so they are
+// refused. The options were checked before; -i and -f are refused there.
 func sed(_ walker, args []arg) error {
 	var scripts []string
-	operand := false // the first operand is the script unless -e gave it
+	operand := false // the first operand was found; it is the script unless -e gave one
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		text, isScript := "", false
@@ -76,7 +76,7 @@ var (
 )
 
 // sedScript reports whether every command of the script is one of p, d, q, = and s. It returns
-// false where a bracket expression could hide a delimiter.
+// false if a bracket expression could hide a delimiter.
 func sedScript(script string) bool {
 	if strings.TrimSpace(script) == "" {
 		return false
@@ -100,9 +100,9 @@ func sedScript(script string) bool {
 	return true
 }
 
-// sedSubstitute checks what follows the s: delimiter, pattern, delimiter, replacement, delimiter,
-// flags. It returns the rest behind the flags. After a pattern with a bracket nothing may follow:
-// sed could see the pattern's end elsewhere, but then the number of delimiters is wrong.
+// sedSubstitute checks the text after the s: delimiter, pattern, delimiter, replacement, delimiter,
+// flags. It returns the rest after the flags. If the pattern has a bracket, nothing may come after
+// the flags: sed could see the pattern's end elsewhere, but then the number of delimiters is wrong.
 func sedSubstitute(s string) (rest string, ok bool) {
 	if s == "" || strings.IndexByte("/|#,:@%!", s[0]) < 0 {
 		return "", false
@@ -167,5 +167,5 @@ func awk(_ walker, args []arg) error {
 	return nil
 }
 
-// inet is the prefix of names that gawk opens as network connections instead of files.
+// inet is how names begin that gawk opens as network connections instead of files.
 const inet = "/inet"

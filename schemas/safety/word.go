@@ -12,16 +12,16 @@ import (
 // arg is what is known about a word before the shell expands it.
 type arg struct {
 	text string
-	// exact: the word becomes exactly one argument, text.
+	// exact: the word becomes exactly one argument, with this text.
 	exact bool
-	// wild: nothing is known, not even how many arguments the word becomes. When neither exact nor
+	// wild: nothing is known, not even how many arguments the word becomes. If neither exact nor
 	// wild is set, every argument that the word becomes begins with text.
 	wild bool
 	// one: the word becomes exactly one argument, whatever its text.
 	one bool
 }
 
-// flag reports whether a program could take the word for an option.
+// flag reports whether a program could take the word as an option.
 func (a arg) flag() bool {
 	if a.exact && a.text == "-" { // standard input or output
 		return false
@@ -29,7 +29,7 @@ func (a arg) flag() bool {
 	return a.wild || strings.HasPrefix(a.text, "-") || a.text == "" && !a.exact
 }
 
-// words checks words whose text does not matter.
+// words checks words whose texts do not matter.
 func (w walker) words(list []*syntax.Word) error {
 	for _, word := range list {
 		if _, err := w.word(word); err != nil {
@@ -115,14 +115,15 @@ func (w walker) quoted(a *arg, q *syntax.DblQuoted) error {
 	return nil
 }
 
-// add appends known text. Behind an unknown part it does nothing: the text's place is then unknown.
+// add appends known text. After an unknown part it does nothing, because the text's place is then
+// unknown.
 func (a *arg) add(s string) {
 	if a.exact {
 		a.text += s
 	}
 }
 
-// unknown says that the rest of the word can be anything, but the word stays one argument.
+// unknown: the rest of the word can be anything, but the word stays one argument.
 func (a *arg) unknown() { a.exact = false }
 
 // literal appends unquoted text up to where the shell would expand it: at one of the pattern
@@ -131,7 +132,7 @@ func (a *arg) literal(s string, leads bool, patterns string) error {
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
 		case c >= 0x80:
-			// May be a blank in some locale.
+			// Such a character may be a blank in some locale.
 			return errors.New("holds unquoted text that is not ASCII")
 		case c == '\\':
 			if i++; i < len(s) && s[i] >= 0x80 {
@@ -229,7 +230,7 @@ func (w walker) param(p *syntax.ParamExp) (list bool, err error) {
 			}
 		}
 		_, err := w.word(p.Exp.Word)
-		return true, err // "${x:-"$@"}" is a list
+		return true, err // in "${x:-"$@"}" the default is a list
 	}
 	return list, nil
 }
@@ -240,8 +241,8 @@ var (
 	number        = regexp.MustCompile(`^(0x[0-9a-fA-F]{1,15}|[0-9]{1,18})$`)
 )
 
-// arithmetic allows only numbers and operators. Bash evaluates a variable's value as an expression
-// in turn, and an array index in it may contain a command substitution: x='a[$(rm f)]'; echo
+// arithmetic allows only numbers and operators. Bash evaluates a variable's value again as an
+// expression, in which an array index may contain a command substitution: x='a[$(rm f)]'; echo
 // $((x)).
 func arithmetic(x syntax.ArithmExpr) error {
 	switch x := x.(type) {
@@ -258,7 +259,7 @@ func arithmetic(x syntax.ArithmExpr) error {
 			return arithmetic(x.X)
 		}
 	case *syntax.BinaryArithm:
-		if err := arithmetic(x.X); err != nil { // also refuses the left side of every assignment
+		if err := arithmetic(x.X); err != nil { // also refuses every assignment, by its left side
 			return err
 		}
 		return arithmetic(x.Y)
@@ -266,8 +267,8 @@ func arithmetic(x syntax.ArithmExpr) error {
 	return errArithmetic
 }
 
-// settableName matches variables that only the command itself depends on. Shells, loaders and
-// programs use names in capitals.
+// settableName matches variables that only the command itself depends on. Variables that shells,
+// loaders and programs read have names in capitals.
 var settableName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 
 func settable(name string) error {
@@ -316,7 +317,7 @@ var prefixes = map[string]*regexp.Regexp{
 	"GIT_TERMINAL_PROMPT": regexp.MustCompile(`^0$`),
 }
 
-// locale matches locales in which no bytes have two meanings.
+// locale matches locales in which every byte sequence has one meaning.
 var locale = regexp.MustCompile(`^(C|POSIX|C\.UTF-8|C\.utf8|[a-z]{2}_[A-Z]{2}\.(UTF-8|utf8))$`)
 
 // prefix checks an assignment in front of a command.
@@ -329,7 +330,7 @@ func (w walker) prefix(a *syntax.Assign, command string) error {
 		return err
 	}
 	if a.Name.Value == "IFS" && command == "read" {
-		return nil // how read splits its line
+		return nil // it says how read splits its line
 	}
 	allowed := prefixes[a.Name.Value]
 	if allowed == nil || !value.exact || !allowed.MatchString(value.text) {

@@ -1,12 +1,12 @@
-// Package attempt is the life of one attempt at a call, as a state machine: events in, effects out.
+// Package attempt runs one attempt at a call as a state machine: events in, effects out.
 //
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
 //	         -> store the result -> notify the coordinator -> settle
 //
-// The shell (package lane, or the simulation) tells the machine what happens and carries out what
-// it returns. The machine is pure: every step is told the time, and random values come with the
-// [Call]. It asks the journal one thing at a time, and each question has one answer. Only the
-// renewals of the lease (lease.go) go on beside it.
+// The shell (package lane, or the simulation) tells the machine what happens and carries out the
+// effects that it returns. The machine is pure: every step is told the time, and random values come
+// with the [Call]. It makes one request to the journal at a time, and each request has one answer.
+// Only the renewals of the lease (lease.go) run beside it.
 //
 //	Waiting       for the first delivery
 //	Bouncing      the tool is not served here; the job keeps its slot for a moment
@@ -21,18 +21,18 @@
 //	Storing       the result is being written
 //	Releasing     the claim is being given up, so that another attempt can follow
 //	Parking       a question to people is being written
-//	HandingBack   it is being written that the call must run alone
-//	Closing       nothing is left to do here; no further delivery comes once this ends
+//	HandingBack   the journal is told that the call must run alone
+//	Closing       nothing is left to do here; after it no further delivery comes
 //	Over          the delivery is settled
 //
-// What each event does, by state. An arrow means a new state; the state after a result is
-// Offloading where it is large, and Storing otherwise, which the table writes as ->Storing.
+// The table says what each event does, by state. An arrow means a new state. ->Storing means
+// ->Offloading if the result is large.
 //
 //	Delivered     Waiting: ->Looking, ->Beginning, ->Bouncing, or ->Closing when it came too late.
 //	              Later: the newest delivery is the one that is settled
 //	ResultRead    Looking: ->Closing when the call has ended; else ->Beginning, or reads the record
-//	RecordRead    Looking: ->Closing when the call has ended or is not ours, else ->Beginning.
-//	              LookingAgain: ->Closing
+//	RecordRead    Looking: ->Closing when the call has ended or another worker has it, else
+//	              ->Beginning. LookingAgain: ->Closing
 //	Began         Beginning: ->Running, ->Stopping when it was cancelled meanwhile, or ->Storing
 //	              when the job has lost too many workers
 //	Wanted        Running: ->Claiming, or granted at once without a claim. Stopping: granted to a
@@ -43,14 +43,14 @@
 //	Stored        Claiming: ->Holding, after a renewal when it took long; ->Stopping when it was
 //	              cancelled meanwhile. Offloading: ->Storing. Storing, Releasing, Parking,
 //	              HandingBack: ->Closing
-//	Overtaken     Claiming: refused, ->Running. Storing, Releasing: tried again behind a renewal of
-//	              ours, else ->Closing. Parking: ->Closing
+//	Overtaken     Claiming: refused, ->Running. Storing, Releasing: tried again if the newest record
+//	              is this attempt's own renewal, else ->Closing. Parking: ->Closing
 //	Failed        Claiming, Offloading, Storing, Releasing, Parking: tried again after a pause, or
 //	              in a smaller form. Looking, LookingAgain, HandingBack: ->Closing, unsettled
 //	Tick          the pause is over: tried again. Bouncing: ->Closing. Running, Claiming, Holding: a
 //	              sign of life. Claiming to Parking: see lease.go. After the drain, when LastWords
-//	              is over: the question in flight is aborted, and then ->Closing, unsettled
-//	Stopped       Looking, Beginning: the phases will meet a run that is cancelled. Claiming: the
+//	              is over: the open request is aborted, and then ->Closing, unsettled
+//	Stopped       Looking, Beginning: the phases start with a cancelled context. Claiming: the
 //	              write is aborted, and the answer decides. Running, Holding: ->Stopping
 //	Draining      as Stopped, and bounds every later wait by LastWords. Bouncing: ->Closing
 //	Closed        Closing: ->Over, with the settlement
@@ -69,30 +69,30 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Config holds the bounds of the attempts of one worker. All of them have to be set.
+// Config holds the bounds of a worker's attempts. All of them have to be set.
 type Config struct {
 	Worker      string        // the worker's name in records and events
 	AckWait     time.Duration // how long the broker waits for a sign of life
-	Lease       time.Duration // how long a claim holds without renewal
+	Lease       time.Duration // how long a claim is good without a renewal
 	Grace       time.Duration // how long before the end of its lease a tool is cancelled
 	ApprovalTTL time.Duration // how long people have to answer a question
 	LastWords   time.Duration // how long storing the end of a call may take after the drain
 	Poison      int           // deliveries of one job that may be lost with their worker
-	MaxPayload  int           // of a message, in bytes
-	MaxInline   int           // of an outcome that is stored in a record, in bytes
+	MaxPayload  int           // largest message, in bytes
+	MaxInline   int           // largest outcome that is stored in a record, in bytes
 }
 
-// Call is what an attempt is about.
+// Call says what an attempt is about.
 type Call struct {
 	Job wire.Job
 	Key wire.CallKey
-	// Claims says that the tool may change the world, so its runs are claimed.
+	// Claims: the tool may change the world, so its runs are claimed.
 	Claims bool
-	// Attempts bounds the runs of the call, when one failed and another may succeed.
+	// Attempts bounds how many times the call runs, if a run fails and another may succeed.
 	Attempts int
-	// Backoff returns the pause after an attempt. It has to be pure.
+	// Backoff returns the pause after an attempt. It must be pure.
 	Backoff func(attempt int) time.Duration
-	Nonce   string  // marks the records of this attempt; no other attempt has the same
+	Nonce   string  // marks the records of this attempt; each attempt has its own
 	Jitter  float64 // spreads pauses; at least 0 and below 1
 }
 
@@ -104,57 +104,59 @@ type Machine struct {
 	now     time.Time // of the newest step
 	effects []Effect  // of the present step
 
-	began   time.Time // when the job was taken in hand
+	began   time.Time // when the worker took the job
 	server  time.Time // the server's time at that moment
-	count   int       // how often the job had been delivered by then
-	runs    int       // of a call that does not claim, this one included
+	count   int       // how many times the job had been delivered by then
+	runs    int       // runs of a call that does not claim, this one included
 	notify  string    // the coordinator that published the newest delivery
-	seq     uint64    // of the newest delivery
+	seq     uint64    // sequence of the newest delivery
 	span    string    // for later attempts to link to; "": it is not recorded
 	counter int       // number of events so far
 
-	// last is the sequence of our newest record, or of the one we claim behind; 0: there is none.
+	// last is the sequence of this attempt's newest record, or of the record that it claims behind;
+	// 0: there is none.
 	last   uint64
 	record wire.CallRecord // that record
 	lease  lease
 	asked  time.Time  // when the claim was first sent; from Claiming on
-	grant  call.Grant // what is granted once the claim is stored; from Claiming on
+	grant  call.Grant // granted once the claim is stored; from Claiming on
 
 	cause   error     // why the run was cancelled; nil: it was not
-	drained time.Time // when the worker's drain was over; zero: it is not
-	signAt  time.Time // of the next sign of life, in Running, Claiming and Holding
+	drained time.Time // when the worker's drain ended; zero: it has not
+	signAt  time.Time // when the next sign of life is due, in Running, Claiming and Holding
 
-	// due is when the present state goes on by itself. Zero: it waits for an answer.
+	// due is when the present state goes on without an event. Zero: it waits for an answer.
 	due   time.Time
-	pause time.Duration // before the newest try of a write; 0: it is the first
+	pause time.Duration // before the newest try of a write; 0: the first try
 	err   error         // of the newest try that failed
-	words time.Time     // when tries end, after the drain; zero: at no time
-	// writing is the record that is being written, or will be once due is over. It is empty while
-	// something else is asked of the journal.
+	words time.Time     // when tries end, after the drain; zero: never
+	// writing is the record that is being written, or that will be once due has passed. It is empty
+	// during other requests to the journal.
 	writing wire.CallRecord
-	result  *messages.Result // to be stored; in Releasing, the failure that another attempt follows
-	back    wire.HandBack    // in HandingBack
-	refused bool             // a refused claim was counted
+	// To be stored; in Releasing, the failure after which another attempt follows.
+	result  *messages.Result
+	back    wire.HandBack // in HandingBack
+	refused bool          // a refused claim was counted
 
 	end        End        // what became of the attempt
 	settlement settlement // from Closing on
 }
 
-// New returns the machine of an attempt that has not begun.
+// New returns the machine of an attempt. It has not begun.
 func New(cfg Config, c Call) *Machine { return &Machine{cfg: cfg, call: c} }
 
 // State returns where the attempt is.
 func (m *Machine) State() State { return m.state }
 
-// Claims reports whether the run is claimed. It is when the tool may change the world, and when the
-// call has a record for another reason, such as a question to people.
+// Claims reports whether the run is claimed. It is if the tool may change the world, and also if
+// the call has a record for another reason, such as a question to people.
 func (m *Machine) Claims() bool { return m.call.Claims || m.call.Job.TakeOver > 0 }
 
-// Wake returns when the machine wants a [Tick]; zero: at no time.
+// Wake returns when the machine wants a [Tick]; zero: never.
 func (m *Machine) Wake() time.Time {
 	wake := m.lease.wake()
 	words := m.words
-	if !words.After(m.now) { // the question in flight was aborted
+	if !words.After(m.now) { // the open request was aborted
 		words = time.Time{}
 	}
 	for _, at := range []time.Time{m.due, m.signAt, words} {
@@ -165,7 +167,7 @@ func (m *Machine) Wake() time.Time {
 	return wake
 }
 
-// Step tells the machine one event at the given time. It returns what is to be done, in this order.
+// Step gives the machine one event at the given time. It returns the effects, in order.
 func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	m.now = now
 	switch ev := ev.(type) {
@@ -203,7 +205,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	return effects
 }
 
-// become is the only place that changes the state.
+// become changes the state. No other function does.
 func (m *Machine) become(s State) {
 	m.state, m.due = s, time.Time{}
 	switch {
@@ -224,8 +226,8 @@ func (m *Machine) do(e Effect) { m.effects = append(m.effects, e) }
 
 func (m *Machine) log(level Level, text string, args ...any) { m.do(Log{level, text, args}) }
 
-// delivered begins with the first delivery, and remembers a further one: the broker delivered again
-// a job that was never lost.
+// delivered begins with the first delivery. It remembers a further one, which comes if the broker
+// delivers a job again that was never lost.
 func (m *Machine) delivered(ev Delivered) {
 	if m.state == Over {
 		return
@@ -237,7 +239,7 @@ func (m *Machine) delivered(ev Delivered) {
 	job := &m.call.Job
 	m.began, m.server, m.count, m.runs = m.now, ev.Now, ev.Count, job.Attempt+ev.Count
 	waited := max(ev.Now.Sub(ev.Queued), 0)
-	if job.DeadlineMS > 0 { // the batch's time went on while the job was queued
+	if job.DeadlineMS > 0 { // the job has used up time of the batch in the queue
 		job.DeadlineMS = max(job.DeadlineMS-waited.Milliseconds(), 1)
 	}
 	switch {
@@ -247,7 +249,7 @@ func (m *Machine) delivered(ev Delivered) {
 		m.due = m.now.Add(bounceHold)
 	case ev.Now.After(job.NotAfter):
 		m.close(settlement{how: Term, reason: "the batch outlived its time"}, nil)
-	// The call may have ended elsewhere in the meantime.
+	// The call may have ended elsewhere.
 	case job.TakeOver > 0 || job.Dispatch > 0 || ev.Count > 1 || waited > time.Second:
 		m.look(Looking)
 	default:
@@ -255,21 +257,21 @@ func (m *Machine) delivered(ev Delivered) {
 	}
 }
 
-// open begins with what there is to do.
+// open begins the attempt: there is something to do.
 func (m *Machine) open() {
 	m.become(Beginning)
 	m.do(Begin{m.prior()})
 }
 
-// begin starts the phases, unless too many workers were lost over the job.
+// begin starts the phases, unless the job has lost too many workers.
 func (m *Machine) begin(span string) {
 	if m.state != Beginning {
 		return
 	}
 	m.span = span
-	// Attempts that failed cleanly do not count towards poison. Those of a call that does not claim
-	// are deliveries where no coordinator hears of them, so a tool with many attempts has as many
-	// deliveries.
+	// Attempts that failed cleanly do not count towards poison. For a call that does not claim,
+	// they may look like deliveries that were lost, so a tool may have as many deliveries as it has
+	// attempts.
 	poison := m.cfg.Poison
 	if !m.Claims() {
 		poison = max(poison, m.call.Attempts)
@@ -287,14 +289,14 @@ func (m *Machine) begin(span string) {
 	m.signAt = m.now.Add(min(firstSign, m.cfg.AckWait/3))
 }
 
-// stopped ends the run of a call that is no longer wanted.
+// stopped cancels the run of a call that is no longer wanted.
 func (m *Machine) stopped(ev Stopped) {
 	if m.state == Looking || m.state == Beginning || m.state.phases() {
 		m.cancel(&ev.Stop)
 	}
 }
 
-// draining ends the run because the worker has to end, and bounds every later wait.
+// draining cancels the run because the worker shuts down, and bounds every later wait.
 func (m *Machine) draining() {
 	if m.state == Bouncing {
 		m.bounce()
@@ -312,7 +314,7 @@ func (m *Machine) draining() {
 	}
 }
 
-// cancel ends the run, once. The first cause counts.
+// cancel cancels the run, once. The first cause counts.
 func (m *Machine) cancel(cause error) {
 	if m.cause != nil {
 		return
@@ -324,14 +326,14 @@ func (m *Machine) cancel(cause error) {
 	switch {
 	case m.state == Running, m.state == Holding:
 		m.become(Stopping)
-	case m.state == Claiming && m.due.IsZero(): // its answer still counts
+	case m.state == Claiming && m.due.IsZero(): // the answer to the claim still counts
 		m.do(Abort{})
 	case m.state == Claiming:
 		m.refuse(fmt.Errorf("claim: %w", errors.Join(m.err, cause)))
 	}
 }
 
-// tick does what it is time for.
+// tick does what is due.
 func (m *Machine) tick() {
 	m.tickLease()
 	if reached(m.now, m.signAt) {
@@ -353,11 +355,10 @@ func (m *Machine) tick() {
 	}
 }
 
-// reached reports whether a time has come; zero never does.
+// reached reports whether a time has come. A zero time never comes.
 func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// close ends the attempt: once nothing further can be delivered to it, the newest delivery is
-// settled.
+// close ends the attempt. Once no further delivery can come for it, the newest delivery is settled.
 func (m *Machine) close(s settlement, err error) {
 	e := &m.end
 	e.Attempt, e.Err = m.attempts(), err

@@ -13,12 +13,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// recordHeadroom is what a record needs beside its heavy fields (arguments, hooks, approval,
-// permission), in bytes of a message. Renewals and releases have more of these other fields than
-// the claim before them.
+// recordHeadroom is how many bytes of a message a record needs apart from its heavy fields
+// (arguments, hooks, approval, permission). Renewals and releases need more than the claim before
+// them.
 const recordHeadroom = 1 << 10
 
-// prior returns the record that the job takes over from, or nil when there is none.
+// prior returns the record from which the job continues, or nil if there is none.
 func (m *Machine) prior() *wire.CallRecord {
 	if m.last == 0 {
 		return nil
@@ -27,11 +27,11 @@ func (m *Machine) prior() *wire.CallRecord {
 	return &record
 }
 
-// unsure reports whether an attempt before this one may have changed the world.
+// unsure reports whether an earlier attempt may have changed the world.
 func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
 
 // wanted answers the phases, which want to start the tool. A call that does not claim gets its
-// attempt number only, also when its run was just cancelled: a refusal would end it without a
+// attempt number at once, even if its run was just cancelled: a refusal would end it without a
 // result.
 func (m *Machine) wanted(f call.Frozen) {
 	switch {
@@ -39,7 +39,7 @@ func (m *Machine) wanted(f call.Frozen) {
 		m.claim(f)
 	case m.state == Running:
 		m.start(call.Grant{Attempt: m.runs})
-	case m.state == Stopping && !m.Claims(): // the run is cancelled, and the phases say how it ended
+	case m.state == Stopping && !m.Claims(): // the run is cancelled; the phases say how it ended
 		m.do(Grant{call.Grant{Attempt: m.runs}})
 	case m.cause != nil:
 		m.do(Refuse{m.cause})
@@ -48,9 +48,9 @@ func (m *Machine) wanted(f call.Frozen) {
 	}
 }
 
-// claim writes the claim behind the record that the job takes over from. It refuses a claim that is
-// too large to be renewed later. The claim is durable before the tool starts, so the tool never
-// runs without a trace of it.
+// claim writes the claim behind the record from which the job continues. It refuses a claim that is
+// too large to be renewed later. The claim is durable before the tool starts, so a tool never runs
+// without a record.
 func (m *Machine) claim(f call.Frozen) {
 	unsure := m.unsure()
 	if unsure && m.record.ArgsHash != f.ArgsHash {
@@ -58,7 +58,7 @@ func (m *Machine) claim(f call.Frozen) {
 		return
 	}
 	record := m.claimRecord(f)
-	// All of this is in every record from now on, so it has to fit beside the headroom.
+	// Every later record has these fields too, so they must leave room for the headroom.
 	heavy := wire.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
 	if size := len(rawjson.MustMarshal(heavy)); size > m.cfg.MaxPayload-recordHeadroom {
 		m.refuse(fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, ErrTooLarge))
@@ -81,7 +81,7 @@ func (m *Machine) claimRecord(f call.Frozen) wire.CallRecord {
 	if lapsed(before) {
 		record.Lapsed++
 	}
-	// The question holds the input.
+	// The question in the record has the input already.
 	if q := before.Approval; q != nil && q.ArgsHash == f.ArgsHash {
 		record.Input = nil
 	}
@@ -96,8 +96,8 @@ func changed(frozen, asked json.RawMessage) json.RawMessage {
 	return frozen
 }
 
-// claimStored holds the lease from now on. A claim that took long to be stored is renewed first, so
-// that nothing starts on half a lease.
+// claimStored keeps the lease from now on. If storing the claim took long, it renews the claim
+// first, so that the tool does not start with half a lease.
 func (m *Machine) claimStored(seq uint64) {
 	record := m.writing
 	record.Fence, m.grant.Fence = seq, seq
@@ -110,7 +110,7 @@ func (m *Machine) claimStored(seq uint64) {
 	m.granted(m.asked)
 }
 
-// granted starts the tool under a lease that counts from the given time.
+// granted lets the tool start under a lease that began at the given time.
 func (m *Machine) granted(since time.Time) {
 	m.lease.keep(since.Add(m.cfg.Lease-m.cfg.Grace), m.now.Add(m.cfg.Lease/3))
 	if m.cause != nil {
@@ -121,15 +121,15 @@ func (m *Machine) granted(since time.Time) {
 	m.start(m.grant)
 }
 
-// start lets the phases start the tool. Watchers get the running event only now, and not when the
-// call was picked up. By then the start of a call that claims is durable, and a call that is
-// refused or waits for a person never shows as running.
+// start lets the phases start the tool. Only now the watchers get the running event. So the start
+// of a call that claims is durable by then, and a call that is refused or waits for a person never
+// shows as running.
 func (m *Machine) start(g call.Grant) {
 	m.emit(messages.Event{Type: messages.EventRunning})
 	m.do(Grant{g})
 }
 
-// refuse lets the phases end without the tool.
+// refuse makes the phases end without starting the tool.
 func (m *Machine) refuse(err error) {
 	if m.cause != nil {
 		m.become(Stopping)
@@ -139,8 +139,7 @@ func (m *Machine) refuse(err error) {
 	m.do(Refuse{err})
 }
 
-// claimFailed tries again, with the same nonce, so that a repeated write cannot store the claim
-// twice.
+// claimFailed writes the claim again, with the same nonce, so that it cannot be stored twice.
 func (m *Machine) claimFailed(ev Failed) {
 	switch err := fmt.Errorf("claim: %w", ev.Err); {
 	case ev.Why == TooLarge:

@@ -13,11 +13,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// answerHeadroom is the headroom of a question, in bytes of a message: what people answer is stored
-// with it.
+// answerHeadroom is how many bytes of a message a question must leave free for the answers, which
+// are stored with it.
 const answerHeadroom = 8 << 10
 
-// ended takes what the phases came to towards its end.
+// ended decides what to do with the end of the phases.
 func (m *Machine) ended(result messages.Result, err error) {
 	if m.state != Running && m.state != Holding && m.state != Stopping {
 		return
@@ -25,7 +25,7 @@ func (m *Machine) ended(result messages.Result, err error) {
 	switch {
 	case err != nil:
 		result, err = m.endOf(err)
-	// A refusal of this attempt says nothing about the lost attempt before it.
+	// This attempt was refused, which says nothing about the lost attempt before it.
 	case m.unsure() && !m.holds():
 		result = m.lost()
 	}
@@ -42,7 +42,7 @@ func (m *Machine) ended(result messages.Result, err error) {
 		m.handBack(back)
 	case errors.As(err, &ask):
 		m.park(ask)
-	// The worker shuts down; the tool has not run, or may run again.
+	// The worker shuts down. The tool has not run, or may run again.
 	case !m.drained.IsZero():
 		m.release(nil, 0)
 	default:
@@ -50,15 +50,15 @@ func (m *Machine) ended(result messages.Result, err error) {
 	}
 }
 
-// endOf turns an error that the run would meet on every worker into a result. It passes any other
-// error on: the call then goes on elsewhere.
+// endOf turns an error that would come on every worker into a result. It returns any other error:
+// the call then continues elsewhere.
 func (m *Machine) endOf(err error) (messages.Result, error) {
 	var ask *call.Ask
 	tooLarge := errors.Is(err, ErrTooLarge)
 	switch {
 	case errors.Is(err, ErrOtherInput), tooLarge && m.unsure():
 		return m.lost(), nil
-	// An approval cannot come after what may have been done.
+	// The lost attempt may have been applied, so it is too late to ask.
 	case errors.As(err, &ask) && m.unsure():
 		return m.lost(), nil
 	case tooLarge:
@@ -74,7 +74,7 @@ func (m *Machine) queueMS() float64 {
 	return float64(max(m.began.Sub(m.call.Job.QueuedAt), 0).Microseconds()) / 1000
 }
 
-// attempts returns how often the call was claimed or, if it does not claim, run.
+// attempts returns how many times the call was claimed or, if it does not claim, run.
 func (m *Machine) attempts() int {
 	if !m.Claims() {
 		return m.runs
@@ -82,7 +82,7 @@ func (m *Machine) attempts() int {
 	return m.record.Attempt
 }
 
-// failure makes a result for a call that no run has answered.
+// failure returns a result for a call without a result of its tool.
 func (m *Machine) failure(status messages.Status, code messages.Code, message string) messages.Result {
 	job := m.call.Job
 	return messages.Result{
@@ -91,14 +91,14 @@ func (m *Machine) failure(status messages.Status, code messages.Code, message st
 	}
 }
 
-// lost is the result of a call whose earlier attempt was started and lost, and that cannot run
+// lost returns the result of a call whose earlier attempt was started and lost, and that cannot run
 // again.
 func (m *Machine) lost() messages.Result {
 	return m.failure(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+m.call.Job.Tool+" was lost or given up while it ran, and it could not be run again. "+
 		"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
 }
 
-// poisoned is the result of a call that was delivered again and again without coming to an end: it
+// poisoned returns the result of a call that was delivered again and again without an end: it
 // probably kills its workers.
 func (m *Machine) poisoned(lost int) messages.Result {
 	if m.unsure() {
@@ -109,7 +109,7 @@ func (m *Machine) poisoned(lost int) messages.Result {
 		"%d workers in a row were lost over this call of %s, so it is not tried again. It may be what breaks them.", lost, m.call.Job.Tool))
 }
 
-// finishOrRepeat stores the result, or gives the call up for another attempt.
+// finishOrRepeat stores the result, or gives the call up so that another attempt follows.
 func (m *Machine) finishOrRepeat(result messages.Result) {
 	wait, repeat := m.repeat(result)
 	switch {
@@ -124,7 +124,7 @@ func (m *Machine) finishOrRepeat(result messages.Result) {
 }
 
 // repeat reports whether another attempt should follow a failed one, and after which pause. The
-// pipeline marks an error as retryable only where another run can do no harm.
+// pipeline marks an error as retryable only if another run can do no harm.
 func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
 	switch r.Status {
 	case messages.StatusError, messages.StatusTimeout, messages.StatusOutcomeUnknown:
@@ -146,19 +146,19 @@ func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
 func (m *Machine) serverTime() time.Time { return m.server.Add(m.now.Sub(m.began)) }
 
 // retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue
-// until the coordinator replaces it by a job that carries the number of failed attempts. If the job
-// left the queue before the coordinator has this notice, a poll could publish the call with an
-// attempt too many. Without a coordinator the broker delivers the job again, and that delivery
-// counts as the next attempt.
+// until the coordinator replaces it by one that has the number of failed attempts. If the worker
+// removed it before the coordinator has this notice, a poll could publish the call with the wrong
+// number. If no coordinator gets the notice, the broker delivers the job again, and that counts as
+// the next attempt.
 func (m *Machine) retryLater(after time.Duration) {
 	m.end.Became = Released
 	notice := &wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: m.runs}}
 	m.close(settlement{how: Nak, after: after + m.cfg.AckWait/3, notice: notice}, nil)
 }
 
-// release gives up a call that is known not to have been applied, or that may run again, so that
-// another attempt can follow after a while. A claimed call is released in its journal. For any
-// other the coordinator is notified. failed is the result of the attempt; nil: the worker ends.
+// release gives up a call that was not applied, or that may run again, so that another attempt
+// follows after wait. A claimed call is released in its journal; for any other the coordinator is
+// notified. failed is the result of the attempt; nil: the worker shuts down.
 func (m *Machine) release(failed *messages.Result, wait time.Duration) {
 	m.end.Became = Released
 	if !m.holds() {
@@ -175,7 +175,8 @@ func (m *Machine) release(failed *messages.Result, wait time.Duration) {
 	m.do(Write{Record: record, Behind: m.last})
 }
 
-// releaseEnded closes an attempt whose claim was given up, by us or by another writer's record.
+// releaseEnded closes an attempt whose claim is over: this attempt released it, or another writer's
+// record came first.
 func (m *Machine) releaseEnded(s settlement) {
 	if m.result != nil {
 		m.logFailure("attempt failed; there will be another", *m.result)
@@ -188,7 +189,7 @@ func (m *Machine) releaseFailed(ev Failed) {
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(err, 100*time.Millisecond, 2*time.Second, "release not stored; trying again")
-	// The arguments just fit, but not with the reason beside them.
+	// The arguments only just fit, without the reason beside them.
 	case m.result != nil:
 		m.log(Warn, "not tried again: the record of it would be too large", "err", err)
 		m.finish(*m.result)
@@ -197,28 +198,28 @@ func (m *Machine) releaseFailed(ev Failed) {
 	}
 }
 
-// finish stores the result and notifies the coordinator. The first stored result counts, even when
-// another worker stored it. It is tried until the result is stored, or until LastWords has passed
-// since the worker had to end.
+// finish stores the result and notifies the coordinator. The first stored result counts, even if it
+// is another worker's. finish tries until the result is stored, or until LastWords has passed since
+// the drain.
 func (m *Machine) finish(result messages.Result) {
 	if result.Err != nil {
 		own := *result.Err
 		if result.Attempt > 1 && m.call.Attempts > 1 {
 			own.Message += fmt.Sprintf(" (It was attempted %d times.)", result.Attempt)
 		}
-		// Another attempt of ours would have had the same idempotency key. A new call by the model
-		// would not, so the model must not be told to retry a call whose outcome is unknown.
+		// Another attempt of this call has the same idempotency key, but a new call of the model
+		// has not. So the model must not be told to retry a call whose outcome is unknown.
 		own.Retryable = own.Retryable && result.Status != messages.StatusOutcomeUnknown
 		result.Err = &own
 	}
-	if result.Trail == nil && result.Failure() { // no run has made it
+	if result.Trail == nil && result.Failure() { // no run has made a trail
 		m.end.Failure = messages.ErrorType(result.Status, result.Err)
 	}
 	m.result, m.pause = &result, 0
 	m.store()
 }
 
-// store moves a large result to the object store before it is written.
+// store writes the result. It first moves a large one to the object store.
 func (m *Machine) store() {
 	if m.result.Ref == nil {
 		m.sign()
@@ -232,8 +233,8 @@ func (m *Machine) store() {
 	m.writeEnd()
 }
 
-// sign adds to a result what is known only at its end: its hash and the span. It is done again
-// after every change of the outcome.
+// sign adds the hash and the span to a result. It is called again after every change of the
+// outcome.
 func (m *Machine) sign() {
 	var trail messages.Trail
 	if m.result.Trail != nil {
@@ -243,8 +244,8 @@ func (m *Machine) sign() {
 	m.result.Trail = &trail
 }
 
-// writeEnd writes the result: as the ending record of the journal for a call that claims, and among
-// the results, where the first one counts, for any other.
+// writeEnd writes the result. For a call that claims, it is the last record of the call's journal.
+// For any other it goes to the results, where the first one counts.
 func (m *Machine) writeEnd() {
 	m.become(Storing)
 	if !m.Claims() {
@@ -265,7 +266,7 @@ func (m *Machine) storeFailed(ev Failed) {
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)
-	// A result is worth more than a copy of the arguments.
+	// Give up the copy of the arguments rather than the result.
 	case heavy(m.writing):
 		m.writing = light(m.writing)
 		m.do(Write{Record: m.writing, Behind: m.last})
@@ -280,14 +281,14 @@ func (m *Machine) offloadFailed(ev Failed) {
 		m.storeFailed(ev)
 		return
 	}
-	// This may last for days, and the session cannot wait as long.
+	// A full store may stay full for days, and the session cannot wait that long.
 	m.log(Error, "a large result is given up: the object store is full", "err", ev.Err)
 	m.drop("The result is too large for a message, and the store of large results is full.")
 	m.sign()
 	m.writeEnd()
 }
 
-// drop replaces the outcome of a call by the reason why it was not kept.
+// drop replaces the outcome of a call by an error that says why it was not kept.
 func (m *Machine) drop(why string) {
 	r := m.result
 	r.Outcome, r.Ref = messages.Failed(messages.CodeTooLarge, why), nil
@@ -296,7 +297,7 @@ func (m *Machine) drop(why string) {
 	}
 }
 
-// resultStored passes the stored result on.
+// resultStored passes the stored result on to the coordinator.
 func (m *Machine) resultStored(r messages.Result) {
 	m.tell(wire.Notice{Result: &r})
 	m.end.Became = string(r.Status)
@@ -305,7 +306,7 @@ func (m *Machine) resultStored(r messages.Result) {
 	m.close(settlement{how: Ack}, nil)
 }
 
-// logFailure logs a call, or an attempt, that failed. The tool's own words are not in the line.
+// logFailure logs a failed call or attempt. The line does not quote the tool.
 func (m *Machine) logFailure(what string, r messages.Result) {
 	level := Info
 	switch {
@@ -314,15 +315,15 @@ func (m *Machine) logFailure(what string, r messages.Result) {
 	case r.Status == messages.StatusOutcomeUnknown:
 		level = Warn
 	case r.Status == messages.StatusHookError, r.Err != nil && r.Err.Code == messages.CodeInternal:
-		level = Debug // the place that found it has logged an error, which says more
+		level = Debug // the code that found it has logged an error, which says more
 	}
 	m.log(level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err), "attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }
 
-// park writes a question to people into the call's journal and gives the job up, so that neither a
-// slot nor a lease is held while they think. When several workers ask at once, one question is
+// park writes a question to people into the call's journal and gives up the job, so that neither a
+// slot nor a lease is held while they think. If several workers ask at once, one question is
 // stored. A run that is stopped meanwhile is parked too, because it has no result. If the
-// coordinator has already stored a record of the stop, that record came first and the question is
+// coordinator has already stored a record of the stop, that record comes first and the question is
 // not stored.
 func (m *Machine) park(ask *call.Ask) {
 	q := ask.Approval
@@ -342,7 +343,7 @@ func (m *Machine) park(ask *call.Ask) {
 	m.do(Write{Record: record, Behind: m.last})
 }
 
-// tooLargeToAsk ends a call whose question is too large for every worker.
+// tooLargeToAsk ends a call whose question does not fit into a message, on any worker.
 func (m *Machine) tooLargeToAsk() {
 	m.finish(m.failure(messages.StatusError, messages.CodeTooLarge,
 		"A person has to allow this call, and its arguments are too large to be put to one. "+m.call.Job.Tool+" was not run. Do it in several smaller calls."))
@@ -356,7 +357,7 @@ func (m *Machine) parked(seq uint64) {
 	m.close(settlement{how: Ack, notice: &wire.Notice{Record: &record, Seq: seq}}, nil)
 }
 
-// parkOvertaken settles the job of a call for which another writer stored a record first, and
+// parkOvertaken settles the job of a call if another writer's record came before the question, and
 // passes that record on to the coordinator.
 func (m *Machine) parkOvertaken(newest Entry) {
 	m.log(Info, "not parked: another record came first", "state", newest.Record.State, "seq", newest.Seq)
@@ -380,8 +381,8 @@ func (m *Machine) parkFailed(ev Failed) {
 	}
 }
 
-// handBack gives back a call whose frozen input must run alone. The coordinator runs it at the end
-// of its stage. The hand-back is written to the journal first, so that every coordinator knows it.
+// handBack hands back a call whose frozen input must run alone. The coordinator runs it at the end
+// of its stage. The hand-back is first written to the journal, so that every coordinator knows it.
 func (m *Machine) handBack(back *call.HandBack) {
 	m.become(HandingBack)
 	m.writing = wire.CallRecord{}

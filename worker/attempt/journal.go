@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// answers reports whether an answer is to what the present state asks of the journal.
+// answers reports whether an answer belongs to the request that the present state waits for.
 func (m *Machine) answers(nonce string) bool {
 	return m.due.IsZero() && nonce == m.writing.Nonce && (m.state.asks() || m.state == Claiming && nonce != "")
 }
@@ -50,8 +50,8 @@ func (m *Machine) overtaken(ev Overtaken) {
 		return
 	}
 	newest := ev.Newest
-	// If the call has ended, the job is done. If the call runs elsewhere, its job is not ours to
-	// settle.
+	// If the call has ended, the job is done. If the call runs elsewhere, its other worker settles
+	// the job.
 	var s settlement
 	if newest.Record.State == wire.Ended {
 		s.how = Ack
@@ -97,8 +97,8 @@ func (m *Machine) failed(ev Failed) {
 	}
 }
 
-// retry schedules the next try of the write. The pause starts at first, doubles, and is at most
-// most. Once LastWords has passed since the drain it gives up instead.
+// retry plans the next try of a write. The pause begins with first, doubles, and is at most most.
+// Once LastWords has passed since the drain, retry gives up instead.
 func (m *Machine) retry(err error, first, most time.Duration, text string, args ...any) {
 	m.err = err
 	m.pause = min(max(2*m.pause, first), most)
@@ -110,7 +110,7 @@ func (m *Machine) retry(err error, first, most time.Duration, text string, args 
 	m.due = m.now.Add(m.pause)
 }
 
-// again is the next try.
+// again makes the next try.
 func (m *Machine) again() {
 	switch m.state {
 	case Offloading, Storing:

@@ -7,39 +7,39 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// leaseState says how things stand with the lease of a claim.
+// leaseState is the state of a claim's lease.
 type leaseState uint8
 
 const (
 	unclaimed leaseState = iota // there is no claim, or the attempt is closed
-	kept                        // the next renewal is due in a while
+	kept                        // the next renewal is not due yet
 	renewing                    // a renewal is being written
-	lost                        // the claim cannot be proved any more; nothing renews it
+	lost                        // the claim may have lapsed; it is not renewed any more
 )
 
 var leaseNames = [...]string{"unclaimed", "kept", "renewing", "lost"}
 
 func (s leaseState) String() string { return leaseNames[s] }
 
-// lease is the claim's time. It is renewed at every third until the end of the call is stored, and
-// more often after a renewal that failed. It counts from before the write was sent, so this worker
-// never takes the lease to be longer than the coordinator does.
+// lease is the lease of the attempt's claim. It is renewed after every third of its time until the
+// end of the call is stored, and sooner after a renewal that failed. It counts from before the
+// write was sent, so this worker never takes the lease to be longer than the coordinator does.
 //
 //	unclaimed -> kept                 the claim is stored
 //	unclaimed -> renewing             it is stored, and took long
 //	kept      -> renewing             a third of the lease is over
 //	renewing  -> kept                 stored, or failed with time left for another try
 //	renewing  -> lost                 another writer's record came first
-//	kept, renewing -> lost            the tool has to be dead by now
+//	kept, renewing -> lost            the time has come at which the tool must be dead
 type lease struct {
 	state leaseState
-	until time.Time // the tool must be dead by then; zero: it has not started
-	next  time.Time // of the next renewal, in kept
+	until time.Time // the tool must be dead by then; zero: the tool has not started
+	next  time.Time // when the next renewal is due, in kept
 	// record is the newest renewal that was written, and asked is when its first try was sent.
 	record wire.CallRecord
 	asked  time.Time
-	bound  time.Time // of the tries of that renewal; zero: none
-	count  int       // of renewals so far, which tells their nonces apart
+	bound  time.Time // when the tries of that renewal end; zero: never
+	count  int       // number of renewals so far, which makes their nonces different
 }
 
 // keep waits for the next renewal.
@@ -55,23 +55,23 @@ func (l *lease) wake() time.Time {
 	return time.Time{}
 }
 
-// holds reports whether the call was claimed here.
+// holds reports whether this attempt has claimed the call.
 func (m *Machine) holds() bool { return m.lease.state != unclaimed }
 
-// tickLease ends a run whose lease was not renewed in time, and renews one that needs it.
+// tickLease ends a run whose lease was not renewed in time, and renews a lease that is due.
 func (m *Machine) tickLease() {
 	l := &m.lease
 	switch {
-	// Renewals on a silent connection are answered late, so the time alone decides.
+	// If the connection hangs, the answer to a renewal may come too late, so only the time decides.
 	case (l.state == kept || l.state == renewing) && reached(m.now, l.until):
 		m.loseLease(fmt.Errorf("%w in time", ErrLeaseLost))
 	case l.state == kept && reached(m.now, l.next):
-		// Each try has a bound well before the end of the lease, so that another try can follow.
+		// A try ends well before the lease does, so that another try can follow.
 		m.renew(m.now.Add(m.cfg.Lease / 5))
 	}
 }
 
-// renew writes a new record behind our newest one.
+// renew writes a renewal behind this attempt's newest record.
 func (m *Machine) renew(bound time.Time) {
 	m.lease.state, m.lease.asked, m.lease.bound = renewing, m.now, bound
 	m.writeRenewal()
@@ -85,7 +85,7 @@ func (m *Machine) writeRenewal() {
 	m.do(Write{l.record, m.last, l.bound})
 }
 
-// renewed reports whether an answer is that of the newest renewal.
+// renewed reports whether an answer belongs to the newest renewal.
 func (m *Machine) renewed(nonce string) bool {
 	return m.lease.record.Nonce != "" && nonce == m.lease.record.Nonce
 }
@@ -103,9 +103,9 @@ func (m *Machine) renewalStored(seq uint64) {
 	}
 }
 
-// renewalOvertaken finds an earlier renewal of ours, which was stored without an acknowledgement,
-// or another writer's record. An earlier renewal does not count as this one: the lease is only as
-// old as that write, so another is written behind it.
+// renewalOvertaken handles a renewal before which another record was stored. If that is an earlier
+// renewal of this attempt, which was not acknowledged, it writes another one behind it: the lease
+// counts from that earlier write. If it is another writer's record, the lease is lost.
 func (m *Machine) renewalOvertaken(newest Entry) {
 	switch {
 	case m.isOurs(newest):
@@ -114,7 +114,7 @@ func (m *Machine) renewalOvertaken(newest Entry) {
 			m.writeRenewal()
 		}
 	case m.lease.state != renewing:
-	// The end of the call, or of the claim, is stored: its own answer follows.
+	// The end of the call, or of the claim, is stored. The answer to that write comes too.
 	case newest.Record.Nonce == m.writing.Nonce:
 		m.lease.state = lost
 	default:
@@ -132,7 +132,7 @@ func (m *Machine) renewalFailed(err error) {
 	}
 }
 
-// loseLease ends a run that can no longer prove its claim.
+// loseLease ends a run whose claim may have lapsed.
 func (m *Machine) loseLease(why error) {
 	m.lease.state = lost
 	m.do(Count{LeaseMissed})
@@ -143,7 +143,7 @@ func (m *Machine) loseLease(why error) {
 	}
 }
 
-// isOurs reports whether a record is a renewal of our claim.
+// isOurs reports whether a record is a renewal of this attempt's claim.
 func (m *Machine) isOurs(e Entry) bool {
 	return e.Record.State == wire.Renewed && e.Record.Fence == m.record.Fence && m.record.Fence != 0
 }

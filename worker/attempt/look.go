@@ -6,16 +6,16 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Next is what to do with a delivered job, as far as the call's journal says.
+// Next says what to do with a delivered job, as far as the call's journal shows.
 type Next int
 
 // The possible next steps.
 const (
-	// GoOn: the call has no record. Take it through its phases and claim it as the first.
+	// GoOn: the call has no record. Take it through its phases; its claim is the first record.
 	GoOn Next = iota
 	// TakeOver: the newest record is the one behind which the coordinator wants the next claim.
 	TakeOver
-	// PassOn: the call has ended. Pass its result on to the coordinator and settle the job.
+	// PassOn: the call has ended. Send its result to the coordinator and settle the job.
 	PassOn
 	// LeaveAlone: another worker has the call, or it waits for something. The coordinator publishes
 	// its job again when that changes.
@@ -23,25 +23,25 @@ const (
 )
 
 // Decide returns what to do about a call that claims or has a record. takeOver is the sequence of
-// the record that the job allows to claim behind.
+// the record behind which the job allows a claim.
 //
 // Only the coordinator decides that a claim has lapsed. A worker that finds another worker's claim
-// leaves it alone, however old it is.
+// leaves the call alone, however old the claim is.
 func Decide(takeOver uint64, newest Entry) Next {
 	switch {
 	case newest.Seq == 0:
 		return GoOn
 	case newest.Record.State == wire.Ended:
 		return PassOn
-	// Only an answer, never the question itself, is claimed behind.
+	// An open question is never claimed behind, only its answer.
 	case newest.Seq == takeOver && newest.Record.State != wire.Parked:
 		return TakeOver
 	}
 	return LeaveAlone
 }
 
-// lapsed reports whether a record is a claim. When the coordinator wants such a record taken over,
-// its holder was lost, with or without the effect.
+// lapsed reports whether a record is a claim. If the coordinator wants such a record taken over,
+// the worker that held the claim was lost, and the call may have been applied.
 func lapsed(before wire.CallRecord) bool {
 	return before.State == wire.Claimed || before.State == wire.Renewed
 }
@@ -57,14 +57,14 @@ func (m *Machine) look(s State) {
 	m.do(ReadResult{})
 }
 
-// resultRead passes the stored end on, if there is one.
+// resultRead passes on the stored result, if there is one.
 func (m *Machine) resultRead(ev ResultRead) {
 	switch {
 	case m.state != Looking || m.Claims():
 	case ev.Result != nil:
 		m.tell(wire.Notice{Result: ev.Result})
 		m.close(settlement{how: Ack}, nil)
-	// No worker had it before that could have parked it.
+	// No worker had the job before, so none can have parked the call.
 	case m.call.Job.Dispatch == 0 && m.count == 1:
 		m.open()
 	default:
@@ -72,8 +72,8 @@ func (m *Machine) resultRead(ev ResultRead) {
 	}
 }
 
-// recordRead settles the job by the newest record of its call, or goes on from that record. The
-// stored end is passed on, and another worker's claim is left alone.
+// recordRead decides by the newest record of the call. It continues from that record, or passes on
+// the stored end, or leaves another worker's claim alone.
 func (m *Machine) recordRead(newest Entry) {
 	if m.state != Looking && m.state != LookingAgain {
 		return
@@ -83,7 +83,7 @@ func (m *Machine) recordRead(newest Entry) {
 		m.tell(wire.Notice{Result: newest.Record.Result})
 		m.close(settlement{how: Ack}, nil)
 	case next == LeaveAlone && newest.Record.State == wire.Parked:
-		// The worker that parked it may not have notified this coordinator.
+		// The worker that parked the call may not have notified this coordinator.
 		m.tell(wire.Notice{Record: &newest.Record, Seq: newest.Seq})
 		m.close(settlement{how: Term, reason: "it waits for a person"}, nil)
 	case next == LeaveAlone:
@@ -101,7 +101,7 @@ func (m *Machine) recordRead(newest Entry) {
 	}
 }
 
-// claimRefused counts a refused claim once, even when it is noticed twice.
+// claimRefused counts a refused claim once, even if it is noticed twice.
 func (m *Machine) claimRefused() {
 	if !m.refused {
 		m.refused = true
@@ -113,18 +113,17 @@ func (m *Machine) claimRefused() {
 // that no worker serves: a worker bounces at most 100 of them a second for each slot.
 const bounceHold = 10 * time.Millisecond
 
-// bounce gives up a job that is not served here. Another worker of its pool may serve it and be
-// idle, so the job is offered again within 50 ms of its delivery, however often it was bounced
-// before: after 25 to 40 ms, in which the server takes the job out of the queue. A bounce is not an
-// attempt of its call.
+// bounce gives up a job whose tool is not served here, because another worker of the pool may serve
+// it and be idle. The pause is 25 to 40 ms, so that the server can take the job out of the queue,
+// and the job is offered again within 50 ms. A bounce does not count as an attempt.
 func (m *Machine) bounce() {
 	after := 25*time.Millisecond + time.Duration(m.call.Jitter*16)*time.Millisecond
 	m.close(m.letGo("not served here", after, m.runs-1), nil)
 }
 
 // letGo gives the job up. The job leaves the queue, and the coordinator publishes it again after
-// the given time. failed counts the attempts so far that failed, or were lost with their worker,
-// without a claim.
+// the pause. failed is how many attempts have failed, or were lost with their workers, without a
+// claim.
 func (m *Machine) letGo(reason string, after time.Duration, failed int) settlement {
 	return settlement{how: Term, reason: reason, notice: &wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: failed}}}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// firstSign is how long a call runs before its coordinator is notified that it does. Most calls end
+// firstSign is how long a call runs before its coordinator is notified that it runs. Most calls end
 // sooner and need no such notice.
 const firstSign = 100 * time.Millisecond
 
@@ -22,8 +22,8 @@ func (m *Machine) alive() {
 	m.tell(n)
 }
 
-// tell sends a notice to the coordinator that published the job. Notices are hints: the
-// coordinator's poll makes up for a lost one.
+// tell sends a notice to the coordinator that published the job. A notice may get lost; the
+// coordinator's poll then finds the same in the journal.
 func (m *Machine) tell(n wire.Notice) {
 	if !messages.IsToken(m.notify) {
 		return
@@ -48,7 +48,7 @@ func heavy(r wire.CallRecord) bool {
 	return r.Input != nil || r.Approval != nil && (r.Approval.Input != nil || r.Approval.Original != nil)
 }
 
-// told publishes an event of the phases.
+// told publishes an event of the phases to watchers.
 func (m *Machine) told(e messages.Event) {
 	if !m.state.phases() {
 		return
@@ -59,7 +59,7 @@ func (m *Machine) told(e messages.Event) {
 	m.emit(e)
 }
 
-// emit fills in what identifies an event.
+// emit publishes an event, with its ids.
 func (m *Machine) emit(e messages.Event) {
 	m.counter++
 	e.Counter, e.Attempt = m.counter, m.attempts()

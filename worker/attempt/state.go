@@ -1,6 +1,6 @@
 package attempt
 
-// State is where an attempt is on its way. The package comment says what each state means.
+// State is the state of an attempt. The package comment explains each one.
 type State uint8
 
 // The states, in the order in which an attempt meets them.
@@ -33,5 +33,5 @@ func (s State) String() string { return stateNames[s] }
 // phases reports whether the phases run.
 func (s State) phases() bool { return s >= Running && s <= Stopping }
 
-// asks reports whether something is asked of the journal while no phases run.
+// asks reports whether a request to the journal is open while no phases run.
 func (s State) asks() bool { return s == Looking || s >= LookingAgain && s <= HandingBack }

@@ -6,24 +6,23 @@ import (
 	"runtime"
 )
 
-// Failure says that a hook could not run, and why: it panicked, failed, was too slow or was cut
-// off.
+// Failure says that a hook could not run, and why: it panicked, failed, was too slow or was
+// stopped.
 type Failure struct {
 	Hook    string
 	Class   Class
 	Program string // "" for a function in Go
-	// Cancelled means that the call ended around the hook, which is not the hook's fault.
+	// Cancelled: the call was stopped while the hook ran, so it is not the hook's fault.
 	Cancelled bool
 	Cause     Cause  // for the model
 	Err       error  // for the operator
-	Stack     []byte // of a panic
+	Stack     []byte // the stack of a panic
 }
 
 func (f *Failure) Error() string { return fmt.Sprintf("hook %s could not run: %v", f.Hook, f.Err) }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Cause is why a hook could not run, in words that hold nothing of the call or of what the hook
-// said.
+// Cause says why a hook could not run, in words that quote neither the call nor the hook.
 type Cause string
 
 // The causes.
@@ -45,8 +44,8 @@ type Fault struct {
 func (f *Fault) Error() string { return f.Err.Error() }
 func (f *Fault) Unwrap() error { return f.Err }
 
-// Reasons why a hook could not run, beside its own errors. They leave out the text of a panic,
-// which may hold arguments.
+// Errors that say why a hook could not run, in addition to its own errors. They leave out the text
+// of a panic, which may hold arguments.
 var (
 	ErrBudget = errors.New("it took longer than its budget")
 	ErrPanic  = errors.New("it panicked")
@@ -65,7 +64,7 @@ func causeOf(err error) Cause {
 	return Erred
 }
 
-// panicError keeps the text of the Go runtime's own errors only.
+// panicError returns an error for a panic. It keeps the text only of errors of the Go runtime.
 func panicError(v any) error {
 	if err, ok := v.(runtime.Error); ok {
 		return fmt.Errorf("%w: %w", ErrPanic, err)

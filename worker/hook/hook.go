@@ -1,14 +1,14 @@
 // Package hook runs user code before or after a tool, in phases three and six.
 //
-// A hook gets a snapshot and answers with a value; nothing it does to the snapshot reaches the
+// A hook gets a copy of the call and answers with a value; changes to the copy do not reach the
 // call. Before a tool it may allow, deny or ask, change the input, add context for the model, or
 // say that the agent should stop. After a tool it may replace the output, add context, or say stop;
 // it cannot turn a success into a failure.
 //
-// A hook that panics, returns an error or takes too long "could not run". This is never an opinion:
-// a gate then refuses the call, and an observer is counted and skipped.
+// A hook that panics, returns an error or takes too long "could not run". That never counts as an
+// opinion: a gate then refuses the call, and an observer is counted and skipped.
 //
-// The package runs lists of hooks. What becomes of their answers is left to worker/pipeline.
+// The package runs lists of hooks. Package worker/pipeline acts on their answers.
 package hook
 
 import (
@@ -26,20 +26,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Class says what happens to a call when a hook could not run.
+// Class says what happens to a call if a hook could not run.
 type Class string
 
-// A gate fails closed: the call is refused. An observer fails open: the call goes on.
+// If a gate could not run, the call is refused. If an observer could not run, the call goes on.
 const (
 	Gate    Class = "gate"
 	Observe Class = "observe"
 )
 
-// DefaultBudget bounds one run of a hook that names no budget of its own.
+// DefaultBudget bounds one run of a hook without a budget.
 const DefaultBudget = 5 * time.Second
 
-// Bounds on the texts of hooks that are kept, in characters. The texts go into records, events and
-// the model's context, and a hook may repeat what a stranger wrote.
+// Bounds on texts of hooks, in characters. The texts go into records, events and the model's
+// context, and a hook may repeat what a stranger wrote.
 const (
 	MaxReason  = 2000   // of one reason, and of the text of one message
 	MaxContext = 10_000 // of all context of a list of hooks
@@ -55,13 +55,13 @@ type Hook struct {
 	// Priority orders the hooks of a set, lowest first. Hooks of the same priority run by name.
 	Priority int
 	Class    Class // default Gate
-	// Budget bounds one run of one function. Default [DefaultBudget]. A function that ignores its
-	// context is left running when the budget is spent.
+	// Budget bounds one run of one function. Default [DefaultBudget]. If a function ignores its
+	// context, it still runs when its budget is spent, and nothing waits for it.
 	Budget time.Duration
 	Before func(context.Context, Call) (Verdict, error)
 	After  func(context.Context, Call, Done) (Change, error)
 	// BeforeProgram and AfterProgram are the programs that the functions start, as the operator
-	// wrote them. A failure names them. "" for a function that is all Go.
+	// wrote them. A failure names them. "": a Go function that starts none.
 	BeforeProgram, AfterProgram string
 }
 
@@ -74,12 +74,12 @@ type Call struct {
 	Index   int
 	Tool    string
 	Kind    messages.Kind // "" for an unknown tool
-	// Input is the arguments. In Before it is what the earlier hooks left; in After it is what the
-	// call ended with.
+	// Input is the arguments: in Before as the earlier hooks left them, in After as the call ended
+	// with them.
 	Input json.RawMessage
 }
 
-// Opinion is what a hook thinks of a call.
+// Opinion says what a hook thinks of a call.
 type Opinion string
 
 // The opinions. Deny beats ask, and ask beats allow. A hook without an opinion leaves the call to
@@ -95,11 +95,11 @@ const (
 type Verdict struct {
 	Opinion Opinion
 	Reason  string // of the opinion, for the model and for people
-	// Input is a whole new input in place of the old one; nil keeps the old one. The new input is
-	// validated and checked again, and the permission rules decide on it.
+	// Input replaces the whole input; nil keeps it. The new input is validated and checked again,
+	// and the permission rules decide about it.
 	Input json.RawMessage
-	// Stop says that the agent should not go on after this batch, with StopReason. The call itself
-	// runs unless the opinion is Deny.
+	// Stop asks the agent not to continue after this batch, with StopReason. The call itself runs
+	// unless the opinion is Deny.
 	Stop       bool
 	StopReason string
 	Context    string // shown to the model beside the call's output
@@ -109,7 +109,7 @@ type Verdict struct {
 type Done struct {
 	Status   messages.Status
 	Outcome  messages.Outcome
-	Duration time.Duration // so far, all phases
+	Duration time.Duration // of all phases so far
 }
 
 // Change is a hook's answer after the tool. The zero value changes nothing.
@@ -127,7 +127,7 @@ type Change struct {
 // for concurrent use.
 type Set struct{ hooks []Hook }
 
-// NewSet checks and sorts hooks. The error joins everything that is wrong with them.
+// NewSet checks and sorts hooks. The error joins all mistakes in them.
 func NewSet(hooks ...Hook) (Set, error) {
 	var errs []error
 	names := map[string]bool{}
@@ -182,9 +182,9 @@ func (h Hook) matches(tool string) bool {
 	})
 }
 
-// notInPatterns matches a character that neither a tool's name nor a pattern may hold. A regular
-// expression such as mcp__.* would match nothing here, and a gate that matches nothing lets
-// everything pass.
+// notInPatterns matches a character that neither a tool's name nor a pattern may have. Without this
+// check, a regular expression such as mcp__.* would match no tool, and a gate that matches nothing
+// lets every call pass.
 var notInPatterns = regexp.MustCompile(`[^A-Za-z0-9_*?\[\]^-]`)
 
 func wellFormed(match string) bool {

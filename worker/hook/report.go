@@ -2,9 +2,8 @@ package hook
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// Report returns what the hooks did in the form that is stored with the call. It includes the
-// opinion and the context, which the worker that goes on with the call needs. It is nil when no
-// hook matched.
+// Report returns what the hooks did, as it is stored with the call. It includes the opinion and the
+// context, because another worker may continue the call. It is nil if no hook matched.
 func (r Result) Report() *messages.Hooks {
 	if r.Count == 0 {
 		return nil
@@ -15,8 +14,8 @@ func (r Result) Report() *messages.Hooks {
 	}
 }
 
-// Reported turns a stored report back into the Result of hooks that ran before the call was parked
-// or lost. Their changes of the input are in the frozen input.
+// Reported turns a stored report back into a Result, for a call that was parked or lost after its
+// hooks. The frozen input has the changes that the hooks made to it.
 func Reported(h *messages.Hooks) Result {
 	if h == nil {
 		return Result{}
@@ -27,7 +26,7 @@ func Reported(h *messages.Hooks) Result {
 	}
 }
 
-// Summary returns what a call's result says of its hooks, before and after the tool. It is nil when
+// Summary returns what a call's result shows of its hooks, before and after the tool. It is nil if
 // no hook matched.
 func Summary(before, after Result) *messages.Hooks {
 	if before.Count+after.Count == 0 {

@@ -17,32 +17,32 @@ import (
 // Result combines the answers of a list of hooks.
 type Result struct {
 	Opinion Opinion
-	By      string // the hook whose opinion it is: the first with the strictest one
+	By      string // the first hook with the strictest opinion
 	Reason  string // the reason of that hook
-	// Input is the input as the hooks changed it; nil when none did. PatchedBy names the hooks that
+	// Input is the input as the hooks changed it; nil: no hook did. PatchedBy names the hooks that
 	// changed the input or the output.
 	Input     json.RawMessage
 	PatchedBy []string
 	// Output or Content is the output as the hooks changed it; both are nil when none did.
 	Output  json.RawMessage
 	Content []messages.Block
-	// Stop names the first hook that wants the agent to stop, with StopReason; "" for none.
+	// Stop names the first hook that wants the agent to stop, with StopReason; "": none does.
 	Stop       string
 	StopReason string
 	Context    []string // for the model, in order
-	// Refused is the gate that could not run, so that the call must not run either.
+	// Refused is the gate that could not run, so that the call must not run; nil: there is none.
 	Refused *Failure
 	// Failures lists every hook that could not run, observers included.
 	Failures []*Failure
 	Count    int                    // hooks that ran or failed to run
-	Messages []messages.HookMessage // the same as events for watchers, in order
+	Messages []messages.HookMessage // also sent to watchers as events, in order
 
 	emit func(messages.HookMessage)
 }
 
-// Before runs the hooks for the call in order, each on the input that the previous one left. The
-// list ends at a deny, and at a gate that could not run. emit gets each message as it happens; it
-// may be nil.
+// Before runs the hooks for the call in order, each with the input that the one before it left. It
+// stops at a deny, and at a gate that could not run. emit gets each message as it happens; it may
+// be nil.
 func (s Set) Before(ctx context.Context, call Call, emit func(messages.HookMessage)) Result {
 	r := Result{emit: emit}
 	for _, h := range s.hooks {
@@ -77,8 +77,8 @@ func (s Set) Before(ctx context.Context, call Call, emit func(messages.HookMessa
 	return r
 }
 
-// After runs the hooks for the call in order, each on the output that the previous one left. No
-// hook ends the list: the tool has run, and every observer gets to see it. emit is as in Before.
+// After runs the hooks for the call in order, each with the output that the one before it left. It
+// runs all of them: the tool has run, and every observer shall see it. emit is as in Before.
 func (s Set) After(ctx context.Context, call Call, done Done, emit func(messages.HookMessage)) Result {
 	r := Result{emit: emit}
 	for _, h := range s.hooks {
@@ -102,7 +102,7 @@ func (s Set) After(ctx context.Context, call Call, done Done, emit func(messages
 		}
 		r.add(h.Name, change.Context, change.Stop, change.StopReason)
 	}
-	r.Refused = nil // it is too late to refuse
+	r.Refused = nil // the tool has run, so it is too late to refuse
 	return r
 }
 
@@ -118,7 +118,7 @@ func (r *Result) fail(f *Failure) {
 	}
 }
 
-// opine keeps the strictest opinion, and the first of equal ones.
+// opine keeps the strictest opinion; of equal ones it keeps the first.
 func (r *Result) opine(hook string, o Opinion, reason string) {
 	if o == None {
 		return
@@ -174,8 +174,8 @@ func bounded(text string, limit int) string {
 	return text
 }
 
-// attempt runs f with the hook's budget. It uses a goroutine of its own, so that a hook that
-// ignores its context cannot hold up the call.
+// attempt runs f with the hook's budget, on a goroutine of its own, so that a hook that ignores its
+// context cannot hold up the call.
 func attempt[T any](ctx context.Context, h Hook, program string, f func(context.Context) (T, error)) (T, *Failure) {
 	type answer struct {
 		value T
@@ -186,7 +186,7 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 	defer cancel()
 	answers := make(chan answer, 1)
 	go func() {
-		a := answer{err: ErrPanic} // also when the goroutine ends without returning
+		a := answer{err: ErrPanic} // stays if the goroutine ends without a return
 		defer func() {
 			if v := recover(); v != nil {
 				a = answer{err: panicError(v), stack: debug.Stack()}
@@ -205,7 +205,7 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 	if a.err == nil {
 		return a.value, nil
 	}
-	// A function that heeds its context.
+	// The function has obeyed its context.
 	if errors.Is(a.err, context.DeadlineExceeded) && budget.Err() != nil {
 		a.err = context.Cause(budget)
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// running is one job on its way through this worker. It carries out what its machine wants. The
-// goroutine of run owns its fields, except for the mailbox.
+// running is one job in this worker. It carries out the effects of its machine. Its fields belong
+// to the goroutine of run, except for the mailbox.
 type running struct {
 	consumer *Consumer
 	machine  *attempt.Machine
@@ -30,36 +30,36 @@ type running struct {
 	key      wire.CallKey
 	mailbox  mailbox
 	d        *pull.Delivery // the newest delivery of the job
-	began    time.Time      // when the job was taken in hand
-	span     trace.Span     // nil: there is none
+	began    time.Time      // when the worker took the job
+	span     trace.Span     // nil: no span
 
 	cancel context.CancelCauseFunc // cancels the phases; nil before they start
-	grants chan granted            // answers the phases, which wait for the claim
-	// questions are what the journal is being asked, with what ends each of them early.
+	grants chan granted            // answers the phases, which wait for the grant
+	// questions holds, by number, what ends each open request to the journal early.
 	questions map[int]context.CancelFunc
-	asked     int            // questions so far
-	outbox    outbox         // what is sent without an answer
-	work      sync.WaitGroup // waits for the phases, the questions and the outbox
+	asked     int            // requests to the journal so far
+	outbox    outbox         // sends messages that have no answer
+	work      sync.WaitGroup // waits for the phases, the requests and the outbox
 }
 
-// granted answers a claim.
+// granted is the answer to a claim.
 type granted struct {
 	grant call.Grant
 	err   error
 }
 
-// mailbox holds the events that the machine is still to be told, in order. Any goroutine may post.
+// mailbox holds the events for the machine, in order. Any goroutine may post.
 type mailbox struct {
 	mu    sync.Mutex
 	mails []mail        // guarded by mu
-	ready chan struct{} // has a value when there may be mails; holds one at most
+	ready chan struct{} // has a value if there may be mails; holds one at most
 }
 
-// mail is an event, with what only the shell needs of it.
+// mail is an event, with data that only the running job needs.
 type mail struct {
 	event    attempt.Event
 	delivery *pull.Delivery // of a Delivered
-	question int            // that the event answers; 0: none
+	question int            // the number of the request that the event answers; 0: none
 }
 
 func (b *mailbox) post(m mail) {
@@ -80,16 +80,16 @@ func (b *mailbox) take() []mail {
 	return mails
 }
 
-// outbox sends what needs no answer, in order, on a goroutine that lives while there is something
-// to send. A send can block for as long as the connection is stuck, and the lease of a call must
-// be watched meanwhile.
+// outbox sends messages that have no answer, in order, on a goroutine that lives while there is
+// something to send. A send can block as long as the connection hangs, and the lease of the call
+// must be watched meanwhile.
 type outbox struct {
 	mu    sync.Mutex
 	sends []func() // guarded by mu
 	busy  bool     // a goroutine sends; guarded by mu
 }
 
-// add queues a send. It reports whether a goroutine has to be started for [outbox.empty].
+// add queues a send. start: the caller has to start a goroutine for [outbox.empty].
 func (o *outbox) add(send func()) (start bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -99,7 +99,7 @@ func (o *outbox) add(send func()) (start bool) {
 	return start
 }
 
-// empty sends until nothing is left.
+// empty sends until the outbox is empty.
 func (o *outbox) empty() {
 	for {
 		o.mu.Lock()
@@ -115,8 +115,8 @@ func (o *outbox) empty() {
 	}
 }
 
-// send sends what needs no answer. A call that claims may have a lease to be watched, so its sends
-// are queued.
+// send sends a message that has no answer. For a call that claims it queues the message, so that
+// the lease is watched meanwhile.
 func (r *running) send(send func()) {
 	if !r.machine.Claims() {
 		send()
@@ -133,15 +133,15 @@ func (r *running) queue(send func()) {
 
 func (r *running) post(ev attempt.Event) { r.mailbox.post(mail{event: ev}) }
 
-// run tells the machine what happens until the delivery is settled and nothing of the attempt is
-// left. When ctx ends, the attempt has to end too.
+// run gives events to the machine until the delivery is settled and nothing of the attempt is left.
+// The end of ctx tells the machine to end the attempt.
 func (r *running) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { r.post(attempt.Draining{}) })
 	defer stop()
 	defer r.work.Wait()
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
-	var set time.Time // what the alarm is set to
+	var set time.Time // the time that the alarm is set to
 	for {
 		for mails := r.mailbox.take(); len(mails) > 0; mails = r.mailbox.take() {
 			for _, m := range mails {
@@ -168,7 +168,7 @@ func (r *running) run(ctx context.Context) {
 	}
 }
 
-// open tells the machine the event of a mail.
+// open gives the event of a mail to the machine.
 func (r *running) open(ctx context.Context, m mail) {
 	if m.delivery != nil {
 		r.d = m.delivery
@@ -180,8 +180,8 @@ func (r *running) open(ctx context.Context, m mail) {
 	r.step(ctx, m.event)
 }
 
-// step tells the machine one event. Only what is asked of the journal while the owner waits ends
-// with ctx, a while after it; see [running.ask].
+// step gives one event to the machine. ctx is only for requests to the journal during which run
+// waits; see [running.ask].
 func (r *running) step(ctx context.Context, ev attempt.Event) {
 	for _, effect := range r.machine.Step(time.Now(), ev) {
 		r.perform(r.traced(ctx), effect)
@@ -229,7 +229,7 @@ func (r *running) perform(ctx context.Context, effect attempt.Effect) {
 	}
 }
 
-// start runs the phases on a goroutine of their own.
+// start runs the phases on their own goroutine.
 func (r *running) start(ctx context.Context, e attempt.Run) {
 	ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	cancel := r.cancel
@@ -244,7 +244,7 @@ func (r *running) start(ctx context.Context, e attempt.Run) {
 	})
 }
 
-// claim asks the machine for the claim. Every question is answered: at the latest when the run is
+// claim asks the machine for a grant. It always gets an answer: if not before, then when the run is
 // cancelled.
 func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	r.post(attempt.Wanted{Frozen: f})
@@ -252,8 +252,8 @@ func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	return answer.grant, answer.err
 }
 
-// ask asks the journal something. The answer comes as an event. While nothing runs and no lease has
-// to be kept there is nothing else to do, and the owner waits for the answer itself.
+// ask makes a request to the journal. The answer comes as an event. If nothing runs and there is no
+// lease to keep, run has nothing else to do, so ask waits for the answer.
 func (r *running) ask(ctx context.Context, question attempt.Effect) {
 	if s := r.machine.State(); s == attempt.Looking || s == attempt.LookingAgain || !r.machine.Claims() {
 		words, done := r.lastWords(ctx)
@@ -277,14 +277,14 @@ func (r *running) lastWords(ctx context.Context) (context.Context, context.Cance
 	return words, func() { stop(); cancel() }
 }
 
-// abort ends the questions to the journal soon. Each is still answered.
+// abort ends the open requests to the journal soon. Each still gets an answer.
 func (r *running) abort() {
 	for _, end := range r.questions {
 		end()
 	}
 }
 
-// answer carries out what the machine asks of the journal.
+// answer makes a request to the journal and returns its answer.
 func answer(ctx context.Context, j *journal.Journal, key wire.CallKey, question attempt.Effect) attempt.Event {
 	var err error
 	switch q := question.(type) {
@@ -343,7 +343,7 @@ func entry(e journal.CallEntry) attempt.Entry {
 	return attempt.Entry{Seq: e.Seq, Record: e.Record}
 }
 
-// failure says what an error of the journal means for another try.
+// failure says whether another try may help after an error of the journal.
 func failure(err error) attempt.Failure {
 	switch {
 	case errors.Is(err, bus.ErrTooLarge):
@@ -356,7 +356,7 @@ func failure(err error) attempt.Failure {
 	return attempt.Unknown
 }
 
-// close takes the attempt out of hand: after this the newest delivery is known.
+// close removes the attempt from the worker's list. After that no new delivery comes for it.
 func (r *running) close(end attempt.End) {
 	r.abort()
 	r.endTrace(end)

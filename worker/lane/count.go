@@ -2,16 +2,16 @@ package lane
 
 import "github.com/toolfleet/toolfleet/worker/attempt"
 
-// Count is something that happens to calls and is counted.
+// Count names something that is counted.
 type Count int
 
 // The counted events.
 const (
-	Taken       Count = iota // a job is taken in hand
-	Left                     // a job is out of hand again
-	Redelivered              // the job of a delivery was delivered before
+	Taken       Count = iota // the worker takes a job
+	Left                     // the worker has no more to do with a job
+	Redelivered              // a delivery is not the first of its job
 	Claimed                  // a claim is stored
-	// Another worker has the call, or it has ended; at most once per attempt.
+	// Another worker has the call, or the call has ended; at most once per attempt.
 	ClaimRefused
 	LeaseLost  // a claim could not be renewed in time
 	Progressed // a tool reported progress

@@ -4,23 +4,24 @@
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
 //	         -> store the result -> notify the coordinator -> settle
 //
-// A call that a person has to allow first is parked. Its question is written to its journal, its
-// job is settled, and the worker keeps nothing of it. The coordinator publishes the job again after
-// an answer.
+// A call that needs a person's approval is parked: its question is written to its journal, its job
+// is settled, and the worker keeps nothing of it. The coordinator publishes the job again after an
+// answer.
 //
-// A delivery is only a hint to look. Claims and ends stand in the journal, and only there. So a job
-// may be delivered twice, late, or to a worker that was thought dead:
+// A delivery is only a hint to look. Only the journal holds claims and ends. So a job may be
+// delivered twice, late, or to a worker that was thought dead:
 //
 //   - A call that claims is run by the holder of the newest claim. The holder renews its lease
-//     while the tool runs, and kills the tool when it cannot.
+//
+// while the tool runs, and kills the tool if it cannot.
 //   - A call that does not claim may run twice. Its first stored result counts.
 //
-// An attempt is released for another when it failed without harm, or when the worker shuts down and
-// has to give it up.
+// An attempt is released for another if it failed without harm, or if the worker shuts down and has
+// to give it up.
 //
-// Package attempt decides all of this. The lane carries it out: it pulls jobs, tells the machine of
-// each attempt what happens, asks the journal, starts the phases and settles. Tools runs the tool.
-// The coordinator decides what to start and in which order.
+// Package attempt decides all of this, and the lane carries it out: it pulls jobs, tells the
+// machine of each attempt what happens, reads and writes the journal, starts the phases and settles
+// deliveries. Tools runs the tool. The coordinator decides what to start and in which order.
 package lane
 
 import (
@@ -50,66 +51,68 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Tools runs calls. The worker's pipeline is one.
+// Tools runs calls. The worker's pipeline implements it.
 type Tools interface {
-	// Serves returns how the job's tool is served here. ok is false when it is not served, or not
-	// under the exact definition that the job was planned with.
+	// Serves returns how the job's tool is served here. ok is false if it is not served, or not
+	// with exactly the definition that the job was planned with.
 	Serves(job wire.Job) (service Service, ok bool)
-	// Run takes the call through its phases. prior is the record that the job takes over from, and
-	// nil for a call that begins; a frozen input in it stays as it is. Run calls claim once, right
+	// Run takes the call through its phases. prior is the record from which the job continues, or
+	// nil if the call begins; a frozen input in it does not change. Run calls claim once, right
 	// before the tool is started, and returns its error. It returns a *call.HandBack for a call
-	// that was planned to run beside others and must run alone, and a *call.Ask for a call that a
-	// person has to allow first. tell receives events and fills in their ids.
+	// that was planned to run beside others and must run alone, and a *call.Ask for a call that
+	// needs a person's approval. tell receives events and fills in their ids.
 	//
-	// When ctx ends with a *wire.Stop as its cause, the call ends as stopped, with a result.
-	// With any other cause the worker shuts down or has lost its claim: Run then returns an error
-	// if the call may run again or never started.
+	// If ctx ends with a *wire.Stop as its cause, the call ends as stopped, with a result. With any
+	// other cause the worker shuts down or has lost its claim: Run then returns an error if the
+	// call may run again or never started.
 	Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, tell func(messages.Event)) (messages.Result, error)
 }
 
 // Service is what the lane has to know about a tool.
 type Service struct {
-	Claims bool // it may change the world, so its runs are claimed
-	// Attempts bounds the runs of one call, when one failed and another may succeed.
+	Claims bool // the tool may change the world, so its runs are claimed
+	// Attempts bounds how many times one call runs, if a run fails and another may succeed.
 	Attempts int
 	Backoff  func(attempt int) (b time.Duration) // the pause after that attempt
 }
 
-// Config holds the tunables of a Consumer.
+// Config holds the settings of a Consumer.
 type Config struct {
 	Worker string // this worker's name in records and events
-	// AckWait is how long the broker waits for a sign of life. It gets one every third of AckWait.
-	// Default 10 s.
+	// AckWait is how long the broker waits for a sign of life. The worker sends one every third of
+	// it. Default 10 s.
 	AckWait time.Duration
 	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
-	// Grace is subtracted from a lease here: the tool is dead by then. The coordinator adds a grace
-	// of its own before it treats a claim as lapsed. Default 2 s, but at most a fifth of Lease.
+	// Grace is how long before the end of its lease a tool is killed. The coordinator adds its own
+	// grace before it counts a claim as lapsed. Default 2 s, but at most a fifth of Lease.
 	Grace time.Duration
 	// ApprovalTTL is how long people have to answer a question. Default 15 min
 	ApprovalTTL time.Duration
-	// Drain is how long running calls may go on after the context of Run has ended. Default 30 s.
+	// Drain is how long running calls may continue after the context of Run has ended. Default 30
+	// s.
 	Drain time.Duration
-	// Hurry ends the drain at once when it is closed: running tools are stopped and their calls are
-	// given up. May be nil.
+	// Closing Hurry ends the drain at once: running tools are stopped and their calls are given up.
+	// May be nil.
 	Hurry <-chan struct{}
 	// LastWords is how long storing the end of a call may take after the drain. Default 5 s
 	LastWords time.Duration
-	// Poison is how many deliveries of one job may be lost with their worker before the call fails.
-	// Default 5.
+	// Poison is how many deliveries of one job may be lost with their workers before the call
+	// fails. Default 5.
 	Poison int
 	Slots  int          // how many calls of one pool may run here at once. Default 10
 	Logger *slog.Logger // nil: silent
-	// Observe is called for every call that ended here, in the context of its attempt. May be nil.
+	// Observe is called for every call that ended in this worker, with the context of its attempt.
+	// May be nil.
 	Observe func(ctx context.Context, pool string, r messages.Result)
 	// Count is called for each counted event, possibly from many goroutines. May be nil.
 	Count func(what Count, pool string)
-	// Tracer makes a span for each attempt. Nil: no spans, and the trace context of the delivery is
-	// passed on.
+	// Tracer makes a span for each attempt. Nil: there are no spans, but the trace context of the
+	// delivery is passed on.
 	Tracer trace.Tracer
 }
 
-// DefaultConfig returns the values that stand for fields that are zero. The default of Grace
-// follows from Lease: see [journal.DefaultGrace].
+// DefaultConfig returns the defaults of the fields. The default of Grace depends on Lease: see
+// [journal.DefaultGrace].
 func DefaultConfig() Config {
 	return Config{
 		AckWait: provision.DefaultAckWait, Lease: journal.DefaultLease, ApprovalTTL: 15 * time.Minute,
@@ -148,44 +151,43 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Consumer takes jobs of the pools it is given. It never has more jobs of a pool at once than
-// slots.
+// Consumer takes jobs of its pools. It never has more jobs of a pool at once than slots.
 type Consumer struct {
 	conn    *bus.Conn
 	journal *journal.Journal
 	tools   Tools
 	cfg     Config
 	log     *slog.Logger
-	busy    atomic.Int64 // calls in hand
+	busy    atomic.Int64 // calls that the worker has taken
 
 	mu     sync.Mutex
 	inHand map[*running]struct{} // guarded by mu
-	stops  []earlyStop           // of the last AckWait, the oldest first; guarded by mu
+	stops  []earlyStop           // received during the last AckWait, the oldest first; guarded by mu
 }
 
-// earlyStop is a stop that was heard, and when. The job of its call may be on its way to this
-// worker.
+// earlyStop is a stop for a call that the worker did not have, and when it was received. The job of
+// the call may be on its way to this worker.
 type earlyStop struct {
 	key wire.CallKey
 	why wire.Stop
 	at  time.Time
 }
 
-// maxStops bounds the stops that are kept. Without its stop a read runs to its end for nothing.
+// maxStops bounds how many stops are kept. If one is lost, a call runs to its end for nothing.
 const maxStops = 1024
 
-// New makes a consumer that hands jobs to tools.
+// New returns a consumer that runs jobs with tools.
 func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 	cfg = cfg.withDefaults()
 	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, inHand: map[*running]struct{}{}}
 }
 
-// Busy returns how many calls are in hand now.
+// Busy returns how many calls the worker has taken and not ended.
 func (c *Consumer) Busy() int { return int(c.busy.Load()) }
 
-// Run takes jobs of the pools until ctx ends. It then takes no more and gives the running calls
-// Config.Drain to end. After that it stops the rest and gives their calls up for other workers, as
-// far as their tools allow.
+// Run takes jobs of the pools until ctx ends. It then takes no more, and gives the running calls
+// Config.Drain to end. After that it stops the rest and gives their calls up for other workers, if
+// their tools allow that.
 func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -228,9 +230,9 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	return errors.Join(errs...)
 }
 
-// handle brings one delivery to its end. A delivery stays unsettled, so that the broker delivers it
-// again, only when nothing could be stored or when the call was taken over while it ran here. A
-// second delivery of a call that is in hand is left to the attempt that has it.
+// handle brings one delivery to its end. It leaves a delivery unsettled, so that the broker
+// delivers it again, only if nothing could be stored or if another worker took the call over. A
+// second delivery of a call that runs here goes to the attempt that runs it.
 func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
@@ -259,7 +261,7 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	r.run(ctx)
 }
 
-// attempt makes the attempt at a job.
+// attempt returns a new attempt at a job.
 func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service Service) *running {
 	machine := attempt.New(attempt.Config{
 		Worker: c.cfg.Worker, AckWait: c.cfg.AckWait, Lease: c.cfg.Lease, Grace: c.cfg.Grace, ApprovalTTL: c.cfg.ApprovalTTL,
@@ -274,7 +276,8 @@ func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service 
 	}
 }
 
-// read returns the job in a delivery. The job's ids must be those of its subject.
+// read returns the job in a delivery. It returns an error if the job's ids are not those of its
+// subject.
 func (c *Consumer) read(d *pull.Delivery) (job wire.Job, key wire.CallKey, err error) {
 	_, key, err = c.conn.Names().Call(afterPool(d.Subject))
 	if err == nil {
@@ -286,9 +289,9 @@ func (c *Consumer) read(d *pull.Delivery) (job wire.Job, key wire.CallKey, err e
 	return job, key, err
 }
 
-// enter takes an attempt in hand with its first delivery. If another attempt of the same call is in
-// hand here, that one takes over the delivery and enter returns false: the broker delivered again a
-// job that was never lost.
+// enter adds an attempt with its first delivery. If this worker already has an attempt of the same
+// call, that one takes over the delivery and enter returns false. This happens if the broker
+// delivers a job again that was never lost.
 func (c *Consumer) enter(r *running, first mail) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -309,7 +312,7 @@ func (c *Consumer) enter(r *running, first mail) bool {
 	return true
 }
 
-// forgetStops drops the stops that are too old to be about a job on its way, and those over
+// forgetStops drops stops that are so old that their jobs would have come, and the oldest ones over
 // maxStops. The caller holds mu.
 func (c *Consumer) forgetStops() {
 	old := max(len(c.stops)-maxStops, 0)
@@ -319,8 +322,8 @@ func (c *Consumer) forgetStops() {
 	c.stops = slices.Delete(c.stops, 0, old)
 }
 
-// leave takes an attempt out of hand. Every delivery that it has taken over is in its mailbox
-// before Closed.
+// leave removes an attempt. Every delivery that the attempt took over is in its mailbox before
+// Closed.
 func (c *Consumer) leave(r *running) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -328,7 +331,7 @@ func (c *Consumer) leave(r *running) {
 	r.post(attempt.Closed{})
 }
 
-// stop ends the runs of a call that is no longer wanted.
+// stop ends the run of a call that is no longer wanted.
 func (c *Consumer) stop(m bus.Msg) {
 	var why wire.Stop
 	_, key, err := c.conn.Names().Call(m.Subject)
@@ -350,12 +353,12 @@ func (c *Consumer) stop(m bus.Msg) {
 	c.stops = append(c.stops, earlyStop{key, why, time.Now()})
 }
 
-// bury writes a job that no worker can process to the dead letters, with the reason, so that it
-// blocks nothing and is not forgotten.
+// bury makes a dead letter of a job that no worker can process, with the reason, so that it blocks
+// nothing and people can find it.
 func (c *Consumer) bury(ctx context.Context, d *pull.Delivery, reason error) {
-	c.log.Error("set aside", "subject", d.Subject, "err", reason)
+	c.log.Error("a job that cannot be processed becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
 	if err := c.journal.DeadLetter(ctx, d.Msg, reason.Error()); err != nil {
-		c.log.Error("could not be set aside; it will come again", "subject", d.Subject, "err", err)
+		c.log.Error("the dead letter could not be stored; the broker delivers the job again", "subject", d.Subject, "err", err)
 		return
 	}
 	c.settle(c.log, d.Term(reason.Error()))
@@ -367,7 +370,7 @@ func (c *Consumer) settle(log *slog.Logger, err error) {
 	}
 }
 
-// afterPool takes the pool out of a job's subject: <prefix>.read.<pool>.<t>.<s>.<b>.<i>.
+// afterPool removes the pool from a job's subject: <prefix>.read.<pool>.<t>.<s>.<b>.<i>.
 func afterPool(subject string) string {
 	parts := strings.Split(subject, ".")
 	n := len(parts) - 5 // the position of the pool

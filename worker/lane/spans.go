@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// anyBatch stands for the ids in a subject's name: the semantic conventions want a template there.
+// anyBatch stands for the ids in a subject's template, as OpenTelemetry's conventions want it.
 var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
 // traced returns a context with the span of the attempt.
@@ -25,9 +25,9 @@ func (r *running) traced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, r.span)
 }
 
-// trace opens the span of the attempt and returns it as a traceparent. It is called only when there
-// is something to do. The span continues the trace that came with the delivery, and links to the
-// attempt before it where one is known.
+// trace starts the span of the attempt and returns it as a traceparent. It is called only if there
+// is something to do. The span continues the trace of the delivery, and links to the attempt before
+// it if that is known.
 func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
 	cfg := r.consumer.cfg
 	if cfg.Tracer == nil {
@@ -35,7 +35,7 @@ func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
 	}
 	sent := trace.SpanContextFromContext(ctx)
 	ctx, r.span = cfg.Tracer.Start(ctx, tracing.ProcessCall, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(r.began))
-	// A new trace, which the logger does not know yet.
+	// The attempt has started a new trace, which the logger does not know yet.
 	if id := tracing.ID(ctx); !sent.IsValid() && id != "" {
 		r.log = r.log.With("trace_id", id)
 	}
@@ -65,7 +65,7 @@ func (r *running) queueMS() float64 {
 }
 
 // link returns a link to the attempt before this one. If that attempt left no record, the link is
-// to the message, which was delivered to it too.
+// to the message, which was delivered to that attempt too.
 func (r *running) link(sent trace.SpanContext, prior *wire.CallRecord) (trace.Link, bool) {
 	switch {
 	case prior == nil && r.d.Delivered == 1:
@@ -83,8 +83,8 @@ func (r *running) link(sent trace.SpanContext, prior *wire.CallRecord) (trace.Li
 	return tracing.Link(prior.Span, reason)
 }
 
-// endTrace closes the span of the attempt. A failure of the tool or of a phase is marked on their
-// own spans and not here.
+// endTrace ends the span of the attempt. It does not mark failures of the tool or of a phase, which
+// have their own spans.
 func (r *running) endTrace(end attempt.End) {
 	if r.span == nil {
 		return
@@ -108,8 +108,7 @@ func (r *running) endTrace(end attempt.End) {
 	}
 }
 
-// about returns a logger whose lines name the call, with the same keys as in the coordinator's
-// lines.
+// about returns a logger whose lines name the call, with the same keys as in the coordinator.
 func (c *Consumer) about(ctx context.Context, key wire.CallKey, job wire.Job) *slog.Logger {
 	call := slog.String("call", string(job.CallID))
 	if job.CallID == "" {

@@ -8,9 +8,9 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// evaluates reports whether bash evaluates a value at the node as code: as arithmetic, where an
-// array index may hold a command substitution (x='a[$(rm f)]'; echo $((x))), as a name, or as a
-// prompt. The commands that this runs are not in the tree.
+// evaluates reports whether bash evaluates a value at the node as code: as arithmetic, as a name,
+// or as a prompt. In arithmetic an array index may hold a command substitution: x='a[$(rm f)]';
+// echo $((x)). The commands that this runs are not in the syntax tree.
 func evaluates(node syntax.Node) bool {
 	switch n := node.(type) {
 	case *syntax.UnaryTest:
@@ -38,8 +38,8 @@ func evaluates(node syntax.Node) bool {
 	return false
 }
 
-// evaluatesParam also returns true for ${x=...}, because everything that follows sees the value it
-// sets.
+// evaluatesParam is evaluates for ${...}. It also returns true for ${x=...}, because everything
+// that follows sees the value that it sets.
 func evaluatesParam(p *syntax.ParamExp) bool {
 	if p.Excl || p.Names != 0 || !plainIndex(p.Index) {
 		return true
@@ -57,8 +57,9 @@ func evaluatesParam(p *syntax.ParamExp) bool {
 	return false
 }
 
-// evaluatesDeclared returns true for declare -i and -n, whose values are expressions and names, and
-// for a word that becomes an assignment only when it is expanded.
+// evaluatesDeclared is evaluates for an argument of declare. It returns true for declare -i and -n,
+// whose values are expressions and names, and for a word that becomes an assignment only when it is
+// expanded.
 func evaluatesDeclared(a *syntax.Assign) bool {
 	if !a.Naked || a.Value == nil {
 		return false
@@ -118,14 +119,15 @@ var naming = []string{"[", "getopts", "mapfile", "printf", "read", "readarray", 
 
 var indexed = regexp.MustCompile("[A-Za-z0-9_]\\[[^\\]]*(\\$\\(|`)")
 
-// evaluatesNames reports whether a command is such a builtin and one of its words runs code in an
-// index.
+// evaluatesNames reports whether a command is a builtin in naming and one of its words has an index
+// that may run code.
 func evaluatesNames(c command) bool {
 	_, found := c.behind(naming)
 	return found && slices.ContainsFunc(c, func(w word) bool { return w.known && indexed.MatchString(w.text) })
 }
 
-// behind returns the words after the first of the names, if the command is that name or may run it.
+// behind returns the words after the first word that is one of the names. found is false unless the
+// command has that name or may run a command with it.
 func (c command) behind(names []string) (args command, found bool) {
 	at := slices.IndexFunc(c, func(w word) bool { return w.known && slices.Contains(names, w.text) })
 	if at < 0 || at > 0 && !runsOthers(c[0]) {

@@ -1,9 +1,9 @@
-// Package permission decides about calls: rules in; allow, deny or ask out. It is pure: a [Rules]
-// is a value, and [Rules.Decide] and [Decision.Weigh] read a call and touch nothing else.
+// Package permission decides about calls by rules: the result is allow, deny or ask. It is pure: a
+// [Rules] is a value, and [Rules.Decide] and [Decision.Weigh] only read a call.
 //
-// A rule matches a call when its tool pattern matches, and also its argument pattern and its
-// condition (CEL), where it has them. The short form, read by schemas.ParseRule, has a tool pattern
-// and an argument pattern:
+// A rule matches a call if its tool pattern matches. If it also has an argument pattern or a
+// condition (CEL), these have to match too. The short form, read by schemas.ParseRule, has a tool
+// pattern and an argument pattern:
 //
 //	lookup_order               every call of the tool
 //	mcp__*                     every call of every tool with such a name
@@ -11,16 +11,16 @@
 //	Read(/etc/**)              file tools: paths
 //	refund(currency=EU*)       any other: one property of the input, or its whole canonical JSON
 //
-// Rules come in layers, and no layer can lift what another denies, asks or calls a risk. One
-// precedence holds for all layers and for what hooks say: deny, then a person whom the tier
-// requires, then ask, then allow, then the default.
+// Rules come in layers, and no layer can lift what another denies, asks or calls a risk. One order
+// of precedence holds for all layers and for hooks: deny, then a person whom the tier requires,
+// then ask, then allow, then the default.
 //
-// What cannot be known from the input counts against the call. An allow rule holds only when it
-// certainly matches. A deny, ask or risk rule holds already when it may match, or when it cannot be
-// evaluated. A deny guards against honest mistakes and is no sandbox: it cannot see what a script
-// does once it runs, or where a symbolic link leads.
+// Doubt counts against the call. An allow rule holds only if it certainly matches. A deny, ask or
+// risk rule holds already if it may match, or if it cannot be evaluated. A deny rule guards against
+// honest mistakes and is no sandbox: it cannot see what a script does once it runs, or where a
+// symbolic link leads.
 //
-// Asking the person, and the meaning of a hook that could not run, are left to worker/pipeline.
+// Package worker/pipeline asks the person, and decides what a hook that could not run means.
 package permission
 
 import (
@@ -46,7 +46,7 @@ const (
 
 func (e Effect) rank() int { return slices.Index([]Effect{Deny, Ask, Allow}, e) }
 
-// Stricter reports whether e wins over other.
+// Stricter reports whether e counts before other.
 func (e Effect) Stricter(other Effect) bool { return e.rank() < other.rank() }
 
 // Rules is a policy. The zero value allows everything, up to the tools' own tiers. It is safe for
@@ -63,27 +63,26 @@ type Rules struct {
 type Layer struct {
 	Source string
 	Rules  schemas.Rules
-	// Below: the layer ranks below the one that sets the default. Its allow rules lift a default
-	// that asks, but not a default that denies.
+	// Below: this layer ranks below the one that sets the default. Its allow rules can replace a
+	// default that asks, but not a default that denies.
 	Below bool
 }
 
-// Config says what a policy is made of.
+// Config holds the parts of a policy.
 type Config struct {
 	// Default decides calls that no rule matches; "" is allow.
 	Default Effect
-	// Roots are the absolute spellings of the one folder that relative paths start from, the
-	// canonical one first: a folder may also be reached through a link. Empty if no tool has such a
-	// folder.
+	// Roots are absolute paths of the one folder where relative paths start, the canonical one
+	// first; links may give the folder several paths. Empty if no tool has such a folder.
 	Roots []string
 	// Version names the policy in every decision.
 	Version string
-	// Layers hold the rules, the most general layer first. The order decides only which one of
-	// several matching rules a decision names.
+	// Layers holds the rules, the most general layer first. If several rules with the same effect
+	// match, the order decides which one a decision names.
 	Layers []Layer
 }
 
-// New compiles and sorts the rules. The error joins everything that is wrong with them.
+// New compiles and sorts the rules. The error joins all mistakes in them.
 func New(cfg Config) (Rules, error) {
 	var errs []error
 	out := Rules{fallback: cfg.Default, version: cfg.Version}
@@ -137,7 +136,7 @@ type Call struct {
 	Principal string // the tenant token of the agent's owner
 }
 
-// Decide makes the full decision on a call, by rules and tiers.
+// Decide returns the full decision about a call, by rules and tiers.
 func (r Rules) Decide(c Call) Decision {
 	s := subject{call: c, roots: r.roots}
 	d := r.effect(&s)
@@ -175,7 +174,7 @@ func (r Rules) effect(s *subject) Decision {
 	return d
 }
 
-// Denied checks the deny rules alone. It is the cheap check before any hook runs.
+// Denied checks only the deny rules. It is cheap, and runs before any hook.
 func (r Rules) Denied(c Call) (Decision, bool) {
 	s := subject{call: c, roots: r.roots}
 	for _, rule := range r.rules {
@@ -189,8 +188,8 @@ func (r Rules) Denied(c Call) (Decision, bool) {
 	return Decision{}, false
 }
 
-// DeniesTool reports whether a rule denies every call of the tool. Such a tool need not be offered
-// to a model.
+// DeniesTool reports whether a rule denies every call of the tool, so that the tool need not be
+// offered to a model.
 func (r Rules) DeniesTool(name string) bool {
 	return slices.ContainsFunc(r.rules, func(rule Rule) bool {
 		return rule.Effect == Deny && rule.Argument == "" && rule.when == nil && rule.matchesTool(name)

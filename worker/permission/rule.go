@@ -17,8 +17,8 @@ type Rule struct {
 	Tier messages.Tier
 	// Tool is a tool's name, or a pattern of path.Match.
 	Tool string
-	// Argument is a pattern for the input. The family of the tool decides how it is read. ""
-	// matches every call.
+	// Argument is a pattern for the input; see [subject.argument] for its forms. "" matches every
+	// call.
 	Argument string
 	// Name is the rule's name in decisions and logs. Default: Tool.
 	Name string

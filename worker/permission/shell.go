@@ -11,33 +11,33 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Bounds on the shell text that is analysed. Beyond them a command line is unclear: only the
+// Bounds on the shell text that is analysed. A command line beyond them is unclear: only the
 // pattern "*" allows it, and every deny matches it.
 const (
 	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
 	maxNested = 4        // levels of sh -c inside sh -c
-	maxTexts  = 64       // such texts in all
+	maxTexts  = 64       // such texts in one command line
 )
 
 // script holds the simple commands of a shell command line, including those inside substitutions,
 // functions and compound commands.
 //
-// A pattern is a list of words. A word "*" stands for any number of words, and a "*" inside a word
-// for any characters; ":*" at the end is the familiar spelling of " *". Some words have a value
-// that only the running shell knows (variables, substitutions, file globs). For an allow only the
-// word "*" covers such a word. For a deny it may be anything.
+// A pattern is a list of words. The word "*" stands for any number of words, and a "*" inside a
+// word for any characters; ":*" at the end is another spelling of " *". Some words of a command
+// have a value that only the running shell knows (variables, substitutions, file globs). For an
+// allow rule only the pattern word "*" covers such a word. For a deny rule it may be anything.
 type script struct {
 	commands []command
-	// sideways: the script does what no simple command shows, such as assigning variables, writing
-	// through a redirection, defining a function or running in a loop. Only "*" allows that.
+	// sideways: the script has effects that no simple command shows, such as assigning variables,
+	// writing through a redirection, defining a function or running a loop. Only "*" allows that.
 	sideways bool
-	// unclear: the script could not be parsed to the end, or it runs text that is not visible here:
-	// from a file, or from a value that bash evaluates (see evaluates).
+	// unclear: the script could not be parsed to the end, or it runs text that is not visible here,
+	// because the text is in a file or in a value that bash evaluates (see evaluates).
 	unclear bool
-	texts   int // texts that its commands run in turn, see maxTexts
+	texts   int // texts that its commands run as scripts, see maxTexts
 }
 
-// command is the words of a simple command.
+// command holds the words of a simple command.
 type command []word
 
 type word struct {
@@ -64,7 +64,7 @@ func parseScript(line string, depth int) *script {
 	return s
 }
 
-// visit collects the commands of a node, and what no simple command shows: sideways and unclear.
+// visit collects the commands of a node, and sets sideways and unclear.
 func (s *script) visit(node syntax.Node, depth int) {
 	s.unclear = s.unclear || evaluates(node)
 	switch n := node.(type) {
@@ -83,7 +83,7 @@ func (s *script) visit(node syntax.Node, depth int) {
 	}
 }
 
-// add adds a command, and the scripts that it visibly runs in turn: sh -c "..." and eval "...".
+// add adds a command, and the scripts that it visibly runs: sh -c "..." and eval "...".
 func (s *script) add(c command, depth int) {
 	s.commands = append(s.commands, c)
 	s.sideways = s.sideways || setsByPrintf(c)
@@ -132,7 +132,7 @@ func scriptsOf(name string, args command) []word {
 
 var (
 	shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh"}
-	// wrappers run the command that is among their arguments.
+	// wrappers lists commands that run the command in their arguments.
 	wrappers = []string{"builtin", "chroot", "command", "doas", "env", "exec", "find", "flock", "ionice", "nice",
 		"nohup", "parallel", "setsid", "stdbuf", "strace", "sudo", "time", "timeout", "watch", "xargs"}
 )
@@ -140,7 +140,7 @@ var (
 func runsOthers(w word) bool { return w.known && slices.Contains(wrappers, path.Base(w.text)) }
 
 // scriptOf returns the text that a shell with these arguments runs: the word after -c, or an empty
-// text for the name of a file. Without either the shell reads its input, which is unknown.
+// text if there is the name of a file. Without either, the shell reads its input, which is unknown.
 func scriptOf(args command) word {
 	for i, a := range args {
 		switch {
@@ -164,7 +164,7 @@ var (
 	anyText       = regexp.MustCompile(`^(.* .*)$`)
 )
 
-// behind returns the values of an option, in its own word or the next.
+// behind returns the values of an option, from the same word or the next.
 func behind(args command, option *regexp.Regexp) (values []word) {
 	for i, a := range args {
 		switch found := option.FindStringSubmatch(a.text); {
@@ -178,8 +178,8 @@ func behind(args command, option *regexp.Regexp) (values []word) {
 	return values
 }
 
-// splitOf returns what env -S runs: its value and all that follows. A text with escapes or
-// variables of env's own is unknown.
+// splitOf returns what env -S runs: its value and all words after it. A text with escapes or
+// variables of env is unknown.
 func splitOf(args command) []word {
 	for i, a := range args {
 		found := splitOption.FindStringSubmatch(a.text)
@@ -217,8 +217,9 @@ func (s *script) all(pattern []string) bool {
 	return !slices.ContainsFunc(s.commands, func(c command) bool { return !c.matches(pattern, true) })
 }
 
-// any reports whether the pattern may cover one of the simple commands, so that a deny or ask
-// holds. It also sees through the folder of a program and through a wrapper such as sudo or xargs.
+// any reports whether the pattern may cover one of the simple commands, so that a deny or ask rule
+// holds. It also looks at a program's name without its folder, and behind a wrapper such as sudo or
+// xargs.
 func (s *script) any(pattern []string) bool {
 	if everything(pattern) || s.unclear {
 		return true
@@ -240,9 +241,9 @@ func (s *script) any(pattern []string) bool {
 
 func everything(pattern []string) bool { return len(pattern) == 1 && pattern[0] == "*" }
 
-// matches runs the pattern over the words as an automaton. In state p the first p words of the
-// pattern are used up. Unless certain is set, a word of unknown value may be any number of any
-// words.
+// matches reports whether the pattern covers the words. It runs the pattern as an automaton: in
+// state p, the first p words of the pattern are used up. Unless certain is set, a word of unknown
+// value may be any number of any words.
 func (c command) matches(pattern []string, certain bool) bool {
 	at := make([]bool, len(pattern)+1)
 	at[0] = true
@@ -274,7 +275,7 @@ func (c command) matches(pattern []string, certain bool) bool {
 	return at[len(pattern)]
 }
 
-// skip lets a "*" stand for no word.
+// skip adds the states in which a "*" stands for no word.
 func skip(at []bool, pattern []string) {
 	for p, w := range pattern {
 		if at[p] && w == "*" {
@@ -304,7 +305,7 @@ func wordsOf(words []*syntax.Word) command {
 	return c
 }
 
-// wordOf returns a word without its quotes. Its value is known when it has no expansion.
+// wordOf returns a word without its quotes. Its value is known if it has no expansion.
 func wordOf(w *syntax.Word) word {
 	var b, unquoted strings.Builder
 	for _, part := range w.Parts {
@@ -335,17 +336,16 @@ func wordOf(w *syntax.Word) word {
 	return word{b.String(), true}
 }
 
-// expands reports whether the unquoted part of a word may become another word or several: file
-// globs, braces, a home folder. When an escaped character looks like one of these, the result is
-// true too.
+// expands reports whether the unquoted part of a word may become other words: by file globs, braces
+// or a home folder. It also returns true if an escaped character only looks like one of these.
 func expands(lit string) bool {
 	return strings.ContainsAny(lit, "*?") || strings.HasPrefix(lit, "~") ||
 		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
 		strings.Contains(lit, "{") && (strings.Contains(lit, ",") || strings.Contains(lit, ".."))
 }
 
-// unescape removes the backslashes that the shell would remove: all of them, or only those before
-// one of the given characters. A backslash before a line break goes together with it.
+// unescape removes the backslashes that the shell would remove: all of them, or with only those
+// before one of the given characters. A backslash before a line break is removed with it.
 func unescape(lit, only string) string {
 	if !strings.Contains(lit, `\`) {
 		return lit

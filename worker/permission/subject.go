@@ -14,8 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
-// subject is one call as the rules see it. The costly parts are parsed when a rule first needs
-// them.
+// subject is one call as the rules see it. Expensive parts are parsed when a rule first needs them.
 type subject struct {
 	call  Call
 	roots []string
@@ -25,8 +24,8 @@ type subject struct {
 	conditions *expression.Subject
 }
 
-// matches reports whether a rule matches the call. A condition that cannot be evaluated counts
-// against the call: an allow rule then does not match, and any other rule does. The error says why.
+// matches reports whether a rule matches the call. If a condition cannot be evaluated, an allow
+// rule does not match and any other rule does. The error says why.
 func (s *subject) matches(r Rule) (bool, error) {
 	allows := r.Effect == Allow
 	if !r.matchesTool(s.call.Tool.Name) || r.Argument != "" && !s.argument(r.Argument, allows) {
@@ -50,17 +49,19 @@ func (s *subject) matches(r Rule) (bool, error) {
 
 var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 
-// argument reads the pattern by the family of the tool:
+// argument reports whether the pattern matches. How it is read depends on the tool:
 //
 //   - a shell tool (schemas.Tool.ShellCommand): words of simple commands, see [script];
 //   - "field=glob": the text of one property of the input (the canonical JSON if it is not a
-//     string); "*" stands for any characters. A path with "=" in its name is written "./a=b";
+//
+// string); "*" stands for any characters. A path with "=" in its name is written "./a=b";
 //   - a file tool, whose schema has the property file_path or else path: a doublestar glob, see
-//     matchPath;
+//
+// matchPath;
 //   - any other: the canonical JSON of the whole input, "*" as above.
 //
-// certain says whether the pattern has to match for sure (allow) or already counts when it may
-// match (deny, ask).
+// With certain (allow) the pattern has to match for sure; without it (deny, ask) it is enough that
+// the pattern may match.
 func (s *subject) argument(pattern string, certain bool) bool {
 	if s.call.Tool.ShellCommand != "" {
 		return s.shell(pattern, certain)
@@ -103,7 +104,7 @@ func (s *subject) shell(pattern string, certain bool) bool {
 	return s.script.any(strings.Fields(spread(pattern)))
 }
 
-// spread turns the ":*" at the end of a shell pattern, the familiar spelling, into the word " *".
+// spread turns ":*" at the end of a shell pattern into the word " *".
 func spread(pattern string) string {
 	if head, ok := strings.CutSuffix(pattern, ":*"); ok {
 		return head + " *"
@@ -129,9 +130,10 @@ func pathProperty(schema json.RawMessage) string {
 // matched against the absolute path, any other against the path from the root. An empty name is the
 // root itself.
 //
-// For an allow the path has to be inside the root unless the glob is absolute. A deny or ask also
-// matches a folder above the glob's fixed part, because a search that starts there would get in
-// ("." for "secrets/**"). A glob without a fixed part ("**/.env") does not match such folders.
+// For an allow rule the path has to be inside the root unless the glob is absolute. A deny or ask
+// rule also matches a folder above the glob's fixed part, because a search that starts there would
+// find what the glob names ("." for "secrets/**"). A glob without a fixed part ("**/.env") does not
+// match such folders.
 func matchPath(pattern, name string, roots []string, certain bool) bool {
 	target, abs := locate(name, roots)
 	if path.IsAbs(pattern) {
@@ -150,8 +152,9 @@ func matchPath(pattern, name string, roots []string, certain bool) bool {
 	return !certain && base != "." && base != "/" && above(target, base)
 }
 
-// locate returns the path from the root and the absolute path, both cleaned. Each is "" when it
-// cannot be known. An absolute path is taken relative to the spelling of the root that it is under.
+// locate returns the path from the root and the absolute path, both cleaned. Each is "" if it
+// cannot be known. For the path from the root it uses the one of the roots that an absolute path is
+// under.
 func locate(name string, roots []string) (rel, abs string) {
 	if len(roots) == 0 {
 		if path.IsAbs(name) {
@@ -174,7 +177,8 @@ func locate(name string, roots []string) (rel, abs string) {
 	return rel, path.Join(roots[0], rel)
 }
 
-// above reports whether dir is name or a folder above it. Both are cleaned; whole components count.
+// above reports whether dir is name or a folder above it. Both are cleaned. It compares whole
+// components.
 func above(dir, name string) bool {
 	return dir == name || dir == "." || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
@@ -192,8 +196,8 @@ func textOf(raw json.RawMessage) string {
 	return string(canonical)
 }
 
-// wildcard matches the pattern against the whole of s. "*" stands for any characters, everything
-// else for itself.
+// wildcard matches the pattern against the whole of s. "*" stands for any characters, every other
+// character for itself.
 func wildcard(pattern, s string) bool {
 	star, mark := -1, 0
 	p, i := 0, 0

@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Decision is what the rules say about one call.
+// Decision says what the rules decide about one call.
 type Decision struct {
 	Effect Effect
 	// Rule is the rule that decided. It is zero when none matched and the default holds.
@@ -23,11 +23,11 @@ type Decision struct {
 	Policy string
 
 	err     error // why the deciding or skipped rule could not be evaluated
-	skipped Rule  // the allow rule that could not be evaluated, when the default holds
+	skipped Rule  // the allow rule that could not be evaluated, if the default decides
 	riskErr error // why the risk rule could not be evaluated
 }
 
-// Reason says why the rules decide so, in words for the model and for people. It quotes no
+// Reason returns why the rules decide so, in words for the model and for people. It quotes no
 // argument.
 func (d Decision) Reason() string {
 	if d.Matched {
@@ -48,7 +48,7 @@ func ruled(r Rule, err error) string {
 	return "the rule: " + r.String() + words(r.Reason)
 }
 
-// words formats the reason of a rule or a hook so that it can follow its name.
+// words formats the reason of a rule or a hook, so that it can stand after the name.
 func words(reason string) string {
 	if reason = strings.TrimRight(reason, ". \t\r\n"); reason == "" {
 		return ""
@@ -56,31 +56,31 @@ func words(reason string) string {
 	return ": " + reason
 }
 
-// Opinion is what all pre-hooks together think of a call.
+// Opinion is the combined opinion of all pre-hooks about a call.
 type Opinion struct {
-	Opinion string // allow, ask or deny; "" is none; any other value denies
-	By      string // the hook
+	Opinion string // allow, ask or deny; "": none; any other value denies
+	By      string // the name of the hook
 	Reason  string
 }
 
 // Ruling is the final decision, by rules, tiers and hooks.
 type Ruling struct {
 	messages.Permission
-	Approvers int    // people who have to agree; 0 unless the effect is ask
+	Approvers int    // how many people have to approve; 0 unless the effect is ask
 	Ticket    bool   // one of them has to name a ticket
 	Reason    string // why, in words for the model and for people
 }
 
-// Weigh applies the whole precedence:
+// Weigh returns the ruling on a call. The first line that applies counts:
 //
-//  1. a deny rule, a default that denies, a hook's deny
-//  2. a required human: tier high or critical
-//  3. an ask rule, a hook's ask
-//  4. a default that asks, unless a hook allows
-//  5. an allow rule, a default that allows
+// 1. a deny rule, a default that denies, a hook's deny
+// 2. a person whom the tier requires: tier high or critical
+// 3. an ask rule, a hook's ask
+// 4. a default that asks, unless a hook allows
+// 5. an allow rule, a default that allows
 //
-// So a hook's allow and an allow rule replace only the question of a default that asks. Neither
-// lifts a deny, a required human or an ask rule.
+// So a hook's allow and an allow rule can replace only a default that asks. Neither lifts a deny, a
+// person whom the tier requires, or an ask rule.
 func (d Decision) Weigh(h Opinion) Ruling {
 	switch {
 	case d.Effect == Deny:

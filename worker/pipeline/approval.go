@@ -20,8 +20,8 @@ import (
 // maxEdited bounds how many characters of edited arguments are shown to the model.
 const maxEdited = 4000
 
-// answered returns the approval in the prior record: a question about this call that people have
-// answered. It is nil when there is none.
+// answered returns the answered question about this call from the prior record, or nil if there is
+// none.
 func (c *callRun) answered() *messages.Approval {
 	if c.prior == nil {
 		return nil
@@ -29,8 +29,8 @@ func (c *callRun) answered() *messages.Approval {
 	return c.prior.Approval
 }
 
-// frozenInput returns the input to run with. An approved input comes before the input that hooks
-// left in the prior record, and both come before the job's own.
+// frozenInput returns the input to run with: an approved input if there is one, else the input that
+// hooks have left in the prior record, else the job's own.
 func frozenInput(job wire.Job, prior *wire.CallRecord) []byte {
 	switch {
 	case prior == nil || prior.ArgsHash == "":
@@ -43,9 +43,9 @@ func frozenInput(job wire.Job, prior *wire.CallRecord) []byte {
 	return job.Input
 }
 
-// approval decides about a call whose ruling is ask. It returns nil when no person is needed, or
-// when a checked agreement holds. Otherwise it returns a *call.Ask or a *failure. An agreement is
-// checked from scratch, against what the rules say now.
+// approval handles a call whose ruling is ask. It returns nil if no person is needed, or if a
+// checked approval holds. Otherwise it returns a *call.Ask or a *failure. It checks an approval
+// from scratch, against the rules as they are now.
 func (c *callRun) approval(ctx context.Context) error {
 	q := c.answered()
 	switch {
@@ -96,8 +96,8 @@ func (c *callRun) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	return refusal
 }
 
-// isAbout reports whether a question is about this call. A record copied from the journal of
-// another call must not count.
+// isAbout reports whether a question is about this call. A record that was copied from another
+// call's journal must not count.
 func (c *callRun) isAbout(q messages.Approval) bool {
 	j := c.job
 	return q.Tenant == j.Tenant && q.Session == j.Session && q.Batch == j.Batch && q.Index == j.Index && q.CallID == j.CallID && q.Tool == j.Tool
@@ -112,7 +112,7 @@ func ticket(q messages.Approval) string {
 	return ""
 }
 
-// ask ends the run with a question. The text comes from the policy and the frozen call, never from
+// ask ends the run with a question. Its text comes from the policy and the frozen call, never from
 // the model's own words.
 func (c *callRun) ask() error {
 	q := messages.Approval{
@@ -128,7 +128,7 @@ func (c *callRun) ask() error {
 	return &call.Ask{Approval: q, Hooks: c.frozen.Hooks, ArgsHash: c.frozen.ArgsHash}
 }
 
-// noApprovers is the failure of a call that needs an approval where too few people can be asked.
+// noApprovers returns the failure of a call that needs more approvers than there are.
 func (c *callRun) noApprovers() *failure {
 	who := "A person"
 	if c.ruling.Approvers > 1 {
@@ -138,8 +138,8 @@ func (c *callRun) noApprovers() *failure {
 		"%s would have to approve this call (%s), and this fleet has too few approvers. It was not run.", who, c.ruling.Reason)
 }
 
-// noteEdit adds a note for the model when a person changed its arguments. It does so even when
-// the edited call was refused later.
+// noteEdit adds a note for the model that a person changed its arguments, even if the edited call
+// was refused later.
 func (c *callRun) noteEdit() {
 	q := c.answered()
 	if q == nil || q.Original == nil {
@@ -147,7 +147,7 @@ func (c *callRun) noteEdit() {
 	}
 	who := "A person"
 	for _, d := range q.Decisions {
-		// Only a checked agreement proves the name.
+		// Name the person only after the approval was checked.
 		if d.Verdict == messages.VerdictEdit && c.agreement != nil {
 			who += " (" + d.By + ")"
 		}
@@ -159,6 +159,6 @@ func (c *callRun) noteEdit() {
 	if sent, err := rawjson.Canonical(c.job.Input); err == nil && messages.Digest(sent) == q.Original.ArgsHash {
 		input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
 		what += are + input
-	} // else a hook changed them before, and may have added what the model must not see
+	} // otherwise a hook changed them too, and may have added what the model must not see
 	c.result.Outcome = withContext(c.result.Outcome, []string{who + what})
 }

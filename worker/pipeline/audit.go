@@ -37,7 +37,7 @@ func (c *callRun) storeAuditLine(ctx context.Context) error {
 	return f
 }
 
-// auditVoid writes to the audit log that an approved call does not run, whichever check refused it.
+// auditVoid writes an audit line if an approved call does not run, whichever check refused it.
 func (c *callRun) auditVoid(ctx context.Context, err error) {
 	q, why := c.answered(), c.void(err)
 	if q == nil || why == nil {
@@ -49,9 +49,9 @@ func (c *callRun) auditVoid(ctx context.Context, err error) {
 	}
 }
 
-// void returns why an approval does not let the call run, for a call that ended with err before it
-// started. The text holds no value of the arguments. It returns nil when the end says nothing about
-// the approval: the call was stopped, or it goes on elsewhere.
+// void returns why an approved call did not run; err is how the call ended before it started. The
+// text holds no argument values. It returns nil if the reason is not the approval: the call was
+// stopped, or it goes on elsewhere.
 func (c *callRun) void(err error) *messages.Refusal {
 	var f *failure
 	if c.flaw != nil || !errors.As(err, &f) {
@@ -83,7 +83,7 @@ func (c *callRun) audit(ctx context.Context, line messages.AuditType, refusal *m
 		if c.agreement != nil || refusal != nil {
 			r.Approval = q.ID
 		}
-		// A call that was refused before its input was frozen has no hash of its own.
+		// A call that was refused before its input was frozen has no hash of its own input.
 		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash)
 		if q.Original != nil {
 			r.Original = q.Original.ArgsHash

@@ -13,54 +13,55 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Config is what a pipeline is made of. Only Registry is required.
+// Config holds the parts and bounds of a pipeline. Only Registry is required.
 type Config struct {
 	Registry *tool.Registry
 	Hooks    hook.Set
 	Rules    permission.Rules
 	// MaxInput bounds the arguments of a call, in bytes. Default 1 MiB.
 	MaxInput int
-	// MaxOutput bounds the output of a tool, in bytes. Default 16 MiB. The tool's own MaxOutput
-	// bounds how much of it the model gets to read.
+	// MaxOutput bounds the output of a tool, in bytes. Default 16 MiB. How much of it the model
+	// gets to read is bounded by the MaxOutput of the tool.
 	MaxOutput int
 	// KillGrace is how long a tool may ignore the end of its context before its goroutine is left
 	// behind. Default 2 s.
 	KillGrace time.Duration
 	Logger    *slog.Logger // nil: silent
-	// Observe is called when a call has ended, once for each phase that the call entered, in phase
-	// order, with how long the phase took. May be nil.
+	// Observe is called when a call has ended, once for each phase that the call entered and in the
+	// order of the phases, with the time that the phase took. May be nil.
 	Observe func(phase string, took time.Duration)
 	// LeftBehind is called for each goroutine of a tool that still runs after KillGrace. May be
 	// nil.
 	LeftBehind func(tool string)
-	// HookFailed is called for each hook that could not run, except hooks that were cut off
+	// HookFailed is called for each hook that could not run, except hooks that were stopped
 	// together with their call. May be nil.
 	HookFailed func(hook string, class hook.Class)
-	// Approvals knows the people whose agreement counts. When it is nil, or knows fewer people than
-	// a call needs, the call is refused.
+	// Approvals knows the people whose approval counts. If it is nil, or knows fewer people than a
+	// call needs, the call is refused.
 	Approvals Approvals
-	// Audit stores a line of the audit log. A call that needs a line before it runs is not run when
-	// the line cannot be stored. Nil: there is no audit log.
+	// Audit stores a line of the audit log. If a call needs a line before it runs and the line
+	// cannot be stored, the call does not run. Nil: there is no audit log.
 	Audit func(context.Context, messages.AuditRecord) error
 	// Decided is called with the decision about a call and its source (see messages.Permission),
-	// also when a hook or an early deny rule made it. A call that people agreed to is reported as
+	// also if a hook or an early deny rule made it. A call that people approved is reported as
 	// allow, by "person". May be nil.
 	Decided func(effect, source string)
-	// Tracer makes a span for each call and for each phase that the call enters. Nil: no spans, and
-	// the caller's trace context is passed on.
+	// Tracer makes a span for each call and for each phase that the call enters. Nil: there are no
+	// spans, but the caller's trace context is passed on.
 	Tracer trace.Tracer
-	// TraceContent puts the arguments and the result of each call into its span, the first 16 KiB
-	// of each.
+	// TraceContent puts the first 16 KiB of the arguments and of the result of each call into its
+	// span.
 	TraceContent bool
-	// Now returns the server's time, by which approvals expire. Default: the worker's own clock.
+	// Now returns the server's time, which decides when approvals expire. Default: the worker's
+	// clock.
 	Now func(context.Context) time.Time
 }
 
-// Approvals knows the people whose agreement counts.
+// Approvals knows the people whose approval counts.
 type Approvals interface {
-	Len() int // Len is the number of people.
-	// Holds checks an answered question once more: signatures, distinct people, ticket and time.
-	// Its error says why the agreement does not hold.
+	Len() int // how many people there are
+	// Holds checks an answered question again: signatures, distinct people, ticket and time. The
+	// error says why the approval does not hold.
 	Holds(q messages.Approval, now time.Time) error
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// These bounds hold for what an error carries to the model. maxMessage applies to a tool without a
-// MaxOutput of its own.
+// Bounds on an error's text and details for the model. maxMessage applies if the tool has no
+// MaxOutput.
 const (
 	maxMessage = 10_000   // characters
 	maxDetails = 64 << 10 // bytes of JSON
@@ -28,11 +28,11 @@ type toolReturn struct {
 	panicked bool // it panicked
 }
 
-// errLeftBehind takes the place of an error when tool code did not return in time.
+// errLeftBehind is the error of tool code that did not return in time.
 var errLeftBehind = errors.New("left behind")
 
-// execute is phase five. It runs the tool, bounded by the tool's timeout and by what is left of the
-// batch's time.
+// execute is phase five: it runs the tool. The tool's timeout and the rest of the batch's time
+// bound it.
 func (c *callRun) execute(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()
@@ -63,12 +63,12 @@ func (c *callRun) execute(ctx context.Context) error {
 	return nil
 }
 
-// await runs tool code on its own goroutine. Code that still runs KillGrace after ctx has ended is
-// left behind, so that it cannot hold a slot of the worker for ever.
+// await runs tool code on its own goroutine. If the code still runs KillGrace after ctx has ended,
+// await returns without it, so that it cannot hold a slot of the worker for ever.
 func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output, error)) toolReturn {
 	answers := make(chan toolReturn, 1)
 	go func() {
-		a := toolReturn{panicked: true} // also when the goroutine ends without returning
+		a := toolReturn{panicked: true} // stays if the goroutine ends without a return
 		defer func() {
 			if v := recover(); v != nil {
 				c.logPanic(phase, v)
@@ -96,8 +96,8 @@ func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output
 	}
 }
 
-// toolFailure makes a failure of the tool's own error. The tool says whether another try may help,
-// and that is passed on only where a second run can do no harm.
+// toolFailure returns a failure for the tool's own error. The tool says whether a retry may help;
+// the model hears so only if a second run can do no harm.
 func (c *callRun) toolFailure(err error) *failure {
 	toolErr := messages.Error{Code: messages.CodeToolError}
 	var own *messages.Error
@@ -137,8 +137,8 @@ func (c *callRun) readable(text string) string {
 	return text
 }
 
-// details returns as JSON what a tool added to its error. It returns nil when that cannot be
-// written, or has more than maxDetails bytes.
+// details returns the details that a tool added to its error, as JSON. It returns nil if they
+// cannot be written, or have more than maxDetails bytes.
 func (c *callRun) details(v any) (details any) {
 	if v == nil {
 		return nil
@@ -159,7 +159,7 @@ func (c *callRun) details(v any) (details any) {
 }
 
 // outcome turns the tool's output into one JSON value or a list of blocks, of at most MaxOutput
-// bytes. A value that rawjson.Check does not accept as JSON becomes text.
+// bytes. A value that is not valid JSON for rawjson.Check becomes text.
 func (c *callRun) outcome(o tool.Output) (messages.Outcome, error) {
 	if size := sizeOf(o.Value, o.Content); size > c.cfg.MaxOutput {
 		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
@@ -176,7 +176,8 @@ func (c *callRun) outcome(o tool.Output) (messages.Outcome, error) {
 	return messages.Outcome{Output: value(o.Value)}, nil
 }
 
-// sizeOf returns the bytes of an output's values, texts and data, without the JSON around them.
+// sizeOf returns how many bytes the values, texts and data of an output have, without the JSON
+// around them.
 func sizeOf(value json.RawMessage, content []messages.Block) int {
 	size := len(value)
 	for _, b := range content {
@@ -196,7 +197,7 @@ func (c *callRun) hint() string {
 }
 
 func value(raw json.RawMessage) json.RawMessage {
-	// The cheaper check is enough for a string.
+	// A string needs only the cheaper check.
 	if raw[0] == '"' && utf8.Valid(raw) && json.Valid(raw) {
 		return raw
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// denied checks the deny rules alone. It runs before the hooks.
+// denied checks only the deny rules. It runs before the hooks.
 func (c *callRun) denied(context.Context) error {
 	decision, denied := c.cfg.Rules.Denied(c.ruleCall())
 	if !denied {
@@ -19,9 +19,8 @@ func (c *callRun) denied(context.Context) error {
 	return c.refused()
 }
 
-// permissions makes the decision of phase four. It freezes and hashes the input first, then weighs
-// the rules together with the opinion of the hooks. When a person is needed, approval handles the
-// rest.
+// permissions makes the decision of phase four. It freezes and hashes the input, and then weighs
+// the rules together with the opinion of the hooks. If a person is needed, approval does the rest.
 func (c *callRun) permissions(context.Context) error {
 	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {
@@ -43,8 +42,8 @@ func (c *callRun) permissions(context.Context) error {
 	return nil
 }
 
-// askEditor turns an allow into an ask of one person, for arguments that a person has edited. The
-// model did not ask for these arguments, so they run only on that person's checked agreement.
+// askEditor turns an allow into a question to one person, for arguments that a person has edited.
+// The model did not ask for these arguments, so they run only if that person's approval holds.
 func askEditor(r permission.Ruling) permission.Ruling {
 	return permission.Ruling{
 		Permission: messages.Permission{Effect: string(permission.Ask), Source: "person", Tier: r.Tier, Policy: r.Policy},
@@ -56,7 +55,7 @@ func (c *callRun) ruleCall() permission.Call {
 	return permission.Call{Tool: c.tool.Tool, Input: c.input, Session: c.job.Session, Principal: string(c.job.Tenant)}
 }
 
-// refused is the failure of a call that the rules deny, even when people have agreed to it.
+// refused returns the failure of a call that the rules deny, even if people have approved it.
 func (c *callRun) refused() *failure {
 	return fail(messages.StatusDenied, messages.CodePolicyDenied, "Denied: %s. It was not run.", c.ruling.Reason)
 }
@@ -70,7 +69,7 @@ func (c *callRun) deniedBy(hook string) {
 }
 
 // permission returns the decision as the result and the audit log show it: the ruling, and the
-// people who agreed. It returns nil when the call ended before there was a ruling.
+// people who approved. It returns nil if the call ended before there was a ruling.
 func (c *callRun) permission() *messages.Permission {
 	p := c.ruling.Permission
 	if p.Effect == "" {
@@ -78,7 +77,7 @@ func (c *callRun) permission() *messages.Permission {
 	}
 	if q := c.answered(); q != nil {
 		p.Edited = q.Original != nil
-		if p.Effect != string(permission.Allow) { // else the rules allow it by themselves
+		if p.Effect != string(permission.Allow) { // otherwise no person was needed
 			p.Approval = q.ID
 		}
 	}

@@ -4,32 +4,31 @@
 //	2 semantic       the tool's own rules: paths, sizes, what a schema cannot say
 //	3 pre-hooks      user code: may refuse, or change the input, which then goes through 1 and 2
 //	                 again
-//	4 permissions    the rules, on the input as it now is and stays: it is frozen and hashed first.
-//	                 When a person has to agree and has not yet, the run ends here with a question
+//	4 permissions    the rules, on the input as it is now: it is frozen and hashed first. If a
+//	                 person has to approve and has not yet, the run ends here with a question
 //	5 execute        the tool itself, within its time
 //	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
 //
 // A call that fails in phases one to four gets that failure as its result, and its tool never
-// starts. Deny rules are also checked once before any hook runs. A call that was planned to run
-// beside others, but whose frozen input must run alone, is handed back in phase four, before any
-// person is asked. All other calls are claimed between phases four and five.
+// starts. Deny rules are also checked once before any hook runs. A call may have been planned to
+// run beside others, although its frozen input must run alone: phase four hands it back before it
+// asks any person. All other calls are claimed between phases four and five.
 //
-// A frozen input stays as it is; only a person who is asked may put another in its place. A call
-// that goes on from a record (people have answered, or an attempt failed or was lost) takes its
-// input and the words of its hooks from that record. All other checks are made again.
+// A frozen input does not change; only a person who is asked may replace it. If a call continues
+// from a record (people have answered, or an attempt failed or was lost), its input and the answers
+// of its hooks come from that record. All other checks are made again.
 //
-// A checkable tool is asked whether a run with an unknown outcome was applied. The pipeline asks
-// before it runs a call again of which an attempt was lost, and after a run was stopped in the
-// middle or failed in a way that another run might not.
+// A checkable tool can tell whether a run with an unknown outcome was applied. The pipeline asks it
+// before it runs a call again after a lost attempt, and after a run that was stopped in the middle
+// or failed in a way that another run might not.
 //
-// Run returns a result whatever happens, panics included. An error of Run means that there is no
-// result here, because another worker or a later attempt has the call. Post-hooks are then left to
-// that attempt as well. A run that is cancelled with a *wire.Stop ends as aborted, or as
-// outcome_unknown when a tool that changes things had started. With any other cause (a lost lease,
-// a worker that shuts down) Run returns that cause, unless the tool had started and may not be run
-// again.
+// Run returns a result whatever happens, even after a panic. An error of Run means that there is no
+// result here, because another worker or a later attempt has the call. That attempt then also runs
+// the post-hooks. A run that is cancelled with a *wire.Stop ends as aborted, or as outcome_unknown
+// if a tool that changes things had started. With any other cause (a lost lease, a worker that
+// shuts down) Run returns that cause, unless the tool had started and may not run again.
 //
-// Queueing, leases, deliveries and retries are left to worker/lane.
+// Package worker/lane takes care of queueing, leases, deliveries and retries.
 package pipeline
 
 import (
@@ -57,7 +56,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The names of the phases in durations, logs and metrics.
+// The names of the phases, in durations, logs and metrics.
 const (
 	Validate    = "validate"
 	Semantic    = "semantic"
@@ -75,7 +74,7 @@ type Pipeline struct {
 	programs sync.Map // caches compiled rules: source to *expression.Program
 }
 
-// New checks the config. Registry is required, and no limit may be negative.
+// New checks the config and returns a pipeline. Registry is required, and no limit may be negative.
 func New(cfg Config) (*Pipeline, error) {
 	if cfg.Registry == nil {
 		return nil, errors.New("pipeline: there is no registry of tools")
@@ -86,50 +85,51 @@ func New(cfg Config) (*Pipeline, error) {
 	return &Pipeline{cfg: cfg.withDefaults()}, nil
 }
 
-// callRun is one call on its way through the phases. It is owned by the goroutine of Run.
+// callRun is one call on its way through the phases. Only the goroutine of Run uses it.
 type callRun struct {
 	*Pipeline
 	job    wire.Job
-	prior  *wire.CallRecord // the record that the job takes over from; nil: none
+	prior  *wire.CallRecord // the record from which the call continues; nil: none
 	tool   tool.Registered
-	input  json.RawMessage // as the hooks left it; it does not change after the freeze
+	input  json.RawMessage // after the pre-hooks; it does not change after the freeze
 	frozen call.Frozen
 	grant  call.Grant
-	// idempotencyKey is handed to the tool that runs; "": the call is not claimed yet.
+	// idempotencyKey is the key for the tool's run; "": the call is not claimed yet.
 	idempotencyKey string
 	hooks          hook.Result       // of the pre-hooks
 	ruling         permission.Ruling // of phase four, or of the hook or rule that refused the call earlier
-	// After the check of an answered question exactly one of the next two is set.
+	// Once an answered question was checked, exactly one of the next two is set.
 	agreement    *messages.Approval // the approval holds, and the call runs on it
 	flaw         *messages.Refusal  // why the approval does not hold
 	emit         func(messages.Event)
 	started      bool // the tool was started
-	ended        bool // the tool has returned, or a lost attempt was found applied
+	ended        bool // the tool has returned, or a probe found a lost attempt applied
 	phaseTimes   map[string]time.Duration
 	current      string // the current phase; "": between two phases
 	failed       string // the first phase that failed; "": none
-	replacedHash string // the hash of the tool's output, where a hook has replaced it
+	replacedHash string // the hash of the tool's own output, if a hook has replaced it
 	result       messages.Result
 	span         trace.Span
 	traceID      string // "": no trace
 }
 
-// failure is the error with which a phase ends the call. The call's result is made from it.
+// failure is the error with which a phase ends the call. It becomes the call's result.
 type failure struct {
 	status messages.Status
 	err    *messages.Error
-	ask    bool // another run may succeed, provided that this one was not applied
+	ask    bool // a probe shall find out whether the run was applied; if not, another run may succeed
 }
 
 func (f *failure) Error() string { return string(f.status) + ": " + f.err.Message }
 
-// Run takes a job through the phases. The result lacks only what the lane knows: the worker, and
-// the time in the queue. prior is the record of the call's journal that the job takes over from, or
-// nil. If prior holds a frozen input, that input runs and the pre-hooks are not run again, unless a
-// person has just edited it. claim may be nil where nothing has to be claimed. emit may be nil; it
-// receives events, fills in their ids, and must not block. The error is a *call.HandBack for a call
-// that was planned to run beside others and must run alone, and a *call.Ask for a call that a
-// person has to allow first.
+// Run takes a job through the phases. The result lacks only the worker and the time in the queue,
+// which the lane adds.
+//
+// prior is the record of the call's journal from which the job continues, or nil. If prior has a
+// frozen input, that input runs, and the pre-hooks do not run again unless a person has just edited
+// the input. claim may be nil if the call does not claim. emit receives events, fills in their ids,
+// and must not block; it may be nil. The error is a *call.HandBack for a call that was planned to
+// run beside others and must run alone, and a *call.Ask for a call that needs a person's approval.
 func (p *Pipeline) Run(
 	ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event),
 ) (_ messages.Result, err error) {
@@ -137,7 +137,7 @@ func (p *Pipeline) Run(
 	c := p.call(job, prior, emit)
 	c.span, c.traceID = span, tracing.ID(ctx)
 	defer func() { c.closeSpan(err) }()
-	err = c.stopped(ctx, nil) // a call that has been stopped already enters no phase
+	err = c.stopped(ctx, nil) // a call that was stopped before enters no phase
 	entered := err == nil
 	if entered {
 		err = c.phases(ctx, claim)
@@ -174,7 +174,7 @@ func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, emit func(messages
 	}
 }
 
-// log returns a logger for lines about this call. It is built on demand, because most calls log
+// log returns a logger for lines about this call. It makes one at each call, because most calls log
 // nothing.
 func (c *callRun) log() *slog.Logger {
 	log := c.cfg.Logger.With("tenant", c.job.Tenant, "session", c.job.Session, "batch", c.job.Batch,
@@ -193,16 +193,15 @@ func (c *callRun) withDeadline(ctx context.Context) (context.Context, context.Ca
 	return context.WithCancel(ctx)
 }
 
-// phases runs phases one to five and the claim. Its error is a *failure, or says that the call goes
-// on elsewhere.
+// phases runs phases one to five and the claim. The error is a *failure, or it says that the call
+// continues elsewhere.
 func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 	running, cancel := c.withDeadline(ctx)
 	defer cancel()
 	err := c.steps(running, []step{
 		{phase: Validate, do: c.validate},
 		{phase: Semantic, do: c.semantic},
-		// Deny rules first: they are cheap, and no hook has to run for a call that is denied
-		// anyway.
+		// Deny rules first: they are cheap, and a denied call needs no hooks.
 		{phase: Permissions, do: c.denied, early: true},
 		{phase: PreHooks, do: c.preHooks},
 		{phase: Permissions, do: c.permit},
@@ -214,7 +213,7 @@ func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 		{do: func(ctx context.Context) error { return c.claim(ctx, claim) }},
 		{phase: Execute, do: func(running context.Context) error {
 			err := c.steps(running, []step{{do: c.probe}, {do: c.storeAuditLine}, {do: c.execute}})
-			// This also happens when the time is up, so it needs ctx.
+			// resolve has to work after the deadline too, so it uses ctx.
 			return c.resolve(trace.ContextWithSpan(ctx, trace.SpanFromContext(running)), err)
 		}},
 	})
@@ -222,15 +221,15 @@ func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 
 // step is one part of phases one to five.
 type step struct {
-	phase string // "": no phase of its own, or part of the phase around it
+	phase string // "": not a phase, or part of the phase around it
 	do    func(context.Context) error
-	early bool // gets a span only when it ends the call, because the phase itself comes later
+	early bool // has a span only if it ends the call; the phase itself comes later
 }
 
-// steps runs one step after the other until the call has ended.
+// steps runs one step after another until the call has ended.
 func (c *callRun) steps(ctx context.Context, steps []step) error {
 	for _, step := range steps {
-		if c.ended { // probe found that a lost attempt was applied
+		if c.ended { // a probe found that a lost attempt was applied
 			return nil
 		}
 		err := c.stopped(ctx, nil)
@@ -248,7 +247,7 @@ func (c *callRun) steps(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// permit is all of phase four, on the final input.
+// permit does all of phase four, on the final input.
 func (c *callRun) permit(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{c.permissions, c.handBack, c.approval} {
 		if err := part(ctx); err != nil {
@@ -258,7 +257,8 @@ func (c *callRun) permit(ctx context.Context) error {
 	return nil
 }
 
-// handBack refuses to run a call beside others when its frozen input must run alone.
+// handBack returns a *call.HandBack if the call was planned to run beside others, but its frozen
+// input must run alone.
 func (c *callRun) handBack(context.Context) error {
 	if safe, why := safety.Classify(c.tool.Tool, c.input); c.job.ConcurrencySafe && !safe {
 		return &call.HandBack{Reason: why, ArgsHash: c.frozen.ArgsHash}
@@ -281,7 +281,7 @@ func (c *callRun) claim(ctx context.Context, claim call.Claim) error {
 	return nil
 }
 
-// settle turns a *failure into the result and passes any other error on.
+// settle turns a *failure into the result. It returns any other error.
 func (c *callRun) settle(err error) error {
 	var f *failure
 	switch {
@@ -294,8 +294,8 @@ func (c *callRun) settle(err error) error {
 	return nil
 }
 
-// guard runs one step and turns a panic into a failure. The model does not see the panic's text;
-// the log shows where it came from.
+// guard runs one step and turns a panic into a failure. The log shows where the panic came from;
+// the model does not see its text.
 func (c *callRun) guard(phase string, do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -306,7 +306,7 @@ func (c *callRun) guard(phase string, do func() error) (err error) {
 	return do()
 }
 
-// broken is the failure after a panic.
+// broken returns the failure of a call after a panic.
 func (c *callRun) broken() *failure {
 	switch {
 	case c.ended:
@@ -320,8 +320,8 @@ func (c *callRun) broken() *failure {
 	return fail(messages.StatusError, messages.CodeInternal, "The call failed inside the worker. It was not run.")
 }
 
-// logPanic logs a panic. It leaves out the text, which may hold arguments, unless the Go runtime
-// wrote it.
+// logPanic logs a panic. It logs the text only if the Go runtime wrote it, because other texts may
+// hold arguments.
 func (c *callRun) logPanic(phase string, v any) {
 	what := fmt.Sprintf("%T", v)
 	if err, ok := v.(runtime.Error); ok {
@@ -330,8 +330,8 @@ func (c *callRun) logPanic(phase string, v any) {
 	c.log().Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
 }
 
-// stopped returns how a call ends whose context has ended, and nil while the context lives. toolErr
-// is the error that the tool returned, if any.
+// stopped returns how a call ends whose context has ended, or nil if it has not. toolErr is the
+// error that the tool returned, if any.
 func (c *callRun) stopped(ctx context.Context, toolErr error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)
@@ -370,7 +370,7 @@ func (c *callRun) stopped(ctx context.Context, toolErr error) error {
 	return f
 }
 
-// limit returns the whole time that the run had.
+// limit returns how much time the run had.
 func (c *callRun) limit(ctx context.Context) time.Duration {
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -384,8 +384,8 @@ func (c *callRun) harmless() bool {
 	return c.tool.Kind == messages.KindRead || c.tool.Kind == messages.KindCompute
 }
 
-// onCrash is what may be done about the call when its worker is lost. A call that changes nothing
-// may run again, even when it is claimed.
+// onCrash says what may be done about the call if its worker is lost. A call that changes nothing
+// may run again, even if it is claimed.
 func (c *callRun) onCrash() messages.OnCrash {
 	if c.tool.Kind != messages.KindWrite {
 		return messages.OnCrashIdempotent
@@ -398,7 +398,7 @@ func (c *callRun) repeatable() bool {
 	return c.harmless() || c.tool.OnCrash == messages.OnCrashIdempotent
 }
 
-// maybeDone reports whether an attempt before this one may have been applied.
+// maybeDone reports whether an earlier attempt may have been applied.
 func (c *callRun) maybeDone() bool {
 	return c.grant.Probe || c.grant.Attempt > 1 && c.tool.OnCrash == messages.OnCrashIdempotent
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// postHooks is phase six. It runs for every call that entered phase one, even when the call failed
-// or was cut off. It never turns a success into a failure: failed hooks are logged, and a
-// replacement that cannot be used leaves the output as it was.
+// postHooks is phase six. It runs for every call that entered phase one, even if the call failed or
+// was stopped. It never turns a success into a failure: a failed hook is logged, and if a
+// replacement cannot be used, the output stays.
 func (c *callRun) postHooks(ctx context.Context) {
 	before := c.result
 	before.Hooks = hook.Summary(c.hooks, hook.Result{})
@@ -31,7 +31,7 @@ func (c *callRun) postHooks(ctx context.Context) {
 	}
 }
 
-// replace puts the hooks' output in place of the tool's, under the same bounds.
+// replace replaces the tool's output by that of the hooks, under the same bounds.
 func (c *callRun) replace(r hook.Result) {
 	if r.Output == nil && r.Content == nil {
 		return
@@ -41,7 +41,7 @@ func (c *callRun) replace(r hook.Result) {
 	})
 	if err != nil {
 		c.log().Error("the output of a hook is invalid; the output of the tool is kept", "hooks", r.PatchedBy)
-		// The error may quote the output, so it is logged at debug level only.
+		// The error may quote the output, so it is logged only at the debug level.
 		c.log().Debug("the error of the output of a hook", "hooks", r.PatchedBy, "err", err)
 		return
 	}
@@ -50,8 +50,8 @@ func (c *callRun) replace(r hook.Result) {
 	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
 }
 
-// withContext adds the hooks' notes for the model: a block after the output, or lines after the
-// message of an error. The notes together have at most hook.MaxContext characters.
+// withContext adds the hooks' notes for the model: as a block after the output, or as lines after
+// an error's message. The notes together have at most hook.MaxContext characters.
 func withContext(o messages.Outcome, notes []string) messages.Outcome {
 	if len(notes) == 0 {
 		return o

@@ -13,10 +13,9 @@ import (
 )
 
 // preHooks is phase three. An input that a hook changed goes through phases one and two again, and
-// an error there names the hook. When the input is frozen already, the hooks are not run again:
-// their words stand in the record. The exception is an input that a person has just edited. The
-// hooks then see it once more, so that an edit passes every gate. They may refuse such an input,
-// but not change it.
+// an error there names the hook. If the input is frozen already, the hooks do not run again: their
+// answers are in the record. There is one exception: an input that a person has just edited. The
+// hooks see it once more, so that no edit passes them by. They may refuse it, but not change it.
 func (c *callRun) preHooks(ctx context.Context) error {
 	frozen := c.prior != nil && c.prior.ArgsHash != ""
 	if frozen && !c.justEdited() {
@@ -25,7 +24,7 @@ func (c *callRun) preHooks(ctx context.Context) error {
 	}
 	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall(), c.emitHook)
 	c.count(c.hooks)
-	// Hooks that fail because their call was stopped are not to blame.
+	// If the call was stopped, its hooks may have failed because of that.
 	if err := c.stopped(ctx, nil); err != nil {
 		return err
 	}
@@ -42,7 +41,7 @@ func (c *callRun) preHooks(ctx context.Context) error {
 		return nil
 	case frozen && same(c.hooks.Input, c.input):
 		return nil
-	case frozen: // no person has agreed to what a hook would make of it now
+	case frozen: // nobody has approved what a hook would now make of the input
 		c.deniedBy(c.hooks.PatchedBy[0])
 		return fail(messages.StatusDenied, messages.CodeHookDenied,
 			"The hook %s would change the arguments that a person has written. It was not run.", c.hooks.PatchedBy[0])
@@ -61,21 +60,20 @@ func (c *callRun) preHooks(ctx context.Context) error {
 	return nil
 }
 
-// justEdited reports whether a person has changed the arguments since the hooks saw them. The hooks
-// then run once more.
+// justEdited reports whether a person has changed the arguments since the hooks saw them.
 func (c *callRun) justEdited() bool {
 	q := c.answered()
 	return q != nil && q.Original != nil && c.prior.State == wire.Granted
 }
 
-// same reports whether two JSON inputs are equal apart from how they are written.
+// same reports whether two JSON inputs have the same canonical form.
 func same(a, b []byte) bool {
 	x, errX := rawjson.Canonical(a)
 	y, errY := rawjson.Canonical(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// hookCall is the call as the hooks see it.
+// hookCall returns the call as the hooks see it.
 func (c *callRun) hookCall() hook.Call {
 	return hook.Call{
 		Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, ID: c.job.CallID, Index: c.job.Index,
@@ -87,8 +85,8 @@ func (c *callRun) emitHook(m messages.HookMessage) {
 	c.emit(messages.Event{Type: messages.EventHook, Hook: &m})
 }
 
-// count logs and counts the hooks that could not run: a broken gate refuses calls, and a broken
-// observer misses them. Hooks that were cut off with their call are logged, but not counted.
+// count logs and counts the hooks that could not run. It does not count hooks that were stopped
+// together with their call.
 func (c *callRun) count(r hook.Result) {
 	for _, f := range r.Failures {
 		about := []any{"hook", f.Hook, "class", f.Class}

@@ -10,15 +10,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// probeTime bounds the question whether a run was applied. lastProbeTime bounds it when the worker
-// shuts down or has lost its lease.
+// probeTime bounds a probe. lastProbeTime bounds it if the worker shuts down or has lost its lease.
 const (
 	probeTime     = 15 * time.Second
 	lastProbeTime = 3 * time.Second
 )
 
-// probe asks, before the tool starts, whether the lost attempt was applied. If it was, the call is
-// done.
+// probe asks, before the tool starts, whether the lost attempt was applied. If it was, the call has
+// ended.
 func (c *callRun) probe(ctx context.Context) error {
 	if !c.grant.Probe {
 		return nil
@@ -29,7 +28,8 @@ func (c *callRun) probe(ctx context.Context) error {
 		return c.stopped(ctx, nil)
 	case err != nil:
 		c.log().Warn("the probe of a lost attempt failed; the outcome of the call is unknown")
-		c.log().Debug("the error of the probe of a lost attempt", "err", err) // may quote the tool
+		// The error may quote the tool.
+		c.log().Debug("the error of the probe of a lost attempt", "err", err)
 		return c.unknown("the worker that ran it was lost, and asking whether it was applied failed")
 	case applied:
 		c.ended = true
@@ -37,9 +37,9 @@ func (c *callRun) probe(ctx context.Context) error {
 	return nil
 }
 
-// resolve asks what became of a run that was stopped in the middle, or that failed in a way that
-// another run might not. A run that was applied is done. One that was not has failed, and may be
-// tried again.
+// resolve asks whether a run was applied that was stopped in the middle, or that failed in a way
+// that another run might not. If it was applied, the call has succeeded. If not, it has failed, and
+// may be tried again.
 func (c *callRun) resolve(ctx context.Context, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.OnCrashCheckable || f.status != messages.StatusOutcomeUnknown && !f.ask {
@@ -65,7 +65,7 @@ func (c *callRun) resolve(ctx context.Context, err error) error {
 	case errors.As(context.Cause(ctx), &stop):
 		return fail(messages.StatusAborted, messages.CodeAborted, "%s: %s. It was not applied.", c.job.Tool, stop.Why())
 	case ctx.Err() != nil:
-		return context.Cause(ctx) // another worker tries again
+		return context.Cause(ctx) // another worker runs it again
 	}
 	notApplied := fail(messages.StatusTimeout, messages.CodeTimeout,
 		"%s was stopped before its end. It was not applied.", c.job.Tool)
@@ -73,7 +73,7 @@ func (c *callRun) resolve(ctx context.Context, err error) error {
 	return notApplied
 }
 
-// wasApplied asks the tool whether the run was applied. If so, it makes the tool's answer the
+// wasApplied asks the tool whether the run was applied. If it was, the tool's answer becomes the
 // result.
 func (c *callRun) wasApplied(ctx context.Context, within time.Duration) (bool, error) {
 	prober, ok := c.tool.Runner.(tool.Prober)
@@ -115,5 +115,5 @@ func (c *callRun) wasApplied(ctx context.Context, within time.Duration) (bool, e
 	return true, nil
 }
 
-// errNotApplied is a probe's answer that the run was not applied.
+// errNotApplied says that a probe found the run not applied.
 var errNotApplied = errors.New("not applied")

@@ -9,37 +9,38 @@ import (
 )
 
 const (
-	// reportEvery is how much time must pass for each report that is sent to watchers.
+	// reportEvery is the time that each sent report costs; see reportsAtOnce.
 	reportEvery = 100 * time.Millisecond
-	// reportsAtOnce is how many reports a run may send before any time has passed.
+	// reportsAtOnce is how many reports a run may send at once before reportEvery slows it down.
 	reportsAtOnce = 10
 	// maxReport bounds the text of a report, in bytes. A longer text is cut.
 	maxReport = 4096
 )
 
-// reports limits the rate of a tool's progress reports. When there are too many, only the newest is
+// reports limits the rate of a tool's progress reports. If there are too many, only the newest is
 // sent, and the last one is always sent. Progress never goes back: a report with a lower fraction,
 // or none, repeats the highest one so far. Its methods may be called from any goroutine.
 type reports struct {
 	emit func(messages.Event)
 
 	mu      sync.Mutex
-	highest float64            // the highest fraction so far; guarded by mu
-	pending *messages.Progress // reported but not sent yet; guarded by mu
+	highest float64            // highest fraction so far; guarded by mu
+	pending *messages.Progress // not sent yet; guarded by mu
 	timer   *time.Timer        // runs while a report is pending; guarded by mu
-	// nextFree is when reportEvery has passed for every report that was sent; guarded by mu.
+	// nextFree is the time at which the reports sent so far are paid for, at reportEvery each;
+	// guarded by mu.
 	nextFree time.Time
 	ended    bool // guarded by mu
 }
 
-// add is for the tool to call.
+// add receives a report from the tool.
 func (r *reports) add(p messages.Progress) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ended { // a tool that was left behind may still report
 		return
 	}
-	if p.Fraction <= 1 { // not NaN
+	if p.Fraction <= 1 { // false for NaN
 		r.highest = max(r.highest, p.Fraction)
 	}
 	p.Fraction = r.highest

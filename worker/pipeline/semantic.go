@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// semantic is phase two: the tool's own rules about an input that fits its schema. The rules of the
-// tool's definition come first, then the check of its code, within the tool's time.
+// semantic is phase two: the tool's own rules about an input that fits its schema. First come the
+// rules in the tool's definition, then the check in its code, which has as much time as the tool.
 func (c *callRun) semantic(ctx context.Context) error {
 	if err := c.required(); err != nil {
 		return err
@@ -23,7 +23,7 @@ func (c *callRun) semantic(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()
 	own := c.toolCall()
-	own.Progress = func(messages.Progress) {} // nothing runs yet
+	own.Progress = func(messages.Progress) {} // the tool is not running yet
 	a := c.await(ctx, Semantic, func() (tool.Output, error) { return tool.Output{}, checker.Check(ctx, own) })
 	switch {
 	case a.panicked:
@@ -70,7 +70,7 @@ func (c *callRun) required() error {
 	return nil
 }
 
-// compiled returns a compiled expression from the cache, which is bounded by the rules of the
+// compiled returns a compiled expression from the cache. The cache holds one for each rule of the
 // registry's tools.
 func (p *Pipeline) compiled(source string) (*expression.Program, error) {
 	if known, ok := p.programs.Load(source); ok {
@@ -83,7 +83,7 @@ func (p *Pipeline) compiled(source string) (*expression.Program, error) {
 	return program, err
 }
 
-// toolCall is the call as the tool sees it. The tool gets its own copy of the input.
+// toolCall returns the call as the tool sees it, with a copy of the input.
 func (c *callRun) toolCall() tool.Call {
 	return tool.Call{
 		Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, ID: c.job.CallID, Index: c.job.Index, Tool: c.job.Tool,

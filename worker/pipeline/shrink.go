@@ -13,23 +13,23 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// minPart is a length in characters. A part of a value that would have to become shorter is left
-// out instead.
+// minPart is how many characters a part of a value keeps at least. A part that would become shorter
+// is left out instead.
 const minPart = 200
 
-// node is a JSON value that can be cut. Members keep their order, and numbers their digits.
+// node is a JSON value that can be cut. Members keep their order, and numbers keep their digits.
 type node struct {
-	open byte     // '{' or '['; 0 for a scalar
+	open byte     // '{' or '['; 0: a scalar
 	raw  string   // a scalar as it is written
 	keys []string // the keys of an object, as they are written
 	kids []*node
 	size int // characters of its JSON
 }
 
-// shrink cuts a JSON value to about limit characters and leaves it valid JSON. The longest parts
-// are cut first; strings are cut as text. When there are too many parts for that, the last elements
-// or members are dropped (the first, when the tail is to be kept), and an element that counts them
-// takes their place. raw is valid JSON.
+// shrink cuts a JSON value to about limit characters, and the result is valid JSON. The longest
+// parts are cut first; strings are cut as text. If there are too many parts for that, the last
+// elements or members are left out (the first ones, if the tail is to be kept), and an element in
+// their place says how many. raw must be valid JSON.
 func shrink(raw json.RawMessage, limit int, keep schemas.Truncate) (json.RawMessage, messages.Cut) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -61,7 +61,7 @@ func (s *shrinker) cut(n *node, limit int) {
 	}
 }
 
-// text cuts a string. Escapes make its JSON longer than its text, so it is cut until the JSON fits.
+// text cuts a string. Escapes make its JSON longer than its text, so it cuts until the JSON fits.
 func (s *shrinker) text(n *node, limit int) {
 	full := textOf(json.RawMessage(n.raw))
 	keep, missing := limit-minPart/4, messages.Cut{}
@@ -79,9 +79,9 @@ func (s *shrinker) text(n *node, limit int) {
 	s.missing.Lines += missing.Lines
 }
 
-// container cuts an object or array to limit. It cuts every part to at most an equal share if that
-// share is at least minPart (or a quarter of limit). Otherwise it keeps as many parts as fit and
-// drops the rest.
+// container cuts an object or array to limit. If each part can have at least minPart characters (or
+// a quarter of limit), it cuts the long ones to that share. Otherwise it keeps as many parts as fit
+// and leaves out the rest.
 func (s *shrinker) container(n *node, limit int) {
 	sizes, frame := make([]int, len(n.kids)), n.size
 	for i, kid := range n.kids {
@@ -120,8 +120,7 @@ func (s *shrinker) container(n *node, limit int) {
 	}
 }
 
-// drop removes all parts but the first kept ones and puts a count of the removed parts in their
-// place.
+// drop removes all but the first kept parts, and puts an element that counts them in their place.
 func (s *shrinker) drop(n *node, kept int) {
 	gone := n.kids[kept:]
 	if len(gone) == 0 {
@@ -158,7 +157,7 @@ func share(sizes []int, budget int) int {
 	return budget
 }
 
-// read returns the next value of JSON that has been checked.
+// read returns the next value of JSON that is known to be valid.
 func read(dec *json.Decoder) *node {
 	tok, _ := dec.Token()
 	open, isDelim := tok.(json.Delim)

@@ -16,24 +16,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxContent bounds the arguments and the result in a span, in bytes each. They are there only with
-// Config.TraceContent.
+// maxContent bounds the arguments and the result in a span, in bytes each. A span has them only
+// with Config.TraceContent.
 const maxContent = 16 << 10
 
-// span opens the span of a call. Without a tracer it opens none and returns ctx as it is.
+// span starts the span of a call. Without a tracer it starts none and returns ctx unchanged.
 func (p *Pipeline) span(ctx context.Context, job wire.Job) (context.Context, trace.Span) {
 	if p.cfg.Tracer == nil {
 		return ctx, noop.Span{}
 	}
 	name := tracing.ExecuteTool
-	// An unknown name comes from the model: keep it out of span names.
+	// An unknown name was made up by the model and must not get into span names.
 	if _, known := p.cfg.Registry.Lookup(job.Tool); known {
 		name += " " + job.Tool
 	}
 	return p.cfg.Tracer.Start(ctx, name)
 }
 
-// phase runs one phase, in a span of its own if the call's span is recorded.
+// phase runs one phase, with a span of its own if the call's span is recorded.
 func (c *callRun) phase(ctx context.Context, s step) (err error) {
 	began := time.Now()
 	open := func(ctx context.Context) (context.Context, trace.Span) {
@@ -67,7 +67,7 @@ func (c *callRun) closePhase(span trace.Span, phase string, err error) {
 	switch {
 	case errors.As(err, &f):
 		why = messages.ErrorType(f.status, f.err)
-	// The tool gave blocks with IsError.
+	// The tool returned blocks with IsError.
 	case err == nil && phase == Execute && c.result.Status == messages.StatusError:
 		why = messages.ErrorType(c.result.Status, nil)
 	}
@@ -82,8 +82,8 @@ func (c *callRun) closePhase(span trace.Span, phase string, err error) {
 	}
 }
 
-// closeSpan ends the call's span and records what became of the call. An err is no failure: the
-// call ends elsewhere.
+// closeSpan ends the call's span, with what became of the call. An err is no failure: the call ends
+// elsewhere.
 func (c *callRun) closeSpan(err error) {
 	defer c.span.End()
 	if !c.span.IsRecording() {

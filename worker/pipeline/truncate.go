@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// truncate cuts what the model gets to read to the tool's limit, in characters (code points). The
-// markers come on top of the limit. Text is cut as text, and all text blocks of a result are cut as
-// one; media are left alone. Other JSON values stay valid JSON: see shrink.
+// truncate cuts the model's copy of an output to the tool's limit, in characters (code points). The
+// markers do not count towards the limit. Text is cut as text, and all text blocks of a result are
+// cut as one; media are not cut. Other JSON values stay valid JSON: see shrink.
 func truncate(t schemas.Tool, o messages.Outcome) (messages.Outcome, *messages.Cut) {
 	if t.MaxOutput <= 0 {
 		return o, nil
@@ -34,7 +34,7 @@ func truncate(t schemas.Tool, o messages.Outcome) (messages.Outcome, *messages.C
 	return o, &missing
 }
 
-// cut is [cutTexts] for one text.
+// cut is like [cutTexts], for one text.
 func cut(s string, limit int, keep schemas.Truncate) (string, messages.Cut) {
 	if len(s) <= limit {
 		return s, messages.Cut{}
@@ -44,8 +44,8 @@ func cut(s string, limit int, keep schemas.Truncate) (string, messages.Cut) {
 }
 
 // cutTexts keeps limit characters of the texts taken as one: the start, the end, or half of each. A
-// marker stands where something is missing and says how much: the characters, and the line breaks
-// among them. The cut moves to a line boundary that is close by, which keeps a little less.
+// marker in place of the rest says how many characters and line breaks are missing. If a line ends
+// close to the cut, the cut moves there, which keeps a little less.
 func cutTexts(texts []string, limit int, keep schemas.Truncate) ([]string, messages.Cut) {
 	whole := strings.Join(texts, "")
 	n := utf8.RuneCountInString(whole)

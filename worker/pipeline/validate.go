@@ -11,9 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// validate is phase one. Nothing is coerced. A violation is reported with its place and what was
-// expected there, so that the model can correct itself. The size is checked before anything reads
-// the arguments.
+// validate is phase one. It converts nothing. A violation says where it is and what was expected
+// there, so that the model can correct itself. The size is checked before anything reads the
+// arguments.
 func (c *callRun) validate(context.Context) error {
 	var known bool
 	if c.tool, known = c.cfg.Registry.Lookup(c.job.Tool); !known {
@@ -24,7 +24,7 @@ func (c *callRun) validate(context.Context) error {
 		return fail(messages.StatusValidationError, messages.CodeTooLarge,
 			"The arguments have %d bytes; the limit is %d. Do it in several smaller calls.", len(c.input), c.cfg.MaxInput)
 	}
-	schema, err := schemas.Compile(c.tool.InputSchema) // a cache hit: the registry has compiled it
+	schema, err := schemas.Compile(c.tool.InputSchema) // from the cache: the registry has compiled it
 	if err != nil {
 		c.log().Error("the schema of the tool cannot be compiled; correct its definition", "err", err)
 		return fail(messages.StatusError, messages.CodeInternal,
@@ -39,7 +39,7 @@ func (c *callRun) validate(context.Context) error {
 		}
 		return f
 	}
-	if _, err := rawjson.Object(c.input); err != nil { // a schema need not ask for an object
+	if _, err := rawjson.Object(c.input); err != nil { // a schema may allow other types than an object
 		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments are wrong: %v.", err)
 	}
 	return nil

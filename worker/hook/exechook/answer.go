@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// answer is what a program printed, at any event.
+// answer is a program's answer at any event.
 type answer struct {
 	opinion    hook.Opinion
 	reason     string
@@ -30,7 +30,7 @@ type answer struct {
 //	{
 //	  any of these; systemMessage and suppressOutput are ignored:
 //	    "continue": false, "stopReason": "...", "systemMessage": "...", "suppressOutput": true,
-//	  if given, the id of the call that was asked about:
+//	  if given, it has to be the id of this call:
 //	    "tool_use_id": "...",
 //	  the older form:
 //	    "decision": "approve" | "block", "reason": "...",
@@ -43,7 +43,7 @@ type answer struct {
 //	      "updatedToolOutput": any, "updatedMCPToolOutput": any,
 //	    "additionalContext": "..."}}
 //
-// An unknown key or value is refused: what looks like no opinion might be a misspelt one.
+// An unknown key or value is refused, because it might be a misspelt opinion.
 func (q request) read(stdout []byte) (answer, error) {
 	if err := check(stdout); err != nil {
 		return answer{}, err
@@ -102,7 +102,7 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 }
 
 // decide merges the older form into the answer. Before the tool it is an opinion, and the stricter
-// of the two counts. After the tool its reason becomes context for the model.
+// one of the two counts. After the tool its reason becomes context for the model.
 func (q request) decide(a *answer, decision, reason string) {
 	switch {
 	case decision == "" && q.Event == preToolUse:
@@ -121,8 +121,8 @@ func (q request) decide(a *answer, decision, reason string) {
 	}
 }
 
-// replace takes an output in place of the tool's. An array of blocks becomes content if the tool's
-// output was content blocks, or if the answer is in the form for MCP tools.
+// replace sets the output that replaces the tool's. An array of blocks becomes content if the
+// tool's output was content blocks, or if the answer is in the form for MCP tools.
 func (q request) replace(a *answer, raw json.RawMessage, mcp bool) {
 	if raw == nil {
 		return
@@ -139,7 +139,7 @@ func (q request) replace(a *answer, raw json.RawMessage, mcp bool) {
 	}
 }
 
-// blocks parses a list of content blocks. It returns false for an empty list or an unknown type of
+// blocks parses a list of content blocks. ok is false for an empty list or an unknown type of
 // block.
 func blocks(raw json.RawMessage) ([]messages.Block, bool) {
 	var list []messages.Block
@@ -156,7 +156,7 @@ type invalidAnswer struct{ problem, quote string }
 
 func (m *invalidAnswer) Error() string { return m.problem }
 
-// check is [rawjson.Check], but its error does not quote the program.
+// check is like [rawjson.Check], but its error does not quote the program.
 func check(stdout []byte) error {
 	err := rawjson.Check(stdout)
 	if err != nil && strings.HasPrefix(err.Error(), "key ") {
@@ -165,7 +165,7 @@ func check(stdout []byte) error {
 	return err
 }
 
-// members is an object that is read member by member. It keeps the first error.
+// members is an object that is read member by member. The first error is kept.
 type members struct {
 	where string
 	rest  map[string]json.RawMessage
@@ -180,7 +180,7 @@ func open(where string, raw json.RawMessage) (*members, error) {
 	return &members{where: where, rest: left}, nil
 }
 
-// value removes and returns a member, or returns nil if it is absent or null.
+// value removes and returns a member, or returns nil if it is missing or null.
 func (m *members) value(name string) json.RawMessage {
 	raw := m.rest[name]
 	delete(m.rest, name)
@@ -190,15 +190,16 @@ func (m *members) value(name string) json.RawMessage {
 	return raw
 }
 
-// take reads a member into a string or a bool, and leaves the target alone if the member is absent.
+// take reads a member into a string or a bool. It leaves the target unchanged if the member is
+// missing.
 func (m *members) take(name string, into any) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, into) != nil {
 		m.fail(fmt.Errorf("%s is %s", name, rawjson.TypeOf(raw)))
 	}
 }
 
-// choice returns a member that has to be one of these words, or "" if it is absent. An empty string
-// is an error: a script may have made it of a deny.
+// choice returns a member that has to be one of the words, or "" if it is missing. An empty string
+// is an error, because a faulty script may have meant a deny.
 func (m *members) choice(name string, words ...string) (word string) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, &word) != nil {
 		m.fail(fmt.Errorf("%s is %s", name, rawjson.TypeOf(raw)))
@@ -215,7 +216,7 @@ func (m *members) fail(err error) {
 	}
 }
 
-// end returns the first error. A member that was not read is an error too.
+// end returns the first error. A member that was not read is also an error.
 func (m *members) end() error {
 	if len(m.rest) > 0 && m.err == nil {
 		what := "a key is not known here"

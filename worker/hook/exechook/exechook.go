@@ -7,21 +7,21 @@
 //	         2, with words on stderr, of a gate: before the tool the call is denied, after it the
 //	         model is told
 //
-// Everything else means that the hook could not run: any other exit status; exit status 2 without
-// words on stderr, or from an observer; a signal; a program that is missing or may not be executed;
-// one that takes longer than its budget; an answer that is not a JSON object, that holds a key
-// twice or an unknown key or value, or that is about another call.
+// In every other case the hook "could not run": any other exit status; exit status 2 without words
+// on stderr, or from an observer; a signal; a program that is missing or may not be executed; one
+// that takes longer than its budget; an answer that is not a JSON object, that has a key twice or
+// an unknown key or value, or that is about another call.
 //
-// Shells and interpreters also end with 2 and a complaint when a script is missing or broken. A
-// gate then refuses the call as well. An observer has to answer in JSON, so that a broken one stops
-// no call.
+// Shells and interpreters also end with 2 and an error text if a script is missing or broken. If
+// the hook is a gate, the call is then refused, which is right. An observer has to answer in JSON,
+// so that a broken one stops no call.
 //
 // The program is looked up at each run. If it is missing, the worker still starts, and a gate
 // refuses calls until it is there. The program is started by its argument list, without a shell.
 // Its environment is PATH, HOME, LANG, CLAUDE_PROJECT_DIR (its folder), TRACEPARENT and TRACESTATE
 // if there is a trace, and the variables that Config.Env names, except those that begin with
-// TOOLFLEET_. When the program ends, or its budget does, everything it started is killed: see
-// package process.
+// TOOLFLEET_. When the program ends or its budget is spent, everything that it started is killed:
+// see package process.
 package exechook
 
 import (
@@ -70,8 +70,8 @@ const (
 	exitBlock = 2
 )
 
-// New makes the hook. A missing program is logged and is no error: the class decides, at each call,
-// whether the call may go on without it.
+// New returns the hook. A missing program is logged and is no error: at each call the hook's class
+// decides whether the call may go on without it.
 func New(cfg Config) (hook.Hook, error) {
 	h := hook.Hook{Name: cfg.Name, Match: cfg.Match, Priority: cfg.Priority, Class: cfg.Class, Budget: cfg.Budget}
 	var errs []error
@@ -98,10 +98,10 @@ func New(cfg Config) (hook.Hook, error) {
 	return h, errors.Join(errs...)
 }
 
-// program is one command of a hook.
+// program is one of the two commands of a hook.
 type program struct {
 	gate bool
-	name string // as it is configured
+	name string // as the operator wrote it
 	args []string
 	dir  string // absolute
 	env  []string
@@ -134,7 +134,7 @@ func newProgram(cfg Config, command []string) (program, error) {
 }
 
 // logMissing logs that a program is missing. For a gate the level is error, because calls are
-// refused until the program is there, and the operator should learn it before the first of them.
+// refused until the program is there, and the operator should know that before the first call.
 func (p program) logMissing(class hook.Class, err error) {
 	level, means := slog.LevelError, "calls that it is asked about are refused"
 	if !p.gate {
@@ -181,8 +181,8 @@ func notStarted(err error) error {
 	return &hook.Fault{Cause: hook.NotStarted, Err: fmt.Errorf("it did not start: %w", err)}
 }
 
-// explainStart returns why the program could not be started, without its path, which the caller
-// names anyway.
+// explainStart returns why the program could not be started. It leaves out the path, which the
+// caller names.
 func (p program) explainStart(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		err = inner
@@ -190,7 +190,7 @@ func (p program) explainStart(err error) error {
 	if _, missing := os.Stat(p.args[0]); missing != nil || !strings.Contains(p.args[0], "/") {
 		return err
 	}
-	switch { // the file exists, so its first line is missing or names a missing program
+	switch { // the file exists, so its first line is missing or names a program that is
 	case errors.Is(err, syscall.ENOEXEC):
 		return fmt.Errorf("%w; a script needs a first line such as #!/bin/sh", err)
 	case errors.Is(err, fs.ErrNotExist):
@@ -199,7 +199,7 @@ func (p program) explainStart(err error) error {
 	return err
 }
 
-// startError returns an error of the program lookup without the path.
+// startError returns an error of looking up the program, without the path.
 func startError(err error) error {
 	var lookup *exec.Error
 	if errors.As(err, &lookup) {
@@ -212,8 +212,8 @@ func startError(err error) error {
 	return err
 }
 
-// environ returns the part of the worker's environment that the program may see. The call itself is
-// on stdin.
+// environ returns the variables of the worker's environment that the program may see. The call
+// itself is on stdin.
 func (p program) environ(ctx context.Context) ([]string, error) {
 	env, err := process.Environ(ctx, tool.Call{}, p.env)
 	if err != nil {
@@ -226,7 +226,7 @@ func (p program) environ(ctx context.Context) ([]string, error) {
 	return env, nil
 }
 
-// parseResult turns the end of the program into an answer.
+// parseResult turns the program's exit status and output into an answer.
 func (q request) parseResult(r process.Result, gate bool) (answer, error) {
 	stderr := strings.TrimSpace(string(r.Stderr.Bytes()))
 	switch {

@@ -10,19 +10,19 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// event is the moment at which a hook is asked.
+// event names the moment at which a hook runs.
 type event string
 
-// The events. After the tool, every call that did not end ok is a failure, even when no tool was
-// started.
+// The events. A call that did not end ok gets the event of a failure after the tool, even if no
+// tool was started.
 const (
 	preToolUse         event = "PreToolUse"
 	postToolUse        event = "PostToolUse"
 	postToolUseFailure event = "PostToolUseFailure"
 )
 
-// request is what a program reads from stdin. The first half is what Claude Code gives to its
-// hooks, so that they run here too. The second half is known only in this fleet.
+// request is what a program reads from stdin. The first half has the fields that Claude Code gives
+// to its hooks, so that such hooks run here too. The second half has fields of toolfleet.
 type request struct {
 	Event          event              `json:"hook_event_name"`
 	Session        messages.SessionID `json:"session_id"`
@@ -32,10 +32,10 @@ type request struct {
 	Tool           string             `json:"tool_name"`
 	Input          json.RawMessage    `json:"tool_input"` // a string if the arguments are not JSON
 	CallID         messages.CallID    `json:"tool_use_id"`
-	// Response is the tool's output: any JSON value; content blocks as an array of them.
+	// Response is the tool's output, as any JSON value; content blocks are an array.
 	Response json.RawMessage `json:"tool_response,omitempty"`
 	Error    string          `json:"error,omitempty"` // for a failure
-	// For a failure: the call was aborted.
+	// IsInterrupt is set for a failure: the call was aborted.
 	IsInterrupt *bool  `json:"is_interrupt,omitempty"`
 	DurationMS  *int64 `json:"duration_ms,omitempty"` // after the tool
 
@@ -54,7 +54,7 @@ func before(call hook.Call) request {
 		Event: preToolUse, Session: call.Session, PermissionMode: "default", Tool: call.Tool, Input: call.Input, CallID: call.ID,
 		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
 	}
-	// Only After sees such a call: it was refused because its arguments are not JSON.
+	// The arguments are not JSON, so the call was refused. Only After can see such a call.
 	if rawjson.Check(call.Input) != nil {
 		q.Input = rawjson.Quote(string(call.Input))
 	}

@@ -1,6 +1,6 @@
 // Package builtin lists the tools that come with every worker: Read, Glob, Grep, Write and Edit on
-// the files of one folder, Bash, and four that do nothing useful (noop, sleep, fail, blob) for
-// demos, tests and load runs. Their argument names are those that coding agents know.
+// the files of one folder, Bash, and four for demos, tests and load runs (noop, sleep, fail, blob).
+// Their argument names are those that coding agents know.
 //
 //	files      Read, Write, Edit
 //	search     Glob, Grep
@@ -10,13 +10,13 @@
 //	filetext   lines and characters of files
 //	base       arguments, refusals, limits
 //
-// The file tools stay inside their [Root]. Hard links are not stopped. A hard link inside the
+// The file tools stay inside their [Root], with one exception: hard links. A hard link inside the
 // folder to a file outside it looks like a file of the folder, so Read shows it (Write and Edit
 // replace the link and leave the file outside as it is). A user who may make hard links in the
 // folder can thus read what they link to. Bash is not confined to the folder at all.
 //
-// In phase two Check refuses what it can before a call runs. The folder may change before phase
-// five, so Run checks again and gives the same errors.
+// Check, in phase two, refuses as many bad calls as it can before they run. The folder may change
+// before phase five, so Run checks again and gives the same errors.
 package builtin
 
 import (
@@ -61,8 +61,8 @@ var specs = map[string]spec{
 // Names returns the builtins that work in a folder, in the order of help texts and listings.
 func Names() []string { return []string{"Read", "Glob", "Grep", "Write", "Edit", "Bash"} }
 
-// Promise returns the definition of the builtin of this name, and false when there is none. A tools
-// file may give it another name, kind or schema.
+// Promise returns the definition of the builtin of this name; ok is false if there is none. A tools
+// file may give the tool another name, kind or schema.
 func Promise(name string) (schemas.Tool, bool) {
 	s, ok := specs[name]
 	if !ok {

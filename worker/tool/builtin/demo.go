@@ -48,8 +48,8 @@ func sleepSpec() spec {
 	}`, sleep)
 }
 
-// sleep reports progress at each quarter, and each second of a long sleep. It reads only its own
-// argument from the input, because load runs add others to tell calls apart.
+// sleep reports progress at each quarter, and in a long sleep every second. It reads only its own
+// argument from the input, because load runs add other arguments to tell calls apart.
 func sleep(ctx context.Context, call tool.Call) (tool.Output, error) {
 	ms, err := number(call, "ms", int(maxSleep.Milliseconds()))
 	if err != nil {

@@ -3,7 +3,7 @@
 //	stdin    the input, one JSON object
 //	stdout   the output: JSON if the whole is one JSON value without duplicate keys, else text,
 //	         byte for byte; bytes that are not UTF-8 become U+FFFD, since the wire is JSON.
-//	         Nothing is empty text. If it has more than 4 MiB, its two ends are kept, as text
+//	         An empty stdout is empty text. Of more than 4 MiB the two ends are kept, as text
 //	stderr   words for people: its lines are the call's progress, a few reports a second at
 //	         most, and its tail is the text of an error
 //	exit     0 is success; anything else is an error of the tool, and 75 (EX_TEMPFAIL of
@@ -12,7 +12,7 @@
 // The program is started by its argument list, without a shell, in the folder of the tools file.
 // Its environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables and its trace (see
 // process.Environ), and the variables that the tools file lists. When the program ends, or its time
-// does, everything it started is killed: see package process.
+// is up, everything that it started is killed: see package process.
 //
 // A [Probe] is started in the same way, and finds out whether an earlier run was applied.
 package exectool
@@ -63,8 +63,8 @@ type Tool struct {
 
 var _ tool.Runner = (*Tool)(nil)
 
-// New looks up the program. A program that is missing or may not be executed is an error that names
-// it.
+// New returns a tool for a program. If the program is missing or may not be executed, the error
+// names it.
 func New(cfg Config) (*Tool, error) {
 	if len(cfg.Command) == 0 || cfg.Command[0] == "" {
 		return nil, errors.New("exec: command is empty")
@@ -118,7 +118,7 @@ func reason(err error) error {
 	return err
 }
 
-// Run runs the program once.
+// Run runs the program once for a call.
 func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	emit := call.Progress
 	if emit == nil {
@@ -138,8 +138,8 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Printed(result.Stdout.Bytes()), nil
 }
 
-// start runs the program for the call, to its end. Without onProgress the program gets no progress
-// descriptor.
+// start runs the program for the call and waits for its end. If onProgress is nil, the program gets
+// no progress descriptor.
 func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress func([]byte)) (process.Result, error) {
 	env, err := process.Environ(ctx, call, t.cfg.Env)
 	if err != nil {

@@ -11,16 +11,16 @@ import (
 )
 
 // Probe runs a program that finds out whether a run of a call was applied. The program must not
-// change anything. It gets what the run got: the same input on stdin, the same environment, the
-// same folder. It prints done or not_done as its first line, and after done what the run printed,
-// if it knows that. Any other answer, an exit status other than 0, or a timeout means that the
-// answer is unknown. It is safe for concurrent use.
+// change anything. It gets the same input on stdin, the same environment and the same folder as the
+// run. Its first line is done or not_done; after done it may print the output of the run. Any other
+// answer, an exit status other than 0, or a timeout means that the answer is unknown. It is safe
+// for concurrent use.
 type Probe struct {
 	program *Tool
 	timeout time.Duration
 }
 
-// NewProbe looks up the program, like [New]. The timeout bounds one probe.
+// NewProbe returns a probe for a program, like [New]. The timeout bounds one probe.
 func NewProbe(cfg Config, timeout time.Duration) (*Probe, error) {
 	program, err := New(cfg)
 	if err != nil {

@@ -13,14 +13,14 @@ import (
 // maxReport bounds a progress line, in bytes. A longer line is dropped.
 const maxReport = 4096
 
-// linesAtOnce is how many lines of one chunk are read, the newest ones. When there are more, only
-// the newest would be sent on anyway.
+// linesAtOnce is how many lines of one chunk are read, the newest ones. Older ones would not be
+// sent on anyway.
 const linesAtOnce = 16
 
-// reports reads what a program writes to its progress descriptor. Each line is a report: a JSON
-// object {"fraction":0.4,"text":"..."}, either of which may be missing, or plain text. A line that
-// is neither is dropped: a program that reports badly still does its work. Its methods may be
-// called from any goroutine.
+// reports reads the progress that a program writes to its progress descriptor. Each line is a
+// report: a JSON object {"fraction":0.4,"text":"..."}, either of which may be missing, or plain
+// text. A line that is neither is dropped, because a program that reports badly may still work
+// well. Its methods may be called from any goroutine.
 type reports struct {
 	emit func(messages.Progress)
 
@@ -31,7 +31,7 @@ type reports struct {
 
 func newReports(emit func(messages.Progress)) *reports { return &reports{emit: emit} }
 
-// Add takes the next chunk that the program wrote. It does not keep the slice.
+// Add reads the next chunk that the program wrote. It does not keep the slice.
 func (r *reports) Add(chunk []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *reports) emitLine() {
 	r.line, r.long = r.line[:0], false
 }
 
-// report parses one line.
+// report parses one line. ok is false if the line is no report.
 func report(line []byte) (p messages.Progress, ok bool) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 {

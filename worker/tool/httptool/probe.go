@@ -64,7 +64,7 @@ func NewProbe(request schemas.CheckHTTP, timeout time.Duration) (*Probe, error) 
 		method: request.Method, url: request.URL, name: address.Scheme + "://" + address.Host + address.Path,
 		header: header, timeout: timeout,
 		client: &http.Client{
-			// Probes are rare, so a connection that is kept open would mostly be stale.
+			// Probes are rare, so a connection that is kept open would be stale at the next one.
 			Transport: &http.Transport{
 				DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaders,
 			},
@@ -98,7 +98,7 @@ func (p *Probe) send(ctx context.Context, call tool.Call) ([]byte, error) {
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
-		var failed *url.Error // names the whole address again
+		var failed *url.Error // repeats the whole address in its text
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}
@@ -140,7 +140,8 @@ func (p *Probe) request(ctx context.Context, call tool.Call) (*http.Request, err
 		"Toolfleet-Idempotency-Key": call.IdempotencyKey,
 		"Toolfleet-Fence":           strconv.FormatUint(call.Fence, 10),
 	} {
-		if !fits(value) { // a header would change the id, and the changed id may name another call
+		// A header cannot carry the id unchanged, and a changed id may name another call.
+		if !fits(value) {
 			return nil, fmt.Errorf("%s has a value that no header can carry; no request was sent", name)
 		}
 		request.Header.Set(name, value)

@@ -13,22 +13,22 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// maxVariable bounds NAME=value, in bytes: Linux takes 128 KiB with the byte that ends it.
+// maxVariable bounds NAME=value, in bytes. Linux allows 128 KiB with the final NUL.
 const maxVariable = 128<<10 - 1
 
-// inherited is the part of the worker's environment that every tool may see.
+// inherited names the variables of the worker's environment that every tool may see.
 var inherited = []string{"PATH", "HOME", "LANG"}
 
 // Environ returns the environment of a tool's command: PATH, HOME, LANG and the named variables of
 // this process, if they are set; the call as TOOLFLEET_* variables; and the trace of ctx as
-// TRACEPARENT and TRACESTATE. Nothing else is passed on, so a worker's credentials are not;
-// [Shield] keeps the command from reading them in /proc. Names that begin with TOOLFLEET_ are the
-// call's and cannot be passed on.
+// TRACEPARENT and TRACESTATE. It passes on nothing else, so a worker's credentials stay hidden;
+// [Shield] keeps the command from reading them in /proc. A name that begins with TOOLFLEET_ cannot
+// be passed on, because these variables describe the call.
 //
 // An id may hold any bytes and be long, but an environment variable has no NUL and at most 128 KiB.
-// A call whose ids do not fit is refused with a *messages.Error, since a changed id would name
-// something else. [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName]
-// when the command may report progress.
+// A call whose ids do not fit is refused with a *messages.Error, because a changed id would name
+// another call. [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if
+// the command may report progress.
 func Environ(ctx context.Context, call tool.Call, names []string) ([]string, error) {
 	var env []string
 	for _, name := range slices.Concat(inherited, names) {
@@ -55,7 +55,7 @@ func Environ(ctx context.Context, call tool.Call, names []string) ([]string, err
 		}
 		env = append(env, entry)
 	}
-	// Last, so that these win over a variable of the same name.
+	// The trace comes last, because of two variables with one name the last counts.
 	return append(env, tracing.Environ(ctx)...), nil
 }
 

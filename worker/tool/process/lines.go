@@ -11,14 +11,14 @@ import (
 const (
 	// ReportEvery is the shortest time between two reports of a command's output.
 	ReportEvery = 200 * time.Millisecond
-	// MaxReport bounds one report, in bytes. A longer one keeps its newest bytes.
+	// MaxReport bounds one report, in bytes. Of a longer report only the newest bytes are sent.
 	MaxReport = 2000
 )
 
-// Lines turns chunks of output into reports for watchers: the first line at once, then what came
-// since the last report, at most every [ReportEvery]. Until [Lines.Flush] only whole lines are
-// reported, and of a flood only the newest [MaxReport] bytes. Its methods may be called from any
-// goroutine.
+// Lines turns chunks of output into reports for watchers. It reports the first line at once, and
+// then, at most every [ReportEvery], the lines since the last report. Until [Lines.Flush] it
+// reports only whole lines, and if there are too many only the newest [MaxReport] bytes. Its
+// methods may be called from any goroutine.
 type Lines struct {
 	report func(text string)
 
@@ -29,7 +29,7 @@ type Lines struct {
 	done    bool        // Flush was called; guarded by mu
 }
 
-// NewLines reports through the function, which must not block. A nil function reports nothing.
+// NewLines returns Lines that call report, which must not block. A nil report reports nothing.
 func NewLines(report func(text string)) *Lines {
 	if report == nil {
 		report = func(string) {}
@@ -37,7 +37,7 @@ func NewLines(report func(text string)) *Lines {
 	return &Lines{report: report}
 }
 
-// Add takes the next chunk. It does not keep the slice.
+// Add adds the next chunk. It does not keep the slice.
 func (l *Lines) Add(chunk []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -64,7 +64,7 @@ func (l *Lines) due() {
 	}
 }
 
-// Flush reports the rest and ends. Nothing is reported after it has returned.
+// Flush reports the rest. Nothing is reported after it has returned.
 func (l *Lines) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +78,7 @@ func (l *Lines) Flush() {
 	l.done = true
 }
 
-// emit reports the whole lines, or everything. The caller holds mu.
+// emit reports the pending whole lines, or with all the unfinished line too. The caller holds mu.
 func (l *Lines) emit(all bool) {
 	end := len(l.pending)
 	if !all {

@@ -17,12 +17,12 @@ import (
 type Output struct {
 	Head, Tail []byte
 	Dropped    int64 // bytes left out between Head and Tail
-	// DroppedLines and DroppedChars count the line breaks, and the characters that begin, in those
-	// bytes.
+	// DroppedLines counts the line breaks in the dropped bytes, and DroppedChars the characters
+	// that begin there.
 	DroppedLines, DroppedChars int
 }
 
-// Bytes returns the output as it came. If bytes were left out, a line says how many.
+// Bytes returns the output. If bytes were dropped, a line in their place says how many.
 func (o Output) Bytes() []byte {
 	if o.Dropped == 0 {
 		return append(o.Head[:len(o.Head):len(o.Head)], o.Tail...)
@@ -31,14 +31,14 @@ func (o Output) Bytes() []byte {
 	return append(cut, o.Tail...)
 }
 
-// outputBuffer is an output buffer with a limit. Its memory grows with what it holds, up to the
-// limit.
+// outputBuffer keeps the head and the tail of an output, up to a limit. Its memory grows with what
+// it holds.
 type outputBuffer struct {
 	maxHead, maxTail int // bytes
 	head             []byte
 	tail             []byte // becomes a ring when it is full
-	next             int    // the oldest byte of the ring, which the next one replaces
-	lost             Output // counts of the bytes left out
+	next             int    // index of the oldest byte of the ring, which the next byte replaces
+	lost             Output // counts of the dropped bytes
 }
 
 func newOutputBuffer(limit int, tailOnly bool) *outputBuffer {
@@ -85,17 +85,17 @@ func (k *outputBuffer) output() Output {
 	return o
 }
 
-// pipes are our ends of the command's streams, and the goroutines that serve them.
+// pipes holds this process's ends of the command's streams, and the goroutines that serve them.
 type pipes struct {
-	stdin          *os.File // nil without input
-	stdout, stderr *os.File // stderr is nil when merged
-	progress       *os.File // nil without OnProgress
+	stdin          *os.File // nil: no input
+	stdout, stderr *os.File // stderr is nil if it is merged into stdout
+	progress       *os.File // nil: no OnProgress
 	childEnds      []*os.File
 	out, err       *outputBuffer
 	wg             sync.WaitGroup
 }
 
-// connect makes the pipes and gives the command its ends of them.
+// connect makes the pipes and connects the command to them.
 func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 	p := &pipes{out: newOutputBuffer(c.Limit, c.TailOnly), err: newOutputBuffer(c.LimitStderr, c.TailOnly)}
 	open := func(read **os.File, write **os.File) error {
@@ -139,7 +139,7 @@ func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 	return p, nil
 }
 
-// begin serves the streams of the command, which has just started.
+// begin serves the streams of a command that was just started.
 func (p *pipes) begin(c Command) {
 	closeAll(p.childEnds)
 	p.childEnds = nil
@@ -152,7 +152,7 @@ func (p *pipes) begin(c Command) {
 	}
 	if p.stdin != nil {
 		p.wg.Go(func() {
-			// A command need not read its input: a broken pipe is its own choice.
+			// Ignore a broken pipe: a command need not read its input.
 			_, _ = p.stdin.Write(c.Stdin)
 			_ = p.stdin.Close()
 		})
@@ -173,8 +173,8 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 			switch {
 			case err == nil, errors.Is(err, io.ErrNoProgress):
 			case errors.Is(err, os.ErrDeadlineExceeded) && !late:
-				// The machine may have stood still. The deadline then says nothing about what is
-				// left in the pipe, so read once more.
+				// If the machine stood still, the deadline may have passed while output is still in
+				// the pipe, so read once more.
 				late = true
 				_ = from.SetReadDeadline(time.Now().Add(drain / 2))
 			default:
@@ -184,7 +184,8 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 	})
 }
 
-// finish reads what is left, for at most the given time and half of drain, and ends all goroutines.
+// finish reads the rest of the output and ends all goroutines. It takes at most within plus half of
+// drain.
 func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 	deadline := time.Now().Add(within)
 	for _, f := range []*os.File{p.stdout, p.stderr, p.progress} {

@@ -4,28 +4,28 @@
 //	     |  the command ended, or ctx did
 //	     +--kill the tree--> SIGKILL to its process group, and to every other member that is found
 //
-// When [Run] returns, the command and everything it started are dead, whether it ended by itself,
-// ran into its deadline or was cancelled: a call that has a result must not change the world any
-// more. No SIGTERM comes first. A deadline with a grace behind it is only a later deadline, and a
-// worker that lost its claim has no grace to give.
+// When [Run] returns, the command and everything that it started are dead, whether it ended by
+// itself, ran into its deadline or was cancelled: a call that has a result must not change the
+// world any more. There is no SIGTERM before that. It would need a grace, which is only a later
+// deadline, and a worker that has lost its claim has no time for one.
 //
-// The way to find the tree differs by system. On Linux it is the process group, the session, living
-// descendants, and every younger process that inherited the run's marker in its environment or
-// holds one of its streams, which finds daemons too (setsid, double fork). Two kinds of process
-// escape. The first has left the session, lost its parent, emptied its environment and redirected
-// its streams, all four. The second runs as another user: it was started for the command by another
-// user's daemon, or it is a setuid program. A PID namespace would hold the first kind as well. But
-// what runs inside it sees other process ids, is its init and, for want of privileges, another
-// user, and container runtimes mostly refuse it. On other Unix systems only the process group dies,
-// on Windows only the command itself.
+// How the tree is found depends on the system. On Linux its members are the process group, the
+// session, living descendants, and every younger process that has the run's marker in its
+// environment or holds one of its streams. That finds daemons too (setsid, double fork). Two kinds
+// of process escape. The first has left the session, lost its parent, emptied its environment and
+// redirected its streams, all four. The second runs as another user: another user's daemon started
+// it for the command, or it is a setuid program. A PID namespace would hold the first kind as well.
+// But a command inside of one sees other process ids, is its init and, for want of privileges, runs
+// as another user; and container runtimes mostly refuse it. On other Unix systems only the process
+// group dies, on Windows only the command itself.
 //
 // A worker that is the first process of its container also collects dead orphans.
 //
-// A command does not get this process's environment. On Linux it may read it in /proc, as processes
-// of the same user may, until [Shield] closes that way. Root can still read it, and so can a
-// process with CAP_SYS_PTRACE.
+// A command does not get this process's environment. On Linux a command of the same user may still
+// read it in /proc, until [Shield] prevents that. Root can always read it, and so can a process
+// with CAP_SYS_PTRACE.
 //
-// Output is kept within a bound, its head and its tail. Nothing blocks on a reader that is gone.
+// Output is kept within a bound, its head and its tail. A stream that nobody reads blocks nothing.
 package process
 
 import (
@@ -37,19 +37,19 @@ import (
 	"time"
 )
 
-// Command is what to run. Only Args is required.
+// Command says what to run. Only Args is required.
 type Command struct {
 	// Args is the program, absolute or looked up in PATH, and its arguments. No shell is involved.
 	Args  []string
 	Dir   string   // working directory; "": this process's own
 	Env   []string // the whole environment, as NAME=value
 	Stdin []byte
-	// Merge sends stderr where stdout goes, in the order in which they were written.
+	// Merge writes stderr into stdout, in the order in which the command wrote.
 	Merge bool
 	// Limit is how many bytes of stdout are kept, half of them for the head. LimitStderr is the
 	// same for stderr. Default 1 MiB, at most 16 MiB.
 	Limit, LimitStderr int
-	// TailOnly keeps no head: the whole limit is for the newest bytes.
+	// TailOnly uses the whole limit for the newest bytes, and keeps no head.
 	TailOnly bool
 	// OnStdout and OnStderr get each chunk as it arrives. Each is called from one goroutine, never
 	// after Run has returned, and must not keep the slice. They must be quick: the command waits
@@ -71,12 +71,12 @@ const (
 const (
 	defaultLimit = 1 << 20
 	maxLimit     = 16 << 20
-	// drain bounds the wait for output that is still on its way after the whole tree was killed.
-	// Only a process that escaped can use it up.
+	// drain bounds the wait for the last output after the whole tree was killed. Only a process
+	// that escaped can make the wait that long.
 	drain = time.Second
 )
 
-// Result is how a command ended.
+// Result says how a command ended.
 type Result struct {
 	Stdout, Stderr Output
 	// ExitCode is the exit status, or -1 when a signal ended the command.
@@ -85,7 +85,7 @@ type Result struct {
 	Duration time.Duration
 }
 
-// Status returns the end in words: "exit status 3", "signal: killed".
+// Status returns in words how the command ended: "exit status 3", "signal: killed".
 func (r Result) Status() string {
 	if r.Signal != "" {
 		return "signal: " + r.Signal
@@ -93,10 +93,10 @@ func (r Result) Status() string {
 	return fmt.Sprintf("exit status %d", r.ExitCode)
 }
 
-// Run runs the command to its end or to the end of ctx, then kills what is left of its process
-// tree. A command that ran has a Result. If the end of ctx stopped it, the error is ctx's cause and
-// the Result holds what was seen until then; a command that still exits with 0 has no error. Any
-// other error means that the command never ran.
+// Run runs the command until it ends or ctx does, and then kills the rest of its process tree. A
+// command that ran has a Result. If the end of ctx stopped it, the error is ctx's cause, and the
+// Result holds the output until then; a command that still exits with 0 gives no error. Any other
+// error means that the command never ran.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		return Result{}, context.Cause(ctx)
@@ -124,8 +124,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	killed := make(chan struct{})
 	undo := context.AfterFunc(ctx, func() { tree.kill(); close(killed) })
 	pipes.begin(c)
-	// The pipes are files of ours, so Wait waits for the command alone. A background child that
-	// holds them is killed before they are read to their end.
+	// Wait waits only for the command, not for the pipes, because these are files. A background
+	// child that holds the pipes is killed before they are read to their end.
 	_ = cmd.Wait()
 	stopped := !undo()
 	if stopped {
@@ -141,8 +141,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return result, nil
 }
 
-// startError returns why a program could not be started, without the operation and the path, which
-// the caller names anyway.
+// startError returns why a program could not be started. It leaves out the operation and the path,
+// which the caller names.
 func startError(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// The first process of a container inherits every orphan and must collect it when it has died.
-// Commands of our own must not be collected here: Run waits for them.
+// The first process of a container inherits every orphan and must collect it when it has died. It
+// must not collect commands of Run, which waits for them itself.
 var (
 	// starting is held for reading from a command's fork until the command is in running.
 	starting sync.RWMutex
-	running  sync.Map // process id to *tree, for commands that may not have been waited for
+	running  sync.Map // tree by process id, for commands for which Wait may not have returned
 )
 
-// startKnown starts the command and puts it into running before reap can see it dead.
+// startKnown starts the command and adds it to running before reap can see it dead.
 func startKnown(cmd *exec.Cmd, t *tree) error {
 	starting.RLock()
 	defer starting.RUnlock()
@@ -27,8 +27,8 @@ func startKnown(cmd *exec.Cmd, t *tree) error {
 	return nil
 }
 
-// reap collects dead orphans, if this is the first process. Threads of a dead process may still be
-// dying: reap waits for them, for at most drain.
+// reap collects dead orphans if this process is the first one. It waits, at most for drain, for
+// threads of dead processes that are still ending.
 func reap() {
 	if os.Getpid() != 1 {
 		return
@@ -42,9 +42,9 @@ func reap() {
 	}
 }
 
-// collect is one round of reap. It returns how many of the dead cannot be collected yet. Commands
-// and the orphans they leave have sessions of their own. A child in this process's own session was
-// started by other code with os/exec, which waits for it.
+// collect is one round of reap. left is how many dead processes cannot be collected yet. Commands
+// of Run, and the orphans that they leave, have sessions of their own. A child in this process's
+// own session was started by other code with os/exec, which waits for it.
 func collect(session int) (left int) {
 	var dead []int
 	for _, pid := range unseen(map[int]bool{1: true}) {
@@ -52,7 +52,7 @@ func collect(session int) (left int) {
 			dead = append(dead, pid)
 		}
 	}
-	starting.Lock() // a command of ours that had died before is in running by now
+	starting.Lock() // waits until every command that has died before is in running
 	defer starting.Unlock()
 	for _, pid := range dead {
 		if _, ours := running.Load(pid); ours {

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// markerName is the environment variable that everything a command starts inherits. The reason for
-// this way is in docs/adr/0007-a-mark-in-the-environment.md.
+// markerName is an environment variable that every process of a command inherits. The reason for it
+// is in docs/adr/0007-a-mark-in-the-environment.md.
 const markerName = "TOOLFLEET_PROCESS_TREE"
 
-// tree is a command and everything that it started.
+// tree is a command and all processes that it started.
 type tree struct {
 	marker []byte          // NAME=value, unique to this run
 	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
-	locked bool            // start's goroutine holds its thread
+	locked bool            // the goroutine of start holds its thread
 	pid    int
-	// startTime is the start of the command, in clock ticks since boot: older processes are not
-	// ours.
+	// startTime is the start of the command, in clock ticks since boot. Older processes are not
+	// part of the tree.
 	startTime uint64
 	killed    map[int]uint64 // start times of the processes that were killed, by process id
 }
@@ -34,7 +34,8 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 	cmd.Env = append(env[:len(env):len(env)], marker)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true,
-		// A command dies with its worker. This does not cover what the command itself started.
+		// The kernel kills the command when its worker dies, but not processes that the command
+		// started.
 		Pdeathsig: syscall.SIGKILL,
 	}
 	t := &tree{marker: []byte(marker), pipes: map[string]bool{}, killed: map[int]uint64{}}
@@ -52,8 +53,8 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 	return t
 }
 
-// start starts the command. The kernel ties Pdeathsig to the thread that forked, so start keeps
-// that thread until release.
+// start starts the command. The kernel ties Pdeathsig to the thread that forked, so start locks the
+// goroutine to that thread until release.
 func (t *tree) start(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	t.locked = true
@@ -67,8 +68,7 @@ func (t *tree) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// release undoes what newTree and start began. Call it from start's goroutine, after the command
-// was waited for.
+// release undoes newTree and start. Call it from the goroutine of start, after Wait.
 func (t *tree) release() {
 	running.CompareAndDelete(t.pid, t)
 	if t.locked {
@@ -76,8 +76,8 @@ func (t *tree) release() {
 	}
 }
 
-// kill kills the tree. New processes may be forked meanwhile, so it looks again until it finds only
-// processes of other users, which it cannot kill, or until drain has passed.
+// kill kills the tree. New processes may be forked meanwhile, so it looks again until only
+// processes of other users are left, which it cannot kill, or until drain has passed.
 func (t *tree) kill() {
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
 	for deadline := time.Now().Add(drain); time.Now().Before(deadline); {
@@ -92,21 +92,20 @@ func (t *tree) kill() {
 		if len(found) == survivors {
 			break
 		}
-		time.Sleep(time.Millisecond) // the dying need a moment
+		time.Sleep(time.Millisecond) // killed processes need a moment to end
 	}
 	reap()
 }
 
-// maxListings bounds how often one look at the tree lists all processes, on a machine where new
-// ones start all the time.
+// maxListings bounds how many times members lists all processes, in case new ones keep starting.
 const maxListings = 20
 
 // members lists the living processes of the tree, except the command itself once it has ended.
 func (t *tree) members() []stat {
 	var young []stat
 	ours, seen := map[int]bool{t.pid: true}, map[int]bool{os.Getpid(): true}
-	// A process may fork and end between the listing and the look at it, so list again until there
-	// is nothing new.
+	// A process may fork and end before members looks at it, so list again until there is nothing
+	// new.
 	for range maxListings {
 		fresh := unseen(seen)
 		if len(fresh) == 0 {
@@ -117,7 +116,8 @@ func (t *tree) members() []stat {
 			if err != nil || st.startTime < t.startTime || st.dead() {
 				continue
 			}
-			// A killed process keeps neither environment nor streams while it dies.
+			// A killed process has neither environment nor streams while it ends, so it is known by
+			// its start time.
 			born, dying := t.killed[pid]
 			if dying && born == st.startTime || st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
 				ours[pid] = true
@@ -125,7 +125,7 @@ func (t *tree) members() []stat {
 			young = append(young, st)
 		}
 	}
-	// Add the descendants of what was found, however they left the session.
+	// Add the descendants of these processes, even if they have left the session.
 	for grew := true; grew; {
 		grew = false
 		for _, st := range young {
@@ -143,7 +143,7 @@ func (t *tree) members() []stat {
 	return found
 }
 
-// unseen lists the processes that are not in the set, and adds them to it.
+// unseen lists the processes that are not in seen, and adds them to it.
 func unseen(seen map[int]bool) []int {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -161,15 +161,15 @@ func unseen(seen map[int]bool) []int {
 	return fresh
 }
 
-// marked reports whether the process started with this run's marker. It is false for another user's
-// process, whose environment cannot be read.
+// marked reports whether the process was started with this run's marker. It returns false for
+// another user's process, whose environment cannot be read.
 func (t *tree) marked(pid int) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && bytes.Contains(env, t.marker)
 }
 
 // holds reports whether the process holds a stream of the command. A process that this worker is
-// just starting has copies of all streams until its exec, so holds waits for the fork lock.
+// just starting has copies of all streams until its exec, so holds first waits for the fork lock.
 func (t *tree) holds(pid int) bool {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
@@ -186,7 +186,7 @@ func (t *tree) holds(pid int) bool {
 	return false
 }
 
-// stat is the part of /proc/<pid>/stat that says where a process belongs.
+// stat holds the fields of /proc/<pid>/stat that say where a process belongs.
 type stat struct {
 	pid, parent, group, session int
 	state                       string

@@ -7,7 +7,7 @@ import (
 	"os/exec"
 )
 
-// tree is the command alone: this system gives no handle on what the command starts.
+// tree is only the command, because this system does not show what the command starts.
 type tree struct{ process *os.Process }
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
@@ -29,5 +29,5 @@ func (t *tree) kill() {
 	_ = t.process.Kill()
 }
 
-// ended returns the exit status. There are no signals here.
+// ended returns the exit status. This system has no signals.
 func ended(state *os.ProcessState) (code int, signal string) { return state.ExitCode(), "" }

@@ -1,10 +1,10 @@
-// Package tooltest tests the contract that every runner of tools keeps, whatever the tool is
-// written in: the tool gets its input and its call exactly, its output arrives as JSON, a failure
-// is an error that the model can read, a run ends with its context, and a probe tells whether a run
-// was applied.
+// Package tooltest tests the contract of runners of tools, whatever the tool is written in: the
+// tool gets its input and its call exactly, its output arrives as JSON, a failure is an error that
+// the model can read, a run ends with its context, and a probe tells whether a run was applied.
 //
-// A runner's test passes a [Runner] to [Run]: for each behaviour a way to make a tool that behaves
-// so. A runner that cannot do something says why, and that subtest is skipped.
+// A runner's test passes a [Runner] to [Run]. It has, for each behaviour, a function that makes a
+// tool which behaves so. If a runner cannot do something, Cannot says why, and that subtest is
+// skipped.
 package tooltest
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// What the tools print, and what they fail with.
+// The texts that the tools print or fail with.
 const (
 	Failure   = "no such customer"
 	BadText   = "a\xffb"
@@ -36,29 +36,29 @@ const (
 	FloodTail = "TAIL"
 )
 
-// Reports are the progress texts of a tool that reports, in order.
+// Reports holds the progress texts of the tool that Report makes, in order.
 var Reports = []string{"one", "two"}
 
-// A Make makes a tool, and the input that it is run with: a JSON object. The folder dir is empty
-// and is the tool's own.
+// Make makes a tool, and the input for its runs: a JSON object. The folder dir is empty, and only
+// this tool uses it.
 type Make func(t *testing.T, dir string) (runner tool.Runner, input string)
 
-// Runner is a runner under test. Each Make is nil only when Cannot has its name.
+// Runner is a runner under test. A Make may be nil only if Cannot has its name.
 type Runner struct {
 	Echo       Make // the output is the input, byte for byte
-	Fail       Make // fails with Failure, for good
-	FailForNow Make // fails with Failure, and another run may succeed
+	Fail       Make // fails with Failure, and a retry does not help
+	FailForNow Make // fails with Failure, and a retry may succeed
 	Wait       Make // reports progress once, and then runs until its context ends
 	Report     Make // reports Reports, and succeeds
 	Describe   Make // the output is the text that [Description] returns
-	Apply      Make // makes a file in dir, with the idempotency key for its name, if there is none
+	Apply      Make // makes a file in dir, named after the idempotency key, if there is none
 	Flood      Make // prints FloodSize bytes of x, and FloodTail
 	BadText    Make // prints the bytes of BadText
-	Crash      Make // ends without a result, as by a signal; a retry is not safe
-	Checkable  Make // Apply, whose runner is a [tool.Prober] that looks for the file
+	Crash      Make // ends without a result, for example by a signal; a retry is not safe
+	Checkable  Make // like Apply, and the runner is a [tool.Prober] that looks for the file
 
-	// Limit is how long the output of Flood may be, in bytes. Cut is part of the text that stands
-	// in place of what is missing.
+	// Limit is how long the output of Flood may be, in bytes. Cut is part of the text that replaces
+	// what is missing.
 	Limit int
 	Cut   string
 
@@ -66,12 +66,13 @@ type Runner struct {
 	Cannot map[string]string
 }
 
-// Description returns what a tool sees of its call besides the input, a line each.
+// Description returns what a tool sees of its call besides the input, one item per line.
 func Description(c tool.Call) string {
 	return fmt.Sprintf("%s\n%s\n%s\n%d\n%d\n%s\n%d\n", c.Session, c.Batch, c.ID, c.Index, c.Attempt, c.IdempotencyKey, c.Fence)
 }
 
-// ApplyOnce is Apply in Go: it makes the file of a key in dir, if there is none.
+// ApplyOnce does in Go what the tool of Apply does: it makes the file of a key in dir, if there is
+// none.
 func ApplyOnce(dir, key string) error {
 	f, err := os.OpenFile(filepath.Join(dir, key), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -118,7 +119,7 @@ func Run(t *testing.T, r Runner) {
 	}
 }
 
-// RunProbe runs the part of the contract that is about probes, for a Make as [Runner.Checkable].
+// RunProbe runs only the tests of probes, for a Make like [Runner.Checkable].
 func RunProbe(t *testing.T, checkable Make) { probe(t, newSubject(t, checkable)) }
 
 // subject is a tool under test.
@@ -135,8 +136,8 @@ func newSubject(t *testing.T, create Make) subject {
 	return s
 }
 
-// call returns an attempt of a call. The ids are what a header and an environment variable can just
-// carry.
+// call returns an attempt of a call. Its ids have characters that a header and an environment
+// variable can only just carry.
 func (s subject) call(attempt int) tool.Call {
 	return tool.Call{
 		Tenant: "_", Session: "s 1", Batch: "b=2", ID: "c\u00e9$x", Index: 3, Tool: "t", Input: json.RawMessage(s.input),
@@ -158,7 +159,7 @@ func (s subject) run(t *testing.T, c tool.Call) tool.Output {
 	return out
 }
 
-// try runs a call. No report may come after the run has returned.
+// try runs a call. It fails the test if a report comes after the run has returned.
 func (s subject) try(t *testing.T, ctx context.Context, c tool.Call) (tool.Output, error) {
 	t.Helper()
 	var ended atomic.Bool
@@ -184,8 +185,8 @@ func text(t *testing.T, out tool.Output) string {
 	return s
 }
 
-// failed returns the failure that the model reads: any error of a tool has the code tool_error
-// unless it says otherwise.
+// failed returns the error that the model reads. An error of a tool without a code has the code
+// tool_error.
 func failed(t *testing.T, out tool.Output, err error) *messages.Error {
 	t.Helper()
 	if err == nil {
@@ -201,8 +202,8 @@ func failed(t *testing.T, out tool.Output, err error) *messages.Error {
 	return failure
 }
 
-// fails runs a call that must fail, twice: a failure does not hurt the next run. The model always
-// reads some words.
+// fails runs a call twice that must fail, because a failure must not affect the next run. The error
+// text must not be empty.
 func (s subject) fails(t *testing.T, words string, retryable bool) {
 	t.Helper()
 	for attempt := 1; attempt <= 2; attempt++ {
@@ -215,7 +216,7 @@ func (s subject) fails(t *testing.T, words string, retryable bool) {
 	}
 }
 
-// echo checks that no number is rounded, nothing is escaped, and the input is left as it was.
+// echo checks that numbers are not rounded, nothing is escaped, and the input is not changed.
 func echo(t *testing.T, s subject) {
 	for _, input := range []string{s.input, `{}`, `{"n":9007199254740993,"f":1.10,"s":"<&>\u0000é","a":[null,true,{}]}`} {
 		c := s.call(1)
@@ -226,14 +227,16 @@ func echo(t *testing.T, s subject) {
 	}
 }
 
-// wait checks that a run ends when its context does, with the cause, and does not begin afterwards.
+// wait checks that a run ends with its context and returns the cause, and that no run begins under
+// an ended context.
 func wait(t *testing.T, s subject) {
 	stop := errors.New("stop")
-	bounded, end := context.WithTimeout(t.Context(), time.Minute) // a runner without reports does not hang
+	// So that a runner without reports does not hang.
+	bounded, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
 	ctx, cancel := context.WithCancelCause(bounded)
 	c := s.call(1)
-	c.Progress = func(messages.Progress) { cancel(stop) } // once it is known to run
+	c.Progress = func(messages.Progress) { cancel(stop) } // now the tool is known to run
 	if out, err := s.try(t, ctx, c); !errors.Is(err, stop) || out.Value != nil {
 		t.Errorf("ended while it ran: got %.100q, %v, want the cause", out.Value, err)
 	}
@@ -243,8 +246,8 @@ func wait(t *testing.T, s subject) {
 	}
 }
 
-// report checks the tool's reports: they come in order, and the last line comes. A runner sends few
-// reports a second, so it may join lines or drop earlier ones.
+// report checks that the tool's reports come in order, and that the last one comes. A runner sends
+// few reports a second, so it may join or drop earlier ones.
 func report(t *testing.T, s subject) {
 	var mu sync.Mutex
 	var got []string // guarded by mu
@@ -260,7 +263,7 @@ func report(t *testing.T, s subject) {
 	}
 }
 
-// describe checks what a tool sees of its call: each run its own, also of runs at the same time.
+// describe checks that each run sees its own call, even if several run at the same time.
 func describe(t *testing.T, s subject) {
 	const attempts = 4
 	var got, want [attempts]string
@@ -281,7 +284,7 @@ func describe(t *testing.T, s subject) {
 	}
 }
 
-// files returns the effects of a tool.
+// files lists the files that the tool has made.
 func (s subject) files(t *testing.T) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(s.dir)
@@ -308,7 +311,7 @@ func apply(t *testing.T, s subject) {
 	}
 }
 
-// flood checks that a long output is cut, says so, and keeps its end.
+// flood checks that a long output is cut, with a text that says so, and keeps its end.
 func flood(t *testing.T, s subject, limit int, cut string) {
 	out := s.run(t, s.call(1))
 	if got := text(t, out); len(out.Value) > limit || !strings.HasSuffix(got, FloodTail) || !strings.Contains(got, cut) {
@@ -323,7 +326,7 @@ func badText(t *testing.T, s subject) {
 }
 
 // probe checks that a probe tells the runs of one key from those of another, changes nothing, and
-// knows nothing when its time is up.
+// answers unknown when its time is up.
 func probe(t *testing.T, s subject) {
 	prober, ok := s.runner.(tool.Prober)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package base has what all builtins share: the reading of arguments, refusals with their codes,
+// Package base holds code that all builtins share: reading arguments, refusals with their codes,
 // and counts in words.
 package base
 
@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The codes of the file tools' errors. messages.CodeTooLarge and messages.CodeInvalidArguments are
-// used too, with their usual meaning.
+// The error codes of the file tools. They also use messages.CodeTooLarge and
+// messages.CodeInvalidArguments, with their usual meaning.
 const (
 	// The path leads out of the working folder.
 	CodePathOutsideRoot messages.Code = "path_outside_root"
@@ -24,11 +24,11 @@ const (
 	CodeInvalidPath messages.Code = "invalid_path"
 	// The glob or regular expression is malformed.
 	CodeInvalidPattern messages.Code = "invalid_pattern"
-	// Nothing has that name.
+	// No file or folder has that name.
 	CodeNotFound messages.Code = "not_found"
-	// A folder, pipe, socket or device stands where a file is needed.
+	// The path is a folder, pipe, socket or device, and the tool needs a file.
 	CodeNotAFile messages.Code = "not_a_file"
-	// A file stands where a folder is needed.
+	// The path is a file, and the tool needs a folder.
 	CodeNotAFolder messages.Code = "not_a_folder"
 	// The file system refuses the access.
 	CodePermissionDenied messages.Code = "permission_denied"
@@ -42,18 +42,18 @@ const (
 	CodeChanged messages.Code = "changed"
 )
 
-// MaxOutput bounds what the model gets to read of a builtin's output, in characters, unless the
-// tools file sets another bound.
+// MaxOutput is how many characters of a builtin's output the model gets to read, unless the tools
+// file sets another bound.
 const MaxOutput = 10_000
 
-// Refuse makes an error for the model.
+// Refuse returns an error for the model.
 func Refuse(code messages.Code, format string, args ...any) error {
 	return &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
 // Arguments reads the input of a call. Names must match exactly: encoding/json alone would take
-// "FILE_PATH" for file_path, which a rule about file_path would not see. The schema in force may be
-// an operator's own, so nothing is taken for granted.
+// "FILE_PATH" for file_path, which a rule about file_path would not see. An operator may have
+// replaced the schema, so every argument is checked here.
 func Arguments[T any](call tool.Call) (T, error) {
 	var args T
 	members, err := rawjson.Object(call.Input)
@@ -78,7 +78,7 @@ func Arguments[T any](call tool.Call) (T, error) {
 	return args, nil
 }
 
-// Whole is a whole number in any spelling: 10, 10.0 and 1e1 are the same value to a JSON Schema.
+// Whole is a whole number. 10, 10.0 and 1e1 are the same value, as in a JSON Schema.
 type Whole int
 
 func (w *Whole) UnmarshalJSON(raw []byte) error {
@@ -90,7 +90,7 @@ func (w *Whole) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// Or returns the number, or standard when none was given.
+// Or returns the number, or standard if none was given.
 func (w *Whole) Or(standard int) int {
 	if w == nil {
 		return standard

@@ -22,9 +22,9 @@ import (
 // Bounds of one Bash call.
 const (
 	// maxBashOutput is how many bytes of output are kept, the last ones. The tool's own MaxOutput
-	// then cuts that to what the model reads. If the command printed more, only the last
-	// maxBashFlood bytes are the output. With the marker they have at most [base.MaxOutput], so
-	// that the marker is not cut off again.
+	// then bounds what the model reads. If the command printed more than maxBashOutput, the output
+	// is only its last maxBashFlood bytes; with the marker these are at most [base.MaxOutput], so
+	// that the marker itself is not cut off.
 	maxBashOutput  = 1 << 20
 	maxBashFlood   = base.MaxOutput - 100
 	maxBashMessage = 8000      // bytes of output that an error quotes, the last ones
@@ -45,8 +45,9 @@ const bashSchema = `{
 
 const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder but is not confined to it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
 
-// Promise defines Bash. The classifier in schemas/safety reads a command as bash does. Where there
-// is only an sh, every command runs alone. Permission rules read the command either way.
+// Promise returns the definition of Bash. If the worker has only an sh, every command runs alone,
+// because the classifier in schemas/safety reads a command as bash does. Permission rules read the
+// command in both cases.
 func Promise() schemas.Tool {
 	promise := schemas.Tool{
 		Name: "Bash", Description: bashDescription, Kind: messages.KindWrite, InputSchema: json.RawMessage(bashSchema),
@@ -59,7 +60,7 @@ func Promise() schemas.Tool {
 	return promise
 }
 
-// New returns the runner of Bash, which starts in a folder.
+// New returns the runner of Bash. Commands start in the root's folder.
 func New(root *rootdir.Root) tool.Runner { return bash{dir: root.Dir()} }
 
 // bash runs commands in a folder. The commands are not confined to it.
@@ -77,8 +78,8 @@ func findShell() (shell, error) {
 	return shell{}, errors.New("this worker has neither bash nor sh in its PATH")
 }
 
-// bashEnv is set for every command. When git is only asked for a status it must not write its index
-// or start its file system monitor, because such commands run beside others.
+// bashEnv is set for every command. It keeps git, when it is only asked for a status, from writing
+// its index and from starting its file system monitor, because such commands run beside others.
 var bashEnv = []string{
 	"GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0",
 	"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.fsmonitor", "GIT_CONFIG_VALUE_0=false",
@@ -143,7 +144,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	printed := newPrinted(result.Stdout)
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		// The error is both a timeout for its caller and a text that holds the output.
+		// The error is both a timeout for the caller and a text with the output for the model.
 		message := withOutput(fmt.Sprintf("no end within %s, killed", result.Duration.Round(time.Millisecond)), printed)
 		return tool.Output{}, fmt.Errorf("%w: %w", &messages.Error{Code: messages.CodeTimeout, Message: message}, err)
 	case err != nil:
@@ -181,7 +182,7 @@ func newPrinted(o process.Output) printed {
 	return printed{strings.ToValidUTF8(string(tail), "\uFFFD"), o.DroppedLines, o.DroppedChars}
 }
 
-// last keeps at most limit bytes of the text, and whole lines if one begins close by.
+// last keeps at most limit bytes of the text. It starts at a line if one begins close by.
 func (p printed) last(limit int) printed {
 	cut := len(p.text) - limit
 	if cut <= 0 {
@@ -197,7 +198,7 @@ func (p printed) last(limit int) printed {
 	return printed{p.text[cut:], p.lines + strings.Count(gone, "\n"), p.chars + utf8.RuneCountInString(gone)}
 }
 
-// String puts a marker on top that says what is missing, in the same words as every cut output.
+// String puts a marker on top that says how much is missing, in the words of every cut output.
 func (p printed) String() string {
 	if p.chars == 0 {
 		return p.text

@@ -1,4 +1,4 @@
-// Package builtintest has what the tests of the builtins share: folders with files in them, and
+// Package builtintest holds helpers for the tests of the builtins: folders with files in them, and
 // calls that must agree in their check and their run.
 package builtintest
 
@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// Folder is a root with these files in it.
+// Folder returns a root with these files in it.
 func Folder(t testing.TB, files map[string]string) *rootdir.Root {
 	t.Helper()
 	dir := t.TempDir()
@@ -30,7 +30,7 @@ func Folder(t testing.TB, files map[string]string) *rootdir.Root {
 	return root
 }
 
-// Put writes a file from outside the tools.
+// Put writes a file without using the tools.
 func Put(t testing.TB, name, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
@@ -41,7 +41,7 @@ func Put(t testing.TB, name, text string) {
 	}
 }
 
-// Get reads a file from outside the tools.
+// Get reads a file without using the tools.
 func Get(t testing.TB, root *rootdir.Root, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root.Dir(), name))
@@ -51,10 +51,10 @@ func Get(t testing.TB, root *rootdir.Root, name string) string {
 	return string(text)
 }
 
-// In is the arguments of a call.
+// In holds the arguments of a call.
 type In map[string]any
 
-// Call is a call of a builtin.
+// Call returns a call of a builtin.
 func Call(t testing.TB, name string, args In) tool.Call {
 	t.Helper()
 	input, err := rawjson.Marshal(args)
@@ -64,7 +64,7 @@ func Call(t testing.TB, name string, args In) tool.Call {
 	return tool.Call{Tool: name, Input: input}
 }
 
-// Tools are builtins by name: what makes their runners.
+// Tools holds functions that make the runners of builtins, by name.
 type Tools map[string]func(*rootdir.Root) tool.Runner
 
 // New returns the runner of a builtin.
@@ -76,7 +76,7 @@ func (tools Tools) New(t testing.TB, name string, root *rootdir.Root) tool.Runne
 	return tools[name](root)
 }
 
-// Run does phases two and five, which must agree.
+// Run does phases two and five of a call, and fails the test if they do not agree.
 func (tools Tools) Run(t testing.TB, root *rootdir.Root, name string, args In) (tool.Output, error) {
 	t.Helper()
 	runner := tools.New(t, name, root)
@@ -118,7 +118,8 @@ func (tools Tools) Refused(t testing.TB, root *rootdir.Root, name string, args I
 	return told
 }
 
-// BashFolder is an empty folder, for tests that need bash. It skips the test where there is none.
+// BashFolder returns an empty folder for a test that needs bash. It skips the test if there is
+// none.
 func BashFolder(t *testing.T) *rootdir.Root {
 	t.Helper()
 	if _, err := exec.LookPath("bash"); err != nil {

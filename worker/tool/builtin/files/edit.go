@@ -24,7 +24,7 @@ const (
 	listedMatches = 10  // line numbers listed of an ambiguous edit
 )
 
-// EditPromise defines Edit.
+// EditPromise returns the definition of Edit.
 func EditPromise() schemas.Tool {
 	return schemas.Tool{
 		Name: "Edit",
@@ -67,10 +67,10 @@ type editArgs struct {
 type editPlan struct {
 	name, rel string
 	edit
-	was fs.FileInfo // the file that the edit was made from
+	was fs.FileInfo // the file that the edit was made from, to notice a change
 }
 
-// Check makes the edit and discards it.
+// Check computes the edit and discards it.
 func (t editor) Check(_ context.Context, call tool.Call) error {
 	_, err := t.plan(call)
 	return err
@@ -110,8 +110,8 @@ func (t editor) plan(call tool.Call) (editPlan, error) {
 	return editPlan{args.FilePath, rel, e, info}, err
 }
 
-// Run makes the edit and writes it. The worker's mutex covers the read and the write. A change by
-// another process in between is noticed and refused.
+// Run computes the edit and writes it. The worker's mutex covers the read and the write. If another
+// process changes the file in between, the edit is refused.
 func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	t.root.Lock()
 	defer t.root.Unlock()
@@ -135,8 +135,8 @@ type edit struct {
 	at             []int // byte positions of old in text, ascending
 }
 
-// replaceText decides what to replace. If every line of the text ends in CRLF, old and fresh may be
-// written with either kind of line end, and the text keeps its CRLF.
+// replaceText decides what to replace. If every line of the text ends in CRLF, old and fresh may
+// use either line end, and the edited text has CRLF.
 func replaceText(text, old, fresh string, all bool) (edit, error) {
 	if crlfOnly(text) {
 		old, fresh = toCRLF(old), toCRLF(fresh)
@@ -160,7 +160,7 @@ func replaceText(text, old, fresh string, all bool) (edit, error) {
 		return e, nil
 	case len(e.at) > 1:
 		return e, base.Refuse(base.CodeAmbiguous, "old_string is in the file %d times, at lines %s. Add surrounding lines to make it unique, or set replace_all", len(e.at), e.lines())
-	case strings.LastIndex(text, old) != e.at[0]: // such as "aa" in "aaa"
+	case strings.LastIndex(text, old) != e.at[0]: // matches overlap, such as "aa" in "aaa"
 		return e, base.Refuse(base.CodeAmbiguous, "old_string is in the file at two places that overlap, from line %s on. Add surrounding lines to make it unique", e.lines())
 	}
 	return e, nil
@@ -226,7 +226,7 @@ func toLF(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
 var numbered = regexp.MustCompile(`(?m)^ *\d+\t`)
 
-// hint returns the likeliest reason why old is not in text, and where to look.
+// hint returns the most likely reason why old is not in the text, and where to look.
 func hint(text, old string) string {
 	lines := strings.Split(toLF(text), "\n")
 	if i := strings.Index(toLF(text), toLF(old)); i >= 0 {
@@ -251,9 +251,9 @@ func hint(text, old string) string {
 	return "Not even its first line is in the file. Read the file again: it may have changed."
 }
 
-// looseMatch returns the index of the first line where old's lines follow one another after plain
-// was applied to each line, or -1. Blank lines around old do not count. Its first and last line may
-// be parts of lines.
+// looseMatch looks for the lines of old in lines, comparing both after plain was applied. It
+// returns the index of the first matching line, or -1. Blank lines around old are left out, and its
+// first and last line may be parts of lines.
 func looseMatch(lines []string, old string, plain func(string) string) int {
 	var want []string
 	for line := range strings.SplitSeq(strings.TrimSpace(toLF(old)), "\n") {

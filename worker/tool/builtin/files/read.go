@@ -1,4 +1,4 @@
-// Package files has the builtins that work on one file: Read, Write and Edit.
+// Package files holds the builtins that work on one file: Read, Write and Edit.
 package files
 
 import (
@@ -27,14 +27,14 @@ import (
 // Bounds of Read.
 const (
 	readLines    = 2000      // lines when the input has no limit
-	maxReadLines = 100_000   // lines when it has one
+	maxReadLines = 100_000   // lines when the input has a limit
 	maxReadBytes = 256 << 10 // of text in one answer
 	maxLine      = 2000      // bytes of a line that are shown
 	maxImage     = 5 << 20   // bytes of an image, the smallest limit among the providers
-	countBytes   = 64 << 20  // up to this size the lines after the answer are counted
+	countBytes   = 64 << 20  // lines after the answer are counted only in files up to this size
 )
 
-// ReadPromise defines Read.
+// ReadPromise returns the definition of Read.
 func ReadPromise() schemas.Tool {
 	return schemas.Tool{
 		Name: "Read",
@@ -131,7 +131,7 @@ func (t reader) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Text(text), nil
 }
 
-// content is what the size and the first bytes of a file say about it.
+// content says what the size and the first bytes of a file show.
 type content struct {
 	size          int64
 	mime          string
@@ -140,7 +140,8 @@ type content struct {
 
 var images = map[string]bool{"image/png": true, "image/jpeg": true, "image/gif": true, "image/webp": true}
 
-// sniff leaves f at its start. An image over the limit is an error.
+// sniff returns the content of a file and leaves f at its start. An image over the limit is an
+// error.
 func sniff(f *os.File) (content, error) {
 	head := make([]byte, filetext.SniffBytes)
 	n, err := f.ReadAt(head, 0)
@@ -204,7 +205,7 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 			rest = fmt.Sprintf(" of %s", base.Thousands(next-1+more))
 		}
 		shown := "shown."
-		if out.Len() > base.MaxOutput { // What the model reads is cut later, and loses its middle.
+		if out.Len() > base.MaxOutput { // the model's copy is cut later, and loses its middle
 			shown = "read, and not shown where it says truncated: ask for fewer lines with offset and limit."
 		}
 		fmt.Fprintf(&out, "[Lines %s to %s%s %s Read on with offset %d.]\n", base.Thousands(offset), base.Thousands(next-1), rest, shown, next)
@@ -212,7 +213,7 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 	return out.String(), nil
 }
 
-// skipLines skips up to n lines and returns how many there were. Its error at the end of the file
+// skipLines skips up to n lines and returns how many there were. At the end of the file the error
 // is io.EOF.
 func skipLines(in *bufio.Reader, n int) (int, error) {
 	for count := 0; count < n; count++ {
@@ -234,8 +235,8 @@ func skipLines(in *bufio.Reader, n int) (int, error) {
 	return n, nil
 }
 
-// readLine returns the next line without its end, at most keep bytes of it, and how many bytes were
-// cut off. It returns io.EOF only when there is no line.
+// readLine returns the next line without its end, at most keep bytes of it, and how many bytes it
+// cut off. It returns io.EOF if there is no line.
 func readLine(in *bufio.Reader, keep int) (line []byte, cut int, err error) {
 	length := 0
 	for {
@@ -259,7 +260,7 @@ func readLine(in *bufio.Reader, keep int) (line []byte, cut int, err error) {
 	return line, length - len(line), nil
 }
 
-// writeLine writes a line as cat -n does.
+// writeLine writes a line in the format of cat -n.
 func writeLine(out *strings.Builder, number int, line []byte, cut int) {
 	fmt.Fprintf(out, "%6d\t%s", number, bytes.ToValidUTF8(line, []byte("\uFFFD")))
 	if cut > 0 {

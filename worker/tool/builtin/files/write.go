@@ -15,7 +15,7 @@ import (
 // maxWrite bounds the files that Write and Edit write, in bytes.
 const maxWrite = 10 << 20
 
-// WritePromise defines Write.
+// WritePromise returns the definition of Write.
 func WritePromise() schemas.Tool {
 	return schemas.Tool{
 		Name: "Write",

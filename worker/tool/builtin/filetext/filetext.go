@@ -1,4 +1,4 @@
-// Package filetext has what the tools that read files share: lines, characters and a bounded read.
+// Package filetext holds code for tools that read files: lines, characters and a bounded read.
 package filetext
 
 import (
@@ -7,15 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// SniffBytes is how many bytes of a file are checked to tell text from other content.
+// SniffBytes is how many bytes of a file are read to tell text from binary content.
 const SniffBytes = 8 << 10
 
-// IsBinary applies git's rule: a NUL among the first bytes.
+// IsBinary reports whether a file is binary, by git's rule: there is a NUL among its first bytes.
 func IsBinary(head []byte) bool {
 	return bytes.IndexByte(head[:min(len(head), SniffBytes)], 0) >= 0
 }
 
-// Span is a line of a text without its end. A searched text is far below 2 GB.
+// Span is a line of a text without its end. int32 is enough, because a searched text is below 2 GB.
 type Span struct{ From, To int32 }
 
 // LineFrom returns the line that starts at from, and where the next one starts.
@@ -42,7 +42,7 @@ func SplitLines(text []byte) []Span {
 	return lines
 }
 
-// RuneStart returns the last position up to at where a character of text starts.
+// RuneStart returns the last position at or before at where a character of text starts.
 func RuneStart(text []byte, at int) int {
 	if at >= len(text) {
 		return len(text)
@@ -52,10 +52,10 @@ func RuneStart(text []byte, at int) int {
 			return at - back
 		}
 	}
-	return at // not UTF-8 at all
+	return at // the text is not UTF-8
 }
 
-// ReadAll reads the whole of f. large is true when f is over the limit by now.
+// ReadAll reads the whole of f. large: f has grown over the limit.
 func ReadAll(f io.Reader, size int64, limit int) (text []byte, large bool, err error) {
 	var buf bytes.Buffer
 	buf.Grow(int(min(size, int64(limit))) + bytes.MinRead)

@@ -1,7 +1,7 @@
 // Package glob matches slash-separated paths against globs and .gitignore patterns.
 //
-// Permission rules keep the library doublestar, whose answers differ: there a/** matches a too,
-// [!a] matches a slash, and *** stops at slashes.
+// Permission rules use the library doublestar instead, which matches differently: there a/**
+// matches a too, [!a] matches a slash, and *** stops at slashes.
 package glob
 
 import (
@@ -14,19 +14,19 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
-// Globs and .gitignore patterns become regular expressions, because those match in time linear in
-// the path. A backtracking matcher takes 2^n steps for n groups of braces (doublestar 4.10: 0.3 s
-// at 22 groups).
+// Globs and .gitignore patterns become regular expressions, which match in time linear in the path.
+// A backtracking matcher takes 2^n steps for n groups of braces (doublestar 4.10: 0.3 s at 22
+// groups).
 
 const (
-	maxAlternatives = 1000      // patterns that the braces of one glob stand for
-	maxExpanded     = 100 << 10 // bytes of all of them together
+	maxAlternatives = 1000      // how many patterns the braces of one glob may stand for
+	maxExpanded     = 100 << 10 // bytes of these patterns together
 )
 
 // Pattern is a compiled glob.
 type Pattern struct {
 	*regexp.Regexp
-	Levels int // components of the longest path that can match; 0: any number
+	Levels int // how many components a matching path can have; 0: any number
 }
 
 // Compile compiles a glob for slash-separated paths: ? and * stop at slashes, ** as a whole
@@ -53,7 +53,7 @@ func Compile(pattern string) (Pattern, error) {
 	return Pattern{re, levels}, err
 }
 
-// CompileIgnore compiles a .gitignore pattern, where braces are plain characters.
+// CompileIgnore compiles a .gitignore pattern. Braces are plain characters there.
 func CompileIgnore(pattern string) (*regexp.Regexp, error) {
 	g := globber{in: pattern, git: true}
 	expression, err := g.translate()
@@ -71,8 +71,8 @@ func compilePaths(expression string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// expandBraces returns the patterns without braces that a pattern stands for. It splits each
-// pattern at its first group and puts the results back on the list until none has a group left.
+// expandBraces returns the patterns without braces that a pattern stands for. It replaces the first
+// group of each pattern by each of its alternatives, until no pattern has a group.
 func expandBraces(pattern string) ([]string, error) {
 	var done []string
 	size := 0
@@ -98,7 +98,7 @@ func expandBraces(pattern string) ([]string, error) {
 	return done, nil
 }
 
-// firstGroup splits a pattern around its first {a,b}. The group is nil when there is none.
+// firstGroup splits a pattern around its first {a,b}. group is nil if there is none.
 func firstGroup(pattern string) (before string, group []string, after string, err error) {
 	depth, open, start := 0, 0, 0
 	for i := 0; i < len(pattern); i++ {
@@ -176,15 +176,15 @@ func (g *globber) literal() {
 	g.at = end
 }
 
-// stars translates a run of *. Two or more of them, as a whole component, stand for any number of
-// components, together with the slash after them.
+// stars translates a run of *. If it is a whole component of two or more, it stands for any number
+// of components, together with the slash after it.
 func (g *globber) stars() {
 	start := g.at
 	for g.at < len(g.in) && g.in[g.at] == '*' {
 		g.at++
 	}
 	starts := start == 0 || g.in[start-1] == '/' ||
-		// Git strips a plain prefix before it looks.
+		// Git removes the literal prefix of a pattern before it matches.
 		g.git && !strings.ContainsAny(g.in[:start], globSpecial)
 	ends := g.at == len(g.in) || g.in[g.at] == '/'
 	switch {
@@ -233,7 +233,7 @@ func (g *globber) class() error {
 	switch {
 	case negated:
 		g.out.WriteString(`[^/` + set.String() + `]`)
-	case set.Len() == 0: // only a slash, or a range that runs backwards: matches nothing
+	case set.Len() == 0: // only a slash, or a range that runs backwards
 		g.out.WriteString(`[^\x00-\x{10FFFF}]`)
 	default:
 		g.out.WriteString(`[` + set.String() + `]`)
@@ -243,7 +243,8 @@ func (g *globber) class() error {
 
 var posixName = regexp.MustCompile(`^\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]`)
 
-// classRune returns the first character of in and how many bytes spell it, 0 when there is none.
+// classRune returns the first character of a class, and how many bytes of in spell it; 0: there is
+// none.
 func classRune(in string) (rune, int) {
 	bare := strings.TrimPrefix(in, `\`)
 	c, n := utf8.DecodeRuneInString(bare)

@@ -1,9 +1,9 @@
 // Package rootdir confines file tools to one folder.
 //
-// Every access goes through os.Root, so the operating system's own path walk refuses "..", absolute
-// paths and symbolic links that lead out; nothing depends on comparing strings. Pipes, sockets and
-// devices are never opened. Files are replaced whole, by a rename, so a reader or a crash sees the
-// old content or the new one. Hard links are not stopped.
+// Every access goes through os.Root, so the operating system refuses "..", absolute paths and
+// symbolic links that lead out of the folder; no code compares path strings for that. Pipes,
+// sockets and devices are never opened. A rename replaces a file as a whole, so a reader, or a
+// crash, finds either the old content or the new one. Hard links can still lead out of the folder.
 package rootdir
 
 import (
@@ -26,19 +26,17 @@ import (
 )
 
 const (
-	// MaxPath is the length of the longest path, in bytes, as in the schemas.
+	// MaxPath is how many bytes a path may have. The schemas have the same bound.
 	MaxPath  = 4096
-	maxDepth = 255 // folders of a path: each access walks all of them
-	maxLinks = 16  // symbolic links followed to the file that a write replaces
+	maxDepth = 255 // folders in a path: each access walks all of them
+	maxLinks = 16  // symbolic links that a write follows to the file that it replaces
 	shown    = 200 // characters of a path that an error repeats
 )
 
-// Root is the working folder of a worker's file tools. There is one per worker, for any number of
-// goroutines.
+// Root is the working folder of a worker's file tools. A worker has one. Safe for concurrent use.
 type Root struct {
 	dir string // canonical and absolute
-	// given is the absolute path as the operator wrote it: links on the way to the folder are not
-	// resolved.
+	// given is the absolute path that the operator wrote, without resolving symbolic links.
 	given string
 	fs    *os.Root
 	mu    sync.Mutex // see Lock
@@ -64,19 +62,20 @@ func Open(dir string) (*Root, error) {
 // Dir returns the canonical absolute path of the folder.
 func (r *Root) Dir() string { return r.dir }
 
-// Close closes the folder. Runs that are under way fail.
+// Close closes the folder. Calls that still run fail.
 func (r *Root) Close() error { return r.fs.Close() }
 
 // Stat describes the file at a path that Resolve returned. It follows links inside the folder.
 func (r *Root) Stat(rel string) (fs.FileInfo, error) { return r.fs.Stat(rel) }
 
-// Lstat is Stat that follows no link at the end of the path.
+// Lstat is like Stat, but does not follow a link at the end of the path.
 func (r *Root) Lstat(rel string) (fs.FileInfo, error) { return r.fs.Lstat(rel) }
 
-// Lock makes a change of a file atomic among this worker's sessions: an edit is a read and a write.
+// Lock keeps other calls of this worker from changing files. An edit holds it from its read to its
+// write.
 func (r *Root) Lock() { r.mu.Lock() }
 
-// Unlock ends what Lock began.
+// Unlock releases Lock.
 func (r *Root) Unlock() { r.mu.Unlock() }
 
 // Resolve returns the canonical form of a path that a model wrote, relative to the folder and with
@@ -109,16 +108,16 @@ func (r *Root) Resolve(name string) (string, error) {
 	return path.Clean(filepath.ToSlash(rel)), nil
 }
 
-// below returns the rest of an absolute path under dir. Whole components count: /srv/app2 is not in
-// /srv/app.
+// below returns the part of an absolute path under dir; ok is false if it is not under dir. It
+// compares whole components: /srv/app2 is not in /srv/app.
 func below(dir, name string) (string, bool) {
 	rel, err := filepath.Rel(dir, name)
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
 // Disguised reports whether a path hides a ".." behind backslashes or percent signs. As a file name
-// it is harmless here, but it is hardly ever meant as one, and a later reader of the path may
-// decode it.
+// it is harmless, but hardly anybody means such a name, and a later reader of the path may decode
+// it.
 func Disguised(name string) bool {
 	plain := name
 	for range 3 {
@@ -145,7 +144,7 @@ func (r *Root) outside(name string) error {
 	return base.Refuse(base.CodePathOutsideRoot, "%s is outside the working folder. Use a path relative to the working folder, which is %s", Quoted(name), Quoted(r.dir))
 }
 
-// Quoted returns a path as errors show it: short, with control characters escaped.
+// Quoted returns a path as error texts show it: short, with control characters escaped.
 func Quoted(name string) string {
 	if short := fmt.Sprintf("%.*s", shown, name); short != name {
 		return strconv.Quote(short) + "..."
@@ -153,8 +152,8 @@ func Quoted(name string) string {
 	return strconv.Quote(name)
 }
 
-// Failure turns an error of the operating system into words for the model, which knows the path as
-// name.
+// Failure turns an error of the operating system into words for the model. name is the path as the
+// model wrote it.
 func (r *Root) Failure(name string, err error) error {
 	var pathError *fs.PathError
 	var linkError *os.LinkError
@@ -168,7 +167,7 @@ func (r *Root) Failure(name string, err error) error {
 		err = linkError.Err
 	}
 	switch {
-	case err.Error() == "path escapes from parent": // os does not export this error
+	case err.Error() == "path escapes from parent": // package os does not export this error
 		return r.outside(name)
 	case Missing(err):
 		return base.Refuse(base.CodeNotFound, "%s does not exist in the working folder", Quoted(name))
@@ -182,15 +181,15 @@ func (r *Root) Failure(name string, err error) error {
 	return fmt.Errorf("%s: %w", Quoted(name), err)
 }
 
-// Missing reports whether an error says that nothing has that name.
+// Missing reports whether an error says that no file or folder has that name.
 func Missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
 // OpenFile opens a regular file for reading and refuses everything else. It checks the file before
-// it opens it, because opening a device may have an effect. It checks again afterwards, because
-// another file may have taken the name. With O_NONBLOCK a pipe in the file's place cannot block the
-// open for ever.
+// it opens it, because opening a device may have an effect, and again afterwards, because another
+// file may have taken the name. O_NONBLOCK keeps the open from blocking for ever if the file was
+// replaced by a pipe.
 func (r *Root) OpenFile(name, rel string) (*os.File, fs.FileInfo, error) {
 	info, err := r.fs.Stat(rel)
 	if err != nil {
@@ -239,7 +238,7 @@ func (r *Root) ReadDir(rel string) ([]fs.DirEntry, error) {
 }
 
 // target returns the file that a write to rel replaces: rel itself, or the file that a symbolic
-// link leads to, so that the link stays. The info is nil when there is no file yet.
+// link leads to, so that the link stays. info is nil if the file does not exist yet.
 func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 	for range maxLinks {
 		info, err := r.fs.Lstat(rel)
@@ -264,8 +263,8 @@ func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 		if filepath.IsAbs(link) {
 			return "", nil, r.outside(name)
 		}
-		// Do not clean the path: ".." after a folder that is itself a link means that folder's real
-		// parent.
+		// Do not clean the path: after a folder that is a link, ".." means the real parent of the
+		// link's target.
 		rel = dirOf(rel) + filepath.ToSlash(link)
 	}
 	return "", nil, base.Refuse(base.CodeInvalidPath, "%s: too many symbolic links", Quoted(name))
@@ -296,9 +295,9 @@ func (r *Root) Writable(name, rel string) error {
 }
 
 // Replace gives the file at rel new content in one step and keeps its permissions. If there is no
-// file, it creates the file and its folders. was is the file that the content was made from: if
-// another file is there now, or the file has changed, it stays as it is and the error is
-// CodeChanged. A nil was replaces anything. Replace reports whether the file is new.
+// file, it creates the file and its folders. was is the file from which the content was made: if
+// there is another file now, or the file has changed, Replace changes nothing and the error has
+// CodeChanged. A nil was replaces any file. created: there was no file before.
 func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (created bool, err error) {
 	rel, info, err := r.target(name, rel)
 	if err != nil {
@@ -327,11 +326,11 @@ func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (creat
 	return info == nil, nil
 }
 
-// TempPrefix starts the names of files that are about to replace another. Searches leave them out.
+// TempPrefix is how the names of unfinished files begin. Searches leave them out.
 const TempPrefix = ".toolfleet-tmp-"
 
 // writeTemp writes a new file with the permissions of old. The content is on disk before the file
-// gets its name: after a power loss there is the old content or the new, never an empty file.
+// gets its name, so after a power loss the file has the old content or the new, never none.
 func (r *Root) writeTemp(rel string, content []byte, old fs.FileInfo) error {
 	perm := fs.FileMode(0o666)
 	if old != nil {
@@ -343,7 +342,7 @@ func (r *Root) writeTemp(rel string, content []byte, old fs.FileInfo) error {
 	}
 	_, err = f.Write(content)
 	if err == nil && old != nil {
-		err = f.Chmod(perm) // the umask has removed bits at the open
+		err = f.Chmod(perm) // the umask has removed permissions when the file was made
 	}
 	if err == nil {
 		err = f.Sync()

@@ -27,20 +27,20 @@ const (
 
 const (
 	maxGrepLine     = 500     // bytes of a line that are shown
-	maxInstructions = 20_000  // of a compiled expression; a{1000} has a thousand of them
-	slowSearch      = 1 << 25 // bytes times instructions: about a third of a second
+	maxInstructions = 20_000  // of a compiled expression; a{1000} has a thousand instructions
+	slowSearch      = 1 << 25 // bytes times instructions: takes about a third of a second
 )
 
 // expression is a regular expression whose search can be interrupted.
 type expression struct {
 	re       *regexp.Regexp
-	literal  []byte // every match starts with it; may be empty
+	literal  []byte // with which every match starts; may be empty
 	cost     int    // instructions
-	textOnly bool   // it has a \A, so it can match only at the start of the text
+	textOnly bool   // has a \A, so it can match only at the start of the text
 }
 
-// newExpression compiles a pattern. With multiline, ^ and $ match at lines, and . matches line
-// ends.
+// newExpression compiles a pattern. With multiline, ^ and $ also match at line ends inside the
+// text, and . matches a line end.
 func newExpression(pattern string, caseInsensitive, multiline bool) (*expression, error) {
 	if len(pattern) > maxGrepPattern {
 		return nil, base.Refuse(messages.CodeTooLarge, "the pattern is %s bytes long (limit %s)", base.Thousands(len(pattern)), base.Thousands(maxGrepPattern))
@@ -93,8 +93,8 @@ func (e *expression) measure(pattern string) error {
 	return nil
 }
 
-// find returns the leftmost match in text, or nil when there is none. A search that could take long
-// checks the context while it reads.
+// find returns the leftmost match in text, or nil. If the search may take long, it stops when ctx
+// ends.
 func (e *expression) find(ctx context.Context, text []byte) []int {
 	if len(text)*e.cost < slowSearch {
 		return e.re.FindIndex(text)
@@ -102,7 +102,7 @@ func (e *expression) find(ctx context.Context, text []byte) []int {
 	return e.re.FindReaderIndex(&contextRunes{ctx: ctx, text: text})
 }
 
-// contextRunes is a text that ends early when its context ends.
+// contextRunes reads a text, and ends early if its context ends.
 type contextRunes struct {
 	ctx  context.Context
 	text []byte
@@ -119,8 +119,7 @@ func (r *contextRunes) ReadRune() (rune, int, error) {
 	return c, size, nil
 }
 
-// searcher searches files for an expression. It has no state, so any number of goroutines may use
-// it.
+// searcher searches files for an expression. It does not change, so any goroutine may use it.
 type searcher struct {
 	expression    *expression
 	mode          string
@@ -160,11 +159,12 @@ func (s searcher) file(ctx context.Context, name string, text []byte, limit int)
 	return []string{name}, nil
 }
 
-// match is a line that is part of a match, counted from 0, and where in the line the match starts.
+// match is a line that is part of a match: the line's number from 0, and where in it the match
+// starts.
 type match struct{ line, at int }
 
-// matches returns the matching lines, at most most of them. Lines without the literal are skipped
-// unread.
+// matches returns at most most matching lines. It does not apply the expression to lines that lack
+// its literal.
 func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 	if s.multiline {
 		return s.across(ctx, text, most)
@@ -187,8 +187,7 @@ func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 	return found
 }
 
-// across finds matches that may span lines. Each search starts at the line after the previous
-// match.
+// across finds matches that may span lines. Each search starts in the line after the last match.
 func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 	if !bytes.Contains(text, s.expression.literal) {
 		return nil
@@ -199,7 +198,7 @@ func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 		if at == nil {
 			break
 		}
-		start, last := from+at[0], from+max(at[0], at[1]-1) // last is the last byte of the match.
+		start, last := from+at[0], from+max(at[0], at[1]-1) // the last byte of the match
 		for from <= last && from < len(text) {
 			_, next := filetext.LineFrom(text, from)
 			if next > start || next == len(text) {
@@ -217,8 +216,8 @@ func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 	return found
 }
 
-// content returns the matching lines as path:12:text, the lines around them as path-13-text, and --
-// where lines are left out in between.
+// content returns matching lines as path:12:text and the lines around them as path-13-text, with --
+// wherever lines are left out.
 func (s searcher) content(name string, text []byte, matches []match, limit int) []string {
 	lines := filetext.SplitLines(text)
 	var out []string

@@ -1,5 +1,5 @@
-// Package search has the builtins that look through a folder: Glob by name, Grep by content. Both
-// walk it in name order and leave out what its .gitignore files name.
+// Package search holds the builtins that look through a folder: Glob by name, Grep by content. Both
+// go through the folder in the order of names, and leave out what its .gitignore files name.
 package search
 
 import (
@@ -23,11 +23,11 @@ const (
 	maxGlobPattern = 1000 // bytes
 )
 
-// The order is by name, folder by folder, and not newest first as in some agents. In a fleet the
-// modification times only say when a worker's copy was made, and two workers should give the same
-// answer.
+// Results are sorted by name, folder by folder, not newest first as in some agents. In a fleet the
+// modification time of a file only says when a worker's copy was made, and two workers should give
+// the same answer.
 
-// GlobPromise defines Glob.
+// GlobPromise returns the definition of Glob.
 func GlobPromise() schemas.Tool {
 	return schemas.Tool{
 		Name: "Glob",
@@ -66,7 +66,7 @@ type globArgs struct {
 type globPlan struct {
 	start string       // the deepest folder that holds every match
 	match glob.Pattern // for paths relative to the root
-	top   bool         // the pattern has no slash, so it matches nothing in subfolders
+	top   bool         // the pattern has no slash, so it matches only files directly in the folder
 }
 
 // Check reports a malformed pattern and a missing folder.
@@ -89,7 +89,7 @@ func (t globTool) plan(call tool.Call) (globPlan, error) {
 	}
 	pattern := strings.TrimPrefix(args.Pattern, "./")
 	switch {
-	case path.IsAbs(pattern) || filepath.IsAbs(pattern): // permission rules see path alone
+	case path.IsAbs(pattern) || filepath.IsAbs(pattern): // permission rules see only path
 		return globPlan{}, base.Refuse(base.CodeInvalidPattern, "the pattern %s is absolute. Put the folder into path, and let the pattern start there", rootdir.Quoted(args.Pattern))
 	case rootdir.HasDotDot(pattern) || rootdir.Disguised(pattern):
 		return globPlan{}, base.Refuse(base.CodePathOutsideRoot, `the pattern %s has a ".." in it. Name the folder to look in with path`, rootdir.Quoted(args.Pattern))
@@ -149,7 +149,7 @@ func (t globTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	return tool.Text(answer(notes, files)), nil
 }
 
-// answer joins the lines, with the notes above them: a long answer is cut at its end.
+// answer joins the lines. It puts the notes first, because a long answer is cut at its end.
 func answer(notes, lines []string) string {
 	if len(notes) > 0 {
 		lines = append([]string{"[" + strings.Join(notes, " ") + "]"}, lines...)

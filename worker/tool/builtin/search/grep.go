@@ -21,14 +21,14 @@ import (
 const (
 	maxGrepPattern = 1000     // bytes
 	maxGrepFile    = 10 << 20 // bytes of a file that is searched
-	grepHeadLimit  = 250      // lines or files when head_limit is not given
+	grepHeadLimit  = 250      // lines or files, if the call has no head_limit
 	maxHeadLimit   = 10_000
 	maxContext     = 100
-	grepBatch      = 64 // files searched before their results are put in order
+	grepBatch      = 64 // files that are searched before their results are sorted
 	grepParallel   = 4  // files searched at a time
 )
 
-// GrepPromise defines Grep.
+// GrepPromise returns the definition of Grep.
 func GrepPromise() schemas.Tool {
 	return schemas.Tool{
 		Name: "Grep",
@@ -130,7 +130,7 @@ func (t grepTool) plan(call tool.Call) (grepPlan, error) {
 	return plan, err
 }
 
-// grepFilter turns the glob argument into a function on a path from the root.
+// grepFilter returns the glob argument as a function of a path from the root.
 func grepFilter(wanted, start string) (func(string) bool, error) {
 	if wanted == "" {
 		return func(string) bool { return true }, nil
@@ -199,7 +199,7 @@ func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	return tool.Text(tally.text(plan, w.ignored, w.unreadable)), nil
 }
 
-// batch searches the files and adds their results to the tally. It returns errEnough when the tally
+// batch searches the files and adds their results to the tally. It returns errEnough once the tally
 // is full.
 func (t grepTool) batch(ctx context.Context, plan grepPlan, files []string, tally *grepTally) error {
 	found := make([]finding, len(files))
@@ -254,13 +254,13 @@ type finding struct {
 	err           error
 }
 
-// grepTally is what was found so far.
+// grepTally holds what was found so far.
 type grepTally struct {
 	headway
 	lines                     []string
 	more                      bool // there was more than the limit
 	binary, large, unreadable int
-	err                       error // of the last file that could not be read
+	err                       error // the last error of a file that could not be read
 }
 
 func (t *grepTally) add(f finding, limit int) {
@@ -291,7 +291,7 @@ func (t *grepTally) text(plan grepPlan, ignored, folders int) string {
 		notes = append(notes, fmt.Sprintf("The first %s; there are more. Narrow the search or raise head_limit.", base.Plural(plan.limit, plan.search.unit())))
 	}
 	if len(t.lines) > 0 {
-		ignored = 0 // of interest only when nothing was found
+		ignored = 0 // of interest only if nothing was found
 	}
 	var skipped []string
 	for _, s := range []struct {

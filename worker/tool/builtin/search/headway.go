@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	headwayAfter = 500 * time.Millisecond // most searches end sooner and report no progress
+	headwayAfter = 500 * time.Millisecond // most searches take less, and report no progress
 	headwayEvery = 100 * time.Millisecond
 )
 
-// headway is the progress of a search. The total is unknown, so there is no fraction. Any goroutine
-// may count.
+// headway counts the progress of a search. It has no fraction, because the number of files is not
+// known. Any goroutine may count.
 type headway struct{ looked, found atomic.Int64 }
 
-// tell reports to watchers, whenever a long search has news, how many files it has looked at and
-// how many units it has found. The returned function stops it; nothing is reported after that.
+// tell reports, during a long search, how many files were searched and how many matches were found,
+// each time that this has changed. unit is what a match is. After stop nothing is reported.
 func (h *headway) tell(call tool.Call, unit string) (stop func()) {
 	if call.Progress == nil {
 		return func() {}

@@ -12,28 +12,29 @@ import (
 // maxIgnoreFile is how many bytes of a .gitignore are read.
 const maxIgnoreFile = 1 << 20
 
-// ignorer is the .gitignore of one folder, on top of those of the folders above it. A nil ignorer
-// ignores nothing.
+// ignorer holds the .gitignore of one folder; parent leads to those of the folders above it. A nil
+// ignorer ignores nothing.
 type ignorer struct {
 	parent *ignorer
-	base   string // the folder with a slash at its end; "" for the root
+	base   string // path of the folder, with a slash at its end; "" for the root
 	rules  []ignoreRule
 }
 
-// ignoreRule is one line of a .gitignore. Exactly one of literal, suffix and expression decides.
+// ignoreRule is one line of a .gitignore. Exactly one of literal, suffix and expression is used to
+// match.
 type ignoreRule struct {
 	negated   bool
 	foldersIn bool // the line ends with a slash: folders only
-	// wholePath is set by a slash elsewhere: the path from the .gitignore's folder must match, not
-	// just the name.
+	// wholePath: the line has a slash before its end, so the path from the .gitignore's folder must
+	// match, not just the name.
 	wholePath  bool
 	literal    string
 	suffix     string // of a "*suffix" pattern
 	expression *regexp.Regexp
 }
 
-// ignored reports whether git would leave out the entry at path, provided that it does not leave
-// out the entry's folder. The deepest file with a matching line decides, and in it the last such
+// ignored reports whether git would leave out the entry at path. It assumes that git does not leave
+// out the entry's folder. The deepest .gitignore with a matching line decides, by its last such
 // line.
 func (ig *ignorer) ignored(path, name string, dir bool) bool {
 	for ; ig != nil; ig = ig.parent {
@@ -64,7 +65,7 @@ func (r *ignoreRule) matches(rel, name string, dir bool) bool {
 	return subject == r.literal
 }
 
-// parseIgnore parses a .gitignore as gitignore(5) says.
+// parseIgnore parses a .gitignore by the rules of gitignore(5).
 func parseIgnore(text string) []ignoreRule {
 	var rules []ignoreRule
 	for line := range strings.SplitSeq(strings.TrimPrefix(text, "\uFEFF"), "\n") {
@@ -96,7 +97,7 @@ func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
 	default:
 		var err error
 		if rule.expression, err = glob.CompileIgnore(line); err != nil {
-			return rule, false // git matches nothing with it either
+			return rule, false // git matches nothing with such a line either
 		}
 	}
 	return rule, true
@@ -118,8 +119,8 @@ func trimSpaces(line string) string {
 	return line[:end]
 }
 
-// loadIgnore returns the rules in force in the folder dir: its own .gitignore on top of parent's. A
-// .gitignore that cannot be read adds nothing.
+// loadIgnore returns the ignorer of the folder dir: its own .gitignore, and parent for the folders
+// above. A .gitignore that cannot be read is left out.
 func loadIgnore(r *rootdir.Root, dir string, parent *ignorer) *ignorer {
 	base := ""
 	if dir != "." {
