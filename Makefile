@@ -52,7 +52,7 @@ lint: ## run staticcheck, built from the module proxy
 nested: ## vet and test the nested modules: manifests, provider SDKs
 	.ci/run nested
 
-fuzz: ## run each fuzz target FUZZTIME times (2000x)
+fuzz: ## run each fuzz target FUZZTIME times (500x)
 	.ci/run fuzz
 
 image: ## build the container image toolfleet:dev (needs docker)
