@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What cannot be put on record as it should be has bare lines there.
+// A batch whose full audit lines cannot be stored gets bare ones.
 func TestBareLinesAreBetterThanNone(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -38,7 +38,7 @@ func TestBareLinesAreBetterThanNone(t *testing.T) {
 	})
 }
 
-// A batch at another's address is refused, and that cannot be put on record. It stays in the log, as any other would.
+// A refused batch whose audit line cannot be stored stays in the log, as any other batch does.
 func TestARefusalWaitsForItsRecord(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -48,7 +48,8 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 		o.must(err)
 		refuse := func(c *Coordinator, id messages.BatchID) (finished, open bool) {
 			key := wire.KeyOf(messages.OneTenant, "aside", id)
-			// The coordinator itself gets no delivery of it, because it holds the batch to be driven elsewhere.
+			// The coordinator gets no delivery of the batch, because it takes a peer for its
+			// driver.
 			o.pretendElsewhere(c, key)
 			body := []byte(`{"v":1,"id":"elsewhere","session":"s","provider":"canonical","message":{"calls":[]}}`)
 			_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, body)
@@ -73,7 +74,8 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 	})
 }
 
-// The id of a trace is on record: it follows from no hash of what the agent sent, and from where the batch is in the log.
+// The trace id of a batch is in the audit log. It is made from the batch's place in the log, not
+// from a hash of what the agent sent.
 func TestATraceSaysNothingOfItsBatch(t *testing.T) {
 	r := newTraces()
 	id := func(a journal.Accepted) string {

@@ -30,8 +30,8 @@ func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
 	})
 }
 
-// TestARefusalWaitsOutALiveClaim: a coordinator of another version has begun a batch that this one
-// cannot read.
+// TestARefusalWaitsOutALiveClaim: this coordinator cannot decode a batch that a coordinator of
+// another version has begun.
 func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		b := messages.Batch{V: 1, ID: "b", Session: "s", Provider: "newer", Message: []byte(`{"calls":[]}`)}
@@ -73,7 +73,7 @@ func TestAClosedCallIsEndedInItsJournal(t *testing.T) {
 	})
 }
 
-// TestAClosedCallAsksNobody: the question about a call that was closed is not open any more.
+// TestAClosedCallAsksNobody: closing a call also closes the question about it.
 func TestAClosedCallAsksNobody(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.worker()
@@ -92,8 +92,8 @@ func TestAClosedCallAsksNobody(t *testing.T) {
 	})
 }
 
-// TestABatchThatNobodyDroveExpires: the fleet was away for longer than records are kept. Nothing
-// has run, and it is said so.
+// TestABatchThatNobodyDroveExpires: the fleet was away for longer than records are kept. No call
+// runs, and the results say that.
 func TestABatchThatNobodyDroveExpires(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
@@ -106,8 +106,8 @@ func TestABatchThatNobodyDroveExpires(t *testing.T) {
 	})
 }
 
-// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: its calls do not wait longer than others
-// for a worker.
+// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: the calls of a batch that waited for a
+// coordinator wait for a worker as long as any others.
 func TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)

@@ -21,7 +21,7 @@ func edit(input string) func(*messages.Decision) {
 
 func ticket(d *messages.Decision) { d.Ticket = "OPS-7" }
 
-// asked is an office with a coordinator, a worker, and a batch with one call that is asked about.
+// asked starts a coordinator, a worker, and a batch with one call that needs an approval.
 func (o *office) asked() (wire.CallKey, messages.Approval) {
 	o.t.Helper()
 	c, _ := o.coordinator(Config{})
@@ -30,7 +30,7 @@ func (o *office) asked() (wire.CallKey, messages.Approval) {
 	return key, o.rests(key, c)
 }
 
-// What is refused changes nothing, and is written down without arguments.
+// A refused decision changes nothing, and its audit line has no arguments.
 func TestDecisionsThatAreRefused(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
@@ -86,7 +86,7 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 		if still := o.rests(key); o.runs.Load() != 0 || len(still.Decisions) != 0 {
 			t.Errorf("ran %d times, decisions %+v", o.runs.Load(), still.Decisions)
 		}
-		// Granted, and then the same decision once more.
+		// The call is granted, and then the same decision is sent again.
 		if answer := o.decide(key, approve); answer.State != messages.DecisionGranted {
 			t.Errorf("answered %+v, %+v", answer, answer.Error)
 		}
@@ -138,7 +138,8 @@ func TestAnEditRunsWithItsArguments(t *testing.T) {
 	})
 }
 
-// Two people and a ticket. The first agrees, the second edits, so the first has to be asked again.
+// The call needs two people and a ticket. The first approves and the second edits, so the first has
+// to approve again.
 func TestTwoHaveToAgreeToWhatIsCritical(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.ask = func(q *messages.Approval) { q.Tier, q.Approvers, q.Ticket = messages.TierCritical, 2, true }
@@ -173,7 +174,8 @@ func TestTwoHaveToAgreeToWhatIsCritical(t *testing.T) {
 	})
 }
 
-// Of decisions at the same moment, at several coordinators, one counts. Who came too late learns whose it was.
+// If several coordinators get decisions at the same moment, one counts. The sender of a late one
+// learns whose decision counted.
 func TestTheFirstDecisionCounts(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		for range 3 {
@@ -243,7 +245,7 @@ func TestShowAndList(t *testing.T) {
 	})
 }
 
-// More questions than the server answers for at once are listed all the same; those that expired are not.
+// The list has more questions than the server returns at once, and none that have expired.
 func TestALongList(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		const open = 1500
@@ -276,10 +278,10 @@ func TestALongList(t *testing.T) {
 	})
 }
 
-// refusalBurst is how many refused decisions package approvals writes down at once.
+// refusalBurst is how many refused decisions package approvals logs at once.
 const refusalBurst = 100
 
-// A flood of decisions by nobody fills neither the record for people nor the log.
+// A flood of forged decisions fills neither the audit log nor the process's log.
 func TestAFloodOfForgeriesIsNotAllWrittenDown(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()

@@ -26,16 +26,16 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// The bounds that package fleetgauges promises to scrapers.
+// The bounds that package fleetgauges keeps for scrapers.
 const (
 	scrapeTimeout = 2 * time.Second
 	fleetMaxAge   = 5 * time.Second
 )
 
-// scraped is what a collector shows, as name{label}, but for bytes.
+// scraped returns the metrics of a collector by name{label}, without those about bytes.
 func scraped(t *testing.T, collector prometheus.Collector) map[string]float64 {
 	t.Helper()
-	reg := prometheus.NewPedanticRegistry() // which also checks the descriptions against what is collected
+	reg := prometheus.NewPedanticRegistry() // also compares the descriptions with the metrics
 	reg.MustRegister(collector)
 	families, err := reg.Gather()
 	if err != nil {
@@ -58,7 +58,7 @@ func scraped(t *testing.T, collector prometheus.Collector) map[string]float64 {
 	return seen
 }
 
-// some is those of what was scraped that have one of these names.
+// some returns the metrics that have one of the names.
 func some(seen map[string]float64, names ...string) map[string]float64 {
 	out := maps.Clone(seen)
 	maps.DeleteFunc(out, func(name string, _ float64) bool {
@@ -78,7 +78,8 @@ func (o *office) present(name string, slots int, pools ...string) {
 	o.must(bucket.Put(o.t.Context(), name, rawjson.MustMarshal(wire.Presence{V: 1, Worker: name, Slots: slots, Pools: pools})))
 }
 
-// Three calls wait, then two workers take them: they hold each for a minute, and park none.
+// Three calls wait. Then two workers take them: each holds its call for a minute, and they park
+// none.
 func TestGaugesOfPools(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -152,14 +153,14 @@ func TestGaugesOfQuestionsAndStreams(t *testing.T) {
 	})
 }
 
-// heads is what the gauges show of heads that are stuck.
+// heads returns the gauges of stuck heads.
 func heads(t *testing.T, gauges *fleetgauges.Gauges) map[string]float64 {
 	t.Helper()
 	return some(scraped(t, gauges), "heads_stuck")
 }
 
-// A batch has its reply and is in the log again, and another was never driven. Both are counted, the batches behind them
-// are not.
+// One batch has its reply and is in the log again, and another was never driven. Both count as
+// stuck, but not the batches behind them.
 func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, stop := o.coordinator(Config{})
@@ -193,8 +194,8 @@ func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
 	})
 }
 
-// An abort has a coordinator take a batch out of the log that has its reply and is not delivered to it. The doctor says so
-// to whoever looks for a way out.
+// An abort makes a coordinator remove a batch from the log that has its reply and is never
+// delivered. The doctor names that command.
 func TestAnAbortRemovesAHeadThatHasItsReply(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		empty := func() bool {
@@ -227,7 +228,7 @@ func TestAnAbortRemovesAHeadThatHasItsReply(t *testing.T) {
 	})
 }
 
-// idle is a coordinator that drives nothing.
+// idle returns a coordinator that drives nothing.
 func (o *office) idle() *Coordinator {
 	o.t.Helper()
 	conn := o.connect("idle coordinator")
@@ -237,8 +238,8 @@ func (o *office) idle() *Coordinator {
 	return c
 }
 
-// A head may stand for long while its call waits for a worker or for a person. It is not stuck, nor are the batches
-// behind it.
+// A head may wait long for a worker or a person. Neither it nor the batches behind it count as
+// stuck.
 func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(30 * time.Minute) }
@@ -271,8 +272,8 @@ func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
 	})
 }
 
-// However many scrape, the server is asked once in five seconds; while it does not answer nobody waits for it longer than
-// two, and nothing is shown that is not so any more.
+// The server is asked once in five seconds, however many scrapers there are. If it does not answer,
+// a scraper waits for two seconds at most, and gets no old values.
 func TestGaugesAskTheServerSeldom(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -311,7 +312,7 @@ func TestGaugesAskTheServerSeldom(t *testing.T) {
 	})
 }
 
-// mute is a server that hears nothing of what is said to it while it is told so, over a connection that holds.
+// mute is a server that can be made to lose all messages to it, over a connection that stays up.
 type mute struct {
 	*devserver.Server
 	deaf *atomic.Bool
@@ -334,7 +335,8 @@ func (c mutedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A server that says nothing keeps whoever scrapes waiting for two seconds, once in seven, and then there is nothing to see.
+// A server that does not answer delays a scraper for two seconds, once in seven seconds, and the
+// scraper then gets no values.
 func TestGaugesOfASilentServer(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		deaf := new(atomic.Bool)

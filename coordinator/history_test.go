@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What people were asked, and agreed to with other arguments, is granted.
+// A question whose arguments a person edited and approved ends as granted.
 func TestTheTimelineOfAnEdit(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()

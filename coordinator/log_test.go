@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// written is a log that can be read while it is written.
+// written is a log that can be read while lines are added.
 type written struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
@@ -29,7 +29,7 @@ func (w *written) Write(p []byte) (int, error) {
 	return w.text.Write(p)
 }
 
-// lines are those with this message.
+// lines returns the lines with this message.
 func (w *written) lines(message string) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,13 +47,13 @@ func (o *office) logs() *written {
 	return w
 }
 
-// A batch that waited for a person is nobody's to take over, and it took as long as it was there. What was decided about
-// a call is found by the fields that its other lines have.
+// A batch that waited for a person is not logged as taken over, and its duration includes the wait.
+// Log lines about a decision have the same fields as other lines about the call.
 func TestTheLogOfABatchThatWaited(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()
 		key, q := o.asked()
-		time.Sleep(12 * time.Minute) // it is looked at in between
+		time.Sleep(12 * time.Minute) // the batch is looked at meanwhile
 		o.decide(key, o.decision(q, messages.VerdictApprove, "alice"))
 		o.reply(key.BatchKey, soon)
 		o.until("it is said that it is replied to", soon, func() bool { return len(log.lines("replied")) == 1 })
@@ -74,7 +74,7 @@ func TestTheLogOfABatchThatWaited(t *testing.T) {
 	})
 }
 
-// Who has a decision refused is heard of, as often as it is written into the record for people, and without arguments.
+// A refused decision is logged as often as it is in the audit log, and without arguments.
 func TestTheLogOfRefusedDecisions(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()
@@ -100,7 +100,8 @@ func TestTheLogOfRefusedDecisions(t *testing.T) {
 	})
 }
 
-// A batch that is refused has one line, which quotes nothing; one that is our own fault has its line where that is found.
+// A refused batch has one log line, which quotes nothing. If the refusal is the fleet's fault, the
+// line is written where the fault is found.
 func TestTheLogOfARefusedBatch(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()

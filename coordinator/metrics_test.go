@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// counted is what a registry shows, as name{labels}: of histograms their counts.
+// counted returns the metrics of a registry by name{labels}; for a histogram, its count.
 func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -38,8 +38,8 @@ func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return seen
 }
 
-// One batch rests until a person has decided, another calls tools that nobody knows, one is none, and one has no calls: a
-// success is a batch that has calls, all of which ended ok.
+// One batch waits for a person, another calls unknown tools, one is refused, and one has no calls.
+// A success is a batch with calls that all ended ok.
 func TestWhatACoordinatorCounts(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -47,7 +47,7 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 		o.worker()
 		key := o.submitWith("s", "b", 1, nil)
 		q := o.rests(key.Call(0), c)
-		time.Sleep(11 * time.Minute) // two looks, and not at the moment of a third
+		time.Sleep(11 * time.Minute) // two looks, and not at the moment of a third one
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "agent"))
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
 		o.reply(key, soon)
@@ -61,10 +61,11 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 		time.Sleep(soon)
 	})
 	got := counted(t, reg)
-	if n := got["toolfleet_batch_redeliveries_total"]; n < 2 || n > 3 { // each time that somebody looks whether anybody has answered
+	if n := got["toolfleet_batch_redeliveries_total"]; n < 2 || n > 3 { // one for each look for an answer
 		t.Errorf("%v redeliveries", n)
 	}
-	if n := got["toolfleet_batches_resumed_total"]; n < 3 || n > 4 { // the same, and at the answer
+	// One for each look, and one for the answer.
+	if n := got["toolfleet_batches_resumed_total"]; n < 3 || n > 4 {
 		t.Errorf("%v drives that went on", n)
 	}
 	delete(got, "toolfleet_batch_redeliveries_total")
@@ -107,7 +108,7 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 	}
 }
 
-// The duration of a batch points to its trace, where there is one to look at.
+// The duration of a batch has the batch's trace as an exemplar if that is sampled.
 func TestADurationHasItsTrace(t *testing.T) {
 	for parent, want := range map[string]string{agents: agentTrace, "00-" + agentTrace + "-" + agentSpan + "-00": "", "": ""} {
 		reg := prometheus.NewRegistry()

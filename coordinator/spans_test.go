@@ -30,7 +30,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// traces is a tracer that keeps what it makes.
+// traces is a tracer that keeps the spans it made.
 type traces struct {
 	*tracetest.SpanRecorder
 	trace.Tracer
@@ -42,7 +42,7 @@ func newTraces() traces {
 	return traces{rec, provider.Tracer(tracing.Scope)}
 }
 
-// named is the ended spans of a name, in the order of their beginning.
+// named returns the ended spans with a name, in the order of their start.
 func (r traces) named(name string) (spans []sdktrace.ReadOnlySpan) {
 	for _, s := range r.Ended() {
 		if s.Name() == name {
@@ -53,7 +53,7 @@ func (r traces) named(name string) (spans []sdktrace.ReadOnlySpan) {
 	return spans
 }
 
-// allEnded fails the test when a span is open.
+// allEnded fails the test if a span is open.
 func (r traces) allEnded(t *testing.T) {
 	t.Helper()
 	ended := map[trace.SpanID]int{}
@@ -76,7 +76,7 @@ func attr(s sdktrace.ReadOnlySpan, key attribute.Key) string {
 	return ""
 }
 
-// links is why and to what a span is linked.
+// links lists the links of a span, with their reasons.
 func links(s sdktrace.ReadOnlySpan) (all []string) {
 	for _, l := range s.Links() {
 		all = append(all, l.Attributes[0].Value.AsString()+" "+l.SpanContext.SpanID().String())
@@ -84,7 +84,7 @@ func links(s sdktrace.ReadOnlySpan) (all []string) {
 	return all
 }
 
-// spanOf is the span that a traceparent names.
+// spanOf returns the span that a traceparent names.
 func spanOf(t *testing.T, parent string) trace.SpanContext {
 	t.Helper()
 	link, ok := tracing.Link(parent, "")
@@ -94,7 +94,7 @@ func spanOf(t *testing.T, parent string) trace.SpanContext {
 	return link.SpanContext
 }
 
-// submitWith is submit with headers.
+// submitWith is like submit, with headers.
 func (o *office) submitWith(session, id string, calls int, header bus.Header) wire.BatchKey {
 	o.t.Helper()
 	var list []map[string]any
@@ -108,12 +108,13 @@ func (o *office) submitWith(session, id string, calls int, header bus.Header) wi
 	return key
 }
 
-// helper is a worker that ends every call at once but for what shun says, and keeps the headers of its deliveries.
+// helper is a worker that ends every call at once, except those that shun selects. It keeps the
+// headers of its deliveries.
 type helper struct {
 	shun func(job wire.Job, nth int) bool // nth delivery of the call, from 1
 
 	mu      sync.Mutex
-	headers map[int][]string // the traceparents that came, by call; guarded by mu
+	headers map[int][]string // the traceparents of the deliveries, by call; guarded by mu
 }
 
 func (o *office) helper(shun func(wire.Job, int) bool) *helper {
@@ -236,7 +237,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 	}
 }
 
-// The poll publishes a job again and again: that is one span, and one header.
+// A job that the poll publishes again has one span, and the same header each time.
 func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -254,7 +255,8 @@ func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 	r.allEnded(t)
 }
 
-// A stage is over when its last call is, whatever then holds up the batch: here a reply for which there is no room.
+// A stage ends with its last call, even if the batch then waits for something else: here there is
+// no room for the reply.
 func TestAStageEndsWithItsLastCall(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -278,7 +280,8 @@ func TestAStageEndsWithItsLastCall(t *testing.T) {
 	}
 }
 
-// Nobody brings a context: all who drive the batch begin the same trace, which another batch does not.
+// The agent sends no trace context: all drivers of a batch use the same trace, and another batch
+// has another one.
 func TestABatchIsOneTraceWhoeverDrivesIt(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -317,7 +320,7 @@ func TestABatchIsOneTraceWhoeverDrivesIt(t *testing.T) {
 	}
 }
 
-// A batch that waits for a person is driven before and after, and nothing of it is open in between.
+// A batch that waits for a person has a span before and after the wait, and none during it.
 func TestTheTraceOfABatchThatRests(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -368,7 +371,8 @@ func TestTheTraceOfABatchThatRests(t *testing.T) {
 	})
 }
 
-// What a coordinator writes about a call keeps the attempt that was made, and what is refused marks where that was.
+// The record that a coordinator writes about a call keeps the span of the attempt. A refusal marks
+// the span in which it happened.
 func TestTheTraceOfWhatIsRefused(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -381,7 +385,8 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 		o.must(err)
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "agent"))
 		o.reply(key, 2*time.Minute)
-		o.until("both drives are ended", soon, func() bool { return len(r.named(tracing.ProcessBatch)) == 2 }) // that is after the reply
+		// The spans end after the reply.
+		o.until("both drives are ended", soon, func() bool { return len(r.named(tracing.ProcessBatch)) == 2 })
 		ended, _, err := o.journal.Newest(t.Context(), key.Call(0))
 		o.must(err)
 		if ended.Record.State != wire.Ended || ended.Record.Span != parked.Record.Span || ended.Record.Span == "" {
@@ -412,14 +417,15 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 	}
 }
 
-// Without a tracer of ours the agent's context goes through, and jobs cost nothing for it.
+// Without a tracer the agent's context is passed on, and jobs cost nothing for it.
 func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		log := o.logs()
 		o.coordinator(Config{})
 		h := o.helper(nil)
 		o.reply(o.submitWith("s", "b", 2, bus.Header{"TraceParent": {agents}, "tracestate": {"vendor=1"}}), soon)
-		o.until("the first is told of", soon, func() bool { return len(log.lines("replied")) == 1 }) // which another drive does not wait for
+		// The second run does not wait for the log line of the first.
+		o.until("the first is told of", soon, func() bool { return len(log.lines("replied")) == 1 })
 		o.reply(o.submitWith("s", "c", 3, nil), soon)
 		b := messages.Batch{V: 1, ID: "d", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[{"id":"1","name":"refund","input":{"amount":1}}]}`)}
 		_, err := o.conn.Request(t.Context(), o.names.Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, b.Session, b.ID)), bus.Header{"TRACEPARENT": {agents}}, rawjson.MustMarshal(b))
@@ -449,7 +455,8 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 	})
 }
 
-// A call that nobody can run, and one that nobody has, have a span that says so; a later drive does not tell of them again.
+// A call that cannot run has a span, and so has a call that no worker took. A later driver makes no
+// second span for them.
 func TestTheSpanOfACallThatNobodyRan(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -460,7 +467,7 @@ func TestTheSpanOfACallThatNobodyRan(t *testing.T) {
 		if _, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, body); err != nil {
 			t.Fatal(err)
 		}
-		o.reply(key, 2*time.Minute) // nobody takes the other call
+		o.reply(key, 2*time.Minute) // no worker takes the other call
 	})
 	r.allEnded(t)
 	var got []string

@@ -58,8 +58,8 @@ func (o *office) answered(key wire.BatchKey) {
 	o.must(err)
 }
 
-// TestAHeadThatIsAnsweredHoldsUpNobody: a restart of the server can bring an answered batch back into the
-// log that the consumer never delivers again. The next batch of the session removes it.
+// TestAHeadThatIsAnsweredHoldsUpNobody: after a restart of the server a batch with its reply is in
+// the log again, and the consumer never delivers it. The next batch of the session removes it.
 func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -83,7 +83,8 @@ func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
 	})
 }
 
-// TestAHeadThatIsNeverDeliveredIsDriven: the batch behind it has its head driven after a while.
+// TestAHeadThatIsNeverDeliveredIsDriven: the next batch of the session has the head driven after a
+// while.
 func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)

@@ -28,7 +28,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// office is coordinators, people, and a worker that parks every call it is given and runs those that were granted.
+// office has coordinators, people, and a worker that parks every call until it is granted, and then
+// runs it.
 type office struct {
 	t       *testing.T
 	srv     *devserver.Server
@@ -146,7 +147,7 @@ func (o *office) worker() (stop func()) {
 	})
 }
 
-// work parks a call, or runs it once somebody has granted it.
+// work parks a call, or runs it if it was granted.
 func (o *office) work(conn *bus.Conn, d *pull.Delivery) {
 	var job wire.Job
 	_ = json.Unmarshal(d.Data, &job)
@@ -208,7 +209,7 @@ func (o *office) question(now time.Time, job wire.Job) messages.Approval {
 	return q
 }
 
-// until waits for something that becomes true by itself.
+// until waits in simulated time until is returns true.
 func (o *office) until(what string, within time.Duration, is func() bool) {
 	o.t.Helper()
 	for began := time.Now(); !is(); {
@@ -220,7 +221,7 @@ func (o *office) until(what string, within time.Duration, is func() bool) {
 	}
 }
 
-// submit stores a batch with so many calls.
+// submit stores a batch with the given number of calls.
 func (o *office) submit(session, id string, calls int) wire.BatchKey {
 	o.t.Helper()
 	var list []map[string]any
@@ -234,7 +235,7 @@ func (o *office) submit(session, id string, calls int) wire.BatchKey {
 	return key
 }
 
-// rests waits until the call is parked and none of the coordinators drives its batch.
+// rests waits until the call is parked and no coordinator drives its batch.
 func (o *office) rests(key wire.CallKey, all ...*Coordinator) messages.Approval {
 	o.t.Helper()
 	var q messages.Approval
@@ -254,7 +255,7 @@ func (o *office) rests(key wire.CallKey, all ...*Coordinator) messages.Approval 
 	return q
 }
 
-// decision is what a person says, signed.
+// decision returns a signed decision of a person.
 func (o *office) decision(q messages.Approval, v messages.Verdict, by string, more ...func(*messages.Decision)) []byte {
 	o.t.Helper()
 	d := approval.Answer(q, v, by)
@@ -282,7 +283,8 @@ func (o *office) say(session string, control messages.Control) {
 	o.must(err)
 }
 
-// grant stores what the door would, and wakes nobody: its coordinator dies there.
+// grant stores a decision as the decide handler does, but resumes nothing, as if the coordinator
+// died after the write.
 func (o *office) grant(key wire.CallKey) {
 	o.t.Helper()
 	entry, err := o.journal.Question(o.t.Context(), key)
@@ -321,7 +323,7 @@ func (o *office) pending() []messages.Pending {
 	return list.Pending
 }
 
-// audited is the lines about questions and decisions.
+// audited returns the audit lines about questions and decisions.
 func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRecord) {
 	o.t.Helper()
 	msgs, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Audit), o.names.All(wire.VerbAudit))
@@ -347,7 +349,7 @@ func inOffice(t *testing.T, kind messages.Kind, test func(*testing.T, *office)) 
 	})
 }
 
-// soon is far less than session.MaxSuspend, and than any poll of a batch that nobody wakes.
+// soon is much shorter than session.MaxSuspend, and than the poll of a suspended batch.
 const soon = 2 * time.Second
 
 func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
@@ -363,7 +365,7 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 					o.worker()
 					key := o.submit("s", "b", 1)
 					o.rests(key.Call(0), all...)
-					time.Sleep(12 * time.Minute) // the broker has brought it again meanwhile
+					time.Sleep(12 * time.Minute) // the broker has delivered it again meanwhile
 					q := o.rests(key.Call(0), all...)
 					if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice")); answer.State != messages.DecisionGranted {
 						t.Fatalf("answered %+v", answer)
@@ -381,7 +383,8 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 	}
 }
 
-// A coordinator that is killed right after it stored a decision has woken nobody. The broker brings the batch again.
+// A coordinator dies right after it stored a decision, before it resumed the batch. The broker
+// delivers the batch again.
 func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -401,7 +404,7 @@ func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
 
 func TestNobodyAnswers(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
-		const given = 13 * time.Minute // no multiple of the time between two looks
+		const given = 13 * time.Minute // not a multiple of the time between two looks
 		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(given) }
 		var all []*Coordinator
 		for range 2 {
@@ -433,7 +436,7 @@ func TestNobodyAnswers(t *testing.T) {
 	})
 }
 
-// Whoever says that a batch is not wanted, or that he wants to be heard first, is heard while it rests.
+// An abort, or a steering message, reaches a batch that is suspended.
 func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 	for name, say := range map[string]messages.Control{
 		"abort": {Abort: []byte(`"b"`), By: "ops"}, "abort the session": {Abort: []byte(`true`)},
@@ -475,7 +478,8 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 	}
 }
 
-// The server is restarted while a batch rests: it is brought again, seen to rest, and nothing is said twice.
+// The server restarts while a batch is suspended: the batch is delivered again and suspended again,
+// and nothing is published twice.
 func TestAServerRestartWhileABatchRests(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -517,7 +521,8 @@ func TestAServerRestartWhileABatchRests(t *testing.T) {
 	})
 }
 
-// A coordinator that is told to end while it drives a batch that it woke has no delivery to give back. Another goes on.
+// A coordinator shuts down while it drives a batch that it resumed, so it has no delivery to give
+// back. Another coordinator goes on.
 func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		stops := map[*Coordinator]func(){}
@@ -543,7 +548,7 @@ func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// Batches that rest cost a coordinator nothing, and the batches behind them go on in order.
+// Suspended batches use nothing of a coordinator, and the batches behind them go on in order.
 func TestManyRestingBatchesCostNothing(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		const sessions = 300
@@ -582,7 +587,8 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 	})
 }
 
-// Whoever has news for a batch that is about to rest reaches its drive, or finds that nobody drives it.
+// A notice for a batch that is about to be suspended either reaches its run, or finds that there is
+// none.
 func TestNobodyRetiresFromNews(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}
@@ -613,7 +619,8 @@ func TestNobodyRetiresFromNews(t *testing.T) {
 	}
 }
 
-// What was said just before a call was parked, by somebody who therefore woke nobody, is heard before the batch rests.
+// A control that was stored just before a call was parked is found before the batch is suspended,
+// even if its writer resumed nothing.
 func TestTheLastLookBeforeABatchRests(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.coordinator(Config{})
@@ -629,7 +636,7 @@ func TestTheLastLookBeforeABatchRests(t *testing.T) {
 	})
 }
 
-// A result of a read that has a question is nobody's, wherever it comes from: its own journal says how it ends.
+// A read with a question takes no result from elsewhere: its own journal says how it ends.
 func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -648,8 +655,9 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	})
 }
 
-// Of those who wait to wake a batch one is enough, however many controls come. It is not enough for an answer: whoever
-// came with a control leaves once no question is open, and the batch has still to hear of the answer.
+// Of the goroutines that wait to resume a batch because of a control, one is enough. An answer
+// needs a goroutine of its own: the one of a control leaves once no question is open, and the batch
+// has still to be driven.
 func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	const flood = 200
 	for name, row := range map[string]struct {
@@ -689,7 +697,8 @@ func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	}
 }
 
-// Whoever still waits to wake a batch that has ended wakes no other, so those who come for the next batch wait themselves.
+// A goroutine that waits to resume a batch does not resume the next one. So a request for the next
+// batch gets a goroutine of its own.
 func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Poll: time.Second})
@@ -703,11 +712,13 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 		}
 		first, second := o.submit("s", "b", 1), o.submit("s", "b2", 1)
 		deny(first, o.rests(first.Call(0), c))
-		time.Sleep(17 * time.Second) // who waits sleeps four seconds more
+		time.Sleep(17 * time.Second) // the goroutine sleeps for four more seconds
 		head, _, err := o.journal.Head(t.Context(), first.Tenant, first.Session)
 		o.must(err)
-		c.driveSession(t.Context(), head, nil) // as whoever drives it elsewhere would, and the next until it rests
-		time.Sleep(3 * time.Second)            // the second has been delivered, and that is put off for minutes
+		// As another driver would: this batch, and the next until it is suspended.
+		c.driveSession(t.Context(), head, nil)
+		// The second batch has been delivered, and comes again in minutes.
+		time.Sleep(3 * time.Second)
 		stop := deny(second, o.rests(second.Call(0), c))
 		time.Sleep(20 * time.Second)
 		stop()
@@ -715,7 +726,8 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 	})
 }
 
-// Whoever waits for room to wake a batch, and is told to end first, leaves that to another coordinator.
+// A goroutine waits for a slot to resume a batch when its coordinator shuts down. Another
+// coordinator resumes the batch.
 func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, stop := o.coordinator(Config{Slots: 1, Drain: time.Second})
@@ -762,8 +774,9 @@ func (o *office) pretendElsewhere(c *Coordinator, key wire.BatchKey) (stop func(
 	return stop
 }
 
-// A drive that has told the others of itself tells them of its end too, also when it has got a delivery of its own in between:
-// else they hold the batch to be driven for as long as a lost driver, and nobody follows the next decision.
+// A run that has told the peers that it drives a batch also tells them that it has ended, even if
+// it got a delivery of its own meanwhile. Otherwise they would take the batch for driven, and no
+// coordinator would act on the next decision.
 func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
@@ -775,7 +788,7 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		unsubscribe, err := other.conn.Subscribe(o.names.Coordinators(), "", other.peers.OnNotice)
 		o.must(err)
 		defer unsubscribe()
-		o.must(other.conn.Flush(t.Context())) // what is said over another connection may be faster than the subscription
+		o.must(other.conn.Flush(t.Context())) // a message over another connection may overtake the subscription
 		consumer := provision.BatchesConsumer(o.conn.Names(), one.cfg.AckWait)
 		o.must(provision.EnsureConsumer(t.Context(), o.conn, consumer))
 		came := make(chan *pull.Delivery, 1)

@@ -35,7 +35,8 @@ type Permission struct {
 	Layer  string `json:"layer,omitempty"` // the file that holds the rule
 	Tier   Tier   `json:"tier,omitempty"`
 	Policy string `json:"policy,omitempty"` // the version of the policy
-	// Approval is the id of the question, By the people who agreed, Ticket the ticket they named.
+	// Approval is the id of the question, By lists the people who approved, and Ticket is the
+	// ticket that they named.
 	Approval string   `json:"approval,omitempty"`
 	By       []string `json:"by,omitempty"`
 	Ticket   string   `json:"ticket,omitempty"`
@@ -43,10 +44,10 @@ type Permission struct {
 	Edited bool `json:"edited,omitempty"`
 }
 
-// Approval is a question to people: may exactly this call run? It stands in the call's journal
-// while the call is parked, and in every record after that. A decision holds for this question
-// only: other arguments, another definition of the tool or another policy make another question
-// with another id.
+// Approval is a question to people: may exactly this call run? It is in the call's journal while
+// the call is parked, and in every record after that. A decision holds only for this question:
+// other arguments, another definition of the tool or another policy give another question with
+// another id.
 type Approval struct {
 	V int `json:"v"`
 	// ID is a digest, in hex, of everything that a decision is bound to.
@@ -59,12 +60,12 @@ type Approval struct {
 	Tool       string    `json:"tool"`
 	Kind       Kind      `json:"kind"`
 	ToolDigest string    `json:"tool_digest"`
-	// Input is what would run: the frozen arguments, or those of the last edit.
+	// Input holds the arguments that would run: the frozen ones, or those of the last edit.
 	Input    json.RawMessage `json:"input"`
 	ArgsHash string          `json:"args_hash"` // of Input: hex SHA-256 of its canonical form
 	// Original holds the arguments of the first question, once a person has edited them.
 	Original *Arguments `json:"original,omitempty"`
-	// Line shows the call to people on one line. It is made from the tool's name and Input alone.
+	// Line shows the call to people on one line. It is made only from the tool's name and Input.
 	Line      string `json:"line"`
 	Requester string `json:"requester"` // the principal whose agent asks: the tenant token
 	// Rule names the rule, tier or hook that requires a person. Reason is its own text, if it has
@@ -102,7 +103,7 @@ const (
 )
 
 // Decision is a person's signed answer to one question. It repeats everything that it is bound to,
-// so the signature covers that too: an answer to one call never counts for another.
+// so that the signature covers that too: an answer to one call never counts for another.
 type Decision struct {
 	V        int       `json:"v"`
 	Approval string    `json:"approval"` // the question's id
@@ -131,9 +132,8 @@ type Decision struct {
 
 // Signed returns the bytes that the signature of a decision covers: the text "toolfleet decision
 // v1", a line feed, and the decision without sig as canonical JSON. docs/approvals.md defines them
-// byte for byte. Members that Decision does not have are left out, so a signature that covers such
-// a member is refused: a reader that does not know the member cannot do what the signer meant by
-// it.
+// byte for byte. Members that Decision does not have are left out. So if a signature covers a
+// member that this version does not know, it is refused: this version could not act on that member.
 func (d Decision) Signed() ([]byte, error) {
 	raw, err := rawjson.Marshal(d)
 	if err != nil {
@@ -225,7 +225,7 @@ type ApprovalAnswer struct {
 type Approver struct {
 	Name string `json:"name" yaml:"name"` // 1 to 64 of [A-Za-z0-9_.@-]
 	Key  string `json:"key" yaml:"key"`   // public nkey of a user: U...
-	// ActsAs lists the principals whose agents belong to this person, who is the requester of their
-	// calls.
+	// ActsAs lists principals whose agents belong to this person: for their calls, this person
+	// counts as the requester.
 	ActsAs []string `json:"acts_as,omitempty" yaml:"acts_as,omitempty"`
 }

@@ -21,11 +21,11 @@ const (
 	AuditAsked AuditType = "approval_asked"
 	// AuditDecided: a decision was taken.
 	AuditDecided AuditType = "approval_decided"
-	// AuditRefused: a decision was refused: forged, late, replayed, by the requester...
+	// AuditRefused: a decision was refused: it was forged, late or replayed, or by the requester.
 	AuditRefused AuditType = "decision_refused"
 	// AuditExpired: no decision came in time.
 	AuditExpired AuditType = "approval_expired"
-	// AuditVoid: a granted call was not run: the second check refused it.
+	// AuditVoid: a granted call did not run, because a check before the run refused it.
 	AuditVoid AuditType = "approval_void"
 	// AuditGranted: a granted call is about to run.
 	AuditGranted AuditType = "approval_executed"
@@ -45,9 +45,9 @@ type AuditRecord struct {
 	Tool    string    `json:"tool,omitempty"`
 	// ToolDigest names the definition of the tool, and so its version.
 	ToolDigest string `json:"tool_digest,omitempty"`
-	// ArgsHash is the hash of the arguments as they ran, Original of those before an edit. By
-	// default each is the first 16 hex digits of an HMAC with a key of the tenant, so that hashes
-	// can be compared but the arguments cannot be guessed. See internal/audit.
+	// ArgsHash is the hash of the arguments that ran, Original of those before an edit. By default
+	// each is the first 16 hex digits of an HMAC with a key of the tenant, so that hashes can be
+	// compared but the arguments cannot be guessed. See internal/audit.
 	ArgsHash   string      `json:"args_hash,omitempty"`
 	Original   string      `json:"original,omitempty"`
 	Permission *Permission `json:"permission,omitempty"`
@@ -57,7 +57,7 @@ type AuditRecord struct {
 	Writer     string      `json:"writer,omitempty"` // the coordinator or worker that wrote it
 	TraceID    string      `json:"trace_id,omitempty"`
 
-	// The rest is set for calls that have ended, and some of it for refused batches.
+	// The fields below are set for calls that have ended, and some of them for refused batches.
 
 	// Digest is the hash of the batch as received, made like ArgsHash: with a plain hash, any
 	// reader could find the arguments by trial.
@@ -68,7 +68,7 @@ type AuditRecord struct {
 	Status   Status   `json:"status,omitempty"`
 	Code     Code     `json:"code,omitempty"` // of the error
 	Attempt  int      `json:"attempt,omitempty"`
-	Worker   string   `json:"worker,omitempty"` // that ended the call
+	Worker   string   `json:"worker,omitempty"` // the worker that ended the call
 	// Accepted is when the batch was stored, Started when the last attempt began. The record's Time
 	// is when the call ended.
 	Accepted   time.Time `json:"accepted,omitzero"`
@@ -76,29 +76,29 @@ type AuditRecord struct {
 	QueueMS    float64   `json:"queue_ms,omitempty"`
 	DurationMS float64   `json:"duration_ms,omitempty"`
 	PhasesMS   PhasesMS  `json:"phases_ms,omitzero"`
-	// ResultHash is the hash of what the model was given. ToolHash is that of the tool's own
-	// result, where a hook replaced it.
+	// ResultHash is the hash of the result that the model got. ToolHash is the hash of the tool's
+	// own result, if a hook replaced it.
 	ResultHash string `json:"result_hash,omitempty"`
 	ToolHash   string `json:"tool_hash,omitempty"`
 	// Arguments holds the fields that the operator has listed, as they ran.
 	Arguments map[string]json.RawMessage `json:"arguments,omitempty"`
 }
 
-// Trail holds what only the audit log shows of a result. It travels with the result as far as the
-// coordinator.
+// Trail holds the parts of a result that only the audit log shows. It goes with the result up to
+// the coordinator.
 type Trail struct {
 	// ArgsHash is the hex SHA-256 of the frozen input in canonical form.
 	ArgsHash   string `json:"args_hash,omitempty"`
 	ResultHash string `json:"result_hash,omitempty"` // hex SHA-256 of what the model is given
-	// ToolHash is the hex SHA-256 of what the tool gave, where a hook replaced it.
+	// ToolHash is the hex SHA-256 of the tool's own result, if a hook replaced it.
 	ToolHash string   `json:"tool_hash,omitempty"`
 	PhasesMS PhasesMS `json:"phases_ms,omitzero"`
 	// Span identifies the attempt in its trace, as a traceparent; empty when it is not recorded.
 	Span string `json:"span,omitempty"`
 }
 
-// PhasesMS is how long the phases of a call took, in milliseconds. A phase that was not entered has
-// 0.
+// PhasesMS holds how long the phases of a call took, in milliseconds; 0: the call did not enter the
+// phase.
 type PhasesMS struct {
 	Validate    float64 `json:"validate,omitzero"`
 	Semantic    float64 `json:"semantic,omitzero"`

@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// MaxID is the longest id, in bytes: it stands in every record about its call. The records keep as
-// many bytes of a tool's name.
+// MaxID bounds an id, in bytes, because every record about the call repeats it. Records cut a
+// tool's name to the same length.
 const MaxID = 8 << 10
 
 // MaxCalls is how many client calls one batch may hold.
@@ -102,8 +102,8 @@ func malformedBatch(format string, args ...any) *Refusal {
 	return &Refusal{Class: ClassMalformedMessage, Message: "batch: " + fmt.Sprintf(format, args...)}
 }
 
-// envelope returns the members of a batch. When the body is not JSON, it returns those before the
-// mistake.
+// envelope returns the members of a batch. If the body is not JSON, it returns the members before
+// the mistake.
 func envelope(body []byte) (members map[string]json.RawMessage, err error) {
 	if err := rawjson.CheckSyntax(body); err != nil {
 		return firstMembers(body), err
@@ -166,7 +166,8 @@ type Reply struct {
 	Session  SessionID   `json:"session"`
 	Provider Provider    `json:"provider"`
 	Status   ReplyStatus `json:"status"`
-	// Digest is of the Batch as received: it tells for which body under this id the reply is.
+	// Digest is the digest of the Batch as received. It says to which body under this id the reply
+	// belongs.
 	Digest string `json:"digest"`
 	// Reinjection is what the agent appends to the conversation; null when there is nothing to
 	// append.
@@ -203,7 +204,7 @@ func list(raw json.RawMessage) (elements []json.RawMessage) {
 type Control struct {
 	V     int             `json:"v"`
 	Abort json.RawMessage `json:"abort,omitempty"` // a batch id, or true for the session
-	Steer json.RawMessage `json:"steer,omitempty"` // a message that the next reply takes along
+	Steer json.RawMessage `json:"steer,omitempty"` // a message for the next reply
 	// When says which calls of the running batch a steering message skips. Default after_batch.
 	When SteerWhen `json:"when,omitempty"`
 	// Reason and By appear in the results of the calls that are aborted or skipped.
@@ -225,8 +226,8 @@ const (
 	SteerImmediate SteerWhen = "immediate"
 )
 
-// Batch returns the id of the batch that an abort names. all is true when the abort is for all
-// batches of the session.
+// Batch returns the id of the batch that an abort names. all: the abort is for all batches of the
+// session.
 func (c Control) Batch() (id BatchID, all bool) {
 	if json.Unmarshal(c.Abort, &id) == nil && id != "" {
 		return id, false
@@ -241,8 +242,8 @@ type ControlAnswer struct {
 	Error *Refusal `json:"error,omitempty"`
 }
 
-// State is the answer of the get handler while there is no reply: running (which includes queued)
-// or unknown.
+// State is the answer of the get handler if there is no reply: running (also for a queued batch) or
+// unknown.
 type State struct {
 	Status string `json:"status"`
 }

@@ -41,7 +41,7 @@ const (
 	EventWaiting EventType = "waiting"
 )
 
-// Event is news about a batch, over core NATS: it may be lost, and nothing is decided by it.
+// Event is news about a batch, over core NATS. It may be lost, so no code decides by it.
 type Event struct {
 	V       int       `json:"v"`
 	Type    EventType `json:"type"`
@@ -67,7 +67,7 @@ type Event struct {
 	Hook     *HookMessage `json:"hook,omitempty"`
 }
 
-// Progress is how far a running tool is, in its own words.
+// Progress is what a running tool says about how far it is.
 type Progress struct {
 	Fraction float64 `json:"fraction,omitempty"` // 0 to 1; 0: not known
 	Text     string  `json:"text,omitempty"`     // a few words

@@ -28,14 +28,14 @@ type HookMessage struct {
 
 // Hooks is what the hooks of a call did.
 type Hooks struct {
-	Count    int           `json:"count"` // hooks that ran, or should have
+	Count    int           `json:"count"` // hooks that ran, or failed to run
 	Messages []HookMessage `json:"messages,omitempty"`
 	// Stop names the hook that wants the agent to stop; StopReason is its reason.
 	Stop       string `json:"stop,omitempty"`
 	StopReason string `json:"stop_reason,omitempty"`
 	// Opinion is the strictest opinion of the hooks before the tool, By names that hook, and Reason
-	// is its text. Context is what the model is told beside the output. The worker that continues a
-	// call which was parked or lost needs these four; a result leaves them out.
+	// is its text. Context is what the model reads beside the output. Another worker that continues
+	// a parked or lost call needs these four; a result leaves them out.
 	Opinion string   `json:"opinion,omitempty"`
 	By      string   `json:"by,omitempty"`
 	Reason  string   `json:"reason,omitempty"`

@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// Version is the "v" of every message. A reader ignores fields and statuses it does not know, so
-// the number changes only when an old reader would misread a new message.
+// Version is the "v" of every message. A reader ignores fields and statuses that it does not know,
+// so the number changes only if an old reader would misread a new message.
 const Version = 1
 
 // Ids as the agent and the provider gave them: any bytes, echoed exactly. Only their [Token] ever
@@ -35,7 +35,7 @@ type (
 // Provider names the dialect of a message.
 type Provider string
 
-// The dialects. Each has one codec, in coordinator/provider.
+// The dialects. Each has a codec in coordinator/provider.
 const (
 	// Anthropic is the Messages API of Claude.
 	Anthropic Provider = "anthropic"
@@ -113,7 +113,7 @@ const (
 )
 
 // Code is the machine-readable reason of an error, for the model and for programs. Tools may add
-// codes of their own (snake_case); those below are ours.
+// codes of their own (snake_case); toolfleet gives those below.
 type Code string
 
 // The codes that toolfleet itself gives.
@@ -151,11 +151,11 @@ const (
 	CodeSkipped Code = "skipped"
 	// CodeExpired: the batch outlived its time.
 	CodeExpired Code = "expired"
-	// CodeTooLarge: input or output over a limit.
+	// CodeTooLarge: an input or output is over a limit.
 	CodeTooLarge Code = "too_large"
-	// CodeResultLost: the answer in place of a result that is lost.
+	// CodeResultLost: the call has this error because its result is lost.
 	CodeResultLost Code = "result_lost"
-	// CodeInternal: our own fault.
+	// CodeInternal: a fault of toolfleet itself.
 	CodeInternal Code = "internal"
 )
 
@@ -170,8 +170,8 @@ func (c Code) Ours() bool {
 	return false
 }
 
-// ErrorType names a failure in one word of ours, for logs and traces: the error's code, or the
-// status when a tool gave the code.
+// ErrorType names a failure in one of toolfleet's words, for logs and traces: the error's code, or
+// the status if the code is the tool's.
 func ErrorType(status Status, err *Error) string {
 	if err != nil && err.Code.Ours() {
 		return string(err.Code)
@@ -230,8 +230,8 @@ func (c ToolCall) Tool() string {
 	return strings.ToValidUTF8(name[:min(len(name), MaxID)], "\uFFFD")
 }
 
-// Result is the outcome of one call. The worker that ran the call or the coordinator that ended it
-// makes it once, and later stages change nothing in it but WasConcurrent and Ref.
+// Result is the outcome of one call. It is made once, by the worker that ran the call or by the
+// coordinator that ended it. Later stages change only WasConcurrent and Ref.
 type Result struct {
 	V      int    `json:"v"`
 	Index  int    `json:"index"`          // of the call in its batch, from 0
@@ -286,42 +286,42 @@ type Class string
 
 // The classes of refusals: of batches first, then of decisions.
 const (
-	// ClassMalformedMessage: not the named provider's shape.
+	// ClassMalformedMessage: the message does not have the named provider's shape.
 	ClassMalformedMessage Class = "malformed_message"
-	// ClassMissingID: a call without an id.
+	// ClassMissingID: a call has no id.
 	ClassMissingID Class = "missing_id"
-	// ClassDuplicateID: two calls with one id: no legal pairing exists.
+	// ClassDuplicateID: two calls have the same id, so answers could not be paired with them.
 	ClassDuplicateID Class = "duplicate_id"
-	// ClassMissingName: a call without a tool name, where the answer must repeat it (Gemini).
+	// ClassMissingName: a call has no tool name, and the answer must repeat it (Gemini).
 	ClassMissingName Class = "missing_name"
-	// ClassUnsupportedCall: a client-side call that needs another kind of answer.
+	// ClassUnsupportedCall: the client has to run a call that needs another kind of answer.
 	ClassUnsupportedCall Class = "unsupported_call"
-	// ClassUnsupportedProvider: a provider we have no codec for.
+	// ClassUnsupportedProvider: there is no codec for the provider.
 	ClassUnsupportedProvider Class = "unsupported_provider"
-	// ClassTooLarge: over a limit; the message names size and limit.
+	// ClassTooLarge: the request is over a limit; the message names size and limit.
 	ClassTooLarge Class = "too_large"
 	// ClassBatchConflict: the id was used before with another body.
 	ClassBatchConflict Class = "batch_conflict"
 	// ClassSubjectMismatch: ids in the body do not match the subject.
 	ClassSubjectMismatch Class = "subject_mismatch"
-	// ClassBusy: too much work waiting; try again later.
+	// ClassBusy: too much work is waiting; try again later.
 	ClassBusy Class = "busy"
-	// ClassInternal: our own fault.
+	// ClassInternal: a fault of toolfleet itself.
 	ClassInternal Class = "internal"
-	// ClassNotPending: no question of this id is open: it was decided, or its call has ended.
+	// ClassNotPending: no question with this id is open: it was decided, or its call has ended.
 	ClassNotPending Class = "not_pending"
 	// ClassApprovalExpired: the decision came too late.
 	ClassApprovalExpired Class = "approval_expired"
 	// ClassApprovalMismatch: the decision is about another call, arguments, tool or policy.
 	ClassApprovalMismatch Class = "approval_mismatch"
-	// ClassBadSignature: the signature does not hold, or its key is no approver's.
+	// ClassBadSignature: the signature is not valid, or its key is no approver's.
 	ClassBadSignature Class = "bad_signature"
 	// ClassSelfApproval: the approver is the requester.
 	ClassSelfApproval Class = "self_approval"
-	// ClassSameApprover: one person decided twice, where two have to agree.
+	// ClassSameApprover: one person decided twice, but two people have to approve.
 	ClassSameApprover Class = "same_approver"
-	// ClassTicketMissing: a ticket has to be named.
+	// ClassTicketMissing: the decision has to name a ticket.
 	ClassTicketMissing Class = "ticket_missing"
-	// ClassInvalidDecision: the decision cannot be read, or its edit is no input of the tool.
+	// ClassInvalidDecision: the decision cannot be read, or its edit does not fit the tool.
 	ClassInvalidDecision Class = "invalid_decision"
 )

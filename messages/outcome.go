@@ -7,8 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Outcome is what the model gets to read of a call: an output, content blocks, or an error. When
-// all three are missing the result was lost, and the codecs answer the call with an error that says
+// Outcome is what the model gets to read of a call: an output, content blocks, or an error. If all
+// three are missing, the result was lost, and the codecs answer the call with an error that says
 // so.
 type Outcome struct {
 	// Output is any JSON value; a string is text and stays text even when it looks like JSON.
@@ -19,8 +19,8 @@ type Outcome struct {
 	Err     *Error `json:"error,omitempty"`
 }
 
-// Block is one piece of content as MCP defines it. Codecs translate the types they know and replace
-// the rest with a short note.
+// Block is one piece of content as MCP defines it. Codecs translate the types that they know, and
+// replace any other by a short note.
 type Block struct {
 	Type     string    `json:"type"` // text, image, audio, resource, resource_link
 	Text     string    `json:"text,omitempty"`
@@ -49,7 +49,7 @@ func Failed(code Code, message string) Outcome {
 
 // Hash identifies the outcome in the audit log. It is the hex SHA-256 of the output as the tool
 // wrote it (for text, of the JSON string), else of {"content":[...]} or {"error":{...}}. It covers
-// the bytes, not their meaning: a large output is hashed often.
+// the bytes, not their meaning, because finding the meaning of a large output takes long.
 func (o Outcome) Hash() string {
 	if len(o.Output) > 0 && o.Content == nil && o.Err == nil {
 		return Digest(o.Output)
@@ -57,12 +57,12 @@ func (o Outcome) Hash() string {
 	return Digest(rawjson.MustMarshal(o))
 }
 
-// Lost reports that the result is lost. The call still needs an answer: see [Outcome.OrLost].
+// Lost reports whether the result is lost. The call still needs an answer: see [Outcome.OrLost].
 func (o Outcome) Lost() bool {
 	return o.Output == nil && o.Content == nil && o.Err == nil
 }
 
-// OrLost returns o, or the error that stands in place of a lost result.
+// OrLost returns o, or an error if the result is lost.
 func (o Outcome) OrLost() Outcome {
 	if !o.Lost() {
 		return o
@@ -73,7 +73,7 @@ func (o Outcome) OrLost() Outcome {
 // Failure reports whether the model should read the outcome as a failure.
 func (o Outcome) Failure() bool { return o.Err != nil || o.IsError }
 
-// ErrorText returns the error as the model reads it: the tool's own words where the tool gave only
+// ErrorText returns the error as the model reads it: the tool's own words if the tool gave only
 // text, else JSON text {"error":code,"message":...,"retryable":...}. It is never empty.
 func (e *Error) ErrorText() string {
 	message := e.Message

@@ -6,9 +6,9 @@ import "time"
 type Get struct {
 	Results  string `json:"results,omitempty"`  // full: the results repeat their outputs
 	Timeline bool   `json:"timeline,omitempty"` // the answer is a [Timeline]
-	// Batches asks about the session instead, whichever batch is named: the answer is a
-	// [BatchList]. Since and After select which of the ended batches are listed; without either,
-	// none is.
+	// Batches asks for the batches of the session instead: the answer is a [BatchList], and the
+	// batch in the subject does not count. Since and After select ended batches; without either,
+	// none is listed.
 	Batches bool      `json:"batches,omitempty"`
 	Since   time.Time `json:"since,omitzero"` // batches that ended at this time or later
 	// After selects the batches that ended after this place. It replaces Since.
@@ -23,9 +23,9 @@ const NoBatch BatchID = "_"
 type BatchList struct {
 	V       int           `json:"v"`
 	Batches []ListedBatch `json:"batches"`
-	// Place is what to send as After in the next request: it brings the batches that end after this
-	// answer, and those that did not fit into it. More says that some did not fit; the answer then
-	// has no open batches. Place 0: no reply is kept, so repeat the same request.
+	// Place is the value of After for the next request, which then lists the batches that end after
+	// this answer and those that did not fit into it. More: some did not fit; the answer then has
+	// no open batches. Place 0: no reply is kept, so repeat the same request.
 	Place uint64 `json:"place"`
 	More  bool   `json:"more,omitempty"`
 	// Newest is the batch that ended last, while its reply is kept.
@@ -39,7 +39,7 @@ type ListedBatch struct {
 	Status   string    `json:"status"`
 	Accepted time.Time `json:"accepted,omitzero"` // of an open batch
 	Ended    time.Time `json:"ended,omitzero"`    // when its reply was stored
-	// Place is the place of its reply among all replies; 0 while the batch is open.
+	// Place is the sequence of its reply among all replies; 0: the batch is open.
 	Place uint64 `json:"place,omitempty"`
 }
 

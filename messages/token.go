@@ -12,7 +12,7 @@ var (
 	hashedToken = regexp.MustCompile(`^=[A-Za-z0-9_-]{43}$`)
 )
 
-// Token makes an id of any bytes safe to be one token of a subject: the id itself when it is plain
+// Token makes an id of any bytes safe to be one token of a subject: the id itself if it is plain
 // ([A-Za-z0-9_-], 1 to 64 of them), else "=" and the unpadded base64url of its SHA-256. Two ids
 // never share a token (as far as SHA-256 goes), because no plain id starts with "=".
 func Token[T ~string](id T) string {

@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Only an operator may list open batches. An agent is told so, and can still see its own batch by
-// id.
+// Only an operator may list open batches. An agent gets an error that says so, and can still see
+// its own batch by id.
 func TestBatchLsWithIdentities(t *testing.T) {
 	dir, _ := refund(t)
 	ids := natstest.NewIdentities(t)

@@ -26,7 +26,7 @@ func (c configPrintCmd) Run(a *command.App) error {
 		return err
 	}
 	for _, name := range cfg.Strange() {
-		a.Say("%s is set and is no setting", name)
+		a.Say("%s is set, and there is no such setting", name)
 	}
 	if c.JSON() {
 		return a.Print(map[string]any{"file": cfg.File(), "settings": cfg.Effective()})

@@ -20,10 +20,10 @@ type abortCmd struct {
 
 // Help is shown below the command's usage.
 func (abortCmd) Help() string {
-	return `Calls that have not started never will, and running ones are stopped. Each is answered all the same: the batch ends with
-its reply. A write that was stopped in the middle and may have happened says so (outcome_unknown).
+	return `Calls that have not started never start, and running calls are stopped. Each call still gets a result, and the batch its reply.
+A write that was stopped in the middle and may have been applied ends as outcome_unknown.
 
-An abort that names a batch may come before it: the batch runs nothing when it comes within batch_ttl (1 h).`
+An abort that names a batch may come first: a batch that is submitted within batch_ttl (1 h) after it runs nothing.`
 }
 
 func (c abortCmd) Run(a *command.App) error {
@@ -47,8 +47,8 @@ type steerCmd struct {
 
 // Help is shown below the command's usage.
 func (steerCmd) Help() string {
-	return `The next reply of the session takes the message along as steering, for the agent to append after the reinjection. A session
-without a batch keeps it for the next one. Nothing that has started is stopped.`
+	return `The next reply of the session contains the message as steering, and the agent appends it after the reinjection. Without an open
+batch, the message waits for the next one. Calls that have started are not stopped.`
 }
 
 func (c steerCmd) Run(a *command.App) error {
@@ -62,7 +62,8 @@ func (c steerCmd) Run(a *command.App) error {
 	})
 }
 
-// sendControl sends an abort or a message to a session and prints its sequence number as JSON.
+// sendControl sends an abort or a steering message to a session, and prints its sequence number as
+// JSON.
 func sendControl(a *command.App, what string, say func(*client.Client) (uint64, error)) error {
 	cfg, err := a.Settings()
 	if err != nil {

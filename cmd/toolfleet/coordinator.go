@@ -21,8 +21,8 @@ type coordinatorCmd struct {
 // Help is shown below the command's usage.
 func (coordinatorCmd) Help() string {
 	return `Any number of coordinators share the work: no session belongs to one. Without --nats it looks for a server at
-nats://127.0.0.1:4222. Of the policy it needs to know whose decisions count. SIGTERM lets the batches in hand end for coordinator_drain; others take over the rest.
-A second one hands them over at once.`
+nats://127.0.0.1:4222. It reads from the policy whose decisions count. After SIGTERM open batches have the
+time of coordinator_drain to end; then other coordinators take them over. A second SIGTERM hands them over at once.`
 }
 
 func (coordinatorCmd) Run(a *command.App) error {

@@ -18,15 +18,15 @@ import (
 )
 
 type deadCmd struct {
-	Ls   deadLsCmd   `cmd:"" help:"List what was set aside, newest first."`
-	Show deadShowCmd `cmd:"" help:"Show a message that was set aside, with its body."`
-	Drop deadDropCmd `cmd:"" help:"Forget messages that were set aside."`
+	Ls   deadLsCmd   `cmd:"" help:"List the dead letters, newest first."`
+	Show deadShowCmd `cmd:"" help:"Show a dead letter, with its body."`
+	Drop deadDropCmd `cmd:"" help:"Delete dead letters."`
 }
 
 // Help is shown below the command's usage.
 func (deadCmd) Help() string {
-	return `What could not be processed at all (a subject that holds no address, a job that is no job) is set aside with the reason, and
-kept for dead_ttl. It blocks nothing. Nothing runs it again: whoever sent it has to send it right.`
+	return `A message that cannot be processed at all (its subject has no address, or its job cannot be read) becomes a dead letter. It is
+kept with the reason for dead_ttl and blocks nothing. It is never run again: its sender has to send a correct message.`
 }
 
 // deadMessage is one dead letter, as -o json prints it.
@@ -62,7 +62,11 @@ func (d deadLsCmd) Run(a *command.App) error {
 			}
 			return a.Print(map[string]any{"dead": list})
 		}
-		rows := [][]string{{"SEQ", "SET ASIDE", "SIZE", "SUBJECT", "REASON"}}
+		if len(entries) == 0 {
+			a.Say("there are no dead letters")
+			return nil
+		}
+		rows := [][]string{{"SEQ", "SINCE", "SIZE", "SUBJECT", "REASON"}}
 		for _, e := range entries {
 			rows = append(rows, []string{
 				fmt.Sprint(e.Seq), e.Stored.UTC().Format(time.RFC3339), fmt.Sprint(e.Letter.Size), terminal.Clean(e.Letter.Subject, 80), terminal.Clean(e.Letter.Reason, 120),
@@ -82,7 +86,7 @@ func (d deadShowCmd) Run(a *command.App) error {
 	return withJournal(a, func(j *journal.Journal) error {
 		e, err := j.DeadLetterAt(a.Ctx, d.Seq)
 		if err != nil {
-			return noneAside(d.Seq, err)
+			return noDeadLetter(d.Seq, err)
 		}
 		if d.JSON() {
 			return a.Print(asDeadMessage(e))
@@ -94,7 +98,7 @@ func (d deadShowCmd) Run(a *command.App) error {
 func showDead(a *command.App, e journal.DeadLetterEntry) error {
 	b := e.Letter
 	rows := [][]string{
-		{"seq", fmt.Sprint(e.Seq)}, {"set aside", e.Stored.UTC().Format(time.RFC3339)},
+		{"seq", fmt.Sprint(e.Seq)}, {"since", e.Stored.UTC().Format(time.RFC3339)},
 		{"subject", escaped([]byte(b.Subject), "")}, {"reason", escaped([]byte(b.Reason), "")}, {"size", fmt.Sprint(b.Size)},
 	}
 	if !b.Stored.IsZero() {
@@ -124,19 +128,19 @@ func (d deadDropCmd) Run(a *command.App) error {
 	return withJournal(a, func(j *journal.Journal) error {
 		for _, seq := range d.Seq {
 			if err := j.DropDeadLetter(a.Ctx, seq); err != nil {
-				return noneAside(seq, err)
+				return noDeadLetter(seq, err)
 			}
-			a.Say("message %d is forgotten", seq)
+			a.Say("dead letter %d is deleted", seq)
 		}
 		return nil
 	})
 }
 
-// noneAside explains that there is no dead letter with this sequence number; other errors pass
-// through.
-func noneAside(seq uint64, err error) error {
+// noDeadLetter explains that there is no dead letter with this sequence. It returns other errors
+// unchanged.
+func noDeadLetter(seq uint64, err error) error {
 	if errors.Is(err, bus.ErrNotFound) {
-		return fmt.Errorf("no message %d is set aside; `toolfleet dead ls` lists what is", seq)
+		return fmt.Errorf("there is no dead letter %d; `toolfleet dead ls` lists them", seq)
 	}
 	return err
 }
@@ -159,9 +163,8 @@ func withJournal(a *command.App, do func(*journal.Journal) error) error {
 	return err
 }
 
-// escaped renders bytes from outside as text that cannot affect a terminal: what is not printable
-// is written as an escape. Line ends of the input become newline, or an escape too if newline is
-// "".
+// escaped renders bytes from outside as text that cannot affect a terminal: every character that is
+// not printable becomes an escape. A line end becomes newline, or an escape too if newline is "".
 func escaped(text []byte, newline string) string {
 	var out strings.Builder
 	for len(text) > 0 {

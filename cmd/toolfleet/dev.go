@@ -31,8 +31,8 @@ func (devCmd) Help() string {
 	return `NATS server, coordinator and worker in one process. The worker serves the tools file and the builtin Read, Glob, Grep,
 Write, Edit and Bash on --root, by default the current folder. The server has no passwords.
 
-Where the policy names no approvers, whoever runs dev is one. Their key is the one of approver.key, else one that is made
-among their own settings, where "toolfleet approvals" finds it. A tool that runs as the same user can read it too.`
+If the policy names no approvers, the user who runs dev is one. The key is that of approver.key, else one that dev makes in
+the user's own settings, where "toolfleet approvals" finds it. A tool that runs as the same user can read it too.`
 }
 
 func (devCmd) Run(a *command.App) error {
@@ -64,7 +64,7 @@ func (devCmd) Run(a *command.App) error {
 	})
 }
 
-// letOwnerDecide makes the user who runs this fleet its approver if the policy names none.
+// letOwnerDecide makes the user who runs this fleet its approver, if the policy names none.
 func (f *fleet) letOwnerDecide() error {
 	if len(f.policy.Approvers) > 0 {
 		return nil
@@ -103,8 +103,8 @@ func (f *fleet) howToDecide() string {
 	return watch
 }
 
-// shell reports whether an agent can run shell commands here: a tool takes them, and no rule denies
-// it altogether.
+// shell reports whether an agent can run shell commands here: there is a tool for them, and no rule
+// denies every call of it.
 func (f *fleet) shell() bool {
 	rules, err := f.policy.Permissions()
 	return err == nil && slices.ContainsFunc(f.serving.Registry.Promises(), func(t schemas.Tool) bool {

@@ -8,7 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A user without the right to look is told so, and not that the server is broken.
+// The doctor tells a user without the right to look about that right, and does not call the server
+// broken.
 func TestDoctorWithoutRights(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)

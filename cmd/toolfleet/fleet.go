@@ -32,9 +32,9 @@ type fleet struct {
 	}
 }
 
-// newFleet starts the server, connects, and creates the coordinator and the worker; run runs them.
-// people sets the policy's list of approvers before either is created. The fleet is never nil.
-// After an error it is closed already, and a second close is safe.
+// newFleet starts the server, connects, and makes the coordinator and the worker; run runs them.
+// people sets the policy's list of approvers before that. The fleet is never nil. After an error it
+// is closed already, and a second close does nothing.
 func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devserver.Options, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
 	f = &fleet{cfg: cfg, shown: shown}
 	defer func() {
@@ -51,7 +51,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	if f.server, err = devserver.Start(o); err != nil {
 		return f, err
 	}
-	// The settings' URL and credentials are for another server. Do not use them here.
+	// Do not use the URL and the credentials of the settings: they are for another server.
 	own := bus.Options{InProcess: f.server, Name: "toolfleet", Prefix: cfg.NATS.Prefix, Logger: shown.log, Timeout: cfg.NATS.Timeout}
 	if f.conn, err = bus.Connect(ctx, own); err != nil {
 		return f, err
@@ -71,7 +71,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 	return f, err
 }
 
-// workerOf returns what a worker of this command is made from.
+// workerOf returns the parts for a worker in this process.
 func workerOf(s *localtools.Serving, p *config.Policy, shown instruments, hurry <-chan struct{}) daemon.Worker {
 	return daemon.Worker{
 		Tools: s.Registry, Policy: p, Roots: s.Roots, Version: daemon.ThisBuild().Release(),

@@ -14,15 +14,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
-// openInstruments are the logger, metrics and tracer that all parts of one process share.
+// instruments are the logger, metrics and tracer that all parts of one process share.
 type instruments struct {
 	log     *slog.Logger
 	metrics prometheus.Registerer // nil: not collected
 	tracer  trace.Tracer          // nil: no traces
-	flush   func()                // sends the last traces; call it at the end; bounded in time
+	flush   func()                // sends the last traces; call it at the end; takes a bounded time
 }
 
-// The service names of our processes in traces, unless OTEL_SERVICE_NAME sets another.
+// The service names of toolfleet's processes in traces, unless OTEL_SERVICE_NAME sets another.
 const (
 	coordinatorService = "toolfleet-coordinator"
 	wholeService       = "toolfleet" // commands, and a whole fleet in one process
@@ -37,8 +37,7 @@ func openInstruments(a *command.App, service string, log *slog.Logger, metrics p
 	return i, nil
 }
 
-// noting is a tracer that notes the trace id of the first sampled span. Only one goroutine may use
-// it.
+// noting is a tracer that notes the trace id of its first sampled span. Not for concurrent use.
 type noting struct {
 	trace.Tracer
 	traceID string
@@ -52,8 +51,7 @@ func (n *noting) Start(ctx context.Context, name string, options ...trace.SpanSt
 	return ctx, span
 }
 
-// heldBack is a writer that keeps what is written until release, and passes later writes on at
-// once.
+// heldBack is a writer that holds back what is written until release. After that it writes at once.
 type heldBack struct {
 	to io.Writer
 

@@ -1,8 +1,8 @@
 // Command toolfleet runs the tool calls of LLM agents on a fleet over NATS JetStream.
 //
-// It is wiring: the daemons, and the commands that need no package of their own, one file each. The
-// packages below internal hold the others, and what all of them share: command has the streams and
-// the settings, progress shows batches, and terminal shows text and asks for answers.
+// This package has the daemons, and one file for each command that needs no package of its own. The
+// packages below internal have the other commands, and what all commands share: command has the
+// streams and the settings, progress shows batches, and terminal shows text and asks for answers.
 //
 // All commands keep these rules: stdout is for data, stderr for everything else. The exit status is
 // 0 for done, 1 for failed, 2 for a wrong usage or setting; a refused or aborted batch has failed,
@@ -65,14 +65,14 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run is main without the process: it returns the exit status.
+// run does what main does and returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	left := -1 // the status with which kong wants to exit, after --help
+	left := -1 // the status with which kong wants to exit, after --help; -1: none
 	parser, err := kong.New(new(cli), kong.Name("toolfleet"), kong.Description(description), kong.Writers(stdout, stderr),
 		kong.PostBuild(daemon.ExplainSettings), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups(daemon.FlagGroups), kong.Exit(func(code int) { left = code }))
 	if err != nil {
-		panic(err) // a mistake in the struct tags
+		panic(err) // never, unless the struct tags are wrong
 	}
 	if len(args) == 0 {
 		args = []string{"--help"}

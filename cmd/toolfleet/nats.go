@@ -21,10 +21,10 @@ type natsCmd struct {
 
 // Help is shown below the command's usage.
 func (natsCmd) Help() string {
-	return `What it acknowledges survives a power failure, unless --sync or the file of --nats-config says otherwise. Without that file
-it has no passwords: whoever can connect may do everything. With it, it is a nats-server of accounts, users and TLS, whose
-variables come from the environment; SIGHUP has it read again, and whoever is no user any more is cut off. A monitoring port
-it has never. docs/identities.md shows a fleet in which each part has an identity.`
+	return `A message that the server acknowledges survives a power failure, unless --sync or the file of --nats-config says otherwise.
+Without that file the server has no passwords: anybody who can connect may do everything. The file is a nats-server
+configuration with accounts, users and TLS; its variables come from the environment. After SIGHUP the server reads it again,
+and disconnects users that are no longer in it. There is no monitoring port. docs/identities.md shows a fleet in which each part has an identity.`
 }
 
 func (natsCmd) Run(a *command.App) error {
@@ -37,7 +37,7 @@ func (natsCmd) Run(a *command.App) error {
 		return command.Usage(err)
 	}
 	again := make(chan os.Signal, 1)
-	if o.Config != "" { // a signal during the start is kept for later
+	if o.Config != "" { // a signal during the start is handled later
 		signal.Notify(again, syscall.SIGHUP)
 		defer signal.Stop(again)
 	}
@@ -63,7 +63,7 @@ func (natsCmd) Run(a *command.App) error {
 	return nil
 }
 
-// syncs says how often the server syncs: "always" or an interval.
+// syncs returns how often the server syncs: "always" or an interval.
 func syncs(o devserver.Options) string {
 	if o.SyncInterval == 0 {
 		return "always"
@@ -71,8 +71,8 @@ func syncs(o devserver.Options) string {
 	return o.SyncInterval.String()
 }
 
-// reloads makes the server read its file again at each signal until ctx ends. A file that it cannot
-// read changes nothing.
+// reloads makes the server read its configuration file again at each signal, until ctx ends. A file
+// that cannot be read changes nothing.
 func reloads(ctx context.Context, asked <-chan os.Signal, srv *devserver.Server, log *slog.Logger) {
 	for {
 		select {

@@ -15,8 +15,8 @@ type nkeyCmd struct {
 
 // Help is shown below the command's usage.
 func (nkeyCmd) Help() string {
-	return `The file is secret; a program is given it with --nkey. The public half, which is printed, goes into the configuration of the
-NATS server. An approver's key is of the same kind, and one file may be both.`
+	return `The file is secret; programs read it with --nkey. The command prints the public half, which goes into the configuration of the
+NATS server. An approver's key is of the same kind, so one file may serve for both.`
 }
 
 func (c nkeyCmd) Run(a *command.App) error {

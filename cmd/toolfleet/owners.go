@@ -37,9 +37,9 @@ func devserverOptions(c *config.Config, log *slog.Logger) devserver.Options {
 	}
 }
 
-// natsOptions returns the options of the NATS server that nats runs. For the listen address, data
-// folder, sync interval and payload limit, a given setting wins over the server's own configuration
-// file, and that wins over the defaults.
+// natsOptions returns the options of the NATS server that nats runs. The listen address, data
+// folder, sync interval and payload limit come from the settings if they are given there, else from
+// the server's own configuration file, else from the defaults.
 func natsOptions(c *config.Config, log *slog.Logger) (devserver.Options, error) {
 	o := devserverOptions(c, log)
 	if c.Server.Config == "" {

@@ -35,8 +35,8 @@ type plannedCall struct {
 
 // Help is shown below the command's usage.
 func (planCmd) Help() string {
-	return `The tools are those that run would serve here: --tools, and the builtin ones. With --nats they are those that the
-workers of that fleet announced.`
+	return `Plans with the tools that "toolfleet run" would serve here: those of --tools, and the builtin ones. With --nats it plans with the
+tools that the workers of that fleet have announced.`
 }
 
 func (p planCmd) Run(a *command.App) error {

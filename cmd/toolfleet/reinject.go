@@ -17,7 +17,7 @@ type reinjectCmd struct{}
 func (reinjectCmd) Help() string {
 	return `Reads {"provider","message","results"} from stdin and writes {"reinjection","calls"} to stdout. results[i]
 belongs to the i-th call: {"output": any}, {"error": "text"}, {"content": [MCP blocks], "is_error": bool}, or
-null for one that was lost. A message that cannot be answered is {"error":{"class","message"}} and exit status 1.`
+null for a lost call. A message that cannot be answered is {"error":{"class","message"}} and exit status 1.`
 }
 
 func (reinjectCmd) Run(a *command.App) error {

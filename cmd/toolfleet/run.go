@@ -35,12 +35,12 @@ type runCmd struct {
 
 // Help is shown below the command's usage.
 func (runCmd) Help() string {
-	return `Without --nats and NATS_URL a fleet is started in this process and goes with it. It serves the tools file and the builtin
+	return `Without --nats and NATS_URL a fleet runs in this process and ends with it. It serves the tools file and the builtin
 Read, Glob, Grep, Write, Edit and Bash on --root, by default the current folder. With a server, the workers of that fleet
 run the calls, and --tools, --root and --policy have no meaning.
 
-A call for which the policy wants a person is shown and asked about, when this is a terminal and the fleet is in this
-process. A fleet elsewhere is answered with "toolfleet approvals". Where nobody can be asked, such a call is refused.
+A call that needs a person's approval is shown and asked about, if this is a terminal and the fleet is in this process. For
+a fleet elsewhere, use "toolfleet approvals". If no person can be asked, such a call is refused.
 
 stdout holds the reinjection or the reply and nothing else; progress and events go to stderr. The exit status is 0 when
 every call was answered, failed calls included, and 1 when the batch was refused or aborted.`
@@ -100,7 +100,7 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	if err != nil {
 		return reply, "", err
 	}
-	held := &heldBack{to: d} // complaints about the trace exporter come after the reply
+	held := &heldBack{to: d} // problems of the trace exporter are shown after the reply
 	if cfg.Given("log.level") {
 		held.release()
 	}
@@ -112,7 +112,7 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	if err != nil {
 		return reply, "", err
 	}
-	a.Last = func() { // flush last: the reply must not wait for the trace collector
+	a.Last = func() { // the reply must not wait for the trace collector
 		held.release()
 		shown.flush()
 	}
@@ -145,7 +145,7 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	if err != nil && a.Ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + progress.FetchHint(batch.Session, batch.ID))
 	}
-	// We sampled no trace, but the fleet may have.
+	// This process has sampled no trace, but the fleet may have.
 	if err == nil && sending.traceID == "" && cfg.TraceURL != "" {
 		ctx, cancel := context.WithTimeout(a.Ctx, command.LookTimeout)
 		defer cancel()
@@ -181,7 +181,7 @@ func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.B
 	return reply, err
 }
 
-// tell prints the reply or the reinjection, and returns an error if the batch did not complete.
+// tell prints the reply or the reinjection. It returns an error if the batch did not complete.
 func (r runCmd) tell(a *command.App, reply messages.Reply, refusal *messages.Refusal, elapsed time.Duration) error {
 	var err error
 	switch {

@@ -56,8 +56,8 @@ type toolsExportCmd struct {
 
 // Help is shown below the command's usage.
 func (toolsExportCmd) Help() string {
-	return `Tools that a rule of the policy, the settings or the tools file denies altogether are left out: a model need not know of them.
-With --nats so are those that the fleet denies: its workers say so, and where they disagree, deny wins.`
+	return `Leaves out a tool if a rule of the policy, the settings or the tools file denies every call of it, because a model need not know
+it. With --nats the workers of the fleet say which tools their policy denies; if they disagree, deny wins.`
 }
 
 func (t toolsExportCmd) Run(a *command.App) error {
@@ -107,8 +107,8 @@ func knownTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	return command.ReadBucket[schemas.Tool](a.Ctx, conn, bus.BucketTools)
 }
 
-// offeredTools returns the known tools without those that the policy of the fleet's workers denies
-// altogether.
+// offeredTools returns the known tools, without those of which the policy of the fleet's workers
+// denies every call.
 func offeredTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(cfg)

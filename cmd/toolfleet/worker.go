@@ -20,8 +20,8 @@ type workerCmd struct {
 func (workerCmd) Help() string {
 	return `Serves the tools of its tools file, and the builtin Read, Glob, Grep, Write, Edit and Bash only with --root. Bash starts in
 that folder and is not confined to it. Several workers with --root should see one shared folder: the next call of a session
-may run on another. Without --nats it looks for a server at nats://127.0.0.1:4222. SIGTERM lets calls in hand end for drain,
-then stops them and gives up for other workers what may run again; a second one does so at once.`
+may run on another. Without --nats it looks for a server at nats://127.0.0.1:4222. After SIGTERM running calls have the time of
+drain to end; then they are stopped, and calls that may run again go to other workers. A second SIGTERM stops them at once.`
 }
 
 func (workerCmd) Run(a *command.App) error {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A history may be large, so only few are made at once. A request waits a while, and is then told
-// to come again. A tenant has one place at a time, so it cannot take those of all.
+// A history may be large, so only few are made at once. A request waits a while, and is then
+// refused as busy. A tenant has one place at a time, so it cannot take all places.
 func TestHistoriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &Handlers{limiter: newPerTenantLimiter(maxHistories)}

@@ -1,9 +1,9 @@
 // Package provider translates the dialects of the model providers. A [Codec] reads the tool calls
 // of an assistant message and writes what the agent appends to the conversation.
 //
-// Each child package implements one dialect. Package dialect holds what the codecs share, export
-// the rules of tool definitions, and codectest the tests that every codec passes. Codecs are pure:
-// the same bytes in give the same bytes out.
+// Each child package implements one dialect. Package dialect holds code that the codecs share,
+// export the rules of tool definitions, and codectest the tests that every codec passes. Codecs are
+// pure: the same input gives the same bytes.
 //
 // Every codec keeps these rules. Each call that the client has to run is answered once, in call
 // order, and nothing else is added. Ids are echoed byte for byte. A message that does not have the
@@ -35,8 +35,8 @@ type Codec interface {
 	// each call, in the same order; a lost outcome is answered with an error. For no calls it
 	// writes null. An error means that the numbers of calls and outcomes differ.
 	Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error)
-	// Tools writes tool definitions as they stand in the provider's requests. The order of tools
-	// does not change the bytes.
+	// Tools writes tool definitions in the form of the provider's requests. The order of tools does
+	// not change the bytes.
 	Tools(tools []schemas.Tool) (json.RawMessage, error)
 }
 

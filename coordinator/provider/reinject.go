@@ -50,7 +50,7 @@ type answer struct {
 	Calls       []call          `json:"calls"`
 }
 
-// call is what a reader of the answer needs to run a call.
+// call is a call in the answer of Reinject.
 type call struct {
 	ID         json.RawMessage `json:"id"`
 	Name       json.RawMessage `json:"name"`

@@ -85,7 +85,7 @@ func TestTurnAgreesWithItsTwin(t *testing.T) {
 	}
 }
 
-// hand is a coordinator in the lane's world: what it is at, and what it saw before.
+// hand is a coordinator in the test: what it does now, and what it has seen.
 type hand struct {
 	at      int // 0: nothing; 1: has seen whether there is a reply; 2: has seen the head too; 3: drives; 4: has stored the reply
 	batch   int
@@ -174,7 +174,7 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 	}
 }
 
-// leads holds a coordinator to the order of the lane: what it drives is driven after the end of all before it.
+// leads checks the order of the lane: a batch is driven only after all earlier ones have ended.
 func (w *lanes) leads(log []entry, h hand) {
 	for _, e := range log[:h.batch] {
 		if !e.replied {
@@ -189,8 +189,9 @@ func with(log []entry, i int, change func(*entry)) []entry {
 	return log
 }
 
-// Two coordinators take up to four batches of a session, some submitted again after their end, in every interleaving
-// of their looks, their ends and their deaths: no batch is driven before the end of one before it.
+// Two coordinators take up to four batches of a session, some of them submitted again after their
+// end, in every order of reads, ends and crashes: no batch is driven before an earlier one has
+// ended.
 func TestALaneStaysInOrderHoweverOldTheLooks(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for again := range 1 << n {
@@ -207,7 +208,7 @@ func TestALaneStaysInOrderHoweverOldTheLooks(t *testing.T) {
 	}
 }
 
-// However the log came to be what it is, whoever looks now gets it going.
+// Whatever happened to the log before, a coordinator that reads it now drives its head.
 func TestAFreshLookAtTheHeadGoesOn(t *testing.T) {
 	for _, replied := range []bool{false, true} {
 		for _, driven := range []bool{false, true} {

@@ -17,17 +17,17 @@ const (
 	alertsFile = observability + "prometheus/rules/alerts.yml"
 	board      = observability + "dashboards/toolfleet.json"
 	runbooks   = "docs/runbooks/"
-	// runbookURL is where somebody who was woken finds the pages.
+	// runbookURL is the address of the runbooks for a person on call.
 	runbookURL = "https://github.com/toolfleet/toolfleet/blob/main/" + runbooks
 )
 
-// rule is one of Prometheus.
+// rule is a rule of Prometheus.
 type rule struct {
 	Record, Alert, Expr, For string
 	Labels, Annotations      map[string]string
 }
 
-// rules is every rule that Prometheus is given.
+// rules returns every rule that Prometheus reads.
 func rules(t *testing.T, edits source) (all []rule) {
 	t.Helper()
 	for _, file := range glob(t, observability+"prometheus/rules/*.yml") {
@@ -47,7 +47,7 @@ func rules(t *testing.T, edits source) (all []rule) {
 	return all
 }
 
-// glob is the files of the repository that match.
+// glob returns the files of the repository that match.
 func glob(t *testing.T, pattern string) (names []string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(root, pattern))
@@ -135,7 +135,8 @@ func alertProblems(t *testing.T, edits source) (found []string) {
 	return found
 }
 
-// tested is the alerts that the tests of the rules show fire, and not fire. promtool runs them.
+// tested returns the alerts that the tests of the rules expect to fire, and not to fire. promtool
+// runs these tests.
 func tested(t *testing.T, edits source) (fires, silent map[string]bool) {
 	t.Helper()
 	fires, silent = map[string]bool{}, map[string]bool{}
@@ -164,12 +165,13 @@ func tested(t *testing.T, edits source) (fires, silent map[string]bool) {
 	return fires, silent
 }
 
-// kebab is ToolErrorRate as tool-error-rate.
+// kebab turns ToolErrorRate into tool-error-rate.
 func kebab(name string) string {
 	return strings.ToLower(regexp.MustCompile(`(.)([A-Z])`).ReplaceAllString(name, "$1-$2"))
 }
 
-// metrics is every metric that the code makes, and those of Go, the process and Prometheus itself that are asked for.
+// metrics returns every metric that the code makes, and those of Go, the process and Prometheus
+// itself that the rules use.
 func metrics(t *testing.T) []string {
 	t.Helper()
 	names := []string{"ALERTS", "process_resident_memory_bytes", "process_cpu_seconds_total"}
@@ -192,7 +194,7 @@ func metrics(t *testing.T) []string {
 	return names
 }
 
-// recorded is what the rules record.
+// recorded returns the names that the rules record.
 func recorded(all []rule) (names []string) {
 	for _, r := range all {
 		if r.Record != "" {
@@ -202,7 +204,8 @@ func recorded(all []rule) (names []string) {
 	return names
 }
 
-// unknownMetrics says which metrics an expression names that nobody makes. A histogram has three.
+// unknownMetrics returns the metrics in an expression that do not exist. A histogram has three
+// names.
 func unknownMetrics(known []string, where, expr string) (found []string) {
 	for _, name := range regexp.MustCompile(`[a-z:]*(?:toolfleet[_:]|process_)[a-z0-9_:]+|ALERTS`).FindAllString(expr, -1) {
 		plain := regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(name, "")

@@ -16,21 +16,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// root is the repository.
+// root is the folder of the repository.
 const root = "../.."
 
 const (
 	defaultWriteTimeout = 30 * time.Second
-	// reportTime is what a worker gets after the longest write to store the result and leave.
+	// reportTime is how long a worker has, after the longest write, to store the result and end.
 	reportTime = 30 * time.Second
 )
 
-// source is the repository with some files changed: a test breaks a rule in it.
+// source is the repository with some files changed, so that a test can break a rule in it.
 type source map[string]edit
 
 type edit struct{ old, new string }
 
-// read returns a file of the repository, with the edit that belongs to it.
+// read returns a file of the repository, with its edit if there is one.
 func (s source) read(t *testing.T, name string) []byte {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, name))
@@ -47,7 +47,7 @@ func (s source) read(t *testing.T, name string) []byte {
 	return bytes.ReplaceAll(content, []byte(e.old), []byte(e.new))
 }
 
-// expect compares what a check found with the one thing it should have found; "" stands for nothing.
+// expect fails the test unless a check found exactly the one problem want; "": none.
 func expect(t *testing.T, got []string, want string) {
 	t.Helper()
 	if want == "" && len(got) > 0 {
@@ -58,8 +58,8 @@ func expect(t *testing.T, got []string, want string) {
 	}
 }
 
-// longestWrite is the longest that a call may run which must not be cut off: the longest timeout of a
-// tools file's writes. A tool without a kind is a write; a write without a timeout has 30 s.
+// longestWrite returns the longest timeout of a tools file's writes. Such a call must not be cut
+// off. A tool without a kind is a write; a write without a timeout has 30 s.
 func longestWrite(t *testing.T, toolsFile []byte) time.Duration {
 	t.Helper()
 	var file struct {
@@ -71,7 +71,7 @@ func longestWrite(t *testing.T, toolsFile []byte) time.Duration {
 	if err := yaml.Unmarshal(toolsFile, &file); err != nil {
 		t.Fatal(err)
 	}
-	longest := defaultWriteTimeout // what the next tool that somebody adds has
+	longest := defaultWriteTimeout // the timeout of a tool that names none
 	for _, tool := range file.Tools {
 		if tool.Timeout == "" || tool.Kind == "read" || tool.Kind == "compute" {
 			continue
@@ -85,12 +85,12 @@ func longestWrite(t *testing.T, toolsFile []byte) time.Duration {
 	return longest
 }
 
-// pinned reports whether an image names a version, so that tomorrow's pull is today's.
+// pinned reports whether an image names a version, so that it is the same image tomorrow.
 func pinned(image string) bool {
 	return regexp.MustCompile(`:[^/:]*\d[^/:]*$|@sha256:[0-9a-f]{64}$`).MatchString(image)
 }
 
-// binary builds cmd/toolfleet once and returns its path, or skips.
+// binary builds cmd/toolfleet once and returns its path. It skips the test if it cannot.
 func binary(t *testing.T) string {
 	t.Helper()
 	if _, err := fs.Stat(os.DirFS(root), "cmd/toolfleet"); err != nil {
@@ -133,7 +133,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// commandProblems says which flags of a command line the binary does not know.
+// commandProblems returns the flags of a command line that the binary does not know.
 func commandProblems(t *testing.T, args []string) []string {
 	t.Helper()
 	help, err := exec.Command(binary(t), args[0], "--help").CombinedOutput()

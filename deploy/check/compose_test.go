@@ -40,7 +40,7 @@ func TestCompose(t *testing.T) {
 	}
 }
 
-// TestComposeCommands asks the binary whether it knows what the services start it with.
+// TestComposeCommands checks that the binary knows the commands of the services.
 func TestComposeCommands(t *testing.T) {
 	project, err := loadCompose(t, nil, "")
 	if err != nil {
@@ -54,10 +54,10 @@ func TestComposeCommands(t *testing.T) {
 	}
 }
 
-// observe is the profile with everything to look at the fleet.
+// observe is the profile with the tools for observing the fleet.
 const observe = "observe"
 
-// loadCompose reads the file as `docker compose` does where COMPOSE_PROFILES is the profile; "" stands for none.
+// loadCompose reads the file as `docker compose` does with COMPOSE_PROFILES set to profile.
 func loadCompose(t *testing.T, edits source, profile string) (*types.Project, error) {
 	dir, err := filepath.Abs(root)
 	if err != nil {

@@ -31,7 +31,7 @@ func TestDashboard(t *testing.T) {
 	}
 }
 
-// dashboard is what Grafana reads, as far as it is looked at.
+// dashboard holds those parts of a Grafana dashboard that the tests check.
 type dashboard struct {
 	UID           string `json:"uid"`
 	Title         string `json:"title"`

@@ -1,7 +1,7 @@
-// Package check tests what this repository ships for running toolfleet: docker-compose.yml, the
-// Dockerfile, the NATS settings and the kustomize base. Each is read by the library that reads it in
-// real life, strictly, then held to a few rules of ours; and each rule is shown to refuse a copy that
-// breaks it.
+// Package check tests the files for running toolfleet that this repository ships:
+// docker-compose.yml, the Dockerfile, the NATS settings and the kustomize base. The same library
+// that reads a file in real life reads it here, strictly. Then the file is checked against a few
+// rules. Each rule is also tested with a copy that breaks it.
 //
-// It is a module of its own so that users of toolfleet do not download Kubernetes.
+// It is a module of its own, so that users of toolfleet do not download Kubernetes.
 package check

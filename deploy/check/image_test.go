@@ -28,7 +28,8 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// TestStaticBinary runs the build command of the Dockerfile: what comes out has to start in an empty image.
+// TestStaticBinary runs the build command of the Dockerfile. The binary has to start in an empty
+// image.
 func TestStaticBinary(t *testing.T) {
 	f, err := elf.Open(binary(t))
 	if err != nil {
@@ -51,7 +52,7 @@ func parseDockerfile(t *testing.T, edits source) ([]instructions.Stage, error) {
 	return stages, err
 }
 
-// stages is the names of the Dockerfile's stages.
+// stages returns the names of the Dockerfile's stages.
 func stages(t *testing.T) (names []string) {
 	t.Helper()
 	all, err := parseDockerfile(t, nil)
@@ -87,7 +88,7 @@ func dockerfileProblems(t *testing.T, edits source) (found []string) {
 			certificates = certificates || len(c.SourcePaths) == 1 && c.SourcePaths[0] == "/etc/ssl/certs/ca-certificates.crt"
 		}
 	}
-	// Kubernetes can tell that an image does not run as root only from a number.
+	// Kubernetes needs a number to see that an image does not run as root.
 	if !regexp.MustCompile(`^[1-9][0-9]*(:[1-9][0-9]*)?$`).MatchString(user) {
 		found = append(found, "user "+user+": want the number of one who is not root")
 	}

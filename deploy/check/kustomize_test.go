@@ -68,7 +68,7 @@ func TestKustomize(t *testing.T) {
 	}
 }
 
-// TestKustomizeCommands asks the binary whether it knows what the pods start it with.
+// TestKustomizeCommands checks that the binary knows the commands of the pods.
 func TestKustomizeCommands(t *testing.T) {
 	m, err := build(t, nil)
 	if err != nil {
@@ -79,7 +79,7 @@ func TestKustomizeCommands(t *testing.T) {
 	}
 }
 
-// manifests is everything the base makes, by kind.
+// manifests holds all objects of the base, by kind.
 type manifests struct {
 	namespaces  []corev1.Namespace
 	accounts    []corev1.ServiceAccount
@@ -90,7 +90,7 @@ type manifests struct {
 	policies    []networkingv1.NetworkPolicy
 }
 
-// build runs kustomize over the base and decodes what comes out, as strictly as the API server would.
+// build runs kustomize on the base and decodes the objects, as strictly as the API server would.
 func build(t *testing.T, edits source) (m manifests, err error) {
 	fsys := filesys.MakeFsInMemory()
 	files, err := os.ReadDir(filepath.Join(root, base))
@@ -148,7 +148,7 @@ func appendStrict[T any](to *[]T, doc []byte) error {
 	return nil
 }
 
-// problems holds the objects against one another and against our rules.
+// problems checks the objects against one another and against the rules of this package.
 func (m manifests) problems(t *testing.T) (found []string) {
 	if len(m.deployments) != 2 {
 		found = append(found, fmt.Sprintf("%d deployments, want coordinator and worker", len(m.deployments)))
@@ -166,7 +166,7 @@ func (m manifests) problems(t *testing.T) (found []string) {
 	return found
 }
 
-// aboutPods checks what a deployment says about its own pods.
+// aboutPods checks the pods of a deployment.
 func (m manifests) aboutPods(t *testing.T, d appsv1.Deployment) (found []string) {
 	pod, c := d.Spec.Template.Spec, d.Spec.Template.Spec.Containers[0]
 	if !pinned(c.Image) {
@@ -212,7 +212,7 @@ func (m manifests) aboutPods(t *testing.T, d appsv1.Deployment) (found []string)
 	return found
 }
 
-// aboutNeighbours checks that the other objects mean the deployment's pods.
+// aboutNeighbours checks that the other objects select the deployment's pods.
 func (m manifests) aboutNeighbours(d appsv1.Deployment) (found []string) {
 	pods := d.Spec.Template.Labels
 	if !selects(d.Spec.Selector, pods) {
@@ -248,7 +248,7 @@ func (m manifests) aboutNeighbours(d appsv1.Deployment) (found []string) {
 	return found
 }
 
-// podSecurity asks the API server's own code whether the pods satisfy the restricted standard.
+// podSecurity checks with the API server's own code that the pods satisfy the restricted standard.
 func podSecurity(d appsv1.Deployment) (found []string) {
 	evaluator, err := pspolicy.NewEvaluator(pspolicy.DefaultChecks(), nil)
 	if err != nil {
@@ -263,7 +263,7 @@ func podSecurity(d appsv1.Deployment) (found []string) {
 	return found
 }
 
-// config is the config map that a pod mounts.
+// config returns the config map that a pod mounts.
 func (m manifests) config(pod corev1.PodSpec) (corev1.ConfigMap, bool) {
 	for _, v := range pod.Volumes {
 		for _, c := range m.configs {

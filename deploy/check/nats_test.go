@@ -50,7 +50,8 @@ func natsProblems(t *testing.T, edits source) (found []string) {
 	return found
 }
 
-// TestNATSIdentities holds the accounts to what they are for. What each user may do is shown by the whole-fleet tests.
+// TestNATSIdentities checks the accounts and their users. The whole-fleet tests check what each
+// user may do.
 func TestNATSIdentities(t *testing.T) {
 	for _, who := range []string{"COORDINATOR", "WORKER", "OPERATOR", "APPROVER", "ACME"} {
 		key, err := nkeys.CreateUser()
@@ -87,8 +88,8 @@ func TestNATSIdentities(t *testing.T) {
 	}
 }
 
-// TestNATSValues holds the chart's values to what one server's configuration promises. The chart itself
-// does not refuse unknown keys, so only ours are looked at.
+// TestNATSValues checks that the chart's values match the configuration of a single server. The
+// chart does not refuse unknown keys, so the test looks only at toolfleet's own keys.
 func TestNATSValues(t *testing.T) {
 	var values struct {
 		Config struct {

@@ -16,11 +16,11 @@ import (
 
 const observability = "deploy/observability/"
 
-// observers is what the profile adds.
+// observers lists the services that the profile adds.
 var observers = []string{"grafana", "jaeger", "otel-collector", "prometheus"}
 
-// observedProblems holds the profile to what it promises: nothing of it without it, and whatever speaks to a service speaks to one
-// that is there.
+// observedProblems checks that nothing of the profile is there without it, and that a service which
+// others connect to exists.
 func observedProblems(t *testing.T, edits source, bare, project *types.Project) (found []string) {
 	report := func(service, format string, args ...any) {
 		found = append(found, service+": "+fmt.Sprintf(format, args...))
@@ -47,7 +47,8 @@ func observedProblems(t *testing.T, edits source, bare, project *types.Project) 
 	return found
 }
 
-// reaches checks an address of ours: its host is a service, and its port one of those.
+// reaches checks an address: its host is a service of the project, and its port one of the given
+// ports.
 func reaches(project *types.Project, address string, ports []string) []string {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -81,7 +82,8 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-// collector is the parts of a Collector's configuration that are looked at here. A real Collector refuses more.
+// collector holds those parts of a Collector's configuration that the tests check. A real Collector
+// checks more.
 type collector struct {
 	Receivers map[string]struct {
 		Protocols map[string]struct {
@@ -104,7 +106,7 @@ type collector struct {
 
 func loadCollector(text []byte) (c collector, err error) { return c, yaml.UnmarshalStrict(text, &c) }
 
-// collectorPorts is where the Collector listens.
+// collectorPorts returns the ports on which the Collector listens.
 func collectorPorts(t *testing.T, edits source) (ports []string) {
 	t.Helper()
 	c, err := loadCollector(edits.read(t, observability+"otel-collector.yaml"))
@@ -142,7 +144,7 @@ func collectorProblems(t *testing.T, edits source) (found []string) {
 	for _, e := range c.Exporters {
 		found = append(found, reaches(project, "//"+e.Endpoint, []string{"4317"})...)
 	}
-	// What is commented has to work when somebody takes the comments away.
+	// The commented block has to work without its comment signs.
 	block := regexp.MustCompile(`(?m)^  # tail_sampling:\n(?:  #   .*\n)+`).Find(text)
 	uncommented := regexp.MustCompile(`(?m)^  # `).ReplaceAll(block, []byte("  "))
 	var sampling struct {
@@ -159,7 +161,7 @@ func collectorProblems(t *testing.T, edits source) (found []string) {
 	return found
 }
 
-// uses says which parts of a kind are named and not set up, or the other way round.
+// uses returns the names that are used and not defined, and those that are defined and not used.
 func uses(kind string, there, named []string) (found []string) {
 	for _, name := range named {
 		if !slices.Contains(there, name) {
@@ -245,7 +247,8 @@ func prometheusProblems(t *testing.T, edits source) (found []string) {
 	return found
 }
 
-// TestGrafanaFindsItsSources follows what Grafana reads at its start to the services and folders of docker-compose.yml.
+// TestGrafanaFindsItsSources checks that the files and addresses that Grafana reads at its start
+// exist in docker-compose.yml.
 func TestGrafanaFindsItsSources(t *testing.T) {
 	project, err := loadCompose(t, nil, observe)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// sections is what whoever was woken looks for, in this order.
+// sections lists the sections of a runbook, in order.
 var sections = []string{"What it means for users", "How to look", "Likely causes", "What to do", "How to know that it is over"}
 
-// leads is where a page has to send whoever was woken by it.
+// leads lists links that a page must have, for a person on call.
 var leads = map[string]string{
 	"validation-errors.md": "The schemas do not match",
 	"tool-timeouts.md":     "Look at the dependency",
@@ -78,7 +78,7 @@ func runbookProblems(t *testing.T, edits source) (found []string) {
 	return found
 }
 
-// named is the commands of ours that a page names, in its code: their words without the first.
+// named returns the toolfleet commands in the code of a page, each without its first word.
 func named(page string) (lines [][]string) {
 	for _, found := range regexp.MustCompile("(?m)(?:^|`)toolfleet ([^`|>#\\n]+)").FindAllStringSubmatch(page, -1) {
 		lines = append(lines, strings.Fields(found[1]))
@@ -86,7 +86,7 @@ func named(page string) (lines [][]string) {
 	return lines
 }
 
-// fields is what jq is asked for in the lines of a page.
+// fields returns the fields that a page reads with jq.
 func fields(page string) (names []string) {
 	for _, program := range regexp.MustCompile("\\| jq ([^\n`]+)").FindAllStringSubmatch(page, -1) {
 		for _, found := range regexp.MustCompile(`\.([a-z_]+)|[{,] ?([a-z_]+)`).FindAllStringSubmatch(program[1], -1) {
@@ -96,13 +96,13 @@ func fields(page string) (names []string) {
 	return names
 }
 
-// manual is the help of each command, as far as it was asked for.
+// manual caches the help of each command.
 type manual struct {
 	all  []string
 	help map[string]string
 }
 
-// commands asks the binary which commands it has.
+// commands returns the commands of the binary.
 func commands(t *testing.T) *manual {
 	t.Helper()
 	out, err := exec.Command(binary(t), "--help").Output()
@@ -117,7 +117,7 @@ func commands(t *testing.T) *manual {
 	return m
 }
 
-// problems says what of a command line the binary does not know: the command, or a flag.
+// problems returns what the binary does not know of a command line: the command, or a flag.
 func (m *manual) problems(t *testing.T, words []string) (found []string) {
 	t.Helper()
 	name := ""

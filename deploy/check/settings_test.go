@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestSettings lets the binary read the files that it is started with, and copies with a misspelt key.
+// TestSettings makes the binary read the files with which it is started, and copies with a misspelt
+// key.
 func TestSettings(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file    string

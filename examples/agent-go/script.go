@@ -6,7 +6,7 @@ import (
 	"log"
 )
 
-// script is what the model says, turn by turn.
+// script holds the messages of the model, turn by turn.
 var script = []string{
 	`{"role":"assistant","content":[
 		{"type":"text","text":"I look for what is left."},

@@ -42,7 +42,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Config holds the tunables of a Log. The zero value works.
+// Config holds the settings of a Log. The zero value works.
 type Config struct {
 	// Plain makes hashes without a key: the first 16 hex digits of the SHA-256 itself. Default:
 	// keyed.
@@ -70,7 +70,7 @@ type Log struct {
 	read time.Time // when it was read; guarded by mu
 }
 
-// Validate reports everything that is wrong with the settings.
+// Validate returns an error with all mistakes in the settings.
 func (c Config) Validate() error {
 	_, err := ParseInclude(c.Include)
 	if len(c.Key) > 0 && len(c.Key) < minKey {
@@ -79,8 +79,8 @@ func (c Config) Validate() error {
 	return err
 }
 
-// New returns the audit log behind a connection. It fails on invalid settings and touches no
-// network.
+// New returns the audit log over a connection. It returns an error for invalid settings. It sends
+// nothing yet.
 func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -94,13 +94,13 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 }
 
 // Write appends one line about the call that it names, and returns when the line is stored. The
-// caller gives the hashes as the journal has them; Write replaces them by those that lines show. It
-// leaves out the arguments of an edit.
+// caller gives the hashes of the journal, and Write replaces them by those for lines. It leaves out
+// the arguments of an edit.
 func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
 	return l.WriteAt(ctx, wire.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index), line)
 }
 
-// WriteAt is Write for a line about a call of which only the address is known.
+// WriteAt is like Write, for a line about a call of which only the key is known.
 func (l *Log) WriteAt(ctx context.Context, key wire.CallKey, line messages.AuditRecord) error {
 	hasher, err := l.Hasher(ctx)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 // hashDigits is how many hex digits a hash in a line has.
 const hashDigits = 16
 
-// Hasher makes the hashes that lines show. The zero value makes plain ones, without a key.
+// Hasher makes the hashes for lines. The zero value makes plain ones, without a key.
 type Hasher struct{ key []byte }
 
 // Keyed returns a hasher with the key of a fleet.
@@ -41,8 +41,8 @@ func mac(key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// readAgain is how long a key stays valid after it was read. Another key may have replaced it, when
-// the bucket was lost and recreated.
+// readAgain is how long a key is used before it is read again. Another key may have replaced it, if
+// the bucket was lost and made again.
 const readAgain = 10 * time.Minute
 
 // Hasher returns the hasher of this log. It reads the key of the fleet, and again after readAgain.

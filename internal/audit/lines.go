@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Batch is what is known of a batch that has ended.
+// Batch is what the lines need to know about a batch that has ended.
 type Batch struct {
 	Key      wire.BatchKey
 	Session  messages.SessionID // as the agent wrote it; "": not known
@@ -30,14 +30,14 @@ type Batch struct {
 	Refused  messages.Class // why the whole batch was refused; "": it was not
 }
 
-// Call is what is known of one call of the batch.
+// Call is what the lines need to know about one call of the batch.
 type Call struct {
 	Result     messages.Result
 	ToolDigest string
 	// Input holds the arguments as they ran, or as they were sent if nothing ran; nil: not known.
 	Input json.RawMessage
-	// ArgsHash is the hex SHA-256 of Input's canonical form where it is known from elsewhere, for a
-	// result without a trail.
+	// ArgsHash is the hex SHA-256 of the canonical form of Input, for a result without a trail; "":
+	// not known.
 	ArgsHash string
 }
 
@@ -51,8 +51,8 @@ func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines 
 	return all
 }
 
-// Bare is Lines with only which calls there were and how they ended, for a batch whose full lines
-// cannot be stored.
+// Bare is like Lines, but the lines only say which calls there were and how they ended. It is for a
+// batch whose full lines cannot be stored.
 func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
 	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
 	all := ofBatch(b, hash)
@@ -77,7 +77,7 @@ const longest = 200
 
 func cut[T ~string](text T) T { return text[:min(len(text), longest)] }
 
-// ofBatch returns the lines of a batch without those of its calls.
+// ofBatch returns the audit lines of a batch without lines about its calls.
 func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 	tenant := messages.TenantID(b.Key.Tenant)
 	all := wire.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
@@ -93,8 +93,8 @@ func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 	return all
 }
 
-// line makes the line of one call. It shows the hash of the arguments that ran, or of those that
-// were sent when nothing can have run.
+// line returns the line of one call. It shows the hash of the arguments that ran, or of those that
+// were sent if no arguments can have run.
 func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	tenant, r := messages.TenantID(b.Key.Tenant), c.Result
 	l := messages.AuditRecord{
@@ -142,9 +142,9 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	return l
 }
 
-// implausible is longer than anything in a call takes. Larger values from a worker are cut or
-// dropped: a number that does not fit into a time must not keep the lines of a batch from being
-// stored.
+// implausible is longer than any part of a call takes. Longer times from a worker are cut or
+// dropped, because a number that does not fit into a time would keep the lines of a batch from
+// being stored.
 const implausible = 366 * 24 * time.Hour
 
 // sane limits milliseconds to the range from 0 to implausible.
@@ -192,7 +192,7 @@ func ParseInclude(entries []string) (Include, error) {
 	return include, errors.Join(errs...)
 }
 
-// Wants reports whether lines about a tool show anything of its arguments.
+// Wants reports whether lines about a tool show fields of its arguments.
 func (i Include) Wants(tool string) bool { return len(i["*"])+len(i[tool]) > 0 }
 
 // maxField is the longest value that a line shows, in bytes. A longer one is replaced by its size.

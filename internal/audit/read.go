@@ -19,7 +19,7 @@ import (
 // Filter selects lines: a line must match every field that is set. The zero value selects every
 // line.
 type Filter struct {
-	// Key is the address of a batch. Unless it is zero, it replaces Tenant, Session and Batch.
+	// Key is the key of a batch. Unless it is zero, it replaces Tenant, Session and Batch.
 	Key      wire.BatchKey
 	Tenant   string // its token
 	Session  messages.SessionID
@@ -32,7 +32,7 @@ type Filter struct {
 	Approver string // who agreed or decided
 	Worker   string // the worker that ran the call, or the process that wrote the line
 	Trace    string
-	Round    int // of the batch, if its agent gave one; 0: any
+	Round    int // of the batch, if its agent numbered it; 0: any
 	// Since and Until bound when a line was stored, by the server's clock: at or after Since, and
 	// before Until.
 	Since, Until time.Time
@@ -47,7 +47,7 @@ type Entry struct {
 	Err    error // set: the message cannot be read, and Line is empty
 }
 
-// key is the address that the filter selects; "" stands for any. Ids become tokens, so that any id
+// key returns the key that the filter selects; "" stands for any. Ids become tokens, so that any id
 // is a legal part of a subject.
 func (f Filter) key() wire.BatchKey {
 	token := func(id string) string {
@@ -61,14 +61,14 @@ func (f Filter) key() wire.BatchKey {
 	})
 }
 
-// subject is the filter that the server applies. It cannot select a batch: the batches of a session
-// share subjects.
+// subject returns the filter that the server applies. It cannot select a batch, because the batches
+// of a session share subjects.
 func (f Filter) subject(n wire.Names) string {
 	key := f.key()
 	return n.OfSession(wire.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
 }
 
-// matches applies what the server's filter cannot express. Key is set, as in near.
+// matches applies the parts of the filter that the server does not. Key is set.
 func (f Filter) matches(e Entry) bool {
 	if !f.Until.IsZero() && !e.Stored.Before(f.Until) || e.Stored.Before(f.Since) {
 		return false
@@ -152,9 +152,8 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	return found
 }
 
-// keyOf returns the address in an audit subject, and whether the subject is that of an open call.
-// Only those subjects have four tokens. A session's subject names no batch: its third token is
-// "ended".
+// keyOf returns the key in an audit subject. open: the subject is that of an open call. Only those
+// subjects have four tokens. A session's subject names no batch: its third token is "ended".
 func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(wire.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {
@@ -170,7 +169,8 @@ func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) 
 	return err
 }
 
-// readFrom is Read from a place in the stream. It returns where the next read continues.
+// readFrom is like Read, but starts at a place in the stream and returns where the next read
+// starts.
 func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
 	f.Key = f.key()
 	words := f.requiredTexts()
@@ -202,10 +202,10 @@ const (
 	readInterval = 2 * time.Second
 )
 
-// Follow is Read that continues with lines that are stored later, until ctx ends, and then returns
-// nil. A published message only wakes it: each line is read from the stream, once and in order,
-// through lost connections too. Follow ignores Until. It retries every error after the first read
-// except a terminal one (bus.IsTerminal).
+// Follow is like Read, but continues with lines that are stored later, until ctx ends, and then
+// returns nil. A published message only wakes it: each line is read from the stream, once and in
+// order, also after lost connections. Follow ignores Until. After the first read it retries every
+// error except a terminal one (bus.IsTerminal).
 func (l *Log) Follow(ctx context.Context, f Filter, each func(Entry)) error {
 	published := make(chan struct{}, 1)
 	wake := func() {

@@ -19,16 +19,16 @@ import (
 )
 
 // Recorder writes the lines of batches that have ended, from what their driver and the journal know
-// of the calls. The lines are stored beside the reply and before the batch leaves the log, and the
-// batch waits for both. If a driver dies between the two, the next one finds the batch in the log,
-// and writes its lines from the stored reply and the journal.
+// about the calls. The lines and the reply are stored at the same time, and the batch leaves the
+// log after both. If a driver dies between the two, the next one finds the batch in the log, and
+// writes its lines from the stored reply and the journal.
 type Recorder struct {
 	log     *Log
 	journal Journal
 	cfg     RecorderConfig
 }
 
-// Journal is what the journal knows of a batch whose driver is gone.
+// Journal reads what the journal holds about a batch whose driver is gone.
 type Journal interface {
 	Calls(ctx context.Context, key wire.BatchKey, indices ...int) (journal.Known, error)
 	Plans(ctx context.Context, key wire.BatchKey) ([]journal.PlanEntry, error)
@@ -43,18 +43,18 @@ type RecorderConfig struct {
 	Failed func()                   // called when the lines of a batch could not be written
 }
 
-// NewRecorder returns a recorder that writes to l. It touches no network.
+// NewRecorder returns a recorder that writes to l. It sends nothing yet.
 func NewRecorder(l *Log, j Journal, cfg RecorderConfig) *Recorder { return &Recorder{l, j, cfg} }
 
-// Ran is what call records say of the newest attempt of a call.
+// Ran is what call records say about the newest attempt of a call.
 type Ran struct {
 	ArgsHash   string // hex SHA-256 of the arguments
 	ToolDigest string
 }
 
-// RanOf returns what one record says. ok is false for a record that says nothing about arguments. A
-// record that cannot be read may be about others than the one before it, so it says that nothing is
-// known.
+// RanOf returns what one record says. ok is false for a record that says nothing about arguments.
+// For a record that cannot be read it returns an empty Ran, because the arguments may have changed
+// there.
 func RanOf(r wire.CallRecord) (ran Ran, ok bool) {
 	return Ran{r.ArgsHash, r.ToolDigest}, r.ArgsHash != "" || r.ToolDigest != "" || r.State == journal.Unreadable
 }
@@ -70,9 +70,9 @@ type Ending struct {
 	Results []messages.Result
 }
 
-// Write stores the missing lines of a batch. When full lines cannot be made, or never fit, it
-// stores bare ones. When not even those can be stored, it logs that and returns nil, because
-// waiting would block the session for ever.
+// Write stores the missing lines of a batch. If full lines cannot be made, or never fit, it stores
+// bare ones. If even those cannot be stored, it logs that and returns nil, because waiting would
+// block the session for ever.
 func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error {
 	err := r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
 		var calls []Call
@@ -99,7 +99,7 @@ func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error 
 	return err
 }
 
-// errPanic is a panic while lines were made. Another try would panic, too.
+// errPanic is a panic while lines were made. Another try would panic too.
 var errPanic = errors.New("panic")
 
 // isPermanent reports whether another try would fail in the same way.
@@ -134,9 +134,9 @@ func (r *Recorder) write(
 	return r.log.Append(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 }
 
-// Recall returns what the journal knows of the calls of a batch: of those with the given results,
-// or without results of those that have run or may have run. sent are the calls as the agent sent
-// them; none if the batch cannot be read.
+// Recall returns what the journal knows about the calls of a batch. With results it returns the
+// calls of the results, else the calls that have run or may have run. sent holds the calls as the
+// agent sent them; none if the batch cannot be read.
 func (r *Recorder) Recall(
 	ctx context.Context, key wire.BatchKey, sent []messages.ToolCall, results []messages.Result,
 ) ([]Call, error) {
@@ -200,7 +200,8 @@ func (r *Recorder) Recall(
 	return calls, r.FindInputs(ctx, key, calls)
 }
 
-// ranBefore returns what the older records of a call say, when the newest ends it and does not say.
+// ranBefore returns what older records of a call say about its run, if the newest record ends the
+// call and does not say it.
 func (r *Recorder) ranBefore(ctx context.Context, newest journal.CallEntry) (ran Ran, err error) {
 	if newest.Record.State != wire.Ended || newest.Record.Attempt == 0 {
 		return ran, nil
@@ -229,8 +230,8 @@ func resultOf(e journal.CallEntry, sent []messages.ToolCall) messages.Result {
 	return messages.Result{}
 }
 
-// FindInputs replaces the arguments that were sent by those that ran, where hooks or people have
-// changed them and lines about the tool show fields of them.
+// FindInputs replaces the arguments that were sent by those that ran, if hooks or people have
+// changed them and lines show fields of the tool's arguments.
 func (r *Recorder) FindInputs(ctx context.Context, key wire.BatchKey, calls []Call) error {
 	for i, call := range calls {
 		ran := call.ArgsHash

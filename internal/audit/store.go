@@ -18,27 +18,26 @@ import (
 func (l *Log) Include() Include { return l.include }
 
 // Append stores the lines of a batch that has ended, and returns when each of its calls has a
-// stored line: ours, or that of a faster writer. seq is the place of the batch in the log. The
-// batches of a session end one after another, in the order of the log, and leave it only when their
-// lines are stored, so the newest message of the session's subject shows how far the session's
-// lines go. When that message is of a later batch, Append stores what is missing at the
-// unordered subject of the batch.
+// stored line, by this writer or a faster one. seq is the sequence of the batch in the log. The
+// batches of a session end in the order of the log, and leave it only after their lines are stored.
+// So the newest message of the session's subject shows how far the session's lines go. If that
+// message is of a later batch, Append stores missing lines at the overflow subject of the batch.
 func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	return l.append(ctx, l.findOrdered, key, seq, all)
 }
 
-// AppendUnordered is Append for a batch that is refused without waiting for the earlier batches of
-// its session. It shares a subject with the batches of the same id, of which the log holds one at a
-// time.
+// AppendUnordered is like Append, for a batch that is refused without waiting for the earlier
+// batches of its session. Its overflow subject is shared by the batches of the same id, of which
+// the log holds one at a time.
 func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	return l.append(ctx, l.findUnordered, key, seq, all)
 }
 
-// finder finds what is stored of a batch.
+// finder finds the stored lines of a batch.
 type finder func(context.Context, wire.BatchKey, position) (storedLines, error)
 
 // append stores the missing lines, one message at a time, each behind the newest message that find
-// has found. After a conflict it searches again: the other writer may have stored all of them.
+// found. After a conflict it searches again, because the other writer may have stored all of them.
 func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	at := positionOf(all)
@@ -72,8 +71,8 @@ func (l *Log) Written(ctx context.Context, key wire.BatchKey, seq uint64, accept
 	return all, nil
 }
 
-// position is where and when a batch was stored in the log. A recreated log gives out its sequences
-// again, so neither the sequence nor the time alone identifies a batch.
+// position is where and when a batch was stored in the log. A log that is made again uses its
+// sequences again, so neither the sequence nor the time alone identifies a batch.
 type position struct {
 	seq      uint64
 	accepted time.Time
@@ -85,13 +84,13 @@ func (p position) equals(other position) bool {
 	return p.seq == other.seq && p.accepted.Equal(other.accepted)
 }
 
-// isAfter reports whether p certainly came after other. Sequence and time disagree when the log was
-// recreated in between, or when its leader changed and the clock of the next one is behind.
+// isAfter reports whether p is certain to be after other. Sequence and time can disagree, if the
+// log was made again in between, or if its leader changed and the clock of the next one is behind.
 func (p position) isAfter(other position) bool {
 	return p.seq > other.seq && !p.accepted.Before(other.accepted)
 }
 
-// storedLines is what is stored of a batch, and where the missing lines go.
+// storedLines says which lines of a batch are stored, and where the missing ones go.
 type storedLines struct {
 	subject   string
 	newest    uint64 // the sequence of the subject's newest message; 0: there is none
@@ -100,10 +99,9 @@ type storedLines struct {
 	overtaken bool   // the newest message is, or may be, of a later batch
 }
 
-// findOrdered finds what is stored of a batch at its session's subject. If the newest message there
-// may belong to a later batch, a later batch has overtaken this one. The missing lines then go to
-// the unordered subject, because the newest message of a session's subject must never go back to an
-// earlier batch.
+// findOrdered finds the stored lines of a batch at its session's subject. If the newest message
+// there may belong to a later batch, the missing lines go to the overflow subject, because the
+// newest message of a session's subject must never go back to an earlier batch.
 func (l *Log) findOrdered(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
 	found, err := l.findAt(ctx, l.names.Ended(key.Tenant, key.Session, at.accepted), at, at.isAfter)
 	if err != nil || !found.overtaken {
@@ -114,7 +112,7 @@ func (l *Log) findOrdered(ctx context.Context, key wire.BatchKey, at position) (
 	return aside, err
 }
 
-// findUnordered finds what is stored of a batch at the subject of its id, where batches have no
+// findUnordered finds the stored lines of a batch at its overflow subject, where batches have no
 // order.
 func (l *Log) findUnordered(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
 	return l.findAt(ctx, l.names.Aside(key), at, func(position) bool { return false })
@@ -125,9 +123,9 @@ const maxClockSkew = time.Minute
 
 // findAt reads the newest message of a subject. If that message is of the batch, it lists all
 // stored lines of the batch; if it is of an earlier batch, none are stored. A message that cannot
-// be read belongs to no batch and must not block later ones. In any other case the lines of the
-// batch, if there are any, lie further back: findAt scans for them and sets overtaken. comesAfter
-// reports whether the batch certainly came after the given place.
+// be read belongs to no batch and must not block later ones. In any other case, stored lines of the
+// batch are further back: findAt scans for them and sets overtaken. comesAfter reports whether the
+// batch is certain to be after the given position.
 func (l *Log) findAt(
 	ctx context.Context, subject string, at position, comesAfter func(position) bool,
 ) (storedLines, error) {
@@ -164,8 +162,7 @@ func partOf(msg bus.Msg) (part wire.AuditLines, err error) {
 	return part, err
 }
 
-// add takes over the stored lines that a part lists, and reports whether the part is of the batch
-// at.
+// add adds the stored lines that a part lists. own: the part is of the batch at the position.
 func (r *storedLines) add(part wire.AuditLines, at position) bool {
 	own := at.equals(positionOf(part))
 	if own {
@@ -183,7 +180,8 @@ func stored(part wire.AuditLines) []int {
 	return has
 }
 
-// without returns the lines that are not stored. Another writer may have split its parts elsewhere.
+// without returns the lines that are not stored. Another writer may have split its parts in other
+// places.
 func without(lines []messages.AuditRecord, stored []int) []messages.AuditRecord {
 	return slices.DeleteFunc(slices.Clone(lines),
 		func(l messages.AuditRecord) bool { return slices.Contains(stored, l.Index) })

@@ -6,14 +6,14 @@
 // One table (settings.go) holds every setting: its key, environment names, bounds and description.
 // The file's reader, its JSON Schema, the help of flags, `config print` and the file that `init`
 // writes come from that table, so they cannot disagree. Defaults come from the packages that own
-// the settings; only those of logs, of the audit record's hashes and of the NATS server of dev and
+// the settings; only those of logs, of the audit log's hashes and of the NATS server of dev and
 // nats are here.
 //
 // The file is strict. An unknown key and a value of the wrong kind are errors with file, line and
-// column, and all of them are reported at once. A file that is no YAML that [strictyaml] reads, for
-// example because it has a key twice, is not looked at further. Paths in a file are relative to it.
-// The file is the one given, else toolfleet.yaml in the current folder if it exists, as with `make`
-// and `docker compose`.
+// column, and all of them are reported together. If [strictyaml] cannot read the file, for example
+// because it has a key twice, it is not checked further. Paths in a file are relative to it. The
+// file is the one given, else toolfleet.yaml in the current folder if it exists, as with `make` and
+// `docker compose`.
 //
 // The packages that own the settings decide what they mean.
 package config
@@ -61,8 +61,8 @@ type (
 )
 
 // Config holds every setting with its value in effect, most of them in the types of the packages
-// that they configure. The table in settings.go says what each means. What coordinators and workers
-// have in common is in Coordinators only.
+// that they configure. The table in settings.go explains each. Settings that coordinators and
+// workers share are only in Coordinators.
 type Config struct {
 	NATS         bus.Options
 	Streams      provision.Config
@@ -101,7 +101,7 @@ type Config struct {
 
 	file    string            // path of the file that was read; "": none
 	origins map[string]string // source of each setting that is not a default, by key
-	strange []string          // TOOLFLEET_ variables that name no setting
+	strange []string          // TOOLFLEET_ variables that are no setting
 }
 
 // Flag is a setting from the command line, as text.
@@ -111,7 +111,7 @@ type Flag struct {
 	Text string
 }
 
-// Sources are where settings come from. The zero value reads the real environment and the file of
+// Sources says where settings come from. The zero value reads the real environment and the file of
 // the current folder.
 type Sources struct {
 	File     string // "": TOOLFLEET_CONFIG, else [FileName] where it exists; [NoFile]: none
@@ -120,8 +120,7 @@ type Sources struct {
 	ReadFile func(string) ([]byte, error) // nil: os.ReadFile
 }
 
-// Load reads and checks the settings. Its error joins everything that is wrong with them, each with
-// its place.
+// Load reads and checks the settings. The error joins all mistakes in them, each with its place.
 func Load(s Sources) (*Config, error) {
 	if s.Environ == nil {
 		s.Environ = os.Environ
@@ -142,7 +141,7 @@ func Load(s Sources) (*Config, error) {
 			errs = append(errs, err)
 		}
 	}
-	// Other values of this variable belong to conventions of other tools and are not an error here.
+	// Other values of this variable have a meaning for other tools, so they are no error.
 	if !c.Given("trace_content") && strings.EqualFold(env[captureContent], "true") {
 		c.Workers.TraceContent, c.origins["trace_content"] = true, captureContent
 	}
@@ -163,11 +162,11 @@ func (c *Config) File() string { return c.file }
 // default.
 func (c *Config) Given(key string) bool { return c.origins[key] != "" }
 
-// Strange lists environment variables that begin with TOOLFLEET_ but name no setting.
+// Strange lists environment variables that begin with TOOLFLEET_ but are no setting.
 func (c *Config) Strange() []string { return c.strange }
 
-// defaults returns the settings where nothing is said, with the defaults of the packages that own
-// them. Those that follow from other settings are zero: derive fills them.
+// defaults returns all settings with the defaults of the packages that own them. Defaults that
+// depend on other settings are zero: derive fills them in.
 func defaults() *Config {
 	c := &Config{
 		NATS:         bus.Options{Prefix: wire.DefaultPrefix, Timeout: bus.DefaultTimeout},
@@ -209,8 +208,8 @@ func (c *Config) loadFile(s Sources, env map[string]string) []error {
 	return nil
 }
 
-// loadEnv reads the settings in the environment, and notes the variables that look like settings
-// and are none.
+// loadEnv reads the settings in the environment, and notes variables that look like settings but
+// are none.
 func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	known := map[string]bool{ConfigEnv: true}
 	for _, s := range settings {
@@ -232,11 +231,12 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	return errs
 }
 
-// serverKey is the ending of variables that are not settings: deploy/nats/identities.conf reads
+// serverKey is the ending of variables that are no settings: deploy/nats/identities.conf reads
 // public keys from them.
 const serverKey = "_NKEY"
 
-// ofTools are the variables that exec tools get. toolfleet may itself run inside such a tool.
+// ofTools lists the variables that exec tools get, because toolfleet may itself run inside such a
+// tool.
 var ofTools = map[string]bool{
 	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,
 	"TOOLFLEET_ATTEMPT": true, "TOOLFLEET_IDEMPOTENCY_KEY": true, "TOOLFLEET_FENCE": true,
@@ -256,7 +256,7 @@ func (c *Config) set(key, text, from string) error {
 	return nil
 }
 
-// derive fills the settings whose default follows from another setting.
+// derive fills in the settings whose default depends on another setting.
 func (c *Config) derive() {
 	common := &c.Coordinators
 	if common.Poll == 0 {

@@ -18,8 +18,8 @@ type fileReader struct {
 	c *Config
 }
 
-// readFile applies the settings of a file and notes the line of each. The error joins everything
-// that is wrong with the file.
+// readFile applies the settings of a file and notes the line of each. The error joins all mistakes
+// in the file.
 func (c *Config) readFile(name string, body []byte) error {
 	r := fileReader{strictyaml.Parse(name, body, maxBrackets), c}
 	if len(r.Errors) == 0 {
@@ -81,8 +81,8 @@ func (r fileReader) value(s setting, n strictyaml.Node) {
 	}
 }
 
-// fits reports whether a YAML value can be a value of the field. A number is not taken as text, nor
-// a text as a number.
+// fits reports whether a YAML value can be a value of the field. A number is not taken as text, and
+// a text is not taken as a number.
 func fits(field any, n strictyaml.Node) bool {
 	_, isBool := n.Value.(bool)
 	_, isNumber := n.Value.(json.Number)

@@ -25,7 +25,7 @@ func (c *Config) Provision() provision.Config {
 	return p
 }
 
-// AuditLog returns how lines of the audit log are made.
+// AuditLog returns the settings of the audit log.
 func (c *Config) AuditLog() audit.Config {
 	return audit.Config{Plain: c.Audit.Hash == "plain", Key: string(c.Audit.Key), Include: c.Audit.Include}
 }
@@ -38,8 +38,8 @@ func (c *Config) TraceLink(id string) string {
 	return strings.ReplaceAll(c.TraceURL, traceID, url.PathEscape(id))
 }
 
-// Worker returns the configuration of a worker under a policy. roots are the spellings of the
-// folder of its file tools, the canonical one first.
+// Worker returns the configuration of a worker under a policy. roots are paths of the folder of its
+// file tools, the canonical one first.
 func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
 	rules, err := p.Permissions(roots...)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// Policy says who may do what. It combines the policy file and the permissions of the settings,
+// Policy decides what is allowed. It combines the policy file and the permissions of the settings,
 // both the platform's, and the rules of the tools file, which belong to the owner of the tools.
 type Policy struct {
 	Default   string // allow, ask or deny
@@ -33,8 +33,8 @@ type Policy struct {
 }
 
 // ReadPolicy reads the policy of the settings. The rules of the tools file are its last layer, and
-// toolsName names them in messages. The default effect is the policy file's, else the setting's; a
-// setting that is given can only make it stricter.
+// toolsName names them in messages. The default effect is that of the policy file, else of the
+// settings; if both are given, the stricter one.
 func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, error) {
 	p := &Policy{Default: c.Permissions.Default, dir: "."}
 	if name := string(c.Policy); name != "" {
@@ -95,8 +95,8 @@ func (c *Config) shortForms() (permission.Layer, error) {
 	return layer, errors.Join(errs...)
 }
 
-// Permissions compiles the rules of all layers. roots are the spellings of the folder from which
-// file tools start; none if no tool does.
+// Permissions compiles the rules of all layers. roots are paths of the folder where file tools
+// start; none if no tool does.
 func (p *Policy) Permissions(roots ...string) (permission.Rules, error) {
 	return permission.New(permission.Config{Default: permission.Effect(p.Default), Roots: roots, Version: p.Version(), Layers: p.Layers})
 }
@@ -123,10 +123,10 @@ func (p *Policy) Needs() (people int) {
 	return people
 }
 
-// Version returns a digest of everything that decides; "" if nothing does. A question is bound to
-// the version: under another policy it is another question. File names and line numbers are left
-// out, because members of a fleet may keep one policy in different places. The digest of the rules
-// of the tools file is appended; see [wire.PlatformPolicy].
+// Version returns a digest of all parts of the policy that decide; "" if there are none. A question
+// is bound to the version: under another policy it is another question. File names and line numbers
+// do not count, because members of a fleet may keep one policy in different places. The digest of
+// the rules of the tools file is appended; see [wire.PlatformPolicy].
 func (p *Policy) Version() (version string) {
 	var platform, tools []schemas.Rules
 	for _, l := range p.Layers {

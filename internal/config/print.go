@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Effective is one setting as it is in effect.
+// Effective is one setting with its value in effect.
 type Effective struct {
 	Key   string `json:"key"`
 	Value string `json:"value"` // as written in a file; secrets are hidden
@@ -61,8 +61,8 @@ func header(out *strings.Builder, section *string, key string) string {
 	return "  " + rest
 }
 
-// Starter returns a settings file to start from: every setting with its description, its default
-// commented out. The settings in set are written with their values.
+// Starter returns a settings file to start from: every setting with its description, and its
+// default as a comment. The settings in set are written with their values.
 func Starter(set map[string]string) []byte {
 	var out strings.Builder
 	out.WriteString("# Settings of toolfleet. A flag or a TOOLFLEET_ variable goes before what stands here;\n" +
@@ -98,12 +98,12 @@ func defaultNote(s setting) string {
 	return " Default: " + s.derived + "."
 }
 
-// example returns what the starter file shows for a setting: a value, or if that is "" the default.
+// example returns what the starter file shows for a setting: value, or the default if value is "".
 func (s setting) example(value string) string {
 	c := defaults()
 	c.derive()
 	if value != "" {
-		_ = s.readText(c, value) // a value from our own code, which tests read back
+		_ = s.readText(c, value) // the value comes from the code; tests read it back
 	}
 	return s.show(c)
 }

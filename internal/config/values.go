@@ -201,7 +201,7 @@ func short(d time.Duration) string {
 
 var plainYAML = regexp.MustCompile(`^[A-Za-z/_.][A-Za-z0-9/_.:@-]*[A-Za-z0-9/_.]$`)
 
-// quoteYAML returns text as a YAML scalar, quoted if needed.
+// quoteYAML returns text as a YAML scalar, quoted if necessary.
 func quoteYAML(text string) string {
 	if plainYAML.MatchString(text) && !slices.Contains([]string{"true", "false", "null"}, text) {
 		return text

@@ -50,7 +50,7 @@ func (b Build) Release() string {
 	return b.Version
 }
 
-// Line is the build in one line, after the program's name.
+// Line returns the build on one line, after the program's name.
 func (b Build) Line(program string) string {
 	line := program + " " + b.Version
 	if b.Revision != "" {

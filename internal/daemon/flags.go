@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/config"
 )
 
-// A flag that is a setting carries its key in the tag setting. Its help, with the default and the
-// environment name, comes from the setting; see config.Help.
+// A flag that is a setting has the setting's key in the tag setting. Its help text comes from the
+// setting; see config.Help.
 
 // FlagGroups are the titles under which help lists the flags.
 var FlagGroups = []kong.Group{

@@ -1,5 +1,5 @@
-// Package daemon is what a program that runs until it is stopped does around its work: flags and
-// signals, the connection, metrics and health. The command toolfleet and workers written in Go
+// Package daemon holds what a program that runs until it is stopped needs around its work: flags
+// and signals, the connection, metrics and health. The command toolfleet and workers written in Go
 // share it.
 package daemon
 
@@ -19,9 +19,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
-// Serve runs work until ctx ends or work fails, and an HTTP server beside it if addr is not empty.
-// The HTTP server outlives the drain, so that the last metrics can still be read. If the HTTP
-// server fails, work is cancelled too.
+// Serve runs work until ctx ends or work fails. If addr is not empty, it also runs an HTTP server,
+// which outlives the drain, so that the last metrics can still be read. If the HTTP server fails,
+// work is cancelled too.
 func Serve(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error, log *slog.Logger, work func(context.Context) error) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -44,8 +44,8 @@ func Serve(ctx context.Context, addr string, reg *prometheus.Registry, ready fun
 	return errors.Join(err, group.Wait())
 }
 
-// Usable reports why a daemon cannot work now: no connection, or a stream is missing. It looks up
-// the streams and reads none of them, because a worker's identity may not read them all.
+// Usable returns why a daemon cannot work now: there is no connection, or a stream is missing. It
+// only looks the streams up, because a worker's identity may not read all of them.
 func Usable(ctx context.Context, conn *bus.Conn) error {
 	if !conn.Connected() {
 		return errors.New("not connected to NATS")
@@ -59,8 +59,9 @@ func Usable(ctx context.Context, conn *bus.Conn) error {
 	return nil
 }
 
-// SafeToStore refuses a server that is known to lose acknowledged messages in a power failure,
-// unless unsafe_sync accepts that. If the server does not report its mode, it only logs a warning.
+// SafeToStore returns an error if the server is known to lose acknowledged messages in a power
+// failure and unsafe_sync does not accept that. If the server does not report its mode, it only
+// logs a warning.
 func SafeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *slog.Logger) error {
 	const how = "set jetstream { sync_interval: always } on the NATS server"
 	switch mode := conn.SyncMode(ctx); {

@@ -21,7 +21,7 @@ type Signals struct {
 	stop         func()
 }
 
-// Patience returns the channel that the second signal closes. A caller promises to stop quickly
+// Patience returns a channel that the second signal closes. The caller promises to stop quickly
 // then.
 func (s *Signals) Patience() <-chan struct{} {
 	s.hasQuickStop.Store(true)
@@ -37,8 +37,8 @@ func UntilSignal(parent context.Context) (context.Context, *Signals) {
 	s := &Signals{quickStop: make(chan struct{})}
 	came := make(chan os.Signal, 3)
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
-	// The reader of our output may close the pipe. Catch SIGPIPE, so that running work still ends
-	// in order.
+	// If stdout's reader closes the pipe, SIGPIPE would end the process. Catch it, so that running
+	// work still ends in order.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s.stop = func() {
 		signal.Stop(came)

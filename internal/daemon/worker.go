@@ -18,11 +18,11 @@ import (
 // WorkerService is the service name of a worker in traces, unless OTEL_SERVICE_NAME sets another.
 const WorkerService = "toolfleet-worker"
 
-// Worker is what makes a worker, besides its settings.
+// Worker holds the parts of a worker, apart from its settings.
 type Worker struct {
 	Tools   *tool.Registry
 	Policy  *config.Policy
-	Roots   []string // spellings of the folder of file tools, the canonical one first
+	Roots   []string // paths of the folder of file tools, the canonical one first
 	Version string   // of the program, for status
 	// Connection is the name of the connection, in the server's list. Default "toolfleet worker".
 	Connection string
@@ -31,7 +31,7 @@ type Worker struct {
 	Metrics prometheus.Registerer // nil: not collected
 	Tracer  trace.Tracer          // nil: no traces
 	Hurry   <-chan struct{}       // closing it ends the drain at once. May be nil
-	Ready   func()                // called once when calls are taken. May be nil
+	Ready   func()                // called once the worker takes calls. May be nil
 
 	// HTTP holds the metrics that the HTTP server of the settings shows.
 	HTTP *prometheus.Registry

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// FileSettings holds the settings of a nats-server configuration file that Options have too. A
+// FileSettings holds those settings of a nats-server configuration file that Options have too. A
 // setting that the file does not have is zero.
 type FileSettings struct {
 	Listen     string // host:port

@@ -1,10 +1,10 @@
-// Package devserver is a NATS server inside our own process: for `toolfleet dev` and `toolfleet
+// Package devserver is a NATS server inside of this process: for `toolfleet dev` and `toolfleet
 // nats`, and for every test that needs a server.
 //
-// What the server acknowledges survives a power loss: it syncs each stored message to the disk
-// before its acknowledgement. This is not the server's default, which lost 80 % of acknowledged
-// messages when the power went. A longer [Options.SyncInterval] is faster and gives up that promise
-// for the messages of the interval.
+// An acknowledged message survives a power loss: the server syncs each stored message to the disk
+// before its acknowledgement. That is not nats-server's default, which lost 80 % of acknowledged
+// messages in a power loss. A longer [Options.SyncInterval] is faster, and may lose the messages of
+// the interval.
 //
 // A data directory belongs to one server at a time, which holds a lock in it. The server listens
 // only if asked to, has no monitoring port (which would have no authentication), and leaves signals
@@ -31,7 +31,7 @@ import (
 )
 
 // Options say where the server listens and where it keeps its data. The zero value is a server that
-// only this process can reach, over a temporary folder.
+// only this process can reach, with a temporary folder for its data.
 type Options struct {
 	// Listen is host:port for clients, for example 127.0.0.1:4222; port 0 takes a free one. "" = no
 	// port: only InProcessConn reaches the server.
@@ -44,15 +44,15 @@ type Options struct {
 	SyncInterval time.Duration
 	// MaxPayload is the largest message in bytes, headers included. 0 = DefaultMaxPayload.
 	MaxPayload int32
-	// Config is a nats-server configuration file, for its accounts and users. The options here
-	// replace what it says about the same settings: see ReadConfig. Its monitoring port is not
-	// opened. It is read at every start and by Reload. "" = none.
+	// Config is a nats-server configuration file, for its accounts and users. For settings that are
+	// also options here, the options count: see ReadConfig. Its monitoring port is not opened. It
+	// is read at every start and by Reload. "" = none.
 	Config string
 	// Logger gets the server's own log. nil = silent.
 	Logger *slog.Logger
 }
 
-// DefaultMaxPayload is the largest message in bytes where Options.MaxPayload is 0.
+// DefaultMaxPayload is the largest message in bytes if Options.MaxPayload is 0.
 const DefaultMaxPayload = server.MAX_PAYLOAD_SIZE
 
 // readyIn bounds how long a start may take, including the recovery of the stored streams.
@@ -64,17 +64,17 @@ var errDown = errors.New("the embedded NATS server is stopped")
 // Server is an embedded server, running or stopped. Safe for concurrent use.
 type Server struct {
 	opts      Options
-	temporary bool // DataDir is ours, and removed by Shutdown
+	temporary bool // Shutdown removes DataDir
 	unlock    func() error
 
 	mu  sync.Mutex
 	srv *server.Server // guarded by mu; nil while stopped
-	// Where the server listens; kept, so that a restart takes the same port. Guarded by mu.
+	// addr is where the server listens; a restart takes the same port. Guarded by mu.
 	addr string
 }
 
-// Start returns when the server is ready for clients. An error says what is in the way (a port in
-// use, a directory that another server holds) and what to do about it.
+// Start returns when the server is ready for clients. An error says what prevents the start (a port
+// in use, a directory that another server holds) and what to do about it.
 func Start(o Options) (*Server, error) {
 	s := &Server{opts: o, addr: o.Listen}
 	if err := s.claimDataDir(); err != nil {
@@ -114,8 +114,8 @@ func (s *Server) DataDir() string { return s.opts.DataDir }
 // SyncAlways reports whether every stored message is on the disk before it is acknowledged.
 func (s *Server) SyncAlways() bool { return s.opts.SyncInterval == 0 }
 
-// Stop takes the server down and waits until it is gone. The data directory stays locked and in
-// place, and Restart brings the server back over it.
+// Stop stops the server and waits until it has ended. The data directory stays locked, and Restart
+// starts the server with it again.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (s *Server) Reload() error {
 	return nil
 }
 
-// Shutdown stops the server for good, waits until it is gone, and releases the data directory. A
+// Shutdown stops the server for good, waits until it has ended, and releases the data directory. A
 // second call does nothing.
 func (s *Server) Shutdown() {
 	s.mu.Lock()
@@ -194,7 +194,7 @@ func run(o Options, addr string) (*server.Server, string, error) {
 		srv.WaitForShutdown()
 		return nil, "", fmt.Errorf("start the embedded NATS server over %s: %w", o.DataDir, log.cause())
 	}
-	if o.Config == "" { // else the file decides who may see what
+	if o.Config == "" { // otherwise the file decides who may read what
 		err = shareSettings(srv)
 	}
 	if err != nil {
@@ -266,7 +266,7 @@ func listen(opts *server.Options, addr string) error {
 	return nil
 }
 
-// portIsFree checks the port before the server does: the server would only log the reason.
+// portIsFree returns an error if the port is taken. The server itself would only log that.
 func portIsFree(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -277,8 +277,8 @@ func portIsFree(addr string) error {
 }
 
 // shareSettings lets clients of the one account ask for the server's JetStream settings, which
-// otherwise only the system account sees. A coordinator reads there whether what it stores is
-// synced.
+// otherwise only the system account may read. They tell a coordinator whether the server syncs what
+// it stores.
 func shareSettings(srv *server.Server) error {
 	const subject = "$SYS.REQ.SERVER.PING.JSZ"
 	if err := srv.SystemAccount().AddServiceExport(subject, nil); err != nil {

@@ -2,5 +2,6 @@
 
 package devserver
 
-// lock does nothing: there is no advisory lock here, so the user must keep a second server off dir.
+// lock does nothing, because this system has no advisory locks: the user must not start a second
+// server on dir.
 func lock(string) (unlock func() error, err error) { return func() error { return nil }, nil }

@@ -10,8 +10,7 @@ import (
 	"syscall"
 )
 
-// lock makes this process the only user of dir. The lock ends with the process, however it
-// ends, so a crash leaves nothing to clean up.
+// lock makes this process the only user of dir. The lock ends with the process, even after a crash.
 func lock(dir string) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "toolfleet.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

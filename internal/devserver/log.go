@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// logAdapter writes the server's log to ours. It keeps the last error, for the case that a
-// start fails. The server's notices are debug lines here, because they describe normal operation.
+// logAdapter writes the server's log to a slog.Logger. It keeps the last error, in case a start
+// fails. The server's notices become debug lines, because they describe normal operation.
 type logAdapter struct {
 	out *slog.Logger
 

@@ -29,7 +29,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Config is what Gauges has to know of the coordinators.
+// Config is what Gauges has to know about the coordinators.
 type Config struct {
 	QueueTimeout time.Duration         // how long a call may wait for a worker
 	Tools        func() []schemas.Tool // the tools that workers have announced
@@ -50,7 +50,7 @@ type Gauges struct {
 	stuck                map[string]int     // stuck heads by reason, as the last complete sweep found them
 }
 
-// cache is the metrics that one query of the server gave.
+// cache holds the metrics from one query of the server.
 type cache struct {
 	maxAge  time.Duration
 	at      time.Time // of the query
@@ -65,8 +65,8 @@ const (
 	headsMaxAge   = 15 * time.Second // reads a part of the log
 )
 
-// New returns the gauges of the fleet behind a connection, to be registered once with every
-// registry that shows them. It touches no network.
+// New returns the gauges of a fleet, to be registered once with every registry that shows them. It
+// sends nothing yet.
 func New(conn *bus.Conn, cfg Config) *Gauges {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -138,8 +138,8 @@ func (g *Gauges) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// refresh queries the server when the cache is too old. A failed query leaves the cache empty, and
-// counts for as long as one that succeeds.
+// refresh queries the server if the cache is too old. A failed query empties the cache, and is not
+// repeated sooner than one that succeeds.
 func (g *Gauges) refresh(ctx context.Context, c *cache, query func(context.Context) ([]prometheus.Metric, error)) {
 	if !c.at.IsZero() && time.Since(c.at) < c.maxAge {
 		return
@@ -194,7 +194,7 @@ func (g *Gauges) queryFleet(ctx context.Context) (metrics []prometheus.Metric, e
 	return append(metrics, pools...), nil
 }
 
-// poolCapacity is what the workers of a pool can do together.
+// poolCapacity is how many workers and slots a pool has.
 type poolCapacity struct{ workers, slots int }
 
 func (g *Gauges) queryPools(ctx context.Context) (metrics []prometheus.Metric, err error) {

@@ -75,8 +75,8 @@ func TestAQuestionIsListedOnce(t *testing.T) {
 	})
 }
 
-// A coordinator that asks, or takes a question off, while another does the same is not the one that
-// tells people.
+// If two coordinators ask about a call, or close its question, at the same time, only one of them
+// announces it.
 func TestOneCoordinatorAnnouncesAQuestion(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		q := question("_", 0)

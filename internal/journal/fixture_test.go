@@ -19,9 +19,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// users are the users of the server. The user blind may write to the journal and read nothing:
-// every read of that user is like one without an answer. The user strict gets an answer only from a
-// stream's leader, as if every other replica were behind.
+// users are the users of the server. The user blind may write to the journal but not read: its
+// reads get no answer. The user strict gets an answer only from a stream's leader, as if every
+// other replica were behind.
 const users = `
 accounts {
   A {
@@ -53,7 +53,7 @@ func connect(t *testing.T, srv *devserver.Server, user string) *bus.Conn {
 	return conn
 }
 
-// fixture is a log and a journal that nobody drives.
+// fixture has a log and a journal, and no coordinator.
 type fixture struct {
 	t       *testing.T
 	srv     *devserver.Server

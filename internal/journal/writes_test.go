@@ -71,7 +71,7 @@ func TestACallRecordGoesBehindTheNewestOne(t *testing.T) {
 	})
 }
 
-// One of many writers at the same moment wins, and the others are told of its record.
+// If many writers write at the same moment, one wins, and the others get its record.
 func TestOneOfManyWritersWins(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		const writers = 8
@@ -178,7 +178,7 @@ func TestAClaimIsDecidedAfterItsTime(t *testing.T) {
 	})
 }
 
-// A write that no retry cures says so, whatever is stored already.
+// A write that no retry cures returns that error, whatever is stored already.
 func TestAWriteThatIsTooLargeIsRefused(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		huge := json.RawMessage(rawjson.Quote(strings.Repeat("x", x.conn.MaxPayload())))

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// HoldAddr is [FreeAddr] for a program: the address is the caller's until it is released.
+// HoldAddr is like [FreeAddr], but the caller keeps the address until it calls release.
 //
 // A socket that is bound to the address and does not listen holds it. Linux lets other programs
 // listen on this port if they name it and both sides allow the reuse of addresses, as Go does for

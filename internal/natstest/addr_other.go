@@ -4,8 +4,8 @@ package natstest
 
 import "net"
 
-// HoldAddr is [FreeAddr] for a program: the address is the caller's until it is released. Only
-// Linux really holds it; here it was free a moment ago.
+// HoldAddr is like [FreeAddr], but the caller keeps the address until it calls release. Only Linux
+// really holds it; here it was free a moment ago.
 func HoldAddr() (addr string, release func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -47,7 +47,7 @@ func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), option
 	})
 }
 
-// emptyPools drops the used timers that nats.go keeps: a timer from inside a bubble is fatal
+// emptyPools drops the used timers that nats.go keeps: a timer from a bubble crashes a program
 // outside of it, and the other way round. A sync.Pool is empty after two collections.
 func emptyPools() {
 	runtime.GC()

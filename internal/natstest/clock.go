@@ -26,7 +26,7 @@ var serverClockDone chan struct{}
 
 const (
 	realTick = ats.TickInterval
-	// Simulated days go by in a test: a rougher tick is faster.
+	// Simulated days pass in a test, and a rougher tick makes them faster.
 	bubbleTick = time.Second
 )
 

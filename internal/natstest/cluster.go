@@ -172,7 +172,7 @@ func (c *Cluster) Follower(stream string) int {
 }
 
 // StepDown makes the leader of a stream step down, and returns when another node leads. If the old
-// leader is elected again at once, because the others are behind, it must step down again. It
+// leader is elected again at once, because the others are behind, it makes it step down again. It
 // returns the node that led before.
 func (c *Cluster) StepDown(stream string) (leader int) {
 	c.tb.Helper()

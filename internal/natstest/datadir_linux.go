@@ -2,7 +2,7 @@ package natstest
 
 import "syscall"
 
-// minFreeMemory is what must be free: containers often have 64 MB.
+// minFreeMemory is how much memory must be free. In containers it is often only 64 MB.
 const minFreeMemory = 2 << 30
 
 // inMemory returns the folder of a file system in memory, or "".

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Tenants are the agent tenants of a server with [Identities]. The first is that of deploy/nats;
+// Tenants lists the agent tenants of a server with [Identities]. The first is that of deploy/nats;
 // the other is made from it as that file says.
 var Tenants = []string{"acme", "globex"}
 

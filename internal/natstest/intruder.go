@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Intruder is a plain NATS client with the key of an identity. It does what our own code never
-// would: it uses any subject, any reply subject, any header. It ends with the test.
+// Intruder is a plain NATS client with the key of an identity. It does what toolfleet never does:
+// it uses any subject, any reply subject, any header. It ends with the test.
 type Intruder struct {
 	tb    testing.TB
 	nc    *nats.Conn
@@ -85,7 +85,7 @@ func (i *Intruder) Received() []Intercepted {
 	return append([]Intercepted(nil), i.received...)
 }
 
-// Refused returns how often the server refused the intruder something.
+// Refused returns how many times the server refused the intruder something.
 func (i *Intruder) Refused() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

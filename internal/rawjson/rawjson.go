@@ -1,6 +1,6 @@
 // Package rawjson reads JSON of strangers without changing it: within bounds, with exact member
-// names, and with the digits of numbers as they came. encoding/json alone folds the case of names,
-// takes the last of two equal keys and replaces bytes that are not UTF-8.
+// names, and with the digits of numbers as they came. encoding/json alone ignores the case of
+// names, takes the last of two equal keys, and replaces bytes that are not UTF-8.
 package rawjson
 
 import (
@@ -16,7 +16,7 @@ import (
 )
 
 // Bounds on all JSON that comes from outside. They are far above honest use, and far below what
-// slows a parser or a schema validator down: an exponent over a million crashes one.
+// slows down a parser or a schema validator: an exponent over a million crashes one.
 const (
 	MaxDepth    = 128  // nested arrays and objects
 	MaxExponent = 400  // magnitude of a number's exponent
@@ -26,8 +26,9 @@ const (
 // ErrTooDeep is the error of [Check] for a value that is nested more than [MaxDepth] deep.
 var ErrTooDeep = fmt.Errorf("nested more than %d deep", MaxDepth)
 
-// Check reports whether raw is one JSON value within the bounds: valid UTF-8, no duplicate keys, no
-// number or nesting bombs. The error says what and where, and never quotes a value.
+// Check returns nil if raw is one JSON value within the bounds: valid UTF-8, no duplicate keys, and
+// no excessive numbers or nesting. The error says what is wrong and where, and never quotes a
+// value.
 func Check(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return fmt.Errorf("not valid UTF-8")
@@ -39,8 +40,8 @@ func Check(raw []byte) error {
 	return err
 }
 
-// CheckSyntax reports whether raw is one JSON value, however deep it is nested. It applies none of
-// the bounds of [Check]: a reader applies those to the parts that it uses.
+// CheckSyntax returns nil if raw is one JSON value, however deep it is nested. It checks none of
+// the bounds of [Check]: a reader checks them for the parts that it uses.
 func CheckSyntax(raw []byte) error {
 	if json.Valid(raw) {
 		return nil
@@ -54,9 +55,9 @@ func CheckSyntax(raw []byte) error {
 // deepPiece is how many levels of a deep text are checked at once. encoding/json reads 10,000.
 const deepPiece = 5000
 
-// checkDeep is [CheckSyntax] for a text that is nested deeper than encoding/json reads. It cuts the
-// text into pieces of at most the given number of levels and checks each, with {} in place of inner
-// pieces.
+// checkDeep is like [CheckSyntax], for a text that is nested deeper than encoding/json reads. It
+// cuts the text into pieces of at most the given number of levels and checks each, with {} in place
+// of inner pieces.
 func checkDeep(raw []byte, levels int) error {
 	pieces := [][]byte{nil} // not closed yet, each inside the one before it
 	depth, inString, escaped := 0, false, false
@@ -115,8 +116,8 @@ func endsInside(raw []byte) error {
 	return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
 }
 
-// checker walks a text that is known to be valid JSON. Each method starts at a byte offset and
-// returns the offset behind what it has read.
+// checker reads a text that is known to be valid JSON. Each method starts at a byte offset and
+// returns the offset after what it has read.
 type checker []byte
 
 func (c checker) value(at, depth int) (int, error) {
@@ -259,7 +260,7 @@ func checkNumber(n string, at int) error {
 	return nil
 }
 
-// Marshal is json.Marshal without HTML escaping: the model should read "<", not "\u003c".
+// Marshal is like json.Marshal, without HTML escaping: the model should read "<", not "\u003c".
 func Marshal(v any) ([]byte, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -270,7 +271,7 @@ func Marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// MustMarshal is [Marshal] for our own types, whose encoding cannot fail. It panics if it does.
+// MustMarshal is like [Marshal], for types whose encoding cannot fail. It panics if it does.
 func MustMarshal(v any) []byte {
 	b, err := Marshal(v)
 	if err != nil {
@@ -297,7 +298,7 @@ func Object(raw []byte) (map[string]json.RawMessage, error) {
 
 // Members returns the members of a JSON object by their exact names, each as written in raw. raw
 // must have passed [CheckSyntax]. The error says that raw is not an object, or which key appears
-// twice. A duplicate key is left out; the other members are returned all the same.
+// twice. A duplicate key is left out, and the other members are still returned.
 func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	if TypeOf(raw) != "an object" {
 		return nil, errNoObject(raw)
@@ -384,7 +385,7 @@ func TypeOf(raw []byte) string {
 	return "a number"
 }
 
-// Canonical returns raw with sorted keys, no white space and numbers as written: equal
+// Canonical returns raw with sorted keys, no white space and numbers as written, so that equal
 // arguments have equal bytes.
 func Canonical(raw []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))

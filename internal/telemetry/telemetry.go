@@ -1,6 +1,6 @@
-// Package telemetry builds what a process shows of itself: its logger, its metrics, its tracer, and
-// the small HTTP server for metrics and health. Only programs build them; every other package takes
-// a *slog.Logger, a prometheus.Registerer or a trace.Tracer.
+// Package telemetry builds the logger, the metrics and the tracer of a process, and the small HTTP
+// server for metrics and health. Only programs build them; every other package takes a
+// *slog.Logger, a prometheus.Registerer or a trace.Tracer.
 package telemetry
 
 import (
@@ -65,12 +65,12 @@ func Registry(version string) *prometheus.Registry {
 	return reg
 }
 
-// readyIn bounds how long one readiness check may take.
+// readyIn bounds one readiness check.
 const readyIn = 2 * time.Second
 
 // Handler serves /metrics, /healthz and /readyz. Healthy means that the process answers, whatever
-// the state of NATS: an outage of NATS must not make the fleet restart too. Ready means that ready
-// returns nil; otherwise the answer is a 503 with its error.
+// the state of NATS, because an outage of NATS must not make the fleet restart too. Ready means
+// that ready returns nil; otherwise the answer is a 503 with its error.
 func Handler(reg *prometheus.Registry, ready func(context.Context) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
@@ -94,7 +94,7 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text+"\n") // the client may be gone
 }
 
-// closeIn bounds how long open requests may take when the server ends.
+// closeIn bounds how long open requests may take after the server has ended.
 const closeIn = 3 * time.Second
 
 // Serve answers on a listener until ctx ends, and then returns nil.

@@ -20,15 +20,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// flushIn bounds how long unsent spans may delay the end of the process, whatever the collector
-// does. Tests change it.
+// flushIn bounds how long unsent spans may delay the end of the process. Tests change it.
 var flushIn = 2 * time.Second
 
 // Traces builds the tracer of this process from the OTEL_* variables of OpenTelemetry's
-// specification, and a function that sends the remaining spans at its end. If no variable asks for
-// traces, the tracer is nil. An error is about a variable and names it.
+// specification, and a function that sends the remaining spans at the end. If no variable asks for
+// traces, the tracer is nil. An error names the variable that is wrong.
 //
-// Spans wait in a bounded queue and are dropped when it is full: code that ends a span never waits
+// Spans wait in a bounded queue and are dropped if it is full, so code that ends a span never waits
 // for the collector.
 func Traces(
 	ctx context.Context, service, version string, log *slog.Logger,
@@ -39,7 +38,7 @@ func Traces(
 	if err := checkVariables(); err != nil {
 		return nil, func() {}, err
 	}
-	// By default the SDK writes to stderr, including the values of variables.
+	// Keep the SDK from writing to stderr, where it shows values of variables.
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("the OpenTelemetry SDK reports an error", "err", err) }))
 	for _, doubt := range doubts() {

@@ -17,8 +17,9 @@ import (
 // otlp is the prefix of the variables about the exporter.
 const otlp = "OTEL_EXPORTER_OTLP_"
 
-// wanted reports whether the variables ask for traces. The exporters' own default is a collector on
-// this machine: without one, every user would see failed exports.
+// wanted reports whether the variables ask for traces. Without any variable it returns false,
+// although the exporters would then use a collector on this machine: users without one would see
+// failed exports.
 func wanted() (bool, error) {
 	disabled := given("OTEL_SDK_DISABLED")
 	if err := isBool(disabled); disabled != "" && err != nil {
@@ -34,8 +35,8 @@ func wanted() (bool, error) {
 // given returns a variable as the SDK reads most of them: without surrounding blanks.
 func given(name string) string { return strings.TrimSpace(os.Getenv(name)) }
 
-// variable is an environment variable and its check. The SDK silently takes its default in place of
-// a value that it cannot read, and writes some of them to stderr, secrets included.
+// variable is an environment variable and its check. If the SDK cannot read a value, it uses its
+// default and may write the value to stderr, secrets included.
 type variable struct {
 	name  string
 	check func(value string) error
@@ -63,14 +64,14 @@ func variables() []variable {
 			variable{of + "CLIENT_CERTIFICATE", keyPair(of), false}, variable{of + "CLIENT_KEY", keyPair(of), false},
 		)
 	}
-	// A general OTLP variable does not matter when the one for traces is set.
+	// A general OTLP variable does not matter if the one for traces is set.
 	return slices.DeleteFunc(list, func(v variable) bool {
 		what, general := strings.CutPrefix(v.name, otlp)
 		return general && given(otlp+"TRACES_"+what) != ""
 	})
 }
 
-// doubtful lists variables for which the SDK may take its default without harm to the traces.
+// doubtful lists variables for which the SDK may use its default without harm to the traces.
 func doubtful() []variable {
 	list := []variable{{"OTEL_TRACES_SAMPLER", isHere, false}}
 	for _, what := range []string{"SPAN_ATTRIBUTE_VALUE_LENGTH", "ATTRIBUTE_VALUE_LENGTH", "SPAN_ATTRIBUTE_COUNT", "ATTRIBUTE_COUNT", "SPAN_EVENT_COUNT",
@@ -80,11 +81,11 @@ func doubtful() []variable {
 	return list
 }
 
-// checkVariables joins everything that is wrong with the variables about traces. It quotes no value
-// that may be a secret.
+// checkVariables returns an error with all mistakes in the variables about traces. It quotes no
+// value that may be a secret.
 func checkVariables() error { return errors.Join(check(variables())...) }
 
-// doubts lists what is wrong with variables that do not prevent a start.
+// doubts lists mistakes in variables that do not prevent a start.
 func doubts() []error { return check(doubtful()) }
 
 func check(list []variable) (errs []error) {
@@ -116,7 +117,7 @@ func isBool(value string) error { return isOneOf("true", "false")(strings.ToLowe
 
 var samplers = []string{"always_on", "always_off", "traceidratio", "parentbased_always_on", "parentbased_always_off", "parentbased_traceidratio"}
 
-// remoteSamplers are samplers of the specification that the SDK does not have.
+// remoteSamplers lists samplers of the specification that the SDK does not have.
 var remoteSamplers = []string{"jaeger_remote", "parentbased_jaeger_remote", "xray"}
 
 func isHere(sampler string) error {
@@ -144,7 +145,7 @@ func isSamplerArgument(value string) error {
 }
 
 // isCount accepts numbers of spans and of milliseconds, from 1 to 4,194,304. The bound keeps a
-// typing error from taking all memory.
+// typing error from using up all memory.
 func isCount(value string) error {
 	if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 1<<22 {
 		return fmt.Errorf("%.40q is not a whole number from 1 to %d", value, 1<<22)

@@ -8,15 +8,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// IDs is the id generator of our tracer providers. A trace that begins with a [Seed] gets the id
-// that follows from the seed; all other ids are random.
+// IDs is the id generator of toolfleet's tracer providers. A trace that begins with a [Seed] gets
+// the id that follows from the seed; all other ids are random.
 type IDs struct{}
 
 type seedKey struct{}
 
 // Seed makes a trace that begins in ctx take its id from a text, so that another process with the
-// same text continues the same trace. A batch whose agent sends no trace context is one trace that
-// way, whichever coordinators drive it.
+// same text continues the same trace. It gives a batch one trace if its agent sent no trace
+// context, whichever coordinators drive the batch.
 func Seed(ctx context.Context, text string) context.Context {
 	return context.WithValue(ctx, seedKey{}, text)
 }

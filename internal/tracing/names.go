@@ -2,9 +2,8 @@ package tracing
 
 import "go.opentelemetry.io/otel/attribute"
 
-// The conventions that the names below follow. We pin them here: the GenAI conventions are in
-// development and have renamed attributes before, and a package that followed them would rename
-// ours. See docs/traces.md.
+// The versions of the conventions that the names below follow. They are fixed here, because the
+// GenAI conventions are in development and have renamed attributes before. See docs/traces.md.
 const (
 	// SchemaURL is the version of OpenTelemetry's semantic conventions for error.type, server.* and
 	// messaging.*.
@@ -34,9 +33,9 @@ const (
 	ToolCallID     = attribute.Key("gen_ai.tool.call.id")
 	ConversationID = attribute.Key("gen_ai.conversation.id") // the session
 	Provider       = attribute.Key("gen_ai.provider.name")
-	CallArguments  = attribute.Key("gen_ai.tool.call.arguments") // if the operator asks for it
-	CallResult     = attribute.Key("gen_ai.tool.call.result")    // if the operator asks for it
-	ErrorType      = attribute.Key("error.type")                 // a Status or Code of ours
+	CallArguments  = attribute.Key("gen_ai.tool.call.arguments") // only if the operator asks for it
+	CallResult     = attribute.Key("gen_ai.tool.call.result")    // only if the operator asks for it
+	ErrorType      = attribute.Key("error.type")                 // a Status or Code of package messages
 )
 
 // Attributes of the messaging conventions.
@@ -49,7 +48,7 @@ const (
 	MessagingCount       = attribute.Key("messaging.batch.message_count")
 )
 
-// Attributes of our own.
+// Attributes of toolfleet.
 const (
 	Batch         = attribute.Key("toolfleet.batch.id")
 	Tenant        = attribute.Key("toolfleet.tenant")
@@ -78,7 +77,7 @@ const (
 	DeliveryCount = attribute.Key("toolfleet.delivery_count")
 	Fence         = attribute.Key("toolfleet.fence")
 	PermEffect    = attribute.Key("toolfleet.permission.effect") // allow, ask, deny
-	// rule, tier, hook, default or person
+	// PermSource is rule, tier, hook, default or person.
 	PermSource = attribute.Key("toolfleet.permission.source")
 	PermRule   = attribute.Key("toolfleet.permission.rule")
 	PermTier   = attribute.Key("toolfleet.permission.tier")

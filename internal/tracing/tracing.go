@@ -14,10 +14,10 @@
 //	coordinator     end toolfleet.call            INTERNAL   in place of the above, for a call
 //	                                                         that no worker has ended
 //
-// Traces are for people: no code decides by a trace or waits for one, and a trace may be lost. It
-// holds no arguments, no results and no text of tools, unless the operator asks for them
-// (trace_content). A failure marks the span in which it happened, and the call that it ended; a
-// batch whose calls failed was still driven well.
+// Traces are for people: no code decides by a trace or waits for one, and a trace may be lost. A
+// trace holds no arguments, no results and no text of tools, unless the operator asks for them
+// (trace_content). A failure marks the span in which it happened and the span of the call that it
+// ended. It does not mark the batch, because driving the batch did not fail.
 //
 // Trace context travels as W3C trace context, in headers that are written in lower case and read in
 // any case. Baggage does not travel, because it is private to the agent. Without a tracer, the
@@ -37,10 +37,11 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 )
 
-// Scope is the instrumentation scope of our spans.
+// Scope is the instrumentation scope of toolfleet's spans.
 const Scope = "github.com/toolfleet/toolfleet"
 
-// OrSilent returns t, or for nil a tracer that makes no spans and passes on the context it gets.
+// OrSilent returns t. If t is nil, it returns a tracer that makes no spans and passes the context
+// on.
 func OrSilent(t trace.Tracer) trace.Tracer {
 	if t == nil {
 		return noop.NewTracerProvider().Tracer(Scope)
@@ -59,7 +60,7 @@ type carrier struct{ Header }
 
 func (carrier) Keys() []string { return nil }
 
-// longestState bounds the tracestate, in bytes, since it goes along with every call of a batch. The
+// longestState bounds the tracestate, in bytes, because every call of a batch carries it. The
 // specification asks for at least this much. A longer one is dropped.
 const longestState = 512
 
@@ -90,7 +91,8 @@ func ID(ctx context.Context) string {
 	return ""
 }
 
-// SampledID is ID for a sampled trace, to which an exemplar may point; "" for any other.
+// SampledID is like ID, but returns "" unless the trace is sampled, so that an exemplar may point
+// to it.
 func SampledID(ctx context.Context) string {
 	if trace.SpanContextFromContext(ctx).IsSampled() {
 		return ID(ctx)
@@ -98,7 +100,7 @@ func SampledID(ctx context.Context) string {
 	return ""
 }
 
-// pair is a header that holds what Inject writes and nothing else.
+// pair is a header that holds only what Inject writes.
 type pair struct{ parent, state string }
 
 func (p *pair) Get(name string) string {
@@ -120,7 +122,7 @@ func (p *pair) Set(name, value string) {
 	}
 }
 
-// Parent returns the span of ctx as a traceparent, to be stored for a later [Link]; "" when there
+// Parent returns the span of ctx as a traceparent, to be stored for a later [Link], or "" if there
 // is none or it is not sampled.
 func Parent(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
@@ -138,9 +140,8 @@ func Link(parent, reason string) (link trace.Link, ok bool) {
 	return trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{LinkReason.String(reason)}}, sc.IsValid()
 }
 
-// Environ returns the trace context of ctx as environment variables for a program: TRACEPARENT and
-// TRACESTATE, named by OpenTelemetry's specification of environment variables as carriers. It
-// returns none when there is no context.
+// Environ returns the trace context of ctx as the environment variables TRACEPARENT and TRACESTATE
+// of OpenTelemetry's specification, or none if there is no context.
 func Environ(ctx context.Context) []string {
 	var p pair
 	Inject(ctx, &p)
@@ -154,7 +155,8 @@ func Environ(ctx context.Context) []string {
 	return env
 }
 
-// Fail marks a span as failed with an error type: a status or code of ours, never a free text.
+// Fail marks a span as failed with an error type: a status or code of package messages, never a
+// free text.
 func Fail(span trace.Span, errorType string) {
 	span.SetStatus(codes.Error, errorType)
 	span.SetAttributes(ErrorType.String(errorType))

@@ -6,22 +6,22 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// AuditLines is several lines in one message: those of all calls of a batch, stored together before
-// the batch leaves the log. When they do not fit into one message, each message holds a part of
-// them.
+// AuditLines holds several audit lines in one message: those of all calls of a batch, stored before
+// the batch leaves the log. If they do not fit into one message, there are several messages with a
+// part each.
 type AuditLines struct {
 	V int `json:"v"`
 	// Token is the batch's id as subjects spell it. Seq is its sequence in the log, which
 	// distinguishes it from a later batch with the same id.
 	Token string `json:"token"`
 	Seq   uint64 `json:"seq"`
-	// About holds what the lines have in common: tenant, session, batch, digest, provider, round,
-	// accepted, trace and writer are written only once, however many calls there are.
+	// About holds the members that all lines share: tenant, session, batch, digest, provider,
+	// round, accepted, trace and writer. They are written once.
 	About messages.AuditRecord `json:"about"`
-	// Earlier lists the call indices of the lines in the parts before this one, so the newest part
-	// tells everything that is stored.
+	// Earlier lists the call indices of the lines in earlier parts, so the newest part shows all
+	// that is stored.
 	Earlier []int `json:"earlier,omitempty"`
-	// Last says that this is the last part: all lines of the batch are stored.
+	// Last: this is the last part, so all lines of the batch are stored.
 	Last  bool                   `json:"last,omitempty"`
 	Lines []messages.AuditRecord `json:"lines"`
 }

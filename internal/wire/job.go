@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Job carries one call to the workers of a pool. It is no proof of anything: the worker reads the
-// call's journal and does what is next.
+// Job carries one call to the workers of a pool. It is only a hint: the worker reads the call's
+// journal and does what is next.
 type Job struct {
 	V          int                `json:"v"`
 	Tenant     messages.TenantID  `json:"tenant"`
@@ -20,31 +20,31 @@ type Job struct {
 	Index      int                `json:"index"`
 	CallID     messages.CallID    `json:"call_id"`
 	Tool       string             `json:"tool"`
-	// ToolDigest names the tool definition that the plan was made with. A worker that has another
-	// one lets the job go.
+	// ToolDigest names the tool definition with which the call was planned. A worker with another
+	// one gives the job up.
 	ToolDigest      string          `json:"tool_digest"`
 	Kind            messages.Kind   `json:"kind"`
 	ConcurrencySafe bool            `json:"concurrency_safe"`
 	Input           json.RawMessage `json:"input"`
-	Notify          string          `json:"notify"` // the coordinator that wants notices about it
+	Notify          string          `json:"notify"` // the coordinator that gets notices about it
 	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on, the worker reads
 	// the journal before it starts anything.
 	Dispatch int `json:"dispatch"`
-	// TakeOver is the sequence of the record that the next claim follows: a claim that the
-	// coordinator saw lapse, of a tool that may run again, or the release of a failed attempt. 0:
-	// this is the first claim.
+	// TakeOver is the sequence of the record behind which the next claim is written: a claim that
+	// has lapsed, of a tool that may run again, or the release of a failed attempt. 0: this is the
+	// first claim.
 	TakeOver uint64 `json:"take_over,omitempty"`
 	// Attempt counts the earlier attempts of a call that does not claim.
 	Attempt  int       `json:"attempt,omitempty"`
 	QueuedAt time.Time `json:"queued_at"`
-	// NotAfter is the server time of the batch plus its time to live. Nothing starts later.
+	// NotAfter is the end of the batch's life, by the server's clock. No call starts later.
 	NotAfter time.Time `json:"not_after"`
-	// DeadlineMS bounds the run, below the tool's own timeout: it is what is left of the batch's
-	// active time. 0: no bound.
+	// DeadlineMS bounds the run, below the tool's own timeout: it is the rest of the batch's active
+	// time. 0: no bound.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 	Round      int   `json:"round,omitempty"`
-	// Policy is the version of the coordinator's policy; "" when it has none. A worker without any
-	// policy lets go of a job that names one.
+	// Policy is the version of the coordinator's policy; "": it has none. A worker without a policy
+	// gives up a job that names one.
 	Policy string `json:"policy,omitempty"`
 }
 
@@ -82,18 +82,18 @@ type Notice struct {
 }
 
 // LetGo says that a worker gave up a job: it does not serve the tool, it is shutting down, or an
-// attempt of a call that does not claim has failed and another worker may do better.
+// attempt of a call that does not claim has failed and another one may succeed.
 type LetGo struct {
-	AfterMS int64 `json:"after_ms"`          // until it is worth publishing again
+	AfterMS int64 `json:"after_ms"`          // pause before the job is published again
 	Attempt int   `json:"attempt,omitempty"` // attempts of the call that have failed so far
 	// Job is the sequence of a job that is still queued; 0: none is. The coordinator removes it
-	// before it publishes a job that counts the failed attempts. Nothing else can be queued for the
-	// call in between.
+	// before it publishes a job with the number of failed attempts, so that the call never has two
+	// jobs in the queue.
 	Job uint64 `json:"job,omitempty"`
 }
 
-// Stop tells the worker that runs a call to stop it. It is a hint, and the cause with which the run
-// is cancelled.
+// Stop tells the worker that runs a call to stop it. It is a hint. The worker cancels the run with
+// the Stop as the cause.
 type Stop struct {
 	V      int    `json:"v"`
 	Reason string `json:"reason,omitempty"`
@@ -115,8 +115,8 @@ func (s *Stop) Why() string {
 }
 
 // IdempotencyKey is the same for every attempt of a call with the same arguments: the hex SHA-256
-// of tenant, session, batch, index, call id, tool and the hash of the frozen arguments. A key that
-// the model put into the arguments is data and plays no part.
+// of tenant, session, batch, index, call id, tool and the hash of the frozen arguments. A key in
+// the arguments, which the model wrote, is not used.
 func (j Job) IdempotencyKey(argsHash string) string {
 	return messages.Digest(rawjson.MustMarshal([]any{j.Tenant, j.Session, j.Batch, j.Index, j.CallID, j.Tool, argsHash}))
 }

@@ -27,13 +27,13 @@ const (
 )
 
 // CallRecord is one entry in the journal of a call, on the subject call.<t>.<s>.<b>.<i>. Each
-// record is written with the sequence of the one before it as expectation, so one of two writers
-// wins. Each holds all that is needed to decide the next step, so the newest record alone is the
-// state of the call. The sequence of the newest claim is the fencing token.
+// record is written behind the one before it by compare-and-set, so one of two writers wins. The
+// newest record has all that is needed to decide the next step. The sequence of the newest claim is
+// the fencing token.
 type CallRecord struct {
 	V     int       `json:"v"`
 	State CallState `json:"state"`
-	// Nonce is new for every record that a writer tries to store: after a lost acknowledgement it
+	// Nonce is new for every record that a writer tries to store. After a lost acknowledgement it
 	// tells the writer's own record from another writer's.
 	Nonce string `json:"nonce"`
 	// Attempt counts the claims so far, this one included.
@@ -47,13 +47,13 @@ type CallRecord struct {
 	ToolDigest string `json:"tool_digest,omitempty"`
 	// Fence is the sequence of the claim that this record continues; 0 in the claim itself.
 	Fence uint64 `json:"fence,omitempty"`
-	// LeaseMS counts from the moment the server stored the record. A worker that could not renew in
-	// time has killed its tool by then.
+	// LeaseMS counts from when the server stored the record. A worker that could not renew in time
+	// has killed its tool by then.
 	LeaseMS int64 `json:"lease_ms,omitempty"`
 	// DeadlineMS is the longest that the run may take, from its start.
 	DeadlineMS int64            `json:"deadline_ms,omitempty"`
 	OnCrash    messages.OnCrash `json:"on_crash,omitempty"`
-	// Input is the frozen input, when it differs from the job's.
+	// Input is the frozen input, if it differs from the job's.
 	Input json.RawMessage `json:"input,omitempty"`
 	// Permission and Started belong to the attempt that claimed: the decision about it, and when it
 	// began by its worker's wall clock. For a lost attempt this record is the only source.
@@ -68,13 +68,13 @@ type CallRecord struct {
 	// Approval is the question that people were asked, with the decisions so far. It is set in
 	// parked, in granted, and in every record after them.
 	Approval *messages.Approval `json:"approval,omitempty"`
-	// Span identifies the attempt that wrote the record, or that it continues, as a traceparent; a
-	// later attempt links to it. It is empty when the attempt is not recorded.
+	// Span is the traceparent of the attempt that wrote the record or that it continues; a later
+	// attempt links to it. It is empty if the attempt is not recorded.
 	Span string `json:"span,omitempty"`
 }
 
-// Unsure reports whether an attempt so far may have been applied without a record of it: an attempt
-// that was lost with its worker, or one of an idempotent tool that was given up while it ran.
+// Unsure reports whether an attempt so far may have been applied although no record says so: it was
+// lost with its worker, or it was an attempt of an idempotent tool that was given up while it ran.
 func (r CallRecord) Unsure() bool {
 	switch r.State {
 	case Claimed, Renewed:
@@ -86,9 +86,9 @@ func (r CallRecord) Unsure() bool {
 }
 
 // PlanRecord is written to plan.<t>.<s>.<b> before the first exclusive call of a batch is
-// dispatched, and again before each later one. The first record wins, and a coordinator that loses
-// adopts it: it fixes what each call is. Each record makes the reads that ended since the one
-// before durable, before a write builds on them.
+// dispatched, and again before each later one. The first record decides what each call is; a
+// coordinator that loses adopts it. Each record makes the reads durable that have ended since the
+// record before, so that a write can build on them.
 type PlanRecord struct {
 	V      int    `json:"v"`
 	Nonce  string `json:"nonce"`
@@ -98,13 +98,14 @@ type PlanRecord struct {
 	Calls []PlannedCall `json:"calls,omitempty"` // in the first record only
 	// CallsRef points to the Calls when they are too large for a message.
 	CallsRef *messages.Ref `json:"calls_ref,omitempty"`
-	// Results of the calls that ended since the record before and have no journal of their own.
+	// Results of calls that have ended since the record before, and that have no journal of their
+	// own.
 	Results []messages.Result `json:"results,omitempty"`
 	// ActiveMS is how much of its active time the batch had used.
 	ActiveMS int64 `json:"active_ms,omitempty"`
 }
 
-// PlannedCall is what the plan fixed about one call.
+// PlannedCall is what the plan says about one call.
 type PlannedCall struct {
 	Index           int           `json:"index"`
 	Tool            string        `json:"tool"`
@@ -117,8 +118,8 @@ type PlannedCall struct {
 	Refused *messages.Result `json:"refused,omitempty"`
 }
 
-// HandBack is written to hand.<t>.<s>.<b>.<i>; the first one wins. It says that the frozen input
-// makes the call stricter than its plan, so the call runs alone once its stage has ended.
+// HandBack is written to hand.<t>.<s>.<b>.<i>; the first one counts. It says that the frozen input
+// needs stricter treatment than planned, so the call runs alone at the end of its stage.
 type HandBack struct {
 	V        int    `json:"v"`
 	ArgsHash string `json:"args_hash"`
@@ -126,15 +127,15 @@ type HandBack struct {
 	Reason   string `json:"reason"`
 }
 
-// ControlRecord is a stored [Control], on ctl.<t>.<s>. It applies to the batches whose sequence in
-// the log is at most UpTo: those that were there when it was requested. An abort by batch id also
-// applies to a later batch, see [ControlRecord.Aborts]. A steering message waits for the first
-// reply that can carry it.
+// ControlRecord is a stored [Control], on ctl.<t>.<s>. It applies to the batches that were in the
+// log when it was requested: those whose sequence is at most UpTo. An abort by batch id also
+// applies to a later batch, see [ControlRecord.Aborts]. A steering message waits for the next
+// reply.
 type ControlRecord struct {
 	messages.Control
 	UpTo uint64 `json:"up_to"`
-	// Taken says that the reply of this batch carries the steering messages that were stored before
-	// this record and not taken yet.
+	// Taken is the token of the batch whose reply has the steering messages that were stored before
+	// this record and not taken before.
 	Taken string `json:"taken,omitempty"` // the batch's token
 }
 
@@ -142,10 +143,10 @@ type ControlRecord struct {
 const clockSkew = 5 * time.Second
 
 // Aborts reports whether the record, stored at the time at, aborts a batch, given by its token, its
-// sequence in the log and the time it was stored. An abort of the session applies to the batches
-// that were there. An abort by id also applies to a batch that is stored up to ttl after it: the
-// two may overtake each other on their way. Both times are the server's. A restarted server can
-// give a later batch a sequence that was given before, so the times are compared too.
+// sequence in the log and the time when it was stored. An abort of the session applies to batches
+// that were in the log then. An abort by id also applies to a batch that is stored up to ttl later,
+// because the abort may overtake the batch on the way. Both times are the server's. A restarted
+// server can use a sequence again for a later batch, so the times are compared too.
 func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored time.Time, ttl time.Duration) bool {
 	id, all := r.Batch()
 	if all || id == "" {
@@ -174,15 +175,15 @@ type Presence struct {
 	Version string   `json:"version,omitempty"`
 	Pools   []string `json:"pools"`
 	Tools   []string `json:"tools"`
-	// Toolsets is what the worker serves, by pool: the digest of each tool, by name. Workers of
-	// older versions do not send it.
+	// Toolsets holds the tools that the worker serves, by pool: the digest of each tool, by name.
+	// Workers of older versions do not send it.
 	Toolsets map[string]map[string]string `json:"toolsets,omitempty"`
-	// Denied lists the Tools of which its policy denies every call.
+	// Denied lists those of Tools of which the worker's policy denies every call.
 	Denied []string `json:"denied,omitempty"`
 	// Policy is the version of the policy it decides by.
 	Policy  string    `json:"policy,omitempty"`
 	Slots   int       `json:"slots"` // bound on running calls of one pool
-	Busy    int       `json:"busy"`  // calls in hand at this moment
+	Busy    int       `json:"busy"`  // calls that the worker has now
 	Started time.Time `json:"started"`
 	// Seen is when this was announced, by the worker's clock.
 	Seen time.Time `json:"seen"`

@@ -9,20 +9,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// BatchKey is the address of a batch: three tokens, safe in subjects.
+// BatchKey is the key of a batch: three tokens, safe in subjects.
 type BatchKey struct{ Tenant, Session, Batch string }
 
-// KeyOf returns the address of a batch with these ids under a tenant.
+// KeyOf returns the key of a batch with these ids under a tenant.
 func KeyOf(tenant string, s messages.SessionID, b messages.BatchID) BatchKey {
 	return BatchKey{tenant, messages.Token(s), messages.Token(b)}
 }
 
 func (k BatchKey) String() string { return k.Tenant + "." + k.Session + "." + k.Batch }
 
-// Call returns the address of the call at index.
+// Call returns the key of the call at index.
 func (k BatchKey) Call(index int) CallKey { return CallKey{k, index} }
 
-// CallKey is the address of one call of a batch.
+// CallKey is the key of one call of a batch.
 type CallKey struct {
 	BatchKey
 	Index int
@@ -130,9 +130,9 @@ func (n Names) Ended(tenant, session string, accepted time.Time) string {
 	return n.OfSession(VerbAudit, tenant, session) + ".ended." + strconv.FormatInt(accepted.Unix()/int64(span/time.Second), 10) + ".lines"
 }
 
-// Aside returns the audit subject for what is written about a batch outside its session's subjects:
-// the refusal of a batch whose id was used before, or lines that were found missing when later
-// batches already had theirs. <prefix>.audit.<t>.<s>.<b>.refused.aside.
+// Aside returns the overflow subject of a batch in the audit log:
+// <prefix>.audit.<t>.<s>.<b>.refused.aside. It gets the refusal of a batch whose id was used
+// before, and lines that were found missing after later batches had theirs.
 func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 
 // Ours reports whether a subject belongs to this fleet.
@@ -153,7 +153,7 @@ func (n Names) EveryBatch(v Verb) string { return n.prefix() + "." + string(v) +
 // Stream returns the name of a stream or of the object bucket: TOOLFLEET_BATCHES.
 func (n Names) Stream(name string) string { return strings.ToUpper(n.prefix()) + "_" + name }
 
-// Batch reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.
+// Batch reads the key from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.
 func (n Names) Batch(subject string) (Verb, BatchKey, error) {
 	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
 	parts := strings.Split(rest, ".")
@@ -168,7 +168,7 @@ func (n Names) Batch(subject string) (Verb, BatchKey, error) {
 	return Verb(parts[0]), BatchKey{parts[1], parts[2], parts[3]}, nil
 }
 
-// Session reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.
+// Session reads tenant and session from a subject of the form <prefix>.<verb>.<t>.<s>.
 func (n Names) Session(subject string) (tenant, session string, err error) {
 	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
 	parts := strings.Split(rest, ".")
@@ -189,7 +189,7 @@ func (n Names) OfTenant(v Verb, tenant string) string {
 	return n.prefix() + "." + string(v) + "." + tenant
 }
 
-// Approval reads the address of the call from a subject of [VerbDecide], [VerbShow] or [VerbNews].
+// Approval reads the key of the call from a subject of [VerbDecide], [VerbShow] or [VerbNews].
 func (n Names) Approval(subject string) (CallKey, error) {
 	rest, ok := strings.CutPrefix(subject, n.prefix()+".approval.")
 	if !ok {
@@ -199,7 +199,7 @@ func (n Names) Approval(subject string) (CallKey, error) {
 	return key, err
 }
 
-// Call reads the address from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
+// Call reads the key from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
 func (n Names) Call(subject string) (Verb, CallKey, error) {
 	dot := strings.LastIndexByte(subject, '.')
 	if dot < 0 {

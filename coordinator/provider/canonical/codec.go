@@ -1,4 +1,5 @@
-// Package canonical translates our own dialect, for agents whose provider uses none of the others:
+// Package canonical translates toolfleet's own dialect, for agents whose provider uses none of the
+// others:
 //
 //	in   {"calls":[{"id","name","input"}]}
 //	out  {"results":[{"id","name", "output" | "error" | "content" with "is_error"}]}

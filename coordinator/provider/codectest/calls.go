@@ -26,7 +26,8 @@ func (s suite) arguments(t *testing.T) {
 	}
 }
 
-// brokenArguments fail one call only: the other calls run, and it is answered under its id.
+// brokenArguments checks that arguments that are no JSON object fail only their call: the other
+// calls run, and the call is answered under its id.
 func (s suite) brokenArguments(t *testing.T) {
 	broken := []string{`"text"`, `[1]`, `7`, `true`}
 	if s.TextArguments {
@@ -54,8 +55,8 @@ func (s suite) brokenArguments(t *testing.T) {
 	}
 }
 
-// unfitArguments break a bound of [rawjson.Check], or encoding/json's own. That call fails, and
-// the other calls are answered with their outputs.
+// unfitArguments checks arguments over a bound of [rawjson.Check] or of encoding/json: their call
+// fails, and the other calls are answered with their outputs.
 func (s suite) unfitArguments(t *testing.T) {
 	for _, test := range []struct{ name, arguments, problem string }{
 		{"as deep as allowed", nested(rawjson.MaxDepth), ""},
@@ -88,7 +89,7 @@ func (s suite) unfitArguments(t *testing.T) {
 	}
 }
 
-// emptyNames are calls without a tool name. Only a dialect whose answer must repeat the name
+// emptyNames checks calls without a tool name. Only a dialect whose answer must repeat the name
 // refuses them.
 func (s suite) emptyNames(t *testing.T) {
 	list := calls(3)
@@ -125,12 +126,12 @@ func (s suite) siblingsAnswered(t *testing.T, got []messages.ToolCall) {
 	}
 }
 
-// nested returns an object that is nested that deep, itself included.
+// nested returns an object with the given number of levels.
 func nested(levels int) string {
 	return strings.Repeat(`{"a":`, levels-1) + "{}" + strings.Repeat("}", levels-1)
 }
 
-// hostileIDs come back byte for byte.
+// hostileIDs checks that unusual ids come back byte for byte.
 func (s suite) hostileIDs(t *testing.T) {
 	ids := []string{
 		`"functions.eval:301"`, `" "`, `" a "`, `"A"`, `"a"`, `"*"`, `"a.>"`, `"$ref"`, `"__proto__"`, `"😀"`, `"null"`, `"0"`, `"<&>"`,
@@ -175,7 +176,7 @@ func (s suite) missingIDs(t *testing.T) {
 	s.refused(t, s.Message(Call{`7`, "tool", `{}`}), messages.ClassMalformedMessage)
 }
 
-// equalCalls are two calls that differ in their ids only.
+// equalCalls checks two calls that differ only in their ids.
 func (s suite) equalCalls(t *testing.T) {
 	list := []Call{{`"a"`, "tool", `{"x":1}`}, {`"b"`, "tool", `{"x":1}`}}
 	answers, _ := s.answer(t, list, messages.Text("first"), messages.Text("second"))

@@ -33,7 +33,7 @@ type Call struct {
 	Arguments string // a JSON object
 }
 
-// Member returns the call's id as a member of an object, with its comma; nothing for a call without
+// Member returns the call's id as a member of an object, with its comma, or "" for a call without
 // an id.
 func (c Call) Member(name string) string {
 	if c.ID == "" {
@@ -50,14 +50,14 @@ type Answer struct {
 	Images []string // MIME types
 }
 
-// Native is a dialect from the provider's side.
+// Native writes and reads a dialect as the provider does.
 type Native struct {
 	// Message returns an assistant message with these calls, among the other things that the
 	// provider sends.
 	Message func(calls ...Call) string
 	// Answers reads a reinjection that is not null.
 	Answers func(t testing.TB, reinjection json.RawMessage) []Answer
-	// Images: the model gets images. Otherwise a note replaces them.
+	// Images: the dialect shows images to the model. Otherwise a note replaces them.
 	Images bool
 	// Empty is the text of an answer to an empty output.
 	Empty string
@@ -118,7 +118,7 @@ func calls(n int) []Call {
 	return list
 }
 
-// decode reads a message that must be legal.
+// decode decodes a message that must be accepted.
 func (s suite) decode(t testing.TB, list ...Call) []messages.ToolCall {
 	t.Helper()
 	message := s.Message(list...)
@@ -171,7 +171,7 @@ func (s suite) one(t testing.TB, o messages.Outcome) (Answer, json.RawMessage) {
 	return answers[0], reinjection
 }
 
-// refused returns the refusal of a message that must be refused.
+// refused fails the test unless the message is refused with the class.
 func (s suite) refused(t testing.TB, message string, want messages.Class) {
 	t.Helper()
 	got, err := s.Decode(json.RawMessage(message))
@@ -207,8 +207,8 @@ func (s suite) order(t *testing.T) {
 	}
 }
 
-// writeThenRead guards against answering parallel calls before serial ones and pairing them with
-// the calls by position: whichever call finishes first, ids keep their own results.
+// writeThenRead guards against answers in the order in which calls finish: an id keeps its own
+// result whichever call finishes first.
 func (s suite) writeThenRead(t *testing.T) {
 	list := []Call{{`"w"`, "write", `{"k":1}`}, {`"r"`, "read", `{"k":1}`}}
 	for range 200 {
@@ -238,8 +238,8 @@ func (s suite) mismatch(t *testing.T) {
 	}
 }
 
-// large also shows that nothing is cut: the worker does the cutting. Few of the answers are large,
-// to save time under the race detector.
+// large checks that a codec cuts nothing, because the worker does that. Only a few of the answers
+// are large, to save time under the race detector.
 func (s suite) large(t *testing.T) {
 	list := calls(128)
 	outcomes := make([]messages.Outcome, len(list))
@@ -263,8 +263,8 @@ func (s suite) tooMany(t *testing.T) {
 	s.refused(t, s.Message(calls(messages.MaxCalls+1)...), messages.ClassTooLarge)
 }
 
-// Marked returns the answer with this text in a dialect that has no flag for failures: the text
-// marks a failure, either with the mark "Error: " or as our JSON error body.
+// Marked returns the answer with this text in a dialect without a flag for failures. The text marks
+// a failure with "Error: ", or is toolfleet's JSON error body.
 func Marked(id, text string) Answer {
 	a := Answer{ID: id, Text: text}
 	if text, ok := strings.CutPrefix(text, "Error: "); ok {

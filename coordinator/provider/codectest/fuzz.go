@@ -63,7 +63,7 @@ func Fuzz(f *testing.F, c Codec, n Native) {
 	})
 }
 
-// Strict decodes a strict shape: members that the shape does not have fail the test.
+// Strict decodes JSON, and fails the test if it has members that into does not have.
 func Strict(t testing.TB, raw json.RawMessage, into any) {
 	t.Helper()
 	dec := json.NewDecoder(bytes.NewReader(raw))

@@ -11,7 +11,8 @@ import (
 // pixel is the smallest PNG there is.
 const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
-// outputs must reach the model as the text on the right: strings as they are, the rest as JSON.
+// outputs lists outputs and the text that the model must get: strings as they are, the rest as
+// JSON.
 var outputs = []struct{ name, output, text string }{
 	{"text", `"plain"`, "plain"},
 	{"text that looks like JSON", `"{\"a\": 1}"`, `{"a": 1}`},

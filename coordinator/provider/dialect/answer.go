@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The text that the model reads when a tool gave none.
+// The texts that the model reads if a tool gave none.
 const (
 	NoOutput = "(no output)"
 	NoReason = "The tool failed without saying why."
@@ -22,7 +22,7 @@ type Answer struct {
 	// Outcome is never lost. Its Output has no needless white space and no needless escapes.
 	Outcome messages.Outcome
 	Failed  bool
-	// Coded: the text is our JSON error body, which already says that it is an error.
+	// Coded: the text is toolfleet's JSON error body, which already says that it is an error.
 	Coded bool
 	// Parts is the outcome as text and images; it has at least one. A failure has some text that is
 	// not blank.
@@ -44,7 +44,7 @@ type Image struct {
 // MimeType returns image/<format>.
 func (i Image) MimeType() string { return "image/" + i.Format }
 
-// Note returns the text that replaces the image where a dialect cannot show it.
+// Note returns the text that replaces the image if a dialect cannot show it.
 func (i Image) Note() string { return "[image omitted: " + i.MimeType() + "]" }
 
 // DataURL returns the image as a data URL.
@@ -92,7 +92,7 @@ func answer(call messages.ToolCall, o messages.Outcome) Answer {
 	return a
 }
 
-// outputText is the text of an output for the model: a string's own text, else JSON.
+// outputText returns the text of an output for the model: a string's text, else JSON.
 func outputText(value json.RawMessage) string {
 	if value[0] == '"' {
 		return Unquote(value)
@@ -112,8 +112,8 @@ func (a Answer) Text() string {
 	return strings.Join(texts, "\n")
 }
 
-// MarkedText is [Answer.Text] for a dialect without a flag for failures: a failure is marked in the
-// text.
+// MarkedText is like [Answer.Text], with a failure marked in the text. It is for a dialect without
+// a flag for failures.
 func (a Answer) MarkedText() string { return a.mark() + a.Text() }
 
 func (a Answer) mark() string {
@@ -123,7 +123,7 @@ func (a Answer) mark() string {
 	return ""
 }
 
-// MarkedParts is [Answer.Parts] with a failure marked in the text.
+// MarkedParts is like [Answer.Parts], with a failure marked in the text.
 func (a Answer) MarkedParts() []Part {
 	mark := a.mark()
 	if mark == "" {
@@ -147,8 +147,8 @@ func (a Answer) HasImage() bool {
 	return false
 }
 
-// Visible returns the parts for a dialect that refuses blank text: blank parts are left out, and
-// NoOutput replaces an answer without any. When images is false, notes replace the images.
+// Visible returns the parts for a dialect that refuses blank text. It leaves out blank parts, and
+// returns NoOutput if no part is left. Without images, notes replace them.
 func (a Answer) Visible(images bool) []Part {
 	var parts []Part
 	for _, p := range a.Parts {
@@ -184,8 +184,8 @@ func part(b messages.Block) Part {
 }
 
 // media returns an image that every provider with images accepts, or a note that something was left
-// out. An image that is not what it claims would make the provider refuse the whole message, with
-// the answers of all other calls.
+// out. If an image were not of the type that it claims, the provider would refuse the whole
+// message, with the answers of all other calls.
 func media(kind, mimeType, data string) Part {
 	format, _ := strings.CutPrefix(strings.ToLower(mimeType), "image/")
 	switch format {
@@ -210,8 +210,8 @@ func note(kind, what string) string {
 	return fmt.Sprintf("[%s omitted: %.100s]", kind, what)
 }
 
-// Attach is for a dialect that takes images beside the text. It returns the text, with a note at
-// the place of each image, and the images for which takes is true.
+// Attach is for a dialect that takes images apart from the text. It returns the text, with a note
+// in place of each image, and those images for which takes returns true.
 func (a Answer) Attach(takes func(Image) bool) (text string, images []Image) {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {

@@ -58,8 +58,7 @@ func unescape(c byte) byte {
 	return c
 }
 
-// unicodeEscape is the code unit of the \uXXXX at the start of b; -1 when b starts with something
-// else.
+// unicodeEscape returns the code unit of the \uXXXX at the start of b, or -1 if there is none.
 func unicodeEscape(b []byte) rune {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -71,7 +70,7 @@ func unicodeEscape(b []byte) rune {
 	return rune(r)
 }
 
-// appendRune is utf8.AppendRune that also accepts surrogates.
+// appendRune is like utf8.AppendRune, but also accepts surrogates.
 func appendRune(b []byte, r rune) []byte {
 	if utf16.IsSurrogate(r) {
 		return append(b, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0xBF, 0x80|byte(r)&0xBF)
@@ -140,8 +139,8 @@ func appendEscape(out []byte, r rune) []byte {
 }
 
 // Value returns the valid JSON value raw without white space and needless escapes. Digits and the
-// order of members stay. The model reads this for an output that is not a string, so that a tool
-// whose language escapes "<" or "é" costs it no tokens.
+// order of members stay. The model reads this as an output that is not a string, so an escaped "<"
+// or "é" costs no tokens.
 func Value(raw json.RawMessage) json.RawMessage {
 	out := make([]byte, 0, len(raw))
 	for i := 0; i < len(raw); i++ {
@@ -171,8 +170,8 @@ func stringEnd(raw []byte, start int) int {
 	return len(raw)
 }
 
-// parseArguments reads arguments that came as text. problem names, for the model, what is wrong and
-// at which byte, and does not repeat the text.
+// parseArguments reads arguments that came as text. problem says for the model what is wrong and at
+// which byte, and does not quote the text.
 func parseArguments(text string) (input []byte, problem string) {
 	input = escapeSurrogates(text)
 	unfit := rawjson.Check(input)

@@ -1,14 +1,13 @@
-// Package dialect is what the provider codecs share: it reads a provider's message strictly, and
-// brings the outcomes of its calls into a form that every dialect can write.
+// Package dialect holds code that the provider codecs share. It reads a provider's message
+// strictly, and brings the outcomes of its calls into a form that every dialect can write.
 //
 //	message  -> Read -> Node, Node.Get, ...  -> Reader.Calls    the codec's Decode
 //	outcomes -> Answers -> Answer.Parts, ... -> rawjson.Marshal  the codec's Encode
 //
-// Strings stay exact from end to end: [Unquote] and [Quote] carry lone surrogates through Go
-// strings, where encoding/json would replace them. Numbers are never parsed at all.
+// Strings stay exact: [Unquote] and [Quote] keep lone surrogates, which encoding/json would
+// replace. Numbers are never parsed.
 //
-// The package imports only messages, of ours. It knows no dialect: the codecs say what a call is
-// and how an answer looks.
+// The package knows no dialect: the codecs say what a call is and what an answer looks like.
 package dialect
 
 import (
@@ -24,12 +23,12 @@ import (
 )
 
 // Reader reads one message of a provider and collects its calls. It keeps the first mistake as the
-// refusal; everything read after it is empty. So a codec can read on without checks and ask once,
-// at the end.
+// refusal, and everything read after that is empty. So a codec can read without checks and ask for
+// the refusal at the end.
 type Reader struct {
 	refusal *messages.Refusal
 	calls   []messages.ToolCall
-	paths   map[messages.CallID]string // the place of each id
+	paths   map[messages.CallID]string // the path of each id, for refusals
 }
 
 // Node is a value of the message with its place, so that a refusal can name what is wrong and
@@ -41,8 +40,8 @@ type Node struct {
 	members map[string]json.RawMessage
 }
 
-// Read starts to read an unchecked message. The message has to be JSON; the bounds of
-// [rawjson.Check] are applied only where a Node is read. So an input that breaks them fails only
+// Read starts to read an unchecked message. The message has to be JSON. The bounds of
+// [rawjson.Check] are checked only for values that are read. So an input over a bound fails only
 // its own call, and a part that no codec reads does no harm.
 func Read(message json.RawMessage) (*Reader, *Node) {
 	r := &Reader{paths: map[messages.CallID]string{}}
@@ -53,7 +52,7 @@ func Read(message json.RawMessage) (*Reader, *Node) {
 	return r, root
 }
 
-// Calls returns the calls that were added, or the *messages.Refusal.
+// Calls returns the calls that were added, or the *messages.Refusal as an error.
 func (r *Reader) Calls() ([]messages.ToolCall, error) {
 	if r.refusal != nil {
 		return nil, r.refusal
@@ -61,9 +60,9 @@ func (r *Reader) Calls() ([]messages.ToolCall, error) {
 	return r.calls, nil
 }
 
-// Add adds a call that stands at n. An answer could not name one of two calls with the same id, so
-// a repeated id refuses the whole message. An empty id, where the dialect allows it, does not count
-// as one.
+// Add adds a call, which is at n in the message. A repeated id refuses the whole message, because
+// an answer could not say which of the two calls it is for. Calls with an empty id, which some
+// dialects allow, may repeat it.
 func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
 		n.RefuseAs(messages.ClassDuplicateID, "has the id %.80q of %s", call.ID, first)
@@ -79,7 +78,7 @@ func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	r.calls = append(r.calls, call)
 }
 
-// Refuse says that the message does not have the provider's shape, and why.
+// Refuse refuses the message because it does not have the provider's shape.
 func (n *Node) Refuse(format string, args ...any) {
 	n.RefuseAs(messages.ClassMalformedMessage, format, args...)
 }
@@ -184,7 +183,7 @@ func (n *Node) Text() string {
 	return Unquote(n.raw)
 }
 
-// TextOr is [Node.Text], or otherwise for a missing value or null.
+// TextOr is like [Node.Text], but returns otherwise for a missing value or null.
 func (n *Node) TextOr(otherwise string) string {
 	if n.None() {
 		return otherwise
@@ -208,8 +207,8 @@ func (n *Node) Role(want string) {
 	}
 }
 
-// Foreign refuses a message that has one of the named members: they hold the calls of another
-// dialect, and reading the message as "no calls" would leave the agent waiting for ever.
+// Foreign refuses a message that has one of the named members, which hold the calls of another
+// dialect. Reading the message as "no calls" would leave the agent waiting for ever.
 func (n *Node) Foreign(members ...string) {
 	for _, name := range members {
 		if m := n.Get(name); !m.None() {
@@ -244,7 +243,8 @@ func (n *Node) Object() (input []byte, problem string) {
 	return nil, notAnObject(n.raw)
 }
 
-// Arguments is [Node.Object], but the object may also stand in a string, as in the OpenAI dialects.
+// Arguments is like [Node.Object], but the object may also be in a string, as in the OpenAI
+// dialects.
 func (n *Node) Arguments() (input []byte, problem string) {
 	if input, problem = n.Object(); problem != "" && n.Is("a string") {
 		return parseArguments(Unquote(n.raw))

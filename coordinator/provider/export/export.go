@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Strict says for which tools a strict copy is sent. The package comment defines the values.
+// Strict says which tools get a strict copy. The package comment defines the values.
 type Strict string
 
 // The values of Strict.
@@ -70,9 +70,9 @@ var dialects = map[messages.Provider]dialect{
 	messages.Canonical:       {names: anyNames, verbatim: true},
 }
 
-// Prepare returns the definitions of tools for a provider, sorted by the provider's names. Too many
-// tools, two tools with one name, or a schema that does not describe an object are errors that say
-// which and how many.
+// Prepare returns the definitions of tools for a provider, sorted by the provider's names. It
+// returns an error for too many tools, for two tools with one name, and for a schema that does not
+// describe an object.
 func Prepare(p messages.Provider, tools []schemas.Tool, o Options) ([]Definition, error) {
 	d, ok := dialects[p]
 	if !ok {

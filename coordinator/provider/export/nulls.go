@@ -11,9 +11,9 @@ import (
 
 // DropNulls undoes in an input what [StrictNullable] did to the schema: it removes each null of an
 // optional property whose own schema does not accept null. schema is the tool's own. An input
-// without such a null is returned as the same bytes; otherwise digits are kept.
+// without such a null is returned unchanged; in any other, digits are kept.
 //
-// Only agents that export with StrictNullable may use it: from any other model such a null is a
+// Only agents that export with StrictNullable may use it. From any other model such a null is a
 // mistake, and the model should get the error.
 func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 	root, err := parse(schema)

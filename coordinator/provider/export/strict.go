@@ -10,8 +10,8 @@ import (
 
 // subset is the part of JSON Schema that a provider's strict mode accepts, and its limits.
 type subset struct {
-	keywords    []string // accepted by every model that has strict mode
-	more        []string // accepted by current models; used only when strict copies were asked for
+	keywords    []string // accepted by every model with strict mode
+	more        []string // accepted by current models; only if strict copies were asked for
 	allRequired bool     // every property must be in "required"
 	schema      counts   // for one schema; 0: no known limit
 	request     counts   // for all strict tools of one request; 0: no known limit
@@ -43,7 +43,8 @@ var (
 	claudeSubset = subset{keywords: structure, request: counts{tools: 20, optional: 24, unions: 16}}
 )
 
-// apply makes a strict copy of schema, or reports false. It does not change schema.
+// apply makes a strict copy of schema; ok is false if that is not possible. It does not change
+// schema.
 func (s subset) apply(schema node, wish Strict) (node, counts, bool) {
 	c := strictCopy{subset: s, keywords: s.keywords, seen: counts{tools: 1}}
 	if wish != StrictDefault {
@@ -55,7 +56,7 @@ func (s subset) apply(schema node, wish Strict) (node, counts, bool) {
 	return root, c.seen, ok && !c.over()
 }
 
-// strictCopy is a strict copy in the making.
+// strictCopy is a strict copy while it is made.
 type strictCopy struct {
 	subset
 	keywords []string
@@ -150,7 +151,7 @@ func (c *strictCopy) scalars(n node) bool {
 	})
 }
 
-// over reports whether the schema exceeds what the provider compiles.
+// over reports whether the schema exceeds a limit of the provider.
 func (c *strictCopy) over() bool {
 	over := func(n, limit int) bool { return limit > 0 && n > limit }
 	return over(c.seen.depth, c.schema.depth) || over(c.seen.properties, c.schema.properties) ||

@@ -2,10 +2,10 @@
 // with its functionCall parts, or the whole response. Out: one user content with exactly one
 // functionResponse part for each call.
 //
-// Ids are optional: a received id is echoed, and none is ever made up. Without ids, order and name
-// pair calls with responses. A response is always wrapped as {"output": value} or {"error": text},
-// because an object with such keys of its own would be misread. toolCall and toolResponse are
-// server tools in spite of their names.
+// Ids are optional: a received id is echoed, and none is made up. Without ids, the provider pairs
+// calls with responses by order and name. A response is always wrapped as {"output": value} or
+// {"error": text}, because an object that has such keys itself would be misread. toolCall and
+// toolResponse are server tools in spite of their names.
 package gemini
 
 import (
@@ -89,7 +89,7 @@ type response struct {
 	Error  json.RawMessage `json:"error,omitempty"`
 }
 
-// mediaPart is an image inside the response. Beside the response, it would break the count of
+// mediaPart is an image inside of the response. A part beside the response would break the count of
 // parts.
 type mediaPart struct {
 	InlineData inlineData `json:"inlineData"`

@@ -2,10 +2,10 @@
 // or the whole response. Out: a list with one function_call_output or custom_tool_call_output for
 // each call.
 //
-// The call_id pairs a call with its output; the item's id is never used. A message with a call that
-// the client runs but that needs another kind of answer (computer, shell, patch, approval) is
-// refused: dropping the call would hang the agent. A call whose output stands in the same list was
-// run by the provider.
+// The call_id pairs a call with its output; the item's id is not used. The client also runs calls
+// that need another kind of answer (computer, shell, patch, approval). A message with one is
+// refused, because dropping the call would hang the agent. If the same list has the output of a
+// call, the provider has run it.
 package openairesponses
 
 import (
@@ -21,7 +21,7 @@ import (
 // Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// notOurs lists the client's calls that need an answer of a type of their own.
+// notOurs lists calls of the client that need an answer of another type.
 var notOurs = []string{
 	"computer_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request", "tool_search_call",
 }
@@ -64,7 +64,7 @@ func answeredCalls(items []*dialect.Node) map[string]bool {
 	return answered
 }
 
-// pairing is the key that a call shares with its output; "" for an item without a call_id.
+// pairing returns the key that a call shares with its output, or "" for an item without a call_id.
 func pairing(callType string, item *dialect.Node) string {
 	id := item.Get("call_id")
 	if !id.Is("a string") {

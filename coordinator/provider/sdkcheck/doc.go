@@ -1,14 +1,17 @@
-// Package sdkcheck compares the codecs with the providers' official Go SDKs. It has only
-// tests, and is a module of its own so that users of toolfleet never download those SDKs:
+// Package sdkcheck compares the codecs with the providers' official Go SDKs. It has only tests, and
+// is a module of its own so that users of toolfleet never download those SDKs:
 //
 //	cd coordinator/provider/sdkcheck && go test ./...
 //
-// An SDK's types are the closest to a provider's own answer that needs no network. Three questions:
+// Without network, an SDK's types are the best source about a provider. The tests ask three
+// questions:
 //
-//   - is a golden's message.json real: does the SDK see in it exactly the calls that our reinjection
-//     answers?
+//   - is a golden's message.json real: does the SDK see in it exactly the calls that the codec's
+//
+// reinjection answers?
 //   - is a golden's reinjection.json legal: read into the SDK's request types and written again, is it
-//     the same JSON, with nothing lost (unknown to the SDK) and nothing added (missing in ours)?
+//
+// the same JSON, with nothing lost (unknown to the SDK) and nothing added (missing in the codec)?
 //   - the same for the tool definitions that each codec exports.
 //
 // The checks allow only one loss, which is the SDKs' own: digits beyond 2^53, because some SDKs

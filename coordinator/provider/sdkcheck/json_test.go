@@ -30,8 +30,8 @@ type difference struct {
 
 func (d difference) String() string { return d.path + ": " + d.what }
 
-// diff lists where got, written by an SDK, differs from want, which is ours. Numbers compare as in
-// [equal].
+// diff lists where got, written by an SDK, differs from want, written by the codec. Numbers compare
+// as in [equal].
 func diff(t testing.TB, want, got []byte, floats bool) []difference {
 	t.Helper()
 	var out []difference

@@ -20,17 +20,17 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	p.ready("worker", "--tools", file)
 	conn := p.bus()
 	if out, _, code := p.tell("dead", "ls", "-o", "json"); out != `{"dead":[]}`+"\n" || code != 0 {
-		t.Errorf("nothing set aside: %q, exit status %d", out, code)
+		t.Errorf("no dead letters: %q, exit status %d", out, code)
 	}
 	junk := "no batch\x1b[31m\nand more\xff\u202e"
 	if _, err := conn.Append(t.Context(), "toolfleet.batch._.*.b", bus.Header{"X-From": {"a\x07b"}}, []byte(junk)); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the batch is set aside", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "batch._.*.b") })
+	p.until("the batch is a dead letter", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "batch._.*.b") })
 	if _, err := conn.Append(t.Context(), "toolfleet.read.default._.s.b.0", nil, []byte("no job")); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the job is set aside", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "read.default") })
+	p.until("the job is a dead letter", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "read.default") })
 
 	reply, err := p.client().Run(t.Context(), canonical("s", "after", call{"echo", `{"n":1}`}, call{"note", ""}))
 	if err != nil || reply.Status != messages.ReplyCompleted {
@@ -61,7 +61,7 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	says(t, "the doctor", out, "2 messages could not be processed", batch.Reason[:20], job.Reason[:20], "toolfleet dead ls")
 
 	_, talk, code := p.tell("dead", "drop", "1", "2", "9")
-	says(t, "dead drop", talk, "message 2 is forgotten", "no message 9 is set aside")
+	says(t, "dead drop", talk, "dead letter 2 is deleted", "there is no dead letter 9")
 	if code != 1 {
 		t.Errorf("dropping what is not there ends with %d", code)
 	}

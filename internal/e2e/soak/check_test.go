@@ -193,8 +193,8 @@ func aborted(h *History, index int) {
 	b.Reply.Results[index].Status, b.Reply.Results[index].Outcome = messages.StatusAborted, messages.Failed(messages.CodeAborted, "")
 }
 
-// shutOut has w1 start the put that was taken over from it once more, and gives the fault that hit
-// w1.
+// shutOut makes w1 repeat the start of a put that was taken over from it. It returns the fault that
+// hit w1.
 func shutOut(h *History) *Fault {
 	h.point(ledger.Start, "b2", 1, "put", 19, 3, "w1")
 	return &h.Faults[0]

@@ -1,7 +1,7 @@
 // Package approvals is "toolfleet approvals": it lists, shows and answers the calls that wait for a
-// person. The prompt of "toolfleet run" is the same one, see Prompter.
+// person. "toolfleet run" uses the same prompt, see Prompter.
 //
-// A person decides by the approval view, and a decision is signed for exactly what was shown. A
+// A person decides by the approval view, and signs a decision for exactly what was shown. A
 // question that does not match its own id is neither shown nor answered.
 package approvals
 
@@ -33,8 +33,8 @@ type Cmd struct {
 
 // Help is shown below the command's usage.
 func (Cmd) Help() string {
-	return `A call for which the policy wants a person waits until somebody answers, for approval_ttl. An id may be shortened to a
-beginning that no other open question shares. Decisions are signed with the key of an approver whom the policy names.`
+	return `A call that needs a person's approval waits for an answer, at most for approval_ttl. The first characters of an id are enough if
+no other open question's id begins with them. Decisions are signed with the key of an approver whom the policy names.`
 }
 
 // questionFlags holds the flags of the approvals commands that talk to the fleet: all but key.
@@ -181,8 +181,8 @@ type editCmd struct {
 
 // Help is shown below the command's usage.
 func (editCmd) Help() string {
-	return `The new arguments have to fit the tool, and the policy looks at them again. What was asked at first is kept beside them.
-Where two people have to agree, an edit counts as yours, and the other one agrees to the new arguments.`
+	return `The new arguments have to fit the tool, and the policy checks them again. The question keeps the original arguments too.
+If two people have to approve, an edit counts as your approval, and the other person approves the new arguments.`
 }
 
 func (c editCmd) Run(a *command.App) error {
@@ -219,12 +219,11 @@ func (c editCmd) Run(a *command.App) error {
 	})
 }
 
-// leastID is the shortest id, in characters, that a command takes when it does not show the
-// question first.
+// leastID is how many characters of an id a command needs if it does not show the question first.
 const leastID = 8
 
-// pick returns the question that an id means, and the prompt to ask about it. The prompt is nil if
-// yes is set: then nothing is asked, and the id must have at least leastID characters.
+// pick returns the question with an id, and the prompt to ask about it. With yes the prompt is nil,
+// so nothing is asked, and the id must have at least leastID characters.
 func (d *approvalClient) pick(id string, yes bool) (messages.Approval, *terminal.Prompt, error) {
 	var prompt *terminal.Prompt
 	if !yes {
@@ -272,7 +271,7 @@ type keyCmd struct {
 
 // Help is shown below the command's usage.
 func (keyCmd) Help() string {
-	return `The file is the approver's own: whoever has it decides in their name. The entry goes into the policy file of the fleet.
+	return `The file is secret: anybody who has it can decide in the approver's name. The entry goes into the policy file of the fleet.
 The same key can be the person's identity at the NATS server (--nkey).`
 }
 

@@ -30,7 +30,7 @@ type approvalClient struct {
 	name   string // the approver that the policy names for this key
 }
 
-// access is what a command does with questions: read them, or decide them with a key too.
+// access says whether a command only reads questions, or also decides with a key.
 type access bool
 
 const (
@@ -38,8 +38,8 @@ const (
 	withKey  access = true
 )
 
-// withClient connects to the server and calls do with an approval client. For withKey the client
-// has the key and name of the settings, and a missing key is an error.
+// withClient connects to the server and calls do with an approval client. With withKey the client
+// has the key and the name of the settings, and a missing key is an error.
 func withClient(a *command.App, needs access, do func(*approvalClient) error) error {
 	cfg, err := a.Settings()
 	if err != nil {
@@ -90,8 +90,8 @@ func (d *approvalClient) open(ctx context.Context) ([]messages.Pending, error) {
 	return list, explainRefusal(err)
 }
 
-// find returns the only open question whose id begins with id; "" matches all. No match and several
-// matches are errors.
+// find returns the open question whose id begins with id; "" matches every question. It returns an
+// error if none or several match.
 func (d *approvalClient) find(ctx context.Context, id string) (messages.Pending, error) {
 	list, err := d.open(ctx)
 	if err != nil {
@@ -112,7 +112,7 @@ func (d *approvalClient) find(ctx context.Context, id string) (messages.Pending,
 		terminal.Clean(d.tenant, 64), terminal.Clean(id, 80))
 }
 
-// nothingOpen says that no question is open, and names the tenant: the question may be another
+// nothingOpen says that the tenant has no open question, because the question may be another
 // tenant's.
 func (d *approvalClient) nothingOpen() string {
 	return fmt.Sprintf("no question of tenant %s is open; --tenant names another", terminal.Clean(d.tenant, 64))
@@ -127,8 +127,8 @@ func some(list []messages.Pending) string {
 	return strings.Join(ids, ", ")
 }
 
-// shortIDs returns the beginnings of the ids, at least terminal.ShortIDLength characters, long
-// enough to tell them apart.
+// shortIDs returns the first characters of each id: as many as are needed to tell the ids apart,
+// and at least terminal.ShortIDLength.
 func shortIDs(list []messages.Pending) []string {
 	for n := terminal.ShortIDLength; ; n += 4 {
 		seen, ids := map[string]bool{}, make([]string, len(list))
@@ -142,8 +142,8 @@ func shortIDs(list []messages.Pending) []string {
 	}
 }
 
-// show fetches the whole of an open question. It fails if the question does not match its own id,
-// or if another question took its place in the meantime.
+// show fetches the whole of an open question. It returns an error if the question does not match
+// its own id, or if another question has replaced it.
 func (d *approvalClient) show(ctx context.Context, p messages.Pending) (messages.Approval, error) {
 	q, err := d.client.Approval(ctx, p.Session, p.Batch, p.Index)
 	if err != nil {
@@ -161,12 +161,12 @@ func (d *approvalClient) show(ctx context.Context, p messages.Pending) (messages
 // decision is a person's decision about a question, before it is signed.
 type decision struct {
 	verdict        messages.Verdict
-	input          json.RawMessage // the new arguments, of an edit
+	input          json.RawMessage // the new arguments, for an edit
 	reason, ticket string
 }
 
-// decide signs a decision about q, hands it in and says what became of it. The signature covers q
-// as shown: if the question has been replaced since, the fleet refuses the decision.
+// decide signs a decision about q, sends it and prints what became of it. The signature covers q as
+// it was shown: if another question has replaced it, the fleet refuses the decision.
 func (d *approvalClient) decide(ctx context.Context, q messages.Approval, s decision) (messages.DecisionAnswer, error) {
 	decision := approval.Answer(q, s.verdict, d.name)
 	decision.At, decision.Input, decision.Reason, decision.Ticket = time.Now().UTC(), s.input, s.reason, s.ticket

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// editArguments opens the arguments in the person's editor until the result is valid, or the person
+// editArguments opens the arguments in the person's editor until the result is valid or the person
 // gives up.
 func editArguments(ctx context.Context, p *terminal.Prompt, input json.RawMessage) (json.RawMessage, error) {
 	dir, err := os.MkdirTemp("", "toolfleet-edit-")

@@ -11,14 +11,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// errClosed cancels a prompt: the question was answered elsewhere or has expired. Only the fleet
-// decides that, because our own clock may be wrong.
+// errClosed cancels a prompt, because the question was answered elsewhere or has expired. Only the
+// fleet decides that a question has expired, because this machine's clock may be wrong.
 var errClosed = errors.New("the question is closed")
 
-// prompt is the approval prompt: it shows a question, asks the person for a choice and hands the
-// decision in. alone means that the person is the fleet's only approver: an empty answer then asks
-// again instead of leaving the question open, and a question that needs two people can only be
-// denied.
+// prompt is the approval prompt: it shows a question, asks the person for a choice and sends the
+// decision. alone: the person is the fleet's only approver. An empty answer then asks again instead
+// of leaving the question open, and a question that needs two people can only be denied.
 func (d *approvalClient) prompt(ctx context.Context, prompt *terminal.Prompt, q messages.Approval, alone bool) error {
 	d.app.Say("\n%s", shown(d.app.Stderr, q))
 	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
@@ -48,22 +47,22 @@ func (d *approvalClient) prompt(ctx context.Context, prompt *terminal.Prompt, q 
 		}
 		s, err := d.complete(ctx, prompt, q, choice)
 		if err == nil {
-			// Hand the decision in even if the question closes at this moment, with a context that
-			// does not end then: this decision may be what closes it.
+			// Use a context that does not end when the question closes, because this decision may
+			// be what closes it.
 			_, err = d.decide(d.app.Ctx, q, s)
 		}
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case errors.Is(err, terminal.ErrNoAnswer): // no answer to a follow-up: ask for the choice again
+		case errors.Is(err, terminal.ErrNoAnswer): // no answer to a follow-up question: ask for the choice again
 			continue
 		}
 		d.app.Say("%v", err)
 	}
 }
 
-// chosen returns the first letter of the choice that an answer names by its word or a prefix of it,
-// 0 for none. Thus "abort" does not approve.
+// chosen returns the first letter of the choice that an answer names, by its word or a prefix of
+// it; 0: none. So "abort" is no choice and does not approve.
 func chosen(choices, answer string) byte {
 	for _, word := range []string{"approve", "deny", "edit"} {
 		if answer != "" && strings.HasPrefix(word, strings.ToLower(answer)) && strings.Contains(choices, "["+word[:1]+"]") {

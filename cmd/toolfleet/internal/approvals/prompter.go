@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Prompter asks the person at the terminal about the calls of a batch that need approval. Without a
-// terminal, the fleet in this process has no approvers and refuses such calls at once.
+// Prompter asks the person at the terminal about the calls of a batch that need an approval.
+// Without a terminal, the fleet in this process has no approvers and refuses such calls at once.
 type Prompter struct {
 	app     *command.App
 	prompt  *terminal.Prompt // nil: no terminal to ask at
@@ -26,8 +26,8 @@ type Prompter struct {
 	name  string
 }
 
-// NewPrompter returns a prompter for one batch on a fleet in this process. prompt is nil where
-// nobody can be asked.
+// NewPrompter returns a prompter for one batch on a fleet in this process. prompt is nil if there
+// is no person to ask.
 func NewPrompter(a *command.App, prompt *terminal.Prompt, d *progress.Display) *Prompter {
 	return &Prompter{app: a, prompt: prompt, display: d}
 }
@@ -69,7 +69,7 @@ func (s *Prompter) Take(e messages.Event) {
 	}
 }
 
-// close marks a question as gone if really is set: there was one.
+// close closes a question with the state gone, if really is set: there was a question.
 func (s *Prompter) close(p messages.Pending, really bool) {
 	if really {
 		p.State = "gone"
@@ -77,13 +77,13 @@ func (s *Prompter) close(p messages.Pending, really bool) {
 	}
 }
 
-// Run prompts for the open questions until ctx ends or the person gives no answer. c is a client of
-// the fleet, for the tenant.
+// Run prompts for the open questions until ctx ends, or the person gives no answer. c is a client
+// of the fleet for the tenant.
 func (s *Prompter) Run(ctx context.Context, c *client.Client, tenant string) error {
 	if s.prompt == nil {
 		return nil
 	}
-	aside := *s.app // lines outside a prompt go above the board
+	aside := *s.app // lines outside of a prompt go above the board
 	aside.Stderr = s.display
 	d := &approvalClient{app: &aside, client: c, tenant: tenant, key: s.key, name: s.name}
 	asking := *d

@@ -14,7 +14,7 @@ import (
 )
 
 // approvalView returns a question as a person reads it before deciding. It shows every argument,
-// and spells out every character that is invisible or could pass for another.
+// and escapes every character that is invisible or could be taken for another.
 func approvalView(q messages.Approval, now time.Time, colour bool) string {
 	paint := func(code, text string) string {
 		if !colour {
@@ -83,7 +83,7 @@ func Needs(p messages.Pending) string {
 	return text
 }
 
-// agreed lists the people who agreed, with their edits and tickets.
+// agreed lists the people who approved, with their edits and tickets.
 func agreed(q messages.Approval) string {
 	var people []string
 	for _, d := range q.Decisions {
@@ -99,8 +99,8 @@ func agreed(q messages.Approval) string {
 	return strings.Join(people, ", ")
 }
 
-// edited shows the original arguments of an edited question. A question without decisions was asked
-// anew because the rules ask about the edited arguments too: they have no agreement yet.
+// edited shows the original arguments of an edited question. If the rules also ask about the edited
+// arguments, the question was asked anew: it then has no decisions.
 func edited(q messages.Approval) string {
 	first := terminal.Escape(string(compact(q.Original.Input)))
 	if len(q.Decisions) == 0 {
@@ -119,8 +119,8 @@ func tierColour(t messages.Tier) string {
 	return "36"
 }
 
-// argumentLines returns the arguments sorted by name, each beginning on its own line; a nested
-// value takes several.
+// argumentLines returns the arguments sorted by name, each on a new line; a nested value takes
+// several lines.
 func argumentLines(input json.RawMessage) []string {
 	members, err := rawjson.Object(input)
 	if err != nil {
@@ -142,9 +142,9 @@ func argumentLines(input json.RawMessage) []string {
 	return lines
 }
 
-// checked verifies that the arguments of a question match their hash and that its id matches the
-// whole, and recomputes the one-line summary. So the person sees exactly what the signature will
-// cover, regardless of who sent the question.
+// checked verifies that the arguments of a question match their hash and that the question matches
+// its id, and computes the one-line summary again. So the person sees exactly what the signature
+// will cover, whoever sent the question.
 func checked(q messages.Approval) (messages.Approval, error) {
 	if err := rawjson.Check(q.Input); err != nil {
 		return q, fmt.Errorf("the arguments cannot be shown: %w", err)

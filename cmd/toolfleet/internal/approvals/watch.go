@@ -24,8 +24,8 @@ type watchCmd struct {
 
 // Help is shown below the command's usage.
 func (watchCmd) Help() string {
-	return `Prints the open questions, then each new one, who agrees to it, and what becomes of it. With -o json each is a JSON object on a line, with state
-once it is not open any more. With --key, on a terminal, each question is shown in full and may be answered. Ctrl-C ends it.`
+	return `Prints the open questions, then each new one, who approves it, and how it is closed. With -o json each is a JSON object on a
+line; a closed question has a state. With --key, on a terminal, each question is shown in full and may be answered. Ctrl-C ends it.`
 }
 
 func (c watchCmd) Run(a *command.App) error {
@@ -45,14 +45,14 @@ func (c watchCmd) Run(a *command.App) error {
 				return
 			}
 			if err := c.tell(a, p); err != nil {
-				end(err) // the reader of our output is gone
+				end(err) // stdout is closed
 			}
 		}
 		group.Go(func() error { return d.follow(ctx, w) })
 		if asks {
 			group.Go(func() error {
 				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error {
-					// This person has agreed; another one has to.
+					// This person has approved; the question needs another one.
 					if slices.Contains(q.Pending().Agreed, d.name) {
 						return nil
 					}
@@ -77,7 +77,7 @@ func (c watchCmd) tell(a *command.App, p messages.Pending) error {
 	return err
 }
 
-// newsLine returns one line about a question: open, agreed to by some of its approvers, or closed.
+// newsLine returns one line about a question: open, approved by some of its approvers, or closed.
 func newsLine(p messages.Pending) string {
 	if p.State == "" && len(p.Agreed) > 0 {
 		return fmt.Sprintf("%s  %d of %d agreed (%s), expires in %s  %s", terminal.ShortID(p.ID), len(p.Agreed), p.Approvers, terminal.Clean(strings.Join(p.Agreed, ", "), 80), terminal.Span(time.Until(p.Expires)), terminal.Clean(p.Line, 160))
@@ -90,10 +90,10 @@ func newsLine(p messages.Pending) string {
 }
 
 // watched tracks the questions of one tenant: their last known states, and which are still to be
-// shown. Its input may repeat or come out of order.
+// shown. The changes that it gets may repeat or come out of order.
 type watched struct {
-	// each is called for every change, one call at a time and with mu held. shown reports whether
-	// next has returned the question.
+	// each is called for every change, one call at a time and with mu held. shown: next has
+	// returned the question.
 	each func(p messages.Pending, shown bool)
 
 	mu     sync.Mutex
@@ -101,15 +101,15 @@ type watched struct {
 	queue  []messages.Pending          // open and not returned by next yet; guarded by mu
 	shown  map[string]bool             // returned by next, by id; guarded by mu
 	closes map[string]func()           // cancels the prompt of a question, by id; guarded by mu
-	more   chan struct{}               // a signal to look into the queue, of capacity 1
+	more   chan struct{}               // has a value if the queue may have grown; holds one at most
 }
 
 func newWatched() *watched {
 	return &watched{known: map[string]messages.Pending{}, shown: map[string]bool{}, closes: map[string]func(){}, more: make(chan struct{}, 1)}
 }
 
-// take records a change of a question. It ignores what is not newer than the last known state: a
-// closed question does not reopen, and agreements do not become fewer. A newer question for the
+// take handles a change of a question. It ignores one that is not newer than the last known state:
+// a closed question does not reopen, and approvals do not become fewer. A newer question about the
 // same call closes the older one with the state "gone".
 func (w *watched) take(p messages.Pending) {
 	w.mu.Lock()
@@ -144,8 +144,8 @@ func (w *watched) settle(p messages.Pending) {
 	}
 }
 
-// replaces reports whether p takes the place of another open question about the same call: a person
-// edited the arguments, or the call was asked about anew.
+// replaces reports whether p replaces another open question about the same call: a person has
+// edited the arguments, or the question was asked anew.
 func replaces(p, other messages.Pending) bool {
 	same := p.Tenant == other.Tenant && p.Session == other.Session && p.Batch == other.Batch && p.Index == other.Index
 	later := p.Asked.After(other.Asked) || p.Asked.Equal(other.Asked) && (p.State != "" || len(p.Agreed) > 0)
@@ -199,8 +199,8 @@ func (d *approvalClient) follow(ctx context.Context, w *watched) error {
 	return nil
 }
 
-// answerAll prompts for one question after another until ctx ends or the person gives no answer.
-// Any other failure is printed, and the next question follows.
+// answerAll prompts for one question after another until ctx ends or the person gives no answer. It
+// prints any other failure and goes on with the next question.
 func (d *approvalClient) answerAll(ctx context.Context, w *watched, ask func(context.Context, messages.Approval) error) error {
 	for {
 		p, open, done, found := w.next(ctx)

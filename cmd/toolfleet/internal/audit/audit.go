@@ -24,29 +24,29 @@ import (
 type Cmd struct {
 	daemon.Server
 	command.OutputFlags
-	Call     string   `placeholder:"ID" help:"Call, by the provider's id. Alone: its whole story."`
+	Call     string   `placeholder:"ID" help:"Call, by the provider's id. Alone: its whole history."`
 	Session  string   `placeholder:"ID" help:"Calls of this session."`
 	Batch    string   `placeholder:"ID" help:"Calls of this batch."`
-	Round    *int     `placeholder:"N" help:"Calls of this round of their session, where its agent said which round it was."`
+	Round    *int     `placeholder:"N" help:"Calls of this round of their session, if the agent numbered it."`
 	Tool     string   `placeholder:"NAME" help:"Calls of this tool."`
 	Status   []string `xor:"ended" placeholder:"STATUS" help:"Calls that ended so: ok, denied, outcome_unknown... Several separated by commas."`
 	Failed   bool     `xor:"ended" help:"Calls that did not end ok."`
 	Type     string   `placeholder:"TYPE" help:"Lines of this type: call, batch_refused, approval_asked, approval_decided, decision_refused..."`
 	Effect   string   `enum:",allow,ask,deny" default:"" placeholder:"allow|ask|deny" help:"What was decided about the call; ask: a person was asked."`
-	Approver string   `placeholder:"NAME" help:"What this person decided, and the calls that rest on it."`
-	Worker   string   `placeholder:"NAME" help:"What ran on this worker."`
-	Trace    string   `placeholder:"ID" help:"What belongs to this trace."`
-	Since    string   `placeholder:"WHEN" help:"What was put on record since: 24h ago, or a time such as 2026-01-31T08:00:00Z."`
-	Until    string   `placeholder:"WHEN" help:"What was put on record before; as --since."`
-	Follow   bool     `short:"f" help:"What is put on record from now on, or from --since on, as it comes."`
-	Tenant   string   `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every one [$$TOOLFLEET_TENANT]."`
+	Approver string   `placeholder:"NAME" help:"Decisions of this person, and the calls that they approved."`
+	Worker   string   `placeholder:"NAME" help:"Calls that ran on this worker."`
+	Trace    string   `placeholder:"ID" help:"Lines of this trace."`
+	Since    string   `placeholder:"WHEN" help:"Lines that were written since then: 24h ago, or a time such as 2026-01-31T08:00:00Z."`
+	Until    string   `placeholder:"WHEN" help:"Lines that were written before then; a time as in --since."`
+	Follow   bool     `short:"f" help:"Lines as they are written, from now on or from --since on."`
+	Tenant   string   `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every tenant [$$TOOLFLEET_TENANT]."`
 }
 
 // Help is shown below the command's usage.
 func (Cmd) Help() string {
-	return `The record for people has a line for each call of each batch that was replied to, refused ones included, and lines about
-questions, decisions and starts. It holds no arguments and no results but the fields of audit.include; equal arguments have equal hashes.
--o json prints one line as JSON on each line, which is the export.`
+	return `The audit log has a line for each call of each batch that has its reply, refused batches included, and lines about questions,
+decisions and starts. It holds no arguments and no results except the fields of audit.include; equal arguments have equal hashes.
+-o json prints each line as a JSON object on a line of its own, which is the export.`
 }
 
 // Run prints the matching lines to stdout. No match is a failure.
@@ -201,17 +201,17 @@ func (c Cmd) list(a *command.App, log *audit.Log, want audit.Filter) error {
 		a.Say("%s could not be read: nobody but coordinators and workers should write to the record", terminal.Count(unread, "message"))
 	}
 	if found == 0 && !c.Follow {
-		return nothingOnRecord(a, c.Call)
+		return noLine(a, c.Call)
 	}
 	return nil
 }
 
-func nothingOnRecord(a *command.App, call string) error {
+func noLine(a *command.App, call string) error {
 	open := ""
 	if call != "" {
 		open = fmt.Sprintf(". While its batch is open `toolfleet batch ls --call %s` finds it", terminal.Clean(call, 80))
 	}
-	a.Say("nothing on record matches. A call is there once its batch has been replied to; lines are kept for audit_ttl. Try fewer filters, an earlier --since, or another --tenant%s", open)
+	a.Say("no line of the audit log matches. A call has a line once its batch has its reply; lines are kept for audit_ttl. Try fewer filters, an earlier --since, or another --tenant%s", open)
 	return command.ErrPrinted
 }
 
@@ -248,8 +248,8 @@ func callName(l messages.AuditRecord) string {
 	return string(l.CallID)
 }
 
-// took3 formats milliseconds as a duration, rounded to 10 ms from 1 s, to 100 µs from 1 ms, else 1
-// µs.
+// took3 formats milliseconds as a duration, rounded to 10 ms if it is 1 s or more, to 100 µs if it
+// is 1 ms or more, else to 1 µs.
 func took3(ms float64) string {
 	d := time.Duration(ms * float64(time.Millisecond))
 	switch {

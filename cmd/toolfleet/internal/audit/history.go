@@ -16,8 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// callKey identifies a call by its batch and index: call ids are not unique, since a provider may
-// reuse one.
+// callKey identifies a call by its batch and index, because a provider may use the same call id
+// twice.
 type callKey struct {
 	key   wire.BatchKey
 	index int
@@ -26,7 +26,7 @@ type callKey struct {
 // callRun holds the audit lines of one run of a call, in the order in which they were stored.
 type callRun struct {
 	lines []messages.AuditRecord
-	ended bool // the line of type call was seen
+	ended bool // the line of type call has come
 	asks  bool // at least one line matched the filter
 }
 
@@ -39,9 +39,9 @@ type line struct {
 
 func lineOf(e audit.Entry) line { return line{e.Seq, e.Line.Index} }
 
-// splitRuns groups audit lines by call and splits each call into its runs: a later batch may reuse
-// the id of one that finished long before. The line of type call ends a run, but late lines about a
-// question of the run still belong to it.
+// splitRuns groups audit lines by call, and splits each call into its runs, because a later batch
+// may have the id of one that ended long before. The line of type call ends a run, but later lines
+// about a question of the run still belong to it.
 func splitRuns(entries []audit.Entry, asked map[line]bool) (all []*callRun) {
 	newest := map[callKey]*callRun{}
 	for _, e := range entries {
@@ -74,7 +74,7 @@ func (c Cmd) printHistory(a *command.App, cfg *config.Config, log *audit.Log, wa
 	}
 	found = slices.DeleteFunc(found, func(e audit.Entry) bool { return !c.ended(e.Line) })
 	if len(found) == 0 {
-		return nothingOnRecord(a, c.Call)
+		return noLine(a, c.Call)
 	}
 	asked, key := map[line]bool{}, found[0].Key
 	for _, e := range found {
@@ -148,7 +148,7 @@ func callHistory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 		label, began = "ran", fmt.Sprintf(", attempt %d, started ", end.Attempt)
 	}
 	ran := "on " + terminal.Clean(end.Worker, 80) + began + terminal.Timestamp(end.Started)
-	if end.DurationMS > 0 { // 0: its worker was lost, so nothing was measured
+	if end.DurationMS > 0 { // 0: not measured, because the worker was lost
 		ran += fmt.Sprintf(", queued %s, took %s", took3(end.QueueMS), took3(end.DurationMS))
 	}
 	page.may(label, end.Worker != "", "%s", ran)
@@ -160,7 +160,7 @@ func callHistory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 		}
 		page.row("ended", "%s%s at %s", terminal.Clean(string(end.Status), 40), code, terminal.Timestamp(end.Time))
 	} else {
-		page.row("ended", "not yet on record")
+		page.row("ended", "no line yet")
 	}
 	page.may("result", end.ResultHash != "", "hash %s", terminal.Clean(end.ResultHash, 80))
 	page.may("", end.ToolHash != "", "the tool gave another, with the hash %s; a hook replaced it", terminal.Clean(end.ToolHash, 80))
@@ -170,8 +170,8 @@ func callHistory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 }
 
 // headOf returns the line that says most about a call: the line of type call, or the newest line
-// while the call is open. It passes over refused decisions: any sender may have made them, so they
-// say nothing about the call.
+// while the call is open. It skips refused decisions: anybody may have sent them, so they say
+// nothing about the call.
 func headOf(lines []messages.AuditRecord) messages.AuditRecord {
 	head := lines[0]
 	for _, l := range lines {
@@ -200,7 +200,7 @@ func started(l messages.AuditRecord) bool {
 	return false
 }
 
-// page is a table of two columns, a label and a text, under construction.
+// page builds a table of two columns, a label and a text.
 type page struct{ rows [][]string }
 
 func (p *page) row(label, format string, args ...any) {
@@ -213,7 +213,7 @@ func (p *page) may(label string, is bool, format string, args ...any) {
 	}
 }
 
-// permission adds the decision about the call, by whom or by what rule, and why.
+// permission adds who or which rule decided about the call, and why.
 func (p *page) permission(l messages.AuditRecord) {
 	d := l.Permission
 	l.Refusal = nil // event shows the refused decision
@@ -222,7 +222,7 @@ func (p *page) permission(l messages.AuditRecord) {
 		p.row("decided", "nothing: the call did not come that far")
 		return
 	case d == nil:
-		p.row("decided", "nothing is on record")
+		p.row("decided", "no line says so")
 		return
 	case d.Effect == "deny", d.Effect == "ask" && l.Status == messages.StatusDenied:
 		p.row("denied", "%s", terminal.Clean(decided(l), 200))
@@ -230,7 +230,7 @@ func (p *page) permission(l messages.AuditRecord) {
 		p.row("waits", "for a person since %s", terminal.Timestamp(l.Time))
 	case d.Effect == "ask" && len(d.By) == 0:
 		p.row("undecided", "%s", terminal.Clean(decided(l), 200))
-	// One of two approvers may have agreed.
+	// One of two approvers may have approved.
 	case d.Effect == "ask" && (!started(l) || l.Status == messages.StatusExpired):
 		p.row("agreed", "%s", terminal.Clean(strings.Join(d.By, ", "), 200))
 	default:
@@ -252,7 +252,7 @@ func (p *page) permission(l messages.AuditRecord) {
 func (p *page) event(l messages.AuditRecord) {
 	what := map[messages.AuditType]string{
 		messages.AuditAsked: "asked", messages.AuditDecided: "decided", messages.AuditRefused: "not taken", messages.AuditExpired: "nobody decided in time",
-		messages.AuditVoid: "void when it was checked again", messages.AuditGranted: "started on what was allowed", messages.AuditAllowed: "started, on record before",
+		messages.AuditVoid: "void when it was checked again", messages.AuditGranted: "started on what was allowed", messages.AuditAllowed: "started after this line",
 	}[l.Type]
 	if what == "" {
 		return

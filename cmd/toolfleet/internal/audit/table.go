@@ -18,11 +18,12 @@ var header = []string{"TIME", "SESSION/BATCH", "CALL", "TOOL", "STATUS", "DECIDE
 var followWidths = []int{20, 36, 24, 20, 18, 24, 7, 7, 0}
 
 // pageSize is how many lines the table holds back. Lines are printed by time, which differs
-// slightly from the order in which they were stored, and the first page sets the column widths.
+// slightly from the order in which they were stored. The lines of the first page set the column
+// widths.
 const pageSize = 1000
 
-// table prints audit lines in columns. On a terminal it cuts cells that are too long.
-// Elsewhere it cuts nothing: a program could not look up a shortened id.
+// table prints audit lines in columns. It cuts cells that are too long only on a terminal, because
+// a program could not look up a shortened id.
 type table struct {
 	a      *command.App
 	cuts   bool
@@ -32,8 +33,8 @@ type table struct {
 
 func newTable(a *command.App) *table { return &table{a: a, cuts: terminal.IsTerminal(a.Stdout)} }
 
-// add takes a line and prints the oldest one if more than auditPage are held. The caller calls end
-// after the last.
+// add adds a line, and prints the oldest line if it holds more than pageSize. After the last line
+// the caller calls end.
 func (t *table) add(l messages.AuditRecord) error {
 	i, _ := slices.BinarySearchFunc(t.held, l, func(held, l messages.AuditRecord) int {
 		if held.Time.After(l.Time) {
@@ -62,7 +63,7 @@ func (t *table) let(n int) error {
 		}
 		for _, l := range t.held {
 			for i, cell := range cells(l, t.cuts) {
-				// On a terminal the rest of a wider cell is cut; elsewhere it sticks out.
+				// A wider cell is cut on a terminal, and overflows elsewhere.
 				t.widths[i] = max(t.widths[i], min(len([]rune(cell)), 80))
 			}
 		}

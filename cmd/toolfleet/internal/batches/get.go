@@ -1,5 +1,6 @@
-// Package batches is "toolfleet batch" and "toolfleet watch": the open batches and what each waits
-// for, the reply and the timeline of one batch, and what happens in a session as it happens.
+// Package batches is "toolfleet batch" and "toolfleet watch": it shows the open batches and what
+// each waits for, the reply and the timeline of one batch, and the events of a session as they
+// come.
 package batches
 
 import (
@@ -38,8 +39,8 @@ type getCmd struct {
 
 // Help is shown below the command's usage.
 func (getCmd) Help() string {
-	return `A batch that waits or runs is {"status":"running"}, one that was never accepted or is no longer remembered is
-{"status":"unknown"}, with exit status 1 in both cases.`
+	return `For an open batch it prints {"status":"running"}. For a batch that was never accepted, or whose reply has aged out, it prints
+{"status":"unknown"}. In both cases the exit status is 1.`
 }
 
 func (b getCmd) Run(a *command.App) error {
@@ -92,7 +93,7 @@ func (b getCmd) timeline(a *command.App, cfg *config.Config, conn *bus.Conn) err
 	case err != nil:
 		return err
 	}
-	// A coordinator that could not read the batch does not know its ids.
+	// A coordinator that could not decode the batch does not know its ids.
 	t.Session, t.Batch = messages.SessionID(b.Session), messages.BatchID(b.ID)
 	if b.Output == "json" {
 		return a.Print(t)
@@ -119,8 +120,8 @@ func (b getCmd) timeline(a *command.App, cfg *config.Config, conn *bus.Conn) err
 	return err
 }
 
-// openStatus returns the status of an open batch: from its timeline, and from the fleet around it
-// as far as this user may read that.
+// openStatus returns the status of an open batch, from its timeline and from those parts of the
+// fleet's state that this user may read.
 func openStatus(ctx context.Context, conn *bus.Conn, tenant string, t messages.Timeline) progress.BatchStatus {
 	s := progress.StatusOf(t)
 	ctx, cancel := context.WithTimeout(ctx, command.LookTimeout)

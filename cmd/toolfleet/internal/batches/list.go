@@ -31,8 +31,8 @@ type lsCmd struct {
 
 // Help is shown below the command's usage.
 func (lsCmd) Help() string {
-	return `Lists what was accepted and has not ended, oldest first, and what each waits for. The batches of a session run one at a time: of
-those behind another it is said which. It takes the rights of an operator.`
+	return `Lists the open batches, oldest first, and what each waits for. The batches of a session run one at a time; for a batch that waits
+behind another, the list names that one. The command needs the rights of an operator.`
 }
 
 // openBatch is one open batch, as -o json prints it.
@@ -90,7 +90,7 @@ func (c lsCmd) Run(a *command.App) error {
 	case more:
 		a.Say("there are more; --limit lists more than %d", c.Limit)
 	case len(list) == 0 && c.Call != "":
-		a.Say("no open batch has the call %s. Of a batch that was replied to: `toolfleet audit --call ID`", terminal.Clean(c.Call, 80))
+		a.Say("no open batch has the call %s. If its batch has its reply, use `toolfleet audit --call ID`", terminal.Clean(c.Call, 80))
 		return command.ErrPrinted
 	case len(list) == 0:
 		a.Say("no batch is open")
@@ -108,7 +108,7 @@ func openRows(list []openBatch, now time.Time) [][]string {
 	for _, b := range list {
 		state := b.Text(now)
 		if b.Why == noCoordinator {
-			state = "not told" // the reason stands below the table
+			state = "not told" // the reason is printed below the table
 		}
 		row := []string{terminal.Span(now.Sub(b.Accepted)), terminal.Clean(string(b.Session), 80), terminal.Clean(string(b.Batch), 80), fmt.Sprint(b.Calls), state}
 		if tenants {
@@ -119,8 +119,8 @@ func openRows(list []openBatch, now time.Time) [][]string {
 	return rows
 }
 
-// mayList reports whether this user may read the log of batches. A user without the right gets no
-// answer and perhaps no refusal either, so the question is bounded by twice looking.
+// mayList reports whether this user may read the log of batches. The server may leave a user
+// without that right unanswered, so mayList waits for at most 2*LookTimeout.
 func mayList(ctx context.Context, conn *bus.Conn) bool {
 	asking, cancel := context.WithTimeout(ctx, 2*command.LookTimeout)
 	defer cancel()
@@ -135,8 +135,8 @@ type listing struct {
 	mute    bool            // a coordinator did not answer, so no further one is asked
 }
 
-// noCoordinator is the reason of a batch whose status is unknown because no coordinator answers. It
-// then holds for every batch of the list.
+// noCoordinator is why the status of a batch is unknown if no coordinator answers. It is then the
+// same for all batches of the list.
 const noCoordinator = "no coordinator answers"
 
 // head is the oldest open batch of a session.
@@ -149,8 +149,8 @@ func newListing(conn *bus.Conn) *listing {
 	return &listing{conn: conn, journal: journal.New(conn), heads: map[string]head{}}
 }
 
-// list returns the open batches, oldest first, at most `most` of them, and whether there are more.
-// The tenant "*", the session "" and the call "" each match any.
+// list returns the open batches, oldest first, at most `most` of them. more: there are others. The
+// tenant "*", the session "" and the call "" match any.
 func (l *listing) list(ctx context.Context, tenant, session string, call messages.CallID, most int) (list []openBatch, more bool, err error) {
 	token := "*"
 	if session != "" {
@@ -188,8 +188,9 @@ func (l *listing) list(ctx context.Context, tenant, session string, call message
 	return list, more, nil
 }
 
-// readOpen reads a stored batch as far as it is readable: a batch that is about to be refused is
-// listed too. If the body's ids do not fit its key, the ids are the tokens of the key.
+// readOpen reads a stored batch as far as it can be read, because the list also has batches that
+// are about to be refused. If the ids in the body do not fit the key, it returns the key's tokens
+// as ids.
 func readOpen(a journal.Accepted) (b openBatch, calls []messages.ToolCall) {
 	batch, err := messages.DecodeBatch(a.Body)
 	b = openBatch{Tenant: a.Key.Tenant, Session: batch.Session, Batch: batch.ID, Accepted: a.Stored, key: a.Key, seq: a.Seq}
@@ -203,9 +204,9 @@ func readOpen(a journal.Accepted) (b openBatch, calls []messages.ToolCall) {
 	return b, calls
 }
 
-// callsOf returns the calls of a batch; none if its message cannot be decoded.
+// callsOf returns the calls of a batch, or none if its message cannot be decoded.
 func callsOf(b messages.Batch) (calls []messages.ToolCall) {
-	// A message that makes a codec panic must not fail the whole list. Coordinators do the same.
+	// A message that makes a codec panic must not fail the whole list. Coordinators catch that too.
 	defer func() { _ = recover() }()
 	codec, err := provider.For(b.Provider)
 	if err != nil {
@@ -215,7 +216,7 @@ func callsOf(b messages.Batch) (calls []messages.ToolCall) {
 	return calls
 }
 
-// place sets the status of a batch. open is false if the batch has ended in the meantime.
+// place sets the status of a batch. open is false if the batch has ended since.
 func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error) {
 	first, open, err := l.head(ctx, b.key)
 	switch {

@@ -28,11 +28,11 @@ type WatchCmd struct {
 
 // Help is shown below the command's usage.
 func (WatchCmd) Help() string {
-	return `Shows what happens to the batches of a session, each from its beginning: those that are open, and those that come, and with
---since those that have ended. What happens while the connection is lost is shown once it is back. On a terminal the
-running ones are a live board, and one that ends leaves a line and its failures; elsewhere all is lines. Who may see it (as
-"toolfleet batch ls" needs it) is told first what is open and what it waits for. With -o json each event is a JSON object on a
-line, and nothing else. Ctrl-C ends it.`
+	return `Shows the events of the batches of a session, each from its beginning: of open batches, of new ones, and with --since of ended
+ones. Events during a lost connection are shown once it is back. On a terminal the running batches are a live board, and a
+batch that ends leaves a line and its failures; elsewhere all output is lines. A user with the rights for "toolfleet batch ls"
+first sees which batches are open and what they wait for. With -o json each event is a JSON object on a line, and nothing else
+is printed. Ctrl-C ends it.`
 }
 
 // Run shows the events of the session until its context ends.
@@ -107,7 +107,7 @@ func (c WatchCmd) Run(a *command.App) error {
 	})
 }
 
-// nothingOpen says why there is nothing to see yet, and how to see the session's last batch.
+// nothingOpen says why there is nothing to see yet, and how to see the last batch of the session.
 func nothingOpen(newest *messages.ListedBatch, now time.Time) string {
 	if newest == nil {
 		return "no batch of it is open, and none has ended lately; what begins is shown"
@@ -137,8 +137,8 @@ func (t reportingWriter) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// open lists the open batches of the session, at most 20. It returns none, without a message, if
-// the user may not read them or the fleet does not answer in five times looking.
+// open lists the open batches of the session, at most 20. It returns none if the user may not read
+// them, or if the fleet does not answer within 5*LookTimeout.
 func (c WatchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []openBatch {
 	ctx, cancel := context.WithTimeout(ctx, 5*command.LookTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package command is what every toolfleet command runs with: the streams, the settings of the
-// command line, exit statuses, shared flags, and short reads of a fleet. It knows no command.
+// Package command has what every toolfleet command needs: the streams, the settings of the command
+// line, exit statuses, shared flags, and short reads of a fleet. It knows no command.
 package command
 
 import (
@@ -36,7 +36,7 @@ type App struct {
 	Stdout, Stderr io.Writer
 	Command        string         // as it is typed: "tools export"
 	given          config.Sources // the settings of the command line
-	Last           func()         // slow work after all output, such as flushing traces; nil: none
+	Last           func()         // slow work after all output, such as sending traces; nil: none
 }
 
 // SetCommandLine collects the command's name and its settings from the command line.
@@ -60,7 +60,7 @@ func Usage(err error) error { return usageError{err} }
 // Usagef returns a usage error with a formatted text.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// ErrPrinted ends a command whose failure was printed already: Finish prints nothing for it.
+// ErrPrinted ends a command that has printed its failure already: Finish prints nothing for it.
 var ErrPrinted = errors.New("failed, as was said")
 
 // Finish prints the error of a command, if any, and returns its exit status.
@@ -72,7 +72,7 @@ func (a *App) Finish(err error) int {
 	switch {
 	case err == nil:
 		return Done
-	// EPIPE: the reader of our output is gone, which needs no message.
+	// EPIPE: stdout is closed, which needs no message.
 	case errors.Is(err, ErrPrinted), errors.Is(err, syscall.EPIPE):
 		return Failed
 	case errors.As(err, &u), daemon.IsUsage(err):
@@ -97,8 +97,8 @@ func (a *App) Settings() (*config.Config, error) {
 	return cfg, nil
 }
 
-// Logger returns a logger that writes to the given writer: stderr, or a writer in front of it.
-// quiet is the level to use when log.level is not set; "" keeps the default.
+// Logger returns a logger that writes to the given writer, which is stderr or leads to it. quiet is
+// the level if log.level is not set; "" keeps the default.
 func (a *App) Logger(cfg *config.Config, to io.Writer, quiet string) (*slog.Logger, error) {
 	level := cfg.Log.Level
 	if !cfg.Given("log.level") && quiet != "" {

@@ -9,12 +9,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/clientconn"
 )
 
-// ClientOver returns an agent of a tenant on a connection that stays the caller's.
+// ClientOver returns a client of a tenant over a connection. Closing the client leaves it open.
 func ClientOver(conn *bus.Conn, tenant string, options ...client.Option) *client.Client {
 	options = append(options, clientconn.Over(conn), client.Tenant(tenant))
 	c, err := client.Connect(context.Background(), fleetpkg.Options{}, options...)
 	if err != nil {
-		panic(err) // never, over a connection
+		panic(err) // never happens for an open connection
 	}
 	return c
 }

@@ -6,7 +6,7 @@ type ToolFlags struct {
 	Root  string `setting:"root" placeholder:"DIR"`
 }
 
-// ServerFlags holds the flags of the NATS server in our own process.
+// ServerFlags holds the flags of the NATS server in this process.
 type ServerFlags struct {
 	Listen string `setting:"server.listen" placeholder:"ADDR"`
 	Data   string `setting:"server.data" placeholder:"DIR"`

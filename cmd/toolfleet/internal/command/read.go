@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// LookTimeout bounds how long a command looks at the fleet around a batch when the user asked only
-// for the batch. A user without the rights for that gets no answer at all, so the wait must be
-// short.
+// LookTimeout bounds how long a command reads the state of the fleet if the user asked only for a
+// batch. A user without the right to read that gets no answer, so the wait must be short.
 const LookTimeout = time.Second
 
 // ParseMoment reads a point in time: RFC 3339, or a duration before now such as 24h.
@@ -28,8 +27,8 @@ func ParseMoment(flag, text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// WhileRead runs tell, which prints, until tell returns, ctx ends or a write fails. tell reports
-// each write's result to wrote. A closed pipe is no error: the reader has seen enough.
+// WhileRead runs tell, which prints, until tell returns, ctx ends or a write fails. tell passes the
+// result of each write to wrote. A closed pipe is no error, because its reader has seen enough.
 func WhileRead(ctx context.Context, tell func(ctx context.Context, wrote func(error)) error) error {
 	telling, end := context.WithCancelCause(ctx)
 	defer end(nil)

@@ -1,5 +1,5 @@
-// Package health is "toolfleet doctor" and "toolfleet status": how a fleet, its server and its
-// workers are, and what to do where something is wrong.
+// Package health is "toolfleet doctor" and "toolfleet status": it shows the state of a fleet, its
+// server and its workers, and says what to do about problems.
 package health
 
 import (
@@ -29,7 +29,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// DoctorCmd checks the server, the streams and the fleet, and says what to do about what is wrong.
+// DoctorCmd checks the server, the streams and the fleet, and says what to do about each problem.
 type DoctorCmd struct {
 	daemon.Server
 	daemon.Governed
@@ -38,10 +38,10 @@ type DoctorCmd struct {
 
 // Help is shown below the command's usage.
 func (DoctorCmd) Help() string {
-	return `Each line is ok, warn or fail, and says what to do. The exit status is 1 when any line is fail.`
+	return `Each line is ok, warn or fail; warn and fail say what to do. The exit status is 1 if any line is fail.`
 }
 
-// finding is one line of the doctor's.
+// finding is one line of the report.
 type finding struct {
 	Check  string `json:"check"`
 	Status string `json:"status"` // ok, warn, fail
@@ -49,7 +49,7 @@ type finding struct {
 	Next   string `json:"next,omitempty"` // what to do
 }
 
-// examination gathers findings about one fleet.
+// examination collects the findings about one fleet.
 type examination struct {
 	ctx      context.Context
 	cfg      *config.Config
@@ -69,7 +69,7 @@ func (e *examination) fail(check, next, format string, args ...any) {
 	e.findings = append(e.findings, finding{check, "fail", fmt.Sprintf(format, args...), next})
 }
 
-// Run prints the findings to stdout. It fails if one of them is "fail".
+// Run prints the findings to stdout. It returns an error if one of them is "fail".
 func (d DoctorCmd) Run(a *command.App) error {
 	cfg, err := a.Settings()
 	if err != nil {
@@ -131,11 +131,12 @@ func (e *examination) settings() {
 		e.ok("settings", "from %s", e.cfg.File())
 	}
 	for _, name := range e.cfg.Strange() {
-		e.warn("settings", "See `toolfleet config print` for the names.", "%s is set and is no setting", name)
+		e.warn("settings", "See `toolfleet config print` for the names.", "%s is set, and there is no such setting", name)
 	}
 }
 
-// approvers looks for calls that are refused because nobody, or not enough people, can be asked.
+// approvers finds out whether calls that need an approval are refused, because the policy names no
+// approvers, or too few.
 func (e *examination) approvers() {
 	p, err := localtools.Policy(e.cfg, schemas.Rules{})
 	if err != nil {
@@ -149,12 +150,13 @@ func (e *examination) approvers() {
 	}
 }
 
-// server looks at the server itself, and compares clocks: ours is used for deadlines, its for lifetimes.
+// server checks the server itself. It also compares the clocks: deadlines use this machine's clock,
+// and the ages of messages the server's.
 func (e *examination) server() {
 	asked := time.Now()
 	server, err := inspect.Server(e.ctx, e.conn)
 	if err != nil {
-		e.warn("server", "Servers before 2.11, or a user without the right to ask, do not say; toolfleet is tested with 2.14 and 2.15.", "the server does not say what it is: %v", err)
+		e.warn("server", "Servers before 2.11, or a user without the right to ask, do not say; toolfleet is tested with 2.14 and 2.15.", "the server does not tell its version: %v", err)
 		return
 	}
 	e.ok("server", "%s, version %s", server.Name, server.Version)
@@ -167,7 +169,7 @@ func (e *examination) server() {
 	switch off := server.Time.Sub(halfway).Abs().Round(time.Millisecond); {
 	case server.Time.IsZero():
 	case off > time.Second:
-		e.warn("clock", "Let NTP keep the clocks of all machines.", "the server's clock and ours differ by %v", off)
+		e.warn("clock", "Set the clocks of all machines by NTP.", "the clocks of the server and of this machine differ by %v", off)
 	default:
 		e.ok("clock", "differs from the server's by %v", off)
 	}
@@ -192,23 +194,25 @@ func (e *examination) sync() {
 	case bus.SyncAlways:
 		e.ok("sync", "always: what is acknowledged survives a power failure")
 	case bus.SyncInterval:
-		e.warn("sync", how, "now and then: a power failure may lose accepted batches%s", accepted)
+		e.warn("sync", how, "at intervals: a power failure may lose accepted batches%s", accepted)
 	default:
 		e.warn("sync", "Look for jetstream { sync_interval: always } in its configuration.", "unknown: this server tells only its system account%s", accepted)
 	}
 }
 
-// rights reports whether this user may look at everything. Who may not is not answered, which looks like a broken server.
+// rights reports whether this user may read everything that the checks need. The server leaves a
+// user without that right unanswered, which would look like a broken server.
 func (e *examination) rights() bool {
-	subject := "$JS.API.STREAM.MSG.DELETE." + e.conn.Names().Stream(bus.Calls) // see writable; not even coordinators may
+	// The request of writable, which not even coordinators may make.
+	subject := "$JS.API.STREAM.MSG.DELETE." + e.conn.Names().Stream(bus.Calls)
 	if !e.conn.May(e.ctx, subject) {
-		e.fail("rights", "Look as one who may, for example the operator of docs/identities.md.", "this user may not ask the server everything, for one %s", subject)
+		e.fail("rights", "Run it as a user with the right, for example the operator of docs/identities.md.", "this user lacks rights that the checks need, for example to %s", subject)
 		return false
 	}
 	return true
 }
 
-// streams reports whether all of them are there.
+// streams reports whether all streams exist.
 func (e *examination) streams() bool {
 	names := e.conn.Names()
 	var missing []string
@@ -221,7 +225,7 @@ func (e *examination) streams() bool {
 		case errors.Is(err, bus.ErrNoStream):
 			missing = append(missing, name)
 		case err != nil:
-			e.fail("streams", "Give this user the right to $JS.API.>, or look as another.", "%v", err)
+			e.fail("streams", "Give this user the right to $JS.API.>, or run it as another user.", "%v", err)
 			return false
 		}
 	}
@@ -234,7 +238,8 @@ func (e *examination) streams() bool {
 		e.fail("streams", "Start `toolfleet coordinator`: it makes them. Is --prefix right?", "missing: %s", strings.Join(missing, ", "))
 		return false
 	}
-	// Nothing is missing, so this makes nothing: it checks, as every daemon does when it starts.
+	// No stream is missing, so Ensure makes none: it checks them, as it does for every daemon that
+	// starts.
 	if err := provision.Ensure(e.ctx, e.conn, e.cfg.Provision()); err != nil {
 		e.fail("streams", "", "%v", err)
 		return false
@@ -250,7 +255,7 @@ func (e *examination) consumers() {
 		return
 	}
 	var held inspect.StreamState
-	if err == nil || errors.Is(err, bus.ErrNotFound) { // the latter where the server has started anew, and no coordinator since
+	if err == nil || errors.Is(err, bus.ErrNotFound) { // not found: the server has restarted, and no coordinator since
 		held, err = inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Batches))
 	}
 	if err != nil {
@@ -271,7 +276,7 @@ func (e *examination) workers() {
 		return
 	}
 	if len(workers) == 0 {
-		e.fail("workers", "Start `toolfleet worker --tools tools.yaml` or `toolfleet worker --root DIR`.", "none is there")
+		e.fail("workers", "Start `toolfleet worker --tools tools.yaml` or `toolfleet worker --root DIR`.", "there are none")
 	} else {
 		e.policies(workers)
 		e.ok("workers", "%s in %s", terminal.Count(len(workers), "worker"), terminal.Count(len(poolsOf(workers, nil)), "pool"))
@@ -282,18 +287,19 @@ func (e *examination) workers() {
 	e.toolsets(workers, tools)
 }
 
-// toolsets names the workers that do not serve what their pool does.
+// toolsets reports workers that do not serve the same tools as their pool.
 func (e *examination) toolsets(workers []wire.Presence, tools []schemas.Tool) {
 	for _, d := range toolsetDifferences(workers, tools) {
 		if len(d.Unserved) > 0 {
-			e.fail("workers", "Restart a worker of the pool with the tools file that is meant: calls are planned with what was announced last.", "%s", d)
+			e.fail("workers", "Restart a worker of the pool with the right tools file: calls are planned with the newest announcement.", "%s", d)
 			continue
 		}
-		e.warn("workers", "Start every worker of a pool with the same tools file, or give the tools that only some of them serve a pool of their own.", "%s", d)
+		e.warn("workers", "Start every worker of a pool with the same tools file, or give tools that only some workers serve a pool of their own.", "%s", d)
 	}
 }
 
-// pool looks for calls that nobody will take. What is in flight counts: without workers it waits to be delivered again.
+// pool finds jobs that no worker will take. Jobs in flight count too: without workers they are
+// delivered again, to none.
 func (e *examination) pool(p poolStatus, tools []schemas.Tool) {
 	if p.Workers > 0 {
 		if _, err := inspect.Consumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), p.Pool); err != nil {
@@ -312,26 +318,28 @@ func (e *examination) pool(p poolStatus, tools []schemas.Tool) {
 	}
 }
 
-// answerTime is how long coordinators may take to say what they are. How many there are nobody knows.
+// answerTime is how long the check waits for coordinators' answers. It always waits that long,
+// because it does not know how many coordinators there are.
 const answerTime = 500 * time.Millisecond
 
-// coordinatorsOf is the coordinators of this fleet that answer.
+// coordinatorsOf returns the coordinators of this fleet that answer.
 func coordinatorsOf(ctx context.Context, conn *bus.Conn) ([]service.Service, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	all, err := service.Find(ctx, conn, "toolfleet")
 	door := conn.Names().EverySession(wire.VerbControl)
-	return slices.DeleteFunc(all, func(s service.Service) bool { // of a fleet with another prefix
+	// Coordinators of a fleet with another prefix.
+	return slices.DeleteFunc(all, func(s service.Service) bool {
 		return !slices.ContainsFunc(s.Endpoints, func(at service.Endpoint) bool { return at.Subject == door })
 	}), err
 }
 
-// policies compares by which policy the members of the fleet decide.
+// policies compares the versions of the policy among workers and coordinators.
 func (e *examination) policies(workers []wire.Presence) {
 	const next = "Give every worker and coordinator the same policy file (--policy)."
 	services, err := coordinatorsOf(e.ctx, e.conn)
 	if err != nil {
-		e.warn("policy", "Give this user the right to $SRV.>, or look as another.", "the coordinators do not say by which one they decide: %v", err)
+		e.warn("policy", "Give this user the right to $SRV.>, or run it as another user.", "the coordinators do not say by which one they decide: %v", err)
 	}
 	theirs, ours := map[string]bool{}, map[string]bool{}
 	for _, s := range services {
@@ -352,11 +360,11 @@ func (e *examination) policies(workers []wire.Presence) {
 	case ungoverned > 0 && len(theirs) > 0 && !theirs[""]:
 		e.fail("policy", next, "%s without a policy: they take no calls, because the coordinators have one", terminal.Count(ungoverned, "worker"))
 	case len(theirs) > 1:
-		e.warn("policy", next+" Decisions about calls are taken by some and not by others.", "the coordinators have %d different policies", len(theirs))
+		e.warn("policy", next+" Some coordinators take a decision about a call, and others refuse it.", "the coordinators have %d different policies", len(theirs))
 	case len(theirs) > 0 && len(platforms) > 1:
 		e.warn("policy", next, "workers decide by another policy than the coordinators have")
 	case len(ours) > 1:
-		e.warn("policy", next+" What was approved under one policy is asked again under another.", "the workers decide by %d different policies", len(ours))
+		e.warn("policy", next+" A call that was approved under one policy is asked about again under another.", "the workers decide by %d different policies", len(ours))
 	case ours[""]:
 		e.ok("policy", "none")
 	default:
@@ -364,9 +372,10 @@ func (e *examination) policies(workers []wire.Presence) {
 	}
 }
 
-// writable finds the streams that refuse every write: a disk that was full leaves them so until the server is
-// restarted, also when there is room again, and whoever publishes to one hears nothing. Deleting a message that is not
-// there changes nothing, and fails for just that reason.
+// writable finds streams that refuse every write. After its disk was full, a server refuses writes
+// until it is restarted, even if there is room again, and a sender without an acknowledgement does
+// not notice. The check deletes a message that does not exist: that changes nothing, and fails for
+// the same reason as a write.
 func (e *examination) writable() {
 	const never = 1 << 62
 	names := e.conn.Names()
@@ -374,7 +383,7 @@ func (e *examination) writable() {
 	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies, bus.Audit, bus.Dead} {
 		if err := e.conn.Delete(e.ctx, names.Stream(stream), never); err != nil {
 			good = false
-			e.fail("writable", "Make room on its disk, then restart the NATS server: it takes no writes before. What it acknowledged is kept.", "%v", err)
+			e.fail("writable", "Make room on its disk, then restart the NATS server: it takes no writes before that. Acknowledged messages are kept.", "%v", err)
 		}
 	}
 	if good {
@@ -382,7 +391,7 @@ func (e *examination) writable() {
 	}
 }
 
-// room finds the streams that have reached a bound.
+// room finds streams that have reached a bound.
 func (e *examination) room() {
 	names := e.conn.Names()
 	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies} {
@@ -397,17 +406,17 @@ func (e *examination) room() {
 		}
 		switch most := info.MaxBytes; {
 		case most > 0 && info.Bytes >= uint64(most):
-			e.fail("room", raise, "%s is full: it holds %d bytes and max_bytes is %d; it takes nothing, and batches wait for it", names.Stream(stream), info.Bytes, most)
+			e.fail("room", raise, "%s is full: it holds %d bytes and max_bytes is %d; it refuses writes, and batches wait for it", names.Stream(stream), info.Bytes, most)
 		case most > 0 && float64(info.Bytes) > 0.9*float64(most):
-			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; what does not fit is refused", names.Stream(stream), info.Bytes, most)
+			e.warn("room", raise, "%s is nearly full: it holds %d bytes and max_bytes is %d; a message that does not fit is refused", names.Stream(stream), info.Bytes, most)
 		}
 	}
 }
 
-// stuckSessions is how many sessions that stand still are named.
+// stuckSessions is how many stuck sessions are listed by name.
 const stuckSessions = 50
 
-// sessions names the sessions that stand still although nothing explains it.
+// sessions lists sessions whose head has not moved although no record explains that.
 func (e *examination) sessions() {
 	tools, err := command.ReadBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
 	sweep := journal.New(e.conn).SweepHeads(fleetgauges.HeadPatience(e.cfg.Coordinators.QueueTimeout, tools))
@@ -441,7 +450,7 @@ func (e *examination) sessions() {
 	}
 }
 
-// newestDead is how many of the messages that were set aside are told.
+// newestDead is how many dead letters the report quotes, the newest ones.
 const newestDead = 3
 
 func (e *examination) dead() {
@@ -452,15 +461,15 @@ func (e *examination) dead() {
 	}
 	switch {
 	case err != nil:
-		e.fail("set aside", "", "%v", err)
+		e.fail("dead letters", "", "%v", err)
 	case len(newest) == 0:
-		e.ok("set aside", "nothing")
+		e.ok("dead letters", "none")
 	default:
 		var reasons []string
 		for _, d := range newest {
 			reasons = append(reasons, fmt.Sprintf("%d: %s", d.Seq, terminal.Clean(d.Letter.Reason, 80)))
 		}
-		e.warn("set aside", "`toolfleet dead ls` lists them, `toolfleet dead drop SEQ` forgets one.",
+		e.warn("dead letters", "`toolfleet dead ls` lists them, `toolfleet dead drop SEQ` deletes one.",
 			"%s could not be processed; the newest: %s", terminal.Count(int(info.Messages), "message"), strings.Join(reasons, "; "))
 	}
 }

@@ -72,7 +72,8 @@ func TestDoctorComparesPolicies(t *testing.T) {
 	})
 }
 
-// Streams are there or not, calls wait for workers that are not there, a pool has lost its consumer, somebody else has written into the bucket, and a stream is full.
+// The doctor finds missing streams, calls without workers for them, a pool without its consumer, a
+// bucket that somebody else has written to, and a full stream.
 func TestDoctorSaysWhatIsMissing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
@@ -105,13 +106,13 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 			}
 		}
 		want(e.workers, "fail workers: bucket workers: no such stream, or it is not ready; no fleet has run on this server yet")
-		want(e.dead, "fail set aside: ask about stream TOOLFLEET_DEAD: no such stream")
+		want(e.dead, "fail dead letters: ask about stream TOOLFLEET_DEAD: no such stream")
 		if err := provision.Ensure(t.Context(), conn, provision.Config{MaxBytes: map[string]int64{bus.Dead: 1000}}); err != nil {
 			t.Fatal(err)
 		}
 		want(e.server, "ok server: ", "ok jetstream: ", "ok clock: ")
 		want(e.consumers, "fail coordinators: none is taking batches, no batch open")
-		want(e.workers, "fail workers: none is there")
+		want(e.workers, "fail workers: there are none")
 		tool := func(name, pool string) {
 			t.Helper()
 			bucket, err := conn.Bucket(t.Context(), conn.Names().Stream(bus.BucketTools))
@@ -130,9 +131,9 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 			}
 		}
 		tool("far", "away")
-		want(e.workers, "fail workers: none is there")
+		want(e.workers, "fail workers: there are none")
 		job("away", 0)
-		want(e.workers, "fail workers: none is there", "fail workers: pool away: 1 call waiting and no worker that serves it")
+		want(e.workers, "fail workers: there are none", "fail workers: pool away: 1 call waiting and no worker that serves it")
 		put("w1", `{"worker":"w1","pools":["gpu"]}`)
 		job("gpu", 1) // which a worker serves: it will come to it
 		job("away", 2)
@@ -142,7 +143,7 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 		}
 		put("w2", "{")
 		want(e.workers, "fail workers: w2 in bucket workers cannot be read: ")
-		want(e.dead, "ok set aside: nothing")
+		want(e.dead, "ok dead letters: none")
 		want(e.room)
 		if _, err := conn.Append(t.Context(), "toolfleet.dead.x", nil, make([]byte, 900)); err != nil {
 			t.Fatal(err)

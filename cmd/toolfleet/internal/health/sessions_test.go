@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The doctor says nothing of a head that runs and of the batches behind it. It names the session whose batch has its
-// reply and is in the log again, and the one that nobody drives.
+// The doctor does not report a running head, nor the batches behind it. It names a session whose
+// batch has its reply and is in the log again, and one that no coordinator drives.
 func TestDoctorNamesSessionsThatStandStill(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})

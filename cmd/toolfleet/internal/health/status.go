@@ -29,14 +29,14 @@ type fleetStatus struct {
 	Workers []wire.Presence `json:"workers"`
 	Tools   []schemas.Tool  `json:"tools"`
 	Pools   []poolStatus    `json:"pools"`
-	// Differences is the workers that do not serve what their pool does.
+	// Differences lists the workers that do not serve the same tools as their pool.
 	Differences []toolsetDifference `json:"differences,omitempty"`
-	// Coordinators is how many answer; absent where this user may not ask them.
+	// Coordinators is how many coordinators answer; missing if this user may not ask them.
 	Coordinators *int   `json:"coordinators,omitempty"`
 	Batches      uint64 `json:"batches"` // accepted and not finished
 	Dead         uint64 `json:"dead"`    // messages that could not be processed
 	Sync         string `json:"sync"`    // when the server writes to the disk: always, interval, unknown
-	// UnsafeSync is set where the settings accept a server that does not sync always.
+	// UnsafeSync: the settings accept a server that does not sync always.
 	UnsafeSync bool `json:"unsafe_sync"`
 }
 
@@ -45,7 +45,7 @@ type poolStatus struct {
 	Workers  int    `json:"workers"`
 	Slots    int    `json:"slots"`
 	Pending  int    `json:"pending"`   // jobs that no worker has taken
-	InFlight int    `json:"in_flight"` // jobs that a worker has in hand
+	InFlight int    `json:"in_flight"` // jobs that a worker has
 }
 
 // Run prints the state of the fleet to stdout.
@@ -94,7 +94,7 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 	s.Differences = toolsetDifferences(s.Workers, s.Tools)
 	for i := range s.Pools {
 		p := &s.Pools[i]
-		queue, err := inspect.Pool(ctx, conn, p.Pool) // as the gauges of coordinators count
+		queue, err := inspect.Pool(ctx, conn, p.Pool) // counted as in the gauges of coordinators
 		if err != nil {
 			return s, err
 		}
@@ -103,7 +103,7 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 	return s, nil
 }
 
-// countCoordinators is how many coordinators answer; nil where this user may not ask them.
+// countCoordinators returns how many coordinators answer, or nil if this user may not ask them.
 func countCoordinators(ctx context.Context, conn *bus.Conn) *int {
 	if !conn.May(ctx, "$SRV.INFO.toolfleet") {
 		return nil
@@ -116,7 +116,7 @@ func countCoordinators(ctx context.Context, conn *bus.Conn) *int {
 	return &n
 }
 
-// poolsOf is every pool that a worker serves or a tool names, sorted.
+// poolsOf returns every pool that a worker serves or a tool names, sorted.
 func poolsOf(workers []wire.Presence, tools []schemas.Tool) []poolStatus {
 	byName := map[string]poolStatus{}
 	for _, t := range tools {
@@ -170,7 +170,7 @@ func (s fleetStatus) show(a *command.App) error {
 	return err
 }
 
-// differ is a line for each group of workers that do not serve what their pool does.
+// differ returns a line for each group of workers that do not serve the same tools as their pool.
 func (s fleetStatus) differ() string {
 	var text strings.Builder
 	for _, d := range s.Differences {
@@ -179,13 +179,13 @@ func (s fleetStatus) differ() string {
 	return text.String()
 }
 
-// open is who drives batches, what is open and what was set aside, on one line.
+// open returns on one line how many coordinators, open batches and dead letters there are.
 func (s fleetStatus) open() string {
 	var text string
 	if s.Coordinators != nil {
 		text = terminal.Count(*s.Coordinators, "coordinator") + ", "
 	}
-	return text + openBatches(s.Batches) + ", " + terminal.Count(int(s.Dead), "message") + " set aside"
+	return text + openBatches(s.Batches) + ", " + terminal.Count(int(s.Dead), "dead letter")
 }
 
 func openBatches(n uint64) string {
@@ -198,7 +198,7 @@ func openBatches(n uint64) string {
 	return fmt.Sprintf("%d batches open (toolfleet batch ls)", n)
 }
 
-// risk is what a server that is not known to sync always puts at risk.
+// risk returns what may be lost if the server does not sync always, or may not.
 func (s fleetStatus) risk() string {
 	var text string
 	switch s.Sync {
@@ -215,7 +215,7 @@ func (s fleetStatus) risk() string {
 	return text
 }
 
-// namesOf is the first few names of tools.
+// namesOf lists the first few names of tools.
 func namesOf(tools []schemas.Tool) string {
 	var names []string
 	for _, t := range tools {

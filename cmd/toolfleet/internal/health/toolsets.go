@@ -12,16 +12,16 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolsetDifference is a difference between some workers and the rest of their pool. These workers
-// hand back calls of the tools concerned; such a call then reaches another worker later, or none.
+// toolsetDifference says how some workers differ from the rest of their pool. They hand back calls
+// of the tools concerned, and another worker takes such a call later, or none does.
 type toolsetDifference struct {
 	Pool    string   `json:"pool"`
 	Workers []string `json:"workers"`
 	Lacks   []string `json:"lacks,omitempty"` // tools that another worker of the pool serves
-	// Outdated are tools that they serve with a definition other than the planned one.
+	// Outdated lists tools that they serve with another definition than calls are planned with.
 	Outdated []string `json:"outdated,omitempty"`
-	// Unserved are the outdated tools that no worker of the pool serves as planned: their calls
-	// expire.
+	// Unserved lists outdated tools that no worker of the pool serves with the planned definition:
+	// calls of these tools expire.
 	Unserved []string `json:"unserved,omitempty"`
 }
 
@@ -29,8 +29,8 @@ type toolsetDifference struct {
 // not announce digests.
 type toolset map[string]string
 
-// toolsetOf returns what a worker serves in a pool. A worker of an older version announces only
-// names.
+// toolsetOf returns the tools that a worker serves in a pool. A worker of an older version
+// announces only names.
 func toolsetOf(w wire.Presence, pool string, planned map[string]schemas.Tool) toolset {
 	if w.Toolsets != nil {
 		return w.Toolsets[pool]
@@ -64,7 +64,8 @@ func toolsetDifferences(workers []wire.Presence, tools []schemas.Tool) (all []to
 }
 
 func poolDifferences(pool string, members map[string]toolset, planned map[string]schemas.Tool) (all []toolsetDifference) {
-	served := map[string]bool{} // every tool of the pool that a worker has; true: as calls are planned
+	// The tools of the pool that a worker has; true: one has the planned definition.
+	served := map[string]bool{}
 	for _, tools := range members {
 		for name, digest := range tools {
 			t, known := planned[name]

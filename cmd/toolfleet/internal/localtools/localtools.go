@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 )
 
-// Here is the default root of commands that offer the file tools without --root: the current
+// Here is the default root for commands that offer the file tools without --root: the current
 // folder.
 const Here = "."
 
@@ -40,7 +40,7 @@ func File(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
 // Serving holds the tools that a worker in this process serves.
 type Serving struct {
 	Registry *tool.Registry // never empty
-	Roots    []string       // spellings of the root folder, the canonical one first, for path rules
+	Roots    []string       // paths of the root folder, the canonical one first, for path rules
 	root     *builtin.Root
 	rules    schemas.Rules // of the tools file
 }
@@ -57,8 +57,8 @@ func Policy(cfg *config.Config, tools schemas.Rules) (*config.Policy, error) {
 	return p, nil
 }
 
-// Open opens the tools of the tools file, and the file tools on the root of the settings.
-// standard is the root if they name none; "" means no file tools then.
+// Open opens the tools of the tools file, and the file tools on the root of the settings. standard
+// is the root if the settings name none; if standard is "" too, there are no file tools.
 func Open(cfg *config.Config, standard string) (*Serving, error) {
 	file, dir, err := File(cfg)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Serving) Close() {
 	}
 }
 
-// Promises returns what the tools of the settings promise. It opens none of them.
+// Promises returns the definitions of the tools of the settings. It opens none of them.
 func Promises(cfg *config.Config, standard string) ([]schemas.Tool, error) {
 	file, _, err := File(cfg)
 	if err != nil {

@@ -26,7 +26,7 @@ type Cmd struct {
 	Explain explainCmd `cmd:"" help:"Say what the policy decides about a call, and why."`
 }
 
-// newJudge is a policy and the tools that it applies to.
+// judge is a policy and the tools that it applies to.
 type judge struct {
 	policy *config.Policy
 	rules  permission.Rules
@@ -54,13 +54,13 @@ func newJudge(a *command.App, cfg *config.Config) (*judge, error) {
 	return j, err
 }
 
-// decide returns what holds for a call, given the opinion of its hooks ("" for none).
+// decide returns the ruling on a call. opinion is that of its hooks; "": none.
 func (j *judge) decide(c permission.Call, opinion string) permission.Ruling {
 	return j.rules.Decide(c).Weigh(permission.Opinion{Opinion: opinion, By: "a hook"})
 }
 
-// TooFewApprovers returns the warning that a call would be refused because the policy names too few
-// approvers; "" for none.
+// TooFewApprovers returns a warning if a call would be refused because the policy names too few
+// approvers, else "".
 func TooFewApprovers(p *config.Policy, r permission.Ruling) string {
 	people := len(p.Approvers)
 	if r.Effect != string(permission.Ask) || people >= r.Approvers {
@@ -76,8 +76,8 @@ func TooFewApprovers(p *config.Policy, r permission.Ruling) string {
 	return text + "; the policy names no approver, so it would be refused, except by `dev`, and by `run` at a terminal, which ask whoever started them"
 }
 
-// tool returns the promise of a tool. An unknown tool has the kind that the test gives, by default
-// write.
+// tool returns the definition of a tool. An unknown tool has the kind that the test gives, by
+// default write.
 func (j *judge) tool(name string, kind messages.Kind) schemas.Tool {
 	if t, known := j.tools[name]; known {
 		return t
@@ -95,8 +95,8 @@ type testCmd struct {
 
 // Help is shown below the command's usage.
 func (testCmd) Help() string {
-	return `A test names a call and what has to be decided about it. The rules and tiers of the tools file and of toolfleet.yaml count
-too, where there are any. The exit status is 1 when a test fails.`
+	return `A test names a call and the decision that the policy should make about it. Rules and tiers of the tools file and of
+toolfleet.yaml count too. The exit status is 1 if a test fails.`
 }
 
 // tested is the result of one test, as -o json prints it.
@@ -292,7 +292,7 @@ func (c explainCmd) Run(a *command.App) error {
 	return a.Table(rows)
 }
 
-// gates lists what a call must pass before it runs.
+// gates lists what a call needs before it runs.
 func gates(r permission.Ruling) []string {
 	list := []string{}
 	switch {

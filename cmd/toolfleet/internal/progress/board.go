@@ -1,6 +1,6 @@
 // Package progress shows what a batch does, computed from its events: a Display redraws a board of
 // the calls while they run, a Session does so for every batch of a session, StatusOf says what an
-// open batch waits for, and DrawTimeline draws when each call waited and ran. It talks to no fleet.
+// open batch waits for, and DrawTimeline draws when each call waited and ran. It has no connection.
 package progress
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 // board holds the state of a batch's calls, computed from its events and the times at which they
-// came. Where and when it is shown is up to the Display.
+// came. The Display decides where and when it is shown.
 type board struct {
 	calls  []callState
 	names  int // length of the longest tool name, in characters
@@ -25,12 +25,12 @@ type board struct {
 type callState struct {
 	tool     string
 	running  bool
-	since    time.Time // start of the attempt; on a live board by our own clock
+	since    time.Time // start of the attempt; on a live board by this machine's clock
 	attempt  int
 	progress messages.Progress
 	asked    *messages.Pending // the open question, if any
 	result   *messages.Result  // nil until the call has ended
-	told     bool              // plain has returned the line about its end
+	told     bool              // plain has returned the line about the end
 }
 
 // apply updates the board with an event that came at the given time. A late event cannot change how
@@ -52,7 +52,7 @@ func (b *board) apply(e messages.Event, now time.Time) {
 		c.running, c.since, c.attempt, c.progress, c.asked = true, now, e.Attempt, messages.Progress{}, nil
 	case messages.EventAwaiting:
 		c.running, c.asked = false, nil
-		if e.Approval != nil && e.Approval.State == "" { // else it was answered in the meantime
+		if e.Approval != nil && e.Approval.State == "" { // otherwise it was answered meanwhile
 			c.asked = e.Approval
 		}
 	case messages.EventProgress:
@@ -167,10 +167,10 @@ func (b *board) paint(c callState, line string) string {
 	return "\x1b[" + code + "m" + mark + "\x1b[0m " + rest
 }
 
-// plain returns the line to print for an event where no board is drawn; "" for none. Lines have no
-// times but the duration of ended calls, and no progress, so that a log does not grow with how long
-// calls take. A batch that resumes after an approval sends the ends of its calls again; each is
-// printed once.
+// plain returns the line to print for an event if no board is drawn; "": none. Lines have no times
+// except the duration of ended calls, and no progress, so that the length of a log does not depend
+// on how long calls take. A batch that resumes after an approval sends the ends of its calls again;
+// each is printed once.
 func (b *board) plain(e messages.Event) string {
 	if e.Index < 0 || e.Index >= len(b.calls) {
 		return ""
@@ -209,7 +209,7 @@ func untilExpiry(p messages.Pending, now time.Time) string {
 	return "expired"
 }
 
-// Summary is the last line about a reply.
+// Summary returns the last line about a reply.
 func Summary(r messages.Reply, elapsed time.Duration) string {
 	bad := 0
 	for _, result := range r.Results {

@@ -19,28 +19,29 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// redraw is how often a live board is drawn while no event comes, so that its clocks advance.
+// redraw is how often a live board is drawn without an event, so that its clocks advance.
 const redraw = 100 * time.Millisecond
 
-// Display shows a running batch on stderr: a board that is redrawn on a terminal, lines elsewhere,
-// or the events as NDJSON. Any other writer to stderr, such as the log, must write to the display
-// instead: its lines then appear above the board.
+// Display shows a running batch: on a terminal as a board that is redrawn, elsewhere as lines, or
+// as events in NDJSON. Other writers to stderr, such as the log, must write to the display instead:
+// their lines then appear above the board.
 type Display struct {
 	out    io.Writer // the terminal or a log; guarded by mu
 	events bool      // write the events as NDJSON
 	live   bool
 	asks   bool // a person is prompted here, so the board does not say how to answer
 
-	mu    sync.Mutex
-	shows func() []boardLine // draws something else than the board; nil: the board; guarded by mu
-	heard bool               // an event of the batch came; guarded by mu
-	board board              // guarded by mu
-	drawn []int              // lengths of the board's lines on the screen; guarded by mu
-	asked bool               // a prompt owns the screen; guarded by mu
-	held  []byte             // what was written during a prompt; guarded by mu
+	mu sync.Mutex
+	// Returns the lines that are drawn instead of the board; nil: draw the board; guarded by mu.
+	shows func() []boardLine
+	heard bool   // an event of the batch came; guarded by mu
+	board board  // guarded by mu
+	drawn []int  // lengths of the board's lines on the screen; guarded by mu
+	asked bool   // a prompt owns the screen; guarded by mu
+	held  []byte // what was written during a prompt; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
-	quiet *time.Timer // fires once, after patience
+	quiet *time.Timer // fires once, when patience is over
 }
 
 // patience is how long a batch may stay without events before the display says so.
@@ -58,16 +59,16 @@ func NewDisplay(out io.Writer, events bool) *Display {
 	return d
 }
 
-// SetApproveCommand makes the display name the command that approves a question, for a fleet
-// elsewhere. command returns it for the beginning of the question's id.
+// SetApproveCommand makes the display name the command that approves a question, for a fleet in
+// another process. command returns it for the first characters of the question's id.
 func (d *Display) SetApproveCommand(command func(id string) string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.board.decide = command
 }
 
-// PromptsHere makes the display leave out how to answer a question: a person is prompted for it at
-// this terminal. The caller calls it before the first event.
+// PromptsHere makes the display leave out how to answer a question, because a person is prompted
+// for it at this terminal. The caller calls it before the first event.
 func (d *Display) PromptsHere() { d.asks = true }
 
 // Live reports whether a board is redrawn. False after Close.
@@ -77,7 +78,7 @@ func (d *Display) Live() bool {
 	return d.live
 }
 
-// ExpectNothing makes the display stay quiet where no event comes.
+// ExpectNothing keeps the display from saying that no event has come.
 func (d *Display) ExpectNothing() { d.quiet.Stop() }
 
 // ShowSession makes the display draw the boards of a session in place of the board of one batch.
@@ -110,7 +111,7 @@ func (d *Display) Silent() bool {
 	return !d.heard
 }
 
-// Take handles one event of the batch.
+// Take shows one event of the batch.
 func (d *Display) Take(e messages.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -132,15 +133,16 @@ func (d *Display) Take(e messages.Event) {
 	}
 }
 
-// Show calls happen, which may change what is drawn, and puts the lines that it returns above the
-// board. happen runs with mu held.
+// Show calls happen with mu held. happen may change what is drawn, and its lines appear above the
+// board.
 func (d *Display) Show(happen func(now time.Time) (lines string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.above([]byte(happen(time.Now())))
 }
 
-// Write puts whole lines above the board. It never fails: a broken stderr must not end the work.
+// Write writes whole lines above the board. It never fails, so that a broken stderr does not end
+// the work.
 func (d *Display) Write(lines []byte) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,8 +150,8 @@ func (d *Display) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// WithPrompt calls do while do owns the terminal. The board is off the screen meanwhile, and lines
-// that others write are held until do returns.
+// WithPrompt calls do, which may use the terminal. Meanwhile the board is not on the screen, and
+// lines of others are held until do returns.
 func (d *Display) WithPrompt(do func()) {
 	d.mu.Lock()
 	d.put(d.erasure())
@@ -221,8 +223,8 @@ func (d *Display) erasure() []byte {
 	return fmt.Appendf(nil, "\x1b[%dA\r\x1b[J", d.rows(d.size()))
 }
 
-// rows returns how many rows of the screen the drawn board takes. A screen that became narrower has
-// broken its lines. The caller holds mu.
+// rows returns how many rows of the screen the drawn board takes. If the screen has become
+// narrower, its lines are broken. The caller holds mu.
 func (d *Display) rows(width, height int) int {
 	rows := 0
 	for _, length := range d.drawn {
@@ -240,15 +242,15 @@ func (d *Display) size() (width, height int) {
 	return 80, 24
 }
 
-// With wrapping off, a line ends at the edge of the screen even if its letters are wider than we
-// count. A line that takes two rows could not be drawn over.
+// With wrapping off, a line ends at the edge of the screen even if its letters are wider than
+// counted. A line that takes two rows could not be drawn over.
 const (
 	noWrap = "\x1b[?7l"
 	wrap   = "\x1b[?7h"
 )
 
 // drawing returns the bytes that draw the board over the previous one. The board is never higher
-// than the screen, because what has scrolled away cannot be redrawn. The caller holds mu.
+// than the screen, because lines that have scrolled away cannot be redrawn. The caller holds mu.
 func (d *Display) drawing() []byte {
 	width, height := d.size()
 	shows := d.board.lines
@@ -281,12 +283,12 @@ func (d *Display) drawing() []byte {
 	return out.Bytes()
 }
 
-// visible returns how many letters of a line are seen, colour codes aside.
+// visible returns how many letters of a line are visible, without colour codes.
 func visible(line string) int { return utf8.RuneCountInString(uncoloured(line)) }
 
-// inRoom draws at most `most` lines of a board. If there are more, it hides ended calls that are ok
-// first, then queued, failed and running ones, and a last line counts the hidden calls by state.
-// Calls that wait for approval stay longest.
+// inRoom draws at most `most` lines of a board. If there are more, it first hides ended calls that
+// are ok, then queued, failed and running ones, and last those that wait for an approval. A last
+// line counts the hidden calls by state.
 func inRoom(lines []boardLine, most int, now time.Time, width int) []string {
 	if len(lines) <= most {
 		return draw(lines, now, width)

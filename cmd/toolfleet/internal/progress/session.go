@@ -10,16 +10,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Session is what is shown of a session: a board for each running batch. It is computed from
-// events and the times at which they came.
+// Session shows a board for each running batch of a session. It is computed from events and the
+// times at which they came.
 type Session struct {
 	batches []*sessionBatch // in the order of their first events
 	colour  bool
 	live    bool
 }
 
-// NewSession returns a session without batches. colour allows colours. live is set where the boards
-// are redrawn: Take then leaves out the lines that the boards show.
+// NewSession returns a session without batches. colour allows colours. With live the boards are
+// redrawn, so Take leaves out lines that the boards show.
 func NewSession(colour, live bool) *Session {
 	return &Session{colour: colour, live: live}
 }

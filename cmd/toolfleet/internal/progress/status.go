@@ -10,17 +10,18 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// BatchStatus is the status of an open batch: what it does now, or waits for.
+// BatchStatus says what an open batch does or waits for.
 type BatchStatus struct {
-	State   State            `json:"state"`
-	Behind  messages.BatchID `json:"behind,omitempty"` // session's oldest open batch
-	Tool    string           `json:"tool,omitempty"`   // of the first call in this state
-	More    int              `json:"more,omitempty"`   // further calls in this state
-	Worker  string           `json:"worker,omitempty"`
-	Gone    bool             `json:"worker_gone,omitempty"` // the worker announces itself no more
-	Pool    string           `json:"pool,omitempty"`
-	Expires time.Time        `json:"expires,omitzero"`
-	Why     string           `json:"why,omitempty"` // the reason, for untold
+	State  State            `json:"state"`
+	Behind messages.BatchID `json:"behind,omitempty"` // the oldest open batch of the session
+	Tool   string           `json:"tool,omitempty"`   // of the first call in this state
+	More   int              `json:"more,omitempty"`   // further calls in this state
+	Worker string           `json:"worker,omitempty"`
+	// The worker does not announce itself any more.
+	Gone    bool      `json:"worker_gone,omitempty"`
+	Pool    string    `json:"pool,omitempty"`
+	Expires time.Time `json:"expires,omitzero"`
+	Why     string    `json:"why,omitempty"` // the reason, for untold
 }
 
 // State is what an open batch does, as -o json prints it.
@@ -81,8 +82,8 @@ func (s BatchStatus) Heading() string {
 	return "queued or running"
 }
 
-// StatusOf derives a batch's status from its timeline. A question to a person wins over running
-// calls, because only a person can resolve it; running wins over queued.
+// StatusOf returns a batch's status from its timeline. An open question comes before running calls,
+// because only a person can answer it; running calls come before queued ones.
 func StatusOf(t messages.Timeline) BatchStatus {
 	rows, _ := rowsOf(t, time.Time{})
 	find := func(is func(row) bool) (found *row, more int) {
@@ -110,15 +111,14 @@ func StatusOf(t messages.Timeline) BatchStatus {
 	return BatchStatus{State: StateEnding}
 }
 
-// Fleet is what is known of the fleet around a batch. With the zero value Explain changes
-// nothing.
+// Fleet is the state of the fleet around a batch. With the zero value Explain changes nothing.
 type Fleet struct {
 	tools   map[string]schemas.Tool
 	workers map[string]bool
-	pools   map[string]int // number of workers by pool
+	pools   map[string]int // number of workers, by pool
 }
 
-// NewFleet returns what the workers that are there and the announced tools say of the fleet.
+// NewFleet returns the state of a fleet with these present workers and announced tools.
 func NewFleet(workers []wire.Presence, tools []schemas.Tool) Fleet {
 	around := Fleet{tools: map[string]schemas.Tool{}, workers: map[string]bool{}, pools: map[string]int{}}
 	for _, w := range workers {
@@ -133,8 +133,8 @@ func NewFleet(workers []wire.Presence, tools []schemas.Tool) Fleet {
 	return around
 }
 
-// Explain refines a status with the fleet's state: a lost worker, a pool without workers, or a call
-// that may be running already.
+// Explain adds to a status what the fleet's state shows: a lost worker, a pool without workers, or
+// a call that may be running already.
 func (around Fleet) Explain(s BatchStatus) BatchStatus {
 	tool, known := around.tools[s.Tool]
 	switch {

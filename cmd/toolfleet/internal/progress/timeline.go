@@ -23,11 +23,11 @@ func (x axis) at(t time.Time) int {
 	return 0
 }
 
-// stretch is a part of a call's life: from here to the next stretch, or to the end of the call.
+// stretch is a part of a call's life, up to the next stretch or the end of the call.
 type stretch struct {
 	from time.Time
 	mark rune
-	new  rune // its first character, if not mark; 0: none
+	new  rune // the first character, if it is not mark; 0: it is
 }
 
 // row is a call in a picture.
@@ -42,7 +42,7 @@ type row struct {
 	question  *messages.Pending // the last question about it, open or not
 }
 
-// attempt is a start of a call: when and on which worker.
+// attempt is a start of a call: its time and its worker.
 type attempt struct {
 	number int
 	worker string
@@ -71,7 +71,7 @@ func DrawTimeline(t messages.Timeline, state, note, link string, now time.Time, 
 		out.WriteByte('\n')
 	}
 	if link != "" {
-		// The link is never cut to the width of the screen, so that it can be followed.
+		// The link is not cut to the width of the screen, so that it can be followed.
 		fmt.Fprintf(&out, "%s\n", terminal.Clean(link, 400))
 	}
 	if note != "" {
@@ -175,7 +175,7 @@ func (r row) bar(x axis) string {
 	return string(out)
 }
 
-// details returns the lines below a call's bar: attempts, decision, and rest.
+// details returns the lines below a call's bar: attempts, decision, and the given rest.
 func (r row) details(rest string) (lines []string) {
 	for i, a := range r.attempts {
 		line := "from " + clock(a.began)
@@ -207,7 +207,7 @@ func (r row) details(rest string) (lines []string) {
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
 
-// decision says what was decided about a call, and by whom; "" if no rule or person decided.
+// decision returns what was decided about a call, and by whom; "": no rule or person decided.
 func (r row) decision() string {
 	if r.result != nil && r.result.Permission != nil {
 		p := r.result.Permission

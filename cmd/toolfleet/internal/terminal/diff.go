@@ -33,8 +33,8 @@ func Diff(before, after string, colour bool) string {
 	return out.String()
 }
 
-// common returns the longest common subsequence of two lists of lines, as pairs of indices. If what
-// follows the common beginning would need a table of more than 4Mi cells, it returns only that
+// common returns the longest common subsequence of two lists of lines, as pairs of indices. If the
+// rest after the common beginning needs a table of more than 4Mi cells, it returns only that
 // beginning.
 func common(a, b []string) (pairs [][2]int) {
 	start := 0

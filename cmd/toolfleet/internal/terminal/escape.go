@@ -28,8 +28,8 @@ func ArgumentName(name string) string {
 	return JSONText(rawjson.Quote(name))
 }
 
-// JSONText renders a JSON value for a person, still as JSON: sorted keys, indentation, escapes for
-// what is not printable.
+// JSONText renders a JSON value for a person, still as JSON: with sorted keys, indentation, and
+// escapes for characters that are not printable.
 func JSONText(raw json.RawMessage) string {
 	canonical, err := rawjson.Canonical(raw)
 	if err != nil {
@@ -42,8 +42,8 @@ func JSONText(raw json.RawMessage) string {
 	return escapeText(indented.String())
 }
 
-// escapeText returns a text in which every character is visible for what it is. The others become
-// JSON escapes.
+// escapeText returns a text with an escape in place of every character that a person could not see
+// or recognize.
 func escapeText(text string) string {
 	var out strings.Builder
 	marks := mostMarks
@@ -70,6 +70,6 @@ func escapeText(text string) string {
 // mostMarks is how many combining marks a letter may carry. More would cover the text around it.
 const mostMarks = 3
 
-// unseen are characters that count as printable but leave nothing to see, or that change the
-// direction of the text.
+// unseen holds characters that count as printable but cannot be seen, or that change the direction
+// of the text.
 var unseen = []*unicode.RangeTable{unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector, unicode.Bidi_Control}

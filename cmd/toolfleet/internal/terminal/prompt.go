@@ -20,8 +20,8 @@ var ErrNoAnswer = errors.New("no answer")
 type Prompt struct {
 	in  *os.File
 	out io.Writer
-	// heard receives the line of the read in progress; nil if there is none. A read of a terminal
-	// cannot be cancelled, so it outlives its prompt and the next prompt takes it over.
+	// heard receives the line of the read in progress; nil: there is none. A read of a terminal
+	// cannot be cancelled, so it may outlive its prompt; the next prompt then uses it.
 	heard chan heardLine
 }
 
@@ -40,8 +40,8 @@ func PromptAt(stdin io.Reader, stderr io.Writer) *Prompt {
 	return &Prompt{in: in, out: stderr}
 }
 
-// Ask prompts and returns the answer without surrounding white space. What was typed before the
-// prompt appeared is dropped: it cannot be consent to what had not been shown yet.
+// Ask prompts and returns the answer without surrounding white space. It drops what was typed
+// before the prompt appeared, because that cannot be an answer to it.
 func (p *Prompt) Ask(ctx context.Context, prompt string) (string, error) {
 	if p.heard != nil { // a read of a closed question is still pending
 		fmt.Fprint(p.out, "(press Enter) ")
@@ -84,7 +84,7 @@ func (p *Prompt) line(ctx context.Context) (string, error) {
 	}
 }
 
-// readLine reads up to the end of a line and not a byte further, because an editor may want the
+// readLine reads up to the end of a line and not a byte further, because an editor may read the
 // rest. A line is at most 64 KiB long.
 func readLine(in io.Reader) (string, error) {
 	var line []byte
@@ -103,7 +103,7 @@ func readLine(in io.Reader) (string, error) {
 }
 
 // OpenEditor opens a file in the editor that VISUAL or EDITOR names, else in vi, and returns when
-// the editor has ended. It kills the editor when ctx ends; the terminal is then as it was before.
+// the editor has ended. If ctx ends, it kills the editor and restores the terminal.
 func (p *Prompt) OpenEditor(ctx context.Context, file string) error {
 	words := strings.Fields(cmp.Or(os.Getenv("VISUAL"), os.Getenv("EDITOR"), "vi"))
 	if len(words) == 0 {
@@ -111,8 +111,8 @@ func (p *Prompt) OpenEditor(ctx context.Context, file string) error {
 	}
 	cmd := exec.CommandContext(ctx, words[0], append(words[1:], file)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = p.in, p.out, p.out
-	// An editor that is killed because its question closed leaves the terminal in the editor's
-	// mode, in which typed text is invisible. Restore the mode from before.
+	// If the question closes, the editor is killed and leaves the terminal in a mode in which typed
+	// text is invisible. Restore the earlier mode.
 	if before, err := term.GetState(int(p.in.Fd())); err == nil {
 		defer func() { _ = term.Restore(int(p.in.Fd()), before) }()
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
-// Wrap breaks lines that are longer than the screen and marks each continuation. If the terminal
-// broke them itself, an agent could choose arguments or a session name so that the rest of a line
-// looks like a row of the approval view. A width of 0 breaks nothing.
+// Wrap breaks lines that are longer than the screen, and marks each continuation. If the terminal
+// broke them, an agent could choose arguments or a session name such that the rest of a line looks
+// like a row of the approval view. A width of 0 breaks nothing.
 func Wrap(text string, width int) string {
 	const more = "  > "
 	var out strings.Builder
@@ -25,7 +25,7 @@ func Wrap(text string, width int) string {
 		switch colour = colour || r == '\x1b'; {
 		case colour:
 			wide, colour = 0, r != 'm'
-		case r >= 0x1100: // some of these are two columns wide; breaking too early is harmless
+		case r >= 0x1100: // some of these are two columns wide; breaking early does no harm
 			wide = 2
 		}
 		switch {
@@ -41,7 +41,7 @@ func Wrap(text string, width int) string {
 	return out.String()
 }
 
-// Columns returns the width of a terminal in characters, 0 if it is unknown.
+// Columns returns the width of a terminal in characters; 0: it is not known.
 func Columns(w any) int {
 	width := 0
 	if f, ok := w.(*os.File); ok {
@@ -53,13 +53,13 @@ func Columns(w any) int {
 // IsTerminal reports whether w is an open file of a terminal.
 func IsTerminal(w any) bool { return daemon.IsTerminal(w) }
 
-// Colours reports whether output to w may be coloured: w is a terminal, NO_COLOR is empty and TERM
+// Colours reports whether output to w may have colours: w is a terminal, NO_COLOR is empty and TERM
 // is not dumb.
 func Colours(w any) bool {
 	return IsTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// leastLast is the least width, in characters, at which the last column is still worth showing.
+// leastLast is how many characters of the last column are worth showing at least.
 const leastLast = 16
 
 // Fit makes a table no wider than the screen, so that a row stays on one line. It cuts the last

@@ -1,10 +1,10 @@
-// Package terminal shows text to a person and asks them for answers: durations and names that are
+// Package terminal shows text to a person and asks for answers. It has durations and names that are
 // safe to print, tables and line breaks that fit the screen, differences between texts, prompts and
 // editors. It knows no batch and no fleet.
 //
 // Text from outside may hold control characters, invisible characters or a change of direction.
-// Clean replaces them where the text is only for information. Escape, ArgumentName and JSONText
-// spell each of them out where a person decides by what they read.
+// Clean replaces them, for text that is only for information. Escape, ArgumentName and JSONText
+// show each of them as an escape, for text by which a person decides.
 package terminal
 
 import (
@@ -81,10 +81,10 @@ func Clip(text string, most int) string {
 	return string(runes[:max(0, most-1)]) + "…"
 }
 
-// None stands in a table where there is nothing to show.
+// None is what a table shows in an empty cell.
 const None = "-"
 
-// OrDash is Clean, and None where nothing is left.
+// OrDash is like Clean, but returns None if nothing is left.
 func OrDash(text string, most int) string {
 	if text = Clean(text, most); text == "" {
 		return None

@@ -1,5 +1,5 @@
-// Package terminaltest helps tests of what a person sees: golden files, and a pseudo-terminal at
-// which the test plays the person.
+// Package terminaltest holds helpers for tests of what a person sees: golden files, and a
+// pseudo-terminal at which the test plays the person.
 package terminaltest
 
 import (

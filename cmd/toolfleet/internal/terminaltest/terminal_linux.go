@@ -27,7 +27,7 @@ type Terminal struct {
 	more   chan struct{} // a signal to look at the screen again
 }
 
-// New opens a pseudo-terminal until the end of the test. It skips the test where there is none.
+// New opens a pseudo-terminal until the end of the test. It skips the test if the system has none.
 func New(t *testing.T) *Terminal {
 	t.Helper()
 	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -86,7 +86,7 @@ func (s *Terminal) Text() string {
 	return s.screen.String()
 }
 
-// Expect waits until a text is on the screen, below everything that was expected before.
+// Expect waits until a text is on the screen, after everything that was expected before.
 func (s *Terminal) Expect(text string) {
 	s.t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
@@ -119,7 +119,7 @@ func (s *Terminal) Type(text string) {
 
 var control = regexp.MustCompile(`^\x1b\[\??([0-9;]*)([A-Za-z])`)
 
-// Rows returns what a screen of any size shows after all of the text was printed, line by line.
+// Rows returns line by line what a screen without bounds shows after the whole text was printed.
 func Rows(text string) (lines []string) {
 	screen, row, column := [][]rune{nil}, 0, 0
 	for len(text) > 0 {

@@ -31,7 +31,7 @@ type Exporter interface {
 	ToolsWith([]schemas.Tool, export.Options) (json.RawMessage, error)
 }
 
-// variants are the ways to export. Each has a golden unless it gives what an earlier one gave.
+// variants lists the options to test. Each has a golden file, unless an earlier one gave the same.
 var variants = []struct {
 	name    string
 	options export.Options

@@ -8,7 +8,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Tools is the shared set: each tool has one thing that a dialect could get wrong.
+// Tools returns the shared set. Each tool has one thing that a dialect could get wrong.
 func Tools() []schemas.Tool {
 	tool := func(name, description string, kind messages.Kind, schema string) schemas.Tool {
 		return schemas.Tool{Name: name, Description: description, Kind: kind, InputSchema: json.RawMessage(schema)}
@@ -64,11 +64,11 @@ func Tools() []schemas.Tool {
 			},
 			"required": ["passengers", "destination"]
 		}`),
-		// No arguments, said so.
+		// No arguments, and the schema says so.
 		tool("ping", "", messages.KindCompute, `{"type": "object", "properties": {}, "additionalProperties": false}`),
-		// Nothing is said about the arguments.
+		// The schema says nothing about arguments.
 		tool("now", "The current time.", messages.KindCompute, ``),
-		// A name that starts with a digit; a schema that is strict as it is, but for the closing.
+		// A name that starts with a digit; a schema that is strict apart from open objects.
 		tool("3d_render", "Render a scene.", messages.KindCompute, `{
 			"type": "object",
 			"properties": {
