@@ -38,8 +38,8 @@ func TestVersionWithoutAPolicy(t *testing.T) {
 	}
 }
 
-// Variables with public keys for the NATS server's configuration are no mistyped settings; a
-// mistyped TOOLFLEET_ name is reported.
+// Variables with public keys for the NATS server's configuration are not reported as
+// mistyped settings. A mistyped TOOLFLEET_ name is.
 func TestKeysOfIdentitiesAreNotStrange(t *testing.T) {
 	c := load(t, sources("", []string{"TOOLFLEET_ACME_NKEY=U", "TOOLFLEET_NKEY=file"}))
 	if got := c.Strange(); len(got) != 1 || got[0] != "TOOLFLEET_NKEY" {

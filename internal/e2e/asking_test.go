@@ -201,7 +201,7 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 		fuse    string
 		passes  float64
 		broken  string // status of the call
-		lost    string // status of a call of kind once if its worker is lost there
+		lost    string // status of the call if its worker is lost too and it runs only once
 	}{
 		"the job does not arrive":              {false, "toolfleet.write.", 0, ok, ok},
 		"the question does not arrive":         {false, `"state":"parked"`, 0, ok, ok},

@@ -49,8 +49,8 @@ func (e Effect) rank() int { return slices.Index([]Effect{Deny, Ask, Allow}, e) 
 // Stricter reports whether e counts before other.
 func (e Effect) Stricter(other Effect) bool { return e.rank() < other.rank() }
 
-// Rules is a policy. The zero value allows everything, up to the tools' own tiers. It is safe for
-// concurrent use.
+// Rules is a policy. The zero value has no rules and allows everything, but the tools' own tiers
+// still count. It is safe for concurrent use.
 type Rules struct {
 	fallback Effect
 	version  string

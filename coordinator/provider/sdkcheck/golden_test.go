@@ -92,8 +92,8 @@ func (s sdk) checkFolder(t *testing.T, folder string, real bool) int {
 	return len(names)
 }
 
-// checkGolden checks a golden's reinjection, and its message unless it is a lenient one: the SDKs
-// cannot hold the lenient messages that our codecs accept.
+// checkGolden checks a golden's reinjection, and its message unless that is a lenient one: the
+// codecs accept some messages that the SDKs cannot represent.
 func (s sdk) checkGolden(t *testing.T, golden string, files map[string]json.RawMessage, real bool) {
 	message, reinjection := files["message.json"], files["reinjection.json"]
 	if len(reinjection) == 0 {
