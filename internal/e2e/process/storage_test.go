@@ -22,6 +22,9 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	if out, _, code := p.tell("dead", "ls", "-o", "json"); out != `{"dead":[]}`+"\n" || code != 0 {
 		t.Errorf("no dead letters: %q, exit status %d", out, code)
 	}
+	if out, talk, code := p.tell("dead", "ls"); out != "" || !strings.Contains(talk, "there are no dead letters") || code != 0 {
+		t.Errorf("no dead letters: %q, %q, exit status %d", out, talk, code)
+	}
 	junk := "no batch\x1b[31m\nand more\xff\u202e"
 	if _, err := conn.Append(t.Context(), "toolfleet.batch._.*.b", bus.Header{"X-From": {"a\x07b"}}, []byte(junk)); err != nil {
 		t.Fatal(err)
