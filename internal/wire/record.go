@@ -40,8 +40,10 @@ type CallRecord struct {
 	Attempt int `json:"attempt"`
 	// Lapsed counts the earlier claims whose worker was lost before it wrote another record. A
 	// release keeps the count.
-	Lapsed int    `json:"lapsed,omitempty"`
-	Worker string `json:"worker,omitempty"`
+	Lapsed int `json:"lapsed,omitempty"`
+	// MayHaveRun: an earlier attempt may have been applied although no record says so.
+	MayHaveRun bool   `json:"may_have_run,omitempty"`
+	Worker     string `json:"worker,omitempty"`
 	// ArgsHash is the hex SHA-256 of the frozen input in canonical form.
 	ArgsHash   string `json:"args_hash,omitempty"`
 	ToolDigest string `json:"tool_digest,omitempty"`
@@ -80,7 +82,7 @@ func (r CallRecord) Unsure() bool {
 	case Claimed, Renewed:
 		return true
 	case Released:
-		return r.Lapsed > 0 || r.OnCrash == messages.OnCrashIdempotent && (r.Error == nil || r.Error.Code == messages.CodeTimeout || r.Error.Code == messages.CodeOutcomeUnknown)
+		return r.Lapsed > 0 || r.MayHaveRun || r.OnCrash == messages.OnCrashIdempotent && (r.Error == nil || r.Error.Code == messages.CodeTimeout || r.Error.Code == messages.CodeOutcomeUnknown)
 	}
 	return false
 }

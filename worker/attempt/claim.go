@@ -76,7 +76,7 @@ func (m *Machine) claimRecord(f call.Frozen) wire.CallRecord {
 		V: messages.Version, State: wire.Claimed, Nonce: m.call.Nonce, Attempt: before.Attempt + 1, Worker: m.cfg.Worker,
 		ArgsHash: f.ArgsHash, ToolDigest: m.call.Job.ToolDigest, OnCrash: f.OnCrash, Input: changed(f.Input, m.call.Job.Input), Hooks: f.Hooks,
 		Approval: before.Approval, LeaseMS: m.cfg.Lease.Milliseconds(), DeadlineMS: f.Deadline.Milliseconds(), Lapsed: before.Lapsed, Span: m.span,
-		Permission: f.Permission, Started: m.began,
+		Permission: f.Permission, Started: m.began, MayHaveRun: before.Unsure(),
 	}
 	if lapsed(before) {
 		record.Lapsed++

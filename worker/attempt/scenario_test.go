@@ -353,6 +353,9 @@ func (s *scenario) showWrite(w attempt.Write) string {
 	if r.Lapsed > 0 {
 		line += fmt.Sprintf(", %d lapsed", r.Lapsed)
 	}
+	if r.Lapsed == 0 && r.Unsure() && r.State == wire.Released {
+		line += ", unsure"
+	}
 	if r.Fence > 0 {
 		line += fmt.Sprintf(", fence %d", r.Fence)
 	}
