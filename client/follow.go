@@ -103,10 +103,11 @@ type watcher struct {
 type watched struct {
 	*feed
 	source[messages.Timeline]
-	covered int  // how many live events waited when the request in flight was sent
-	listed  bool // it is followed, or the list had it
-	ended   bool // it may be shown to its end: it is followed, or the list has its reply
-	lists   int  // how many lists had been requested when it was first seen
+	covered int       // how many live events waited when the request in flight was sent
+	listed  bool      // it is followed, or the list had it
+	ended   bool      // it may be shown to its end: it is followed, or the list has its reply
+	replied time.Time // when the reply that was shown was stored; zero: none was shown
+	lists   int       // how many lists had been requested when it was first seen
 }
 
 func newWatcher(c *Client, s messages.SessionID, yield func(messages.Event, error) bool) *watcher {
@@ -303,8 +304,11 @@ func (w *watcher) answered(ctx context.Context, b *watched, a answer[messages.Ti
 			return true, nil
 		}
 	}
-	if w.show(ctx, b, b.timeline(events, b.covered)) && over && b.ended {
-		w.remove(b)
+	if w.show(ctx, b, b.timeline(events, b.covered)) && over {
+		b.replied = events[len(events)-1].Time
+		if b.ended {
+			w.remove(b)
+		}
 	}
 	return true, nil
 }

@@ -77,6 +77,10 @@ func (w *watcher) order(list messages.BatchList) {
 	var listed, earlier, others []*watched
 	for _, entry := range list.Batches {
 		b := w.find(entry.Batch)
+		if b != nil && b.isBefore(entry) {
+			w.remove(b)
+			b = nil
+		}
 		if b == nil {
 			b = &watched{feed: newFeed(entry.Batch)}
 		}
@@ -97,4 +101,14 @@ func (w *watcher) order(list messages.BatchList) {
 		}
 	}
 	w.batches = slices.Concat(earlier, listed, others)
+}
+
+// isBefore reports whether an entry of the list is another batch, with the same id: it has ended, or
+// was accepted, after the reply that was shown.
+func (b *watched) isBefore(entry messages.ListedBatch) bool {
+	at := entry.Ended
+	if entry.Open() {
+		at = entry.Accepted
+	}
+	return !b.replied.IsZero() && at.After(b.replied)
 }
