@@ -24,6 +24,9 @@ type sessionList struct {
 	key     wire.BatchKey // only its tenant and session are used
 	want    messages.Get
 	out     messages.BatchList
+	// before is the newest reply when the list was begun, if the request wants no ended batches. A
+	// batch that ends while the list is made is in it.
+	before *messages.ListedBatch
 }
 
 // list returns the batches of a session.
@@ -31,9 +34,14 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 	return h.limited(ctx, key.Tenant, func() (any, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, limiterTimeout, errCrowded)
 		defer cancel()
-		l := sessionList{h.journal, key, want, messages.BatchList{V: messages.Version, Batches: []messages.ListedBatch{}}}
-		// Read the log first: a batch leaves it only after its reply is stored, so nothing is
-		// missed between the two reads.
+		l := sessionList{journal: h.journal, key: key, want: want, out: messages.BatchList{V: messages.Version, Batches: []messages.ListedBatch{}}}
+		if want.After == nil && want.Since.IsZero() {
+			if err := l.beginHere(ctx); err != nil {
+				return nil, err
+			}
+		}
+		// Read the log before the replies: a batch leaves it only after its reply is stored, so
+		// nothing is missed between the two reads.
 		open, err := l.open(ctx)
 		if err == nil {
 			err = l.addEnded(ctx)
@@ -44,6 +52,16 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 		}
 		return l.out, err
 	})
+}
+
+// beginHere has the list hold the batches that end from now on.
+func (l *sessionList) beginHere(ctx context.Context) error {
+	newest, found, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
+	l.want.After = &newest.Place
+	if found {
+		l.before = new(listed(newest))
+	}
+	return err
 }
 
 // open returns the batches in the log, the oldest first. It leaves out a batch whose body names
@@ -71,7 +89,7 @@ func (l *sessionList) addEnded(ctx context.Context) error {
 	l.out.Newest = new(listed(newest))
 	var from bus.From
 	switch after := l.want.After; {
-	case after == nil && (l.want.Since.IsZero() || newest.Stored.Before(l.want.Since)), after != nil && *after == newest.Place:
+	case after == nil && newest.Stored.Before(l.want.Since), after != nil && *after == newest.Place:
 		l.out.Place = newest.Place
 		return nil
 	case after == nil:
@@ -95,17 +113,13 @@ func listed(r journal.Replied) messages.ListedBatch {
 	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
 }
 
-// addEnding adds the newest reply if its batch is still in the log and the request wants no ended
-// batches. The list's place is already past that reply, so no later list would have it.
+// addEnding adds the reply that was the newest when the list was begun, if its batch is still in
+// the log. The list's place is past that reply, so no later list would have it.
 func (l *sessionList) addEnding(open []messages.ListedBatch) {
-	newest := l.out.Newest
-	if newest == nil || l.want.After != nil || len(l.out.Batches) > 0 {
-		return
-	}
-	if slices.ContainsFunc(open, func(o messages.ListedBatch) bool {
-		return o.Batch == newest.Batch && !newest.Ended.Before(o.Accepted)
+	if l.before != nil && slices.ContainsFunc(open, func(o messages.ListedBatch) bool {
+		return o.Batch == l.before.Batch && !l.before.Ended.Before(o.Accepted)
 	}) {
-		l.out.Batches = append(l.out.Batches, *newest)
+		l.out.Batches = slices.Insert(l.out.Batches, 0, *l.before)
 	}
 }
 
