@@ -39,6 +39,7 @@ type Machine struct {
 	activeSince  time.Time     // zero while the batch only waits for people
 	activeStored time.Duration // active time in the newest plan record
 
+	turn       Turn     // what the earlier batches of the session let this one do
 	abort      *Aborted // nil, or why the batch was aborted
 	steer      *Steered // nil, or the steering that skips calls
 	steerAfter int      // with steer: calls of later stages do not run
@@ -52,7 +53,7 @@ type Machine struct {
 
 // New returns a machine for a batch. It knows only the plan.
 func New(p plan.Plan, cfg Config) *Machine {
-	m := &Machine{cfg: cfg, plan: p, calls: make([]call, len(p.Calls))}
+	m := &Machine{cfg: cfg, plan: p, calls: make([]call, len(p.Calls)), turn: Turn{Room: cfg.Window}}
 	m.applyRefusals()
 	return m
 }
@@ -122,6 +123,8 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		}
 	case Steered:
 		m.onSteered(ev)
+	case Turn:
+		m.turn = ev
 	case Looked:
 		looked = true
 	case Tick:
@@ -172,17 +175,13 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 		m.finished = true
 		return append(wants, Finish{m.results()})
 	}
-	if (exclusive || m.storesTime(calls)) && m.wanted(calls[0]) {
+	if m.storesFirst(calls, exclusive) {
 		if store, ok := m.planFirst(calls[0]); ok {
 			return append(wants, store...)
 		}
 	}
-	room := m.cfg.Window
-	for _, i := range calls {
-		if m.inWindow(now, &m.calls[i]) {
-			room--
-		}
-	}
+	mayStart := m.mayStart(exclusive)
+	room := min(m.cfg.Window, m.turn.Room) - m.Running(now)
 	for _, i := range calls {
 		c := &m.calls[i]
 		c.held = false
@@ -197,10 +196,10 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 		switch {
 		case c.base == parked, now.Before(c.notBefore):
 		case m.needsJob(now, c):
+			if c.held = !mayStart || !c.published && room <= 0; c.held {
+				continue
+			}
 			if !c.published {
-				if c.held = room <= 0; c.held {
-					continue
-				}
 				room--
 			}
 			wants = append(wants, m.dispatch(now, i, exclusive))

@@ -221,15 +221,15 @@ func (s *Steered) said() string {
 }
 
 // keepTime adds up the active time of the batch. No time is added while every call that could run
-// is parked.
+// is parked or waits for an earlier batch.
 func (m *Machine) keepTime(now time.Time) {
 	if !m.activeSince.IsZero() {
 		m.active += now.Sub(m.activeSince)
 	}
 	m.activeSince = time.Time{}
-	calls, _ := m.runnable()
+	calls, exclusive := m.runnable()
 	for _, i := range calls {
-		if m.calls[i].base != parked {
+		if c := &m.calls[i]; c.base != parked && !m.behind(c, exclusive) {
 			m.activeSince = now
 		}
 	}

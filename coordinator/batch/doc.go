@@ -1,6 +1,6 @@
 // Package batch drives one batch as a state machine: events in, effects out.
 //
-//	Begin, Late, Recorded, Ended, Planned, HandedBack, LetGo, Running, Aborted, Steered, Looked, Tick
+//	Begin, Late, Recorded, Ended, Planned, HandedBack, LetGo, Running, Aborted, Steered, Turn, Looked, Tick
 //	                               |
 //	                          Machine.Step
 //	                               |
@@ -46,12 +46,13 @@
 //	any          End, if the call is no longer wanted or its time is up: see givenUp
 //	parked       nothing: people answer, or the question expires
 //	any          nothing before notBefore
+//	any          nothing, if no job of it is out and its Turn does not let it start
 //	waiting      Dispatch, if the window has room
 //	released     Dispatch, if the window has room or the call has kept its place in it
 //	claimed      the same, once the claim has lapsed or if this driver has published no job
 //	running      the same, if this driver has published no job
 //	any          Dispatch again after a Look, because jobs get lost; a duplicate does no harm
 //
-// The remaining events are about the batch: Begin, Planned, Aborted, Steered, Looked and Tick
-// change no call's state by themselves; the step after them may.
+// The remaining events are about the batch: Begin, Planned, Aborted, Steered, Turn, Looked and
+// Tick change no call's state by themselves; the step after them may.
 package batch

@@ -57,6 +57,16 @@ type (
 		wire.Stop
 		Now bool
 	}
+	// Turn says what the batches before this one in the session let it do. It replaces the Turn
+	// before.
+	Turn struct {
+		May May
+		// Room is how many calls of the batch may have a place in the session's window.
+		Room int
+		// Passed: later batches wait to start calls beside this one. They may once the plan of
+		// this batch is stored.
+		Passed bool
+	}
 	// Looked comes after the events that answer a Look.
 	Looked struct{}
 	// Tick tells the machine the time, at or after [Machine.Wake].
@@ -73,8 +83,21 @@ func (LetGo) event()      {}
 func (Running) event()    {}
 func (Aborted) event()    {}
 func (Steered) event()    {}
+func (Turn) event()       {}
 func (Looked) event()     {}
 func (Tick) event()       {}
+
+// May is which calls of a batch may start.
+type May uint8
+
+// A batch that has no earlier one may start everything.
+const (
+	Everything May = iota
+	SafeCalls      // those that may run beside others: an earlier batch is not over
+	Nothing        // an earlier batch cannot be passed
+)
+
+func (m May) String() string { return [...]string{"everything", "safe calls", "nothing"}[m] }
 
 // Effect is something that the driver carries out.
 type Effect interface{ effect() }

@@ -21,36 +21,28 @@ func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 // Span returns the traceparent of the attempt in the call's newest record, or "".
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits for people, and until when at most. It does if every
-// call that could run is parked, and no End or plan record is on its way. The driver may then drop
-// the machine: a new machine that gets the same records comes to the same state.
+// Rest reports whether the batch only waits for people or for an earlier batch, and until when at
+// most. It does if every call that could run is parked or may not start yet, and no End or plan
+// record is on its way. The driver may then drop the machine: a new machine that gets the same
+// records comes to the same state.
 func (m *Machine) Rest() (until time.Time, rests bool) {
-	calls, _ := m.runnable()
+	calls, exclusive := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {
 		return time.Time{}, false
 	}
 	until = m.notAfter()
 	for _, i := range calls {
 		c := &m.calls[i]
-		if c.state() != parked {
+		switch {
+		case c.state() == parked:
+			if c.expires.Before(until) {
+				until = c.expires
+			}
+		case c.state() == ending || !m.behind(c, exclusive):
 			return time.Time{}, false
-		}
-		if c.expires.Before(until) {
-			until = c.expires
 		}
 	}
 	return until, true
-}
-
-// storesTime reports whether a plan record with the active time must be stored before the batch
-// rests: it has a Timeout, and all these calls are parked.
-func (m *Machine) storesTime(calls []int) bool {
-	for _, i := range calls {
-		if m.calls[i].base != parked {
-			return false
-		}
-	}
-	return m.cfg.Timeout > 0
 }
 
 // Waits returns how much longer the batch may live because people had time to answer.

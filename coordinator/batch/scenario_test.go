@@ -34,10 +34,14 @@ var update = flag.Bool("update", false, "rewrite testdata; read the diff before 
 //	deadline=9s the longest that the claimed run may take
 //	active=9s   the active time in the plan record
 //	expires=15m how long the question may be answered
+//	room=1      how many calls of the batch may have a place in the window
+//	passed      later batches wait to pass it
 //	wake?       print when the machine needs the next tick
 //
-// "states:" lists the state of every call, when it has changed. "rest" follows each event that
-// leaves the batch waiting for people alone.
+// "turn" is followed by what the batch may start: nothing, safe or everything. "passable" follows
+// the event from which on later batches may pass it. "states:" lists the state of every call, when
+// it has changed. "rest" follows each event that leaves the batch waiting for people or for an
+// earlier batch alone.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -67,14 +71,15 @@ func TestScenarios(t *testing.T) {
 var serverTime = epoch.Add(-48 * time.Hour)
 
 type story struct {
-	t       *testing.T
-	now     time.Time
-	m       *batch.Machine
-	timeout time.Duration     // of the batch
-	keep    bool              // going after an unknown outcome
-	records []wire.PlanRecord // that the machine wanted stored
-	states  []string          // of the calls, as last printed
-	out     bytes.Buffer
+	t        *testing.T
+	now      time.Time
+	m        *batch.Machine
+	timeout  time.Duration     // of the batch
+	keep     bool              // going after an unknown outcome
+	records  []wire.PlanRecord // that the machine wanted stored
+	states   []string          // of the calls, as last printed
+	passable bool              // was printed
+	out      bytes.Buffer
 }
 
 func (s *story) run(text string) []byte {
@@ -103,6 +108,7 @@ func (s *story) begin(names []string) {
 	catalog, err := schemas.NewCatalog(
 		schemas.Tool{Name: "read", Kind: messages.KindRead}, schemas.Tool{Name: "write", Kind: messages.KindWrite},
 		schemas.Tool{Name: "shy", Kind: messages.KindRead, ConcurrencySafe: new(bool)},
+		schemas.Tool{Name: "maybe", Kind: messages.KindRead, SafeWhen: "true"},
 		schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
 		schemas.Tool{Name: "check", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable},
 	)
@@ -130,7 +136,7 @@ func (s *story) tell(words []string) {
 		s.now = s.now.Add(d)
 		words = words[1:]
 	}
-	index, failed, seq := 0, 0, uint64(0)
+	index, failed, room, seq := 0, 0, 8, uint64(0)
 	var after, deadline, active time.Duration
 	expires := 15 * time.Minute
 	for _, w := range words[1:] {
@@ -144,6 +150,8 @@ func (s *story) tell(words []string) {
 			deadline, _ = time.ParseDuration(value)
 		} else if name == "active" {
 			active, _ = time.ParseDuration(value)
+		} else if name == "room" {
+			_, _ = fmt.Sscan(value, &room)
 		} else if name == "failed" {
 			_, _ = fmt.Sscan(value, &failed)
 		} else {
@@ -195,6 +203,9 @@ func (s *story) tell(words []string) {
 		ev = batch.Planned{Record: wire.PlanRecord{Nonce: "theirs", ActiveMS: active.Milliseconds()}, Seq: seq}
 	case "running":
 		ev = batch.Running{Index: index}
+	case "turn":
+		may := map[string]batch.May{"nothing": batch.Nothing, "safe": batch.SafeCalls, "everything": batch.Everything}[words[1]]
+		ev = batch.Turn{May: may, Room: room, Passed: slices.Contains(words, "passed")}
 	case "looked":
 		ev = batch.Looked{}
 	case "tick":
@@ -204,6 +215,10 @@ func (s *story) tell(words []string) {
 	}
 	for _, e := range s.m.Step(s.now, ev) {
 		s.write(e)
+	}
+	if s.m.Passable() && !s.passable {
+		s.passable = true
+		fmt.Fprintln(&s.out, "passable")
 	}
 	if states := s.m.States(); !slices.Equal(states, s.states) {
 		s.states = states

@@ -40,7 +40,8 @@ type call struct {
 	// published: this driver has published the job, and the call has kept its place in the window
 	// since. Always true in queued, never in waiting and parked.
 	published bool
-	// held: at the last step the job was due and the window was full. Never true with published.
+	// held: at the last step the job was due, and the window was full or an earlier batch came
+	// first.
 	held      bool
 	notBefore time.Time // no dispatch before it; in every base state
 	expires   time.Time // parked: when the question expires

@@ -69,6 +69,7 @@ func classify(c messages.ToolCall, catalog schemas.Catalog) Call {
 		call.refuse(messages.StatusValidationError, messages.CodeInvalidArguments, c.InputError)
 	default:
 		call.ConcurrencySafe, call.Reason = safety.Classify(tool, c.Input)
+		call.Fixed = call.ConcurrencySafe && !safety.DependsOnInput(tool)
 	}
 	return call
 }

@@ -115,7 +115,10 @@ type PlannedCall struct {
 	Kind            messages.Kind `json:"kind,omitempty"`
 	Pool            string        `json:"pool,omitempty"`
 	ConcurrencySafe bool          `json:"concurrency_safe"`
-	Stage           int           `json:"stage"`
+	// Fixed: the call may run beside others whatever its input becomes, so it is never handed back.
+	// Later batches of the session may pass it.
+	Fixed bool `json:"fixed,omitempty"`
+	Stage int  `json:"stage"`
 	// Refused is the result of a call that can never run: an unknown tool, malformed arguments.
 	Refused *messages.Result `json:"refused,omitempty"`
 }

@@ -55,6 +55,10 @@ func Classify(t schemas.Tool, input json.RawMessage) (safe bool, reason string) 
 	return false, "kind write runs alone"
 }
 
+// DependsOnInput reports whether [Classify] looks at the input of the tool's calls. If not, its
+// answer holds for whatever input a hook or an approver makes of it.
+func DependsOnInput(t schemas.Tool) bool { return t.SafeWhen != "" || t.ShellCommand != "" }
+
 func classifyShell(property string, input json.RawMessage) (safe bool, reason string) {
 	members, err := rawjson.Object(input)
 	if err != nil {

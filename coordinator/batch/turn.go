@@ -1,0 +1,100 @@
+package batch
+
+import "time"
+
+// The batches of a session overlap. What one of them may start depends on those before it, and
+// what those after it may start depends on it: package session has the rule.
+
+// mayStart reports whether the calls of the current stage may start, as far as earlier batches are
+// concerned.
+func (m *Machine) mayStart(exclusive bool) bool {
+	return m.turn.May == Everything || m.turn.May == SafeCalls && !exclusive
+}
+
+// behind reports whether a call of the current stage only waits for an earlier batch: it may not
+// start, and nobody has started it.
+func (m *Machine) behind(c *call, exclusive bool) bool {
+	return !m.mayStart(exclusive) && !c.published && !c.reported() && !c.hasClaim()
+}
+
+// Passable reports whether later batches may start calls beside this one: the plan is stored, and
+// each call that they wait for has ended durably. Once true it stays true.
+func (m *Machine) Passable() bool {
+	return m.planned && m.waitedFor(func(c *call) bool { return c.durable })
+}
+
+// letsPass reports whether a plan record is missing for the batch to be passable: each call that
+// later batches wait for has ended.
+func (m *Machine) letsPass() bool {
+	return !m.Passable() && m.waitedFor(func(c *call) bool { return c.state() == ended })
+}
+
+// waitedFor reports whether ok is true of each call that later batches wait for: those that are
+// exclusive or could turn exclusive, and have not been refused by the plan.
+func (m *Machine) waitedFor(ok func(*call) bool) bool {
+	for i := range m.calls {
+		c, p := &m.calls[i], &m.plan.Calls[i]
+		if (!p.Fixed || c.handedBack) && p.Refused == nil && !ok(c) {
+			return false
+		}
+	}
+	return true
+}
+
+// Running counts the calls that have a place in the window.
+func (m *Machine) Running(now time.Time) int {
+	return m.count(func(c *call) bool { return m.inWindow(now, c) })
+}
+
+// Held counts the calls that start as soon as the window has room for them.
+func (m *Machine) Held() int {
+	_, exclusive := m.runnable()
+	if !m.mayStart(exclusive) {
+		return 0
+	}
+	return m.count(func(c *call) bool { return c.held })
+}
+
+// count counts the open calls of which is is true.
+func (m *Machine) count(is func(*call) bool) (n int) {
+	for i := range m.calls {
+		if c := &m.calls[i]; c.state() != ended && is(c) {
+			n++
+		}
+	}
+	return n
+}
+
+// storesFirst reports whether the plan record has to be looked after before anything else is done
+// about the open calls of the current stage.
+func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
+	return m.wanted(calls[0]) &&
+		(exclusive && m.mayStart(exclusive) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
+}
+
+// losesExclusive reports whether a power loss could take away the result of an exclusive call. The
+// call would run again beside what starts now.
+func (m *Machine) losesExclusive() bool {
+	for i := range m.calls {
+		c, p := &m.calls[i], &m.plan.Calls[i]
+		if (!p.ConcurrencySafe || c.handedBack) && p.Refused == nil && c.state() == ended && !c.durable {
+			return true
+		}
+	}
+	return false
+}
+
+// storesTime reports whether the batch is about to rest, so that the active time it has used must
+// be stored first.
+func (m *Machine) storesTime(calls []int, exclusive bool) bool {
+	if m.cfg.Timeout == 0 {
+		return false
+	}
+	for _, i := range calls {
+		c := &m.calls[i]
+		if c.base != parked && (m.active == m.activeStored || !m.behind(c, exclusive)) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,163 @@
+package session
+
+import (
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+)
+
+// The batches of a session overlap: a call that may run beside others starts although an earlier
+// batch still runs such calls. An exclusive call starts when every earlier batch is over.
+//
+// What a batch may start rests on stored facts about the batches before it, and a stored fact stays
+// true. So two coordinators that each know some of the facts start only what may start.
+
+// Standing is what is known of one batch that has not left the log.
+type Standing struct {
+	// Over: its reply is stored, or a reading of the log shows a later batch and not this one.
+	Over bool
+	// Passable: later batches may start calls beside it. See [batch.Machine.Passable].
+	Passable bool
+	Running  int // calls that have a place in the window
+	Held     int // calls that start as soon as the window has room for them
+}
+
+// Turns returns what each batch may start, given those before it in the line. The line holds the
+// batches of a session in the order of the log, without gaps from the oldest that is not over. At
+// most window calls of the session may have a place at the same time; an earlier batch has the
+// first claim to a place that becomes free.
+func Turns(line []Standing, window int) []batch.Turn {
+	turns := make([]batch.Turn, len(line))
+	running := 0
+	for _, s := range line {
+		running += s.Running
+	}
+	may, held := batch.Everything, 0
+	last := len(line) - 1
+	for last >= 0 && line[last].Over {
+		last--
+	}
+	for i, s := range line {
+		turns[i] = batch.Turn{
+			May: may, Room: max(window-(running-s.Running)-held, 0),
+			Passed: i < last && !s.Over && may != batch.Nothing,
+		}
+		held += s.Held
+		switch {
+		case s.Over:
+		case s.Passable && may != batch.Nothing:
+			may = batch.SafeCalls
+		default:
+			may = batch.Nothing
+		}
+	}
+	return turns
+}
+
+// Line is the batches of a session that one coordinator drives, in the order of the log and without
+// gaps. B is what the coordinator has of a batch.
+type Line[B comparable] struct {
+	Window  int // calls of the session that may have a place at the same time
+	members []*member[B]
+}
+
+type member[B comparable] struct {
+	batch    B
+	seq      uint64
+	size     int
+	standing Standing
+	turn     batch.Turn
+	resting  time.Time // until when it only waits; zero: it does not
+}
+
+// Add puts a batch at the end of the line: its sequence in the log, and the size of its body.
+func (l *Line[B]) Add(b B, seq uint64, size int) {
+	l.members = append(l.members, &member[B]{batch: b, seq: seq, size: size})
+	l.members[len(l.members)-1].turn.May = batch.Nothing
+}
+
+// Remove takes a batch out of the line that has left the log.
+func (l *Line[B]) Remove(b B) {
+	l.members = slices.DeleteFunc(l.members, func(m *member[B]) bool { return m.batch == b })
+}
+
+// Set notes what is known of a batch. A batch that is over stays over.
+func (l *Line[B]) Set(b B, s Standing) {
+	m := l.find(b)
+	s.Over = s.Over || m.standing.Over
+	m.standing = s
+}
+
+// Over notes that the reply of a batch is stored.
+func (l *Line[B]) Over(b B) { l.find(b).standing.Over = true }
+
+// Turn returns what a batch may start.
+func (l *Line[B]) Turn(b B) batch.Turn { return l.find(b).turn }
+
+// GiveTurns gives every batch its turn, and returns the batches whose turn has changed.
+func (l *Line[B]) GiveTurns() (changed []B) {
+	standings := make([]Standing, len(l.members))
+	for i, m := range l.members {
+		standings[i] = m.standing
+	}
+	for i, turn := range Turns(standings, l.Window) {
+		if m := l.members[i]; m.turn != turn {
+			m.turn = turn
+			changed = append(changed, m.batch)
+		}
+	}
+	return changed
+}
+
+// Rest notes that a batch only waits for people or for an earlier batch, until then at most. Zero:
+// it has news.
+func (l *Line[B]) Rest(b B, until time.Time) { l.find(b).resting = until }
+
+// Resting reports whether every batch only waits, and until when at most.
+func (l *Line[B]) Resting() (until time.Time, rests bool) {
+	for i, m := range l.members {
+		if m.resting.IsZero() {
+			return time.Time{}, false
+		}
+		if i == 0 || m.resting.Before(until) {
+			until = m.resting
+		}
+	}
+	return until, len(l.members) > 0
+}
+
+// All returns the batches, in the order of the log.
+func (l *Line[B]) All() []B {
+	all := make([]B, len(l.members))
+	for i, m := range l.members {
+		all[i] = m.batch
+	}
+	return all
+}
+
+// Last returns the sequence of the last batch; 0: there is none.
+func (l *Line[B]) Last() uint64 {
+	if len(l.members) == 0 {
+		return 0
+	}
+	return l.members[len(l.members)-1].seq
+}
+
+// Successors returns how many batches there are behind the first, and the size of their bodies.
+func (l *Line[B]) Successors() (n, size int) {
+	for _, m := range l.members[min(1, len(l.members)):] {
+		n++
+		size += m.size
+	}
+	return n, size
+}
+
+func (l *Line[B]) find(b B) *member[B] {
+	for _, m := range l.members {
+		if m.batch == b {
+			return m
+		}
+	}
+	return &member[B]{}
+}

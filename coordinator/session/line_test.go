@@ -1,0 +1,241 @@
+package session_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+func TestTurns(t *testing.T) {
+	over, passable, blocks := session.Standing{Over: true}, session.Standing{Passable: true}, session.Standing{}
+	for name, tc := range map[string]struct {
+		line []session.Standing
+		want []batch.May
+	}{
+		"alone":                       {[]session.Standing{blocks}, []batch.May{batch.Everything}},
+		"behind a batch that is over": {[]session.Standing{over, blocks}, []batch.May{batch.Everything, batch.Everything}},
+		"behind one that can be passed, and one behind that which cannot": {
+			[]session.Standing{passable, blocks, blocks}, []batch.May{batch.Everything, batch.SafeCalls, batch.Nothing}},
+		"a passable batch behind one that blocks lets nobody pass": {
+			[]session.Standing{blocks, passable, blocks}, []batch.May{batch.Everything, batch.Nothing, batch.Nothing}},
+		"a batch that is over in the middle": {
+			[]session.Standing{passable, over, passable, blocks}, []batch.May{batch.Everything, batch.SafeCalls, batch.SafeCalls, batch.SafeCalls}},
+	} {
+		var got []batch.May
+		for _, turn := range session.Turns(tc.line, 8) {
+			got = append(got, turn.May)
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+func TestThePlacesOfTheWindow(t *testing.T) {
+	line := []session.Standing{{Passable: true, Running: 3, Held: 2}, {Passable: true, Running: 1}, {Running: 2, Held: 4}}
+	var rooms []int
+	for _, turn := range session.Turns(line, 8) {
+		rooms = append(rooms, turn.Room)
+	}
+	// The first may use all that the others do not hold; the others leave it the two that it waits for.
+	if want := []int{5, 1, 2}; !slices.Equal(rooms, want) {
+		t.Errorf("the rooms are %v, want %v", rooms, want)
+	}
+}
+
+func TestOnlyABatchThatIsFollowedIsPassed(t *testing.T) {
+	var passed []bool
+	for _, turn := range session.Turns([]session.Standing{{Over: true}, {Passable: true}, {}, {}, {}, {Over: true}}, 8) {
+		passed = append(passed, turn.Passed)
+	}
+	for _, turn := range session.Turns([]session.Standing{{}, {Over: true}}, 8) {
+		passed = append(passed, turn.Passed)
+	}
+	if want := []bool{false, true, true, false, false, false, false, false}; !slices.Equal(passed, want) {
+		t.Errorf("passed are %v, want %v", passed, want)
+	}
+}
+
+// A call of the twin's session.
+type twinCall struct {
+	tool    string // fixed, changing, exclusive or shy: a read that runs alone
+	ended   bool
+	durable bool // its end is in a record
+	handed  bool // it was handed back
+}
+
+func (c twinCall) exclusive() bool { return c.tool == "exclusive" || c.tool == "shy" || c.handed }
+
+// twinBatch is a batch of which everything is known.
+type twinBatch struct {
+	calls   []twinCall
+	planned bool // its plan record is stored
+	over    bool
+}
+
+// passable is DESIGN 9.1 word by word: the plan record is stored, and each call that is not fixed
+// has ended durably.
+func (b twinBatch) passable() bool {
+	return b.planned && !slices.ContainsFunc(b.calls, func(c twinCall) bool { return c.tool != "fixed" && !c.durable })
+}
+
+// mayStart is the rule of the order, word by word. The calls of one batch are compared by stage, so
+// that a call that was handed back comes last in its stage.
+func mayStart(log []twinBatch, b, i int, stage func(int) int) bool {
+	call := log[b].calls[i]
+	for _, earlier := range log[:b] {
+		if !earlier.over && (call.exclusive() || !earlier.passable()) {
+			return false
+		}
+	}
+	for j, other := range log[b].calls {
+		before := stage(j) < stage(i) || stage(j) == stage(i) && (call.handed && !other.handed || call.handed == other.handed && j < i)
+		if before && !other.ended && (call.exclusive() || other.exclusive()) {
+			return false
+		}
+	}
+	return true
+}
+
+func (b twinBatch) String() (s string) {
+	for _, c := range b.calls {
+		s += fmt.Sprintf(" %s(ended %v, durable %v, handed back %v)", c.tool, c.ended, c.durable, c.handed)
+	}
+	return fmt.Sprintf("{planned %v, over %v:%s}", b.planned, b.over, s)
+}
+
+// The machine of a batch with the turn that it gets publishes exactly the jobs that the rule allows,
+// whatever stage a session is in.
+func TestWhatMayStartAgreesWithTheTwin(t *testing.T) {
+	no := false
+	tools, err := schemas.NewCatalog(
+		schemas.Tool{Name: "fixed", Kind: messages.KindRead}, schemas.Tool{Name: "changing", Kind: messages.KindRead, SafeWhen: "true"},
+		schemas.Tool{Name: "exclusive", Kind: messages.KindWrite}, schemas.Tool{Name: "shy", Kind: messages.KindRead, ConcurrencySafe: &no},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := map[string]int{}
+	for seed := range uint64(30_000) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		log := make([]twinBatch, 1+rng.IntN(3))
+		line := make([]session.Standing, len(log))
+		machines := make([]*batch.Machine, len(log))
+		for k := range log {
+			log[k], machines[k] = randomBatch(rng, tools)
+			line[k] = session.Standing{Over: log[k].over, Passable: machines[k].Passable()}
+			if got, want := line[k].Passable, log[k].passable(); got != want {
+				t.Fatalf("seed %d, %v: passable is %v, want %v", seed, log[k], got, want)
+			}
+		}
+		for k, turn := range session.Turns(line, 100) {
+			if log[k].over {
+				continue
+			}
+			got := jobs(t, log[k], machines[k], turn)
+			var want []int
+			for i, c := range log[k].calls {
+				if !c.ended && mayStart(log, k, i, func(i int) int { return machines[k].Plan().Calls[i].Stage }) {
+					want = append(want, i)
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d: batch %d of %v publishes jobs of %v, want %v (%v)", seed, k, log, got, want, turn.May)
+			}
+			for _, i := range got {
+				started[fmt.Sprint(log[k].calls[i].tool, ", ", turn.May)]++
+			}
+		}
+	}
+	for _, what := range []string{"fixed, safe calls", "changing, safe calls", "exclusive, everything", "shy, everything", "fixed, everything"} {
+		if started[what] < 100 {
+			t.Errorf("seen only %d times: %s", started[what], what)
+		}
+	}
+}
+
+// randomBatch is a batch at some point of its life, and its machine, which has not begun.
+func randomBatch(rng *rand.Rand, tools schemas.Catalog) (twinBatch, *batch.Machine) {
+	for {
+		b, m := anyBatch(rng, tools)
+		stage := func(i int) int { return m.Plan().Calls[i].Stage }
+		possible := true
+		for i, c := range b.calls {
+			possible = possible && (!c.ended || mayStart([]twinBatch{b}, 0, i, stage))
+		}
+		if possible {
+			return b, m
+		}
+	}
+}
+
+// anyBatch may be a batch whose calls have ended out of order.
+func anyBatch(rng *rand.Rand, tools schemas.Catalog) (twinBatch, *batch.Machine) {
+	b := twinBatch{planned: rng.IntN(2) == 0, over: rng.IntN(4) == 0}
+	var calls []messages.ToolCall
+	for i := range 1 + rng.IntN(4) {
+		c := twinCall{tool: []string{"fixed", "fixed", "changing", "exclusive", "shy"}[rng.IntN(5)], ended: rng.IntN(2) == 0}
+		c.handed = c.tool == "changing" && rng.IntN(4) == 0
+		c.durable = c.ended && (c.tool == "exclusive" || b.planned && rng.IntN(2) == 0)
+		b.calls = append(b.calls, c)
+		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint("c", i)), Name: c.tool, Input: []byte(`{}`)})
+	}
+	p := plan.New(calls, tools)
+	m := batch.New(p, batch.Config{Window: 100, QueueTimeout: time.Hour, Poll: time.Hour, FirstPoll: time.Hour, NotAfter: time.Unix(1e9, 0)})
+	record := wire.PlanRecord{Calls: p.Record()}
+	for i, c := range b.calls {
+		r := messages.Result{Index: i, CallID: calls[i].ID, Tool: c.tool, Status: messages.StatusOK}
+		switch {
+		case c.durable && c.tool != "exclusive":
+			record.Results = append(record.Results, r)
+		case c.ended:
+			m.Step(time.Unix(0, 0), batch.Ended{Index: i, Result: r})
+		}
+		if c.handed {
+			m.Step(time.Unix(0, 0), batch.HandedBack{Index: i})
+		}
+	}
+	if b.planned {
+		m.Step(time.Unix(0, 0), batch.Planned{Record: record, Seq: 1})
+	}
+	return b, m
+}
+
+// jobs returns the calls whose jobs the machine publishes in its turn, in call order. Plan records
+// are stored at once. No job builds on an end that a power loss could take away, if one of the two
+// calls is exclusive.
+func jobs(t *testing.T, b twinBatch, m *batch.Machine, turn batch.Turn) (dispatched []int) {
+	b.calls = slices.Clone(b.calls)
+	m.Step(time.Unix(0, 0), turn)
+	wants := m.Step(time.Unix(0, 0), batch.Begin{})
+	for seq := uint64(2); len(wants) > 0; seq++ {
+		switch want := wants[0].(type) {
+		case batch.Dispatch:
+			dispatched = append(dispatched, want.Index)
+			for j, c := range b.calls {
+				if j < want.Index && c.ended && !c.durable && (c.exclusive() || b.calls[want.Index].exclusive()) {
+					t.Errorf("%v: call %d starts before the end of call %d is durable", b, want.Index, j)
+				}
+			}
+		case batch.StorePlan:
+			for _, r := range want.Record.Results {
+				b.calls[r.Index].durable = true
+			}
+			wants = append(wants, m.Step(time.Unix(0, 0), batch.Planned{Record: want.Record, Seq: seq})...)
+		}
+		wants = wants[1:]
+	}
+	slices.Sort(dispatched)
+	return dispatched
+}
