@@ -59,7 +59,9 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 			if !found {
 				t.Fatal("the batch is not in the log")
 			}
-			finished = c.newRun(a, nil).run(t.Context())
+			s := c.newSessionRun(a.Key)
+			s.begin(t.Context(), a, nil, nil)
+			finished = (<-s.left).finished
 			_, open, err = o.journal.Open(t.Context(), key)
 			o.must(err)
 			return finished, open
@@ -81,7 +83,7 @@ func TestATraceSaysNothingOfItsBatch(t *testing.T) {
 	id := func(a journal.Accepted) string {
 		c := &Coordinator{cfg: Config{Tracer: r.Tracer}.withDefaults()}
 		c.log = c.cfg.Logger
-		return tracing.ID(c.newRun(a, nil).beginSpans(t.Context()))
+		return tracing.ID(c.newRun(c.newSessionRun(a.Key), a, nil).beginSpans(t.Context()))
 	}
 	a := journal.Accepted{Key: wire.KeyOf("_", "s", "b"), Seq: 7, Stored: time.Unix(1, 2), Body: []byte("one")}
 	other, later := a, a

@@ -20,7 +20,8 @@ import (
 // Config holds the tunables of a Coordinator. The zero value works.
 type Config struct {
 	Slots        int           // batches driven at once. Default 1024
-	Window       int           // calls of one batch dispatched at once. Default 8
+	Window       int           // calls of one session dispatched at once. Default 8
+	Lookahead    int           // batches of one session driven at once. Default 1
 	AckWait      time.Duration // longest silence of a driver before a redelivery. Default 10 s
 	Poll         time.Duration // time between reads of the journal. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
@@ -67,6 +68,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Window == 0 {
 		c.Window = standard.Window
+	}
+	if c.Lookahead == 0 {
+		c.Lookahead = standard.Lookahead
 	}
 	def(&c.AckWait, standard.AckWait)
 	def(&c.Poll, tuning.DefaultPoll(c.AckWait))

@@ -1,17 +1,17 @@
 // Package coordinator drives batches: it takes them from the log, plans them, hands their calls to
 // the workers, collects the results and replies.
 //
-//	intake.go -> run.go -> dispatch.go -> collect.go -> reply.go    the happy path
+//	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go    the happy path
 //	             recover.go      what an earlier driver has left behind
 //	             control.go      aborts and steering
 //	             close.go        a batch that no driver can bring to its end
 //	suspend.go, resume.go        a batch that only waits for people has no driver
 //	sweep.go                     a batch whose driver is gone
 //
-// No coordinator owns a session. Any of them may drive any batch that is the head of its session's
-// log. Package batch decides what may start next, from the records in the journal, which are
-// written by compare-and-set. If two coordinators drive one batch, they repeat each other's work
-// and do no harm.
+// No coordinator owns a session. Any of them may drive the head of a session's log, and the batches
+// behind it up to Config.Lookahead. Packages session and batch decide what may start next, from the
+// records in the journal, which are written by compare-and-set. If two coordinators drive one
+// batch, they repeat each other's work and do no harm.
 //
 // Other packages hold the rest:
 //
@@ -32,6 +32,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/catalog"
@@ -65,7 +67,9 @@ type Coordinator struct {
 	runs    *runs // the batches that this coordinator drives
 	peers   *peers.Peers
 	resumer *resumer
-	serving atomic.Bool // whether this coordinator takes requests and batches
+	// successors bounds the batches of all sessions behind their heads that are driven at once.
+	successors *semaphore.Weighted
+	serving    atomic.Bool // whether this coordinator takes requests and batches
 }
 
 // New returns a coordinator that uses conn. It sends nothing yet, and never closes conn.
@@ -89,6 +93,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	})
 	c.peers = peers.New(conn, c.runs, peers.Config{ID: c.id, AckWait: cfg.AckWait, Logger: cfg.Logger})
 	c.resumer = newResumer(c, cfg.Slots)
+	c.successors = semaphore.NewWeighted(int64(cfg.Slots))
 	c.questions = approvals.New(conn, auditLog, c.resumer, c.catalog, cfg.Metrics, approvals.Config{
 		Writer: c.id, Approvers: cfg.Approvers, Tracer: cfg.Tracer, Logger: cfg.Logger,
 	})

@@ -39,7 +39,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		return err // an abort may be among the controls, so nothing starts before they are read
 	}
 	for _, event := range controls {
-		d.machine.Step(d.began, event)
+		d.machine.Step(time.Now(), event)
 	}
 	d.late, d.sure = late, late
 	d.spans.Planned(d.in.Batch, d.machine)
@@ -63,13 +63,13 @@ func (d *batchRun) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.Bat
 // the events that the effects cause, until there are none.
 func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 	events := []batch.Event{ev}
-	effects := d.machine.Step(time.Now(), ev)
+	effects := d.session.step(d, time.Now(), ev)
 	for len(effects) > 0 && d.fatal == nil {
 		effect := effects[0]
 		effects = effects[1:]
 		for _, next := range d.perform(ctx, effect) {
 			events = append(events, next)
-			effects = append(effects, d.machine.Step(time.Now(), next)...)
+			effects = append(effects, d.session.step(d, time.Now(), next)...)
 		}
 	}
 	for _, ev := range events {

@@ -22,8 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// intake handles one delivery from the log. It drives the batch if that is the head of its session.
-// Any other batch goes back to the broker; the driver of the batch before it drives it next.
+// intake handles one delivery from the log. It drives the session if the batch is its head. Any other
+// batch goes back to the broker; the driver of the session reads it from the log.
 func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
@@ -54,18 +54,39 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 			return
 		}
 		logUnsettled(log, d.Ack())
-	case session.Clear:
-		c.clearHead(ctx, log, accepted, d)
+	case session.AskPeers:
+		c.peers.AskSession(accepted.Key)
+		log.Debug("the batch goes back to the broker: it is not the head of its session", "head", seen.Head)
+		c.decline(log, d)
 	case session.Wait:
-		log.Debug("the batch goes back to the broker: it is not the head of its session, or a peer drives it", "head", seen.Head)
-		logUnsettled(log, d.Nak(c.cfg.Poll))
+		log.Debug("the batch goes back to the broker: its session is driven already, or was not taken over yet", "head", seen.Head)
+		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil {
+			s.readSoon()
+		}
+		if c.peers.DriveBatch(accepted.Key) { // if that peer is lost, this is how the batch is found
+			logUnsettled(log, d.Nak(c.cfg.Poll))
+			return
+		}
+		c.decline(log, d)
+	case session.TakeOver:
+		c.takeOver(ctx, log, accepted, d)
 	case session.Vanished:
 		// If a replica that is behind has answered, the next delivery finds the batch.
 		logUnsettled(log, d.Nak(time.Second))
 	case session.Drive:
-		c.driveSession(ctx, accepted, d)
+		c.driveSession(ctx, accepted, d, nil)
 	}
 }
+
+// decline hands a delivery back to the broker. It comes back soon at first, and ever later: a
+// session may have thousands of batches that wait.
+func (c *Coordinator) decline(log *slog.Logger, d *pull.Delivery) {
+	soon := bus.Backoff{First: min(declinedFirst, c.cfg.Poll), Most: 3 * c.cfg.AckWait}
+	logUnsettled(log, d.Nak(soon.Pause(d.Delivered-1)))
+}
+
+// declinedFirst is how long the driver of a session has to say that it drives it.
+const declinedFirst = 200 * time.Millisecond
 
 // observe reads what Decide has to know about a batch, and the stored reply if there is one. The
 // reply may be that of an earlier batch with the same id.
@@ -76,70 +97,54 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	reads.Go(func() { reply, seen.Replied, replyErr = c.journal.ReplyTo(ctx, a) })
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	reads.Wait()
-	seen.Head, seen.Elsewhere = head.Seq, c.peers.Drive(a.Key)
+	seen.Head, seen.Here = head.Seq, c.runs.ofSession(sessionName(a.Key)) != nil
+	seen.Elsewhere = c.peers.Drive(a.Key) || headErr == nil && head.Seq != 0 && c.peers.Drive(head.Key)
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
-// clearHead handles a batch that has waited behind an earlier one of its session for a while. After
-// a server restart the message of a batch with a reply can be back in the log, although the
-// consumer counts it as settled and never delivers it. clearHead removes such a head, and drives
-// the batch if it is the head then.
-func (c *Coordinator) clearHead(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
+// takeOver drives the session of a batch that waits behind others, of which nobody said that it
+// drives them.
+func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
-	if err != nil {
+	switch {
+	case err != nil:
 		log.Warn("the batch goes back to the broker: the head of its session cannot be read", "err", err)
 		logUnsettled(log, d.Nak(time.Second))
-		return
-	}
-	seen := session.Cleared{Seq: a.Seq, Deliveries: d.Delivered}
-	if found {
-		seen.Head, seen.Elsewhere = head.Seq, c.peers.Drive(head.Key)
-	}
-	switch session.DecideCleared(seen) {
-	case session.Vanished:
+	case !found:
 		logUnsettled(log, d.Nak(time.Second))
-	case session.Drive:
-		c.driveSession(ctx, a, d)
-	case session.Rescue:
-		logUnsettled(log, d.Nak(c.cfg.Poll))
-		log.Info("the head of the session has held up this batch for long; the head is driven now", "head", head.Key.Batch, "deliveries", d.Delivered)
-		c.driveSession(ctx, head, nil)
+	case head.Seq == a.Seq:
+		c.driveSession(ctx, a, d, nil)
 	default:
-		log.Debug("the batch goes back to the broker: it is not the head of its session", "head", head.Seq)
-		logUnsettled(log, d.Nak(c.cfg.Poll))
+		c.driveSession(ctx, head, nil, d)
 	}
 }
 
-// driveSession drives a batch that is the head of its session, and then the next head, until there
-// is none. done: this goroutine need do no more for the session, because it has no open batch, or
-// another run, a decision of a person or a delivery continues it. Not done: the run gave up, and
-// another driver has to drive its batch.
-func (c *Coordinator) driveSession(ctx context.Context, accepted journal.Accepted, delivery *pull.Delivery) (done bool) {
+// driveSession drives a session from its head. delivery is that of the head, offered that of a later
+// batch; nil: there is none. done: this goroutine need do no more for the session, because it has
+// no open batch, or another run, a decision of a person or a delivery continues it. Not done: the
+// run gave up, and another driver has to drive the session.
+func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery, offered *pull.Delivery) (done bool) {
 	for {
-		d := c.newRun(accepted, delivery)
-		if live := c.runs.enter(d); live != nil {
-			if delivery != nil {
-				live.lease.adopt(delivery)
+		s := c.newSessionRun(head.Key)
+		if c.runs.enter(s) != nil {
+			for _, d := range []*pull.Delivery{delivery, offered} {
+				if d != nil {
+					logUnsettled(s.log, d.Nak(c.cfg.Poll))
+				}
 			}
 			return true
 		}
-		finished := d.run(ctx)
-		c.runs.leave(d)
-		d.lease.release(ctx, finished, d.suspended)
-		if !finished {
-			return !d.suspended.IsZero()
+		s.offered = offered
+		done = s.run(ctx, head, delivery)
+		c.runs.leaveSession(s)
+		if !s.again || !c.serving.Load() {
+			return done
 		}
-		if !c.serving.Load() {
-			return true // the broker delivers the next batch to a peer
-		}
-		next, found, err := c.nextHead(ctx, d.log, accepted.Key, 0)
-		if err != nil {
-			d.log.Warn("the next batch of the session cannot be read; it is driven when the broker delivers it", "err", err)
-		}
+		next, found, err := c.nextHead(ctx, s.log, head.Key, 0)
 		if err != nil || !found {
-			return true
+			return err == nil
 		}
-		accepted, delivery = next, nil
+		head, delivery, offered = next, nil, nil
 	}
 }
 

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -33,10 +34,10 @@ func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
 		if err := samePlan(entry.Record, d.digest); err != nil {
 			return false, late, err
 		}
-		d.machine.Step(d.began, batch.Planned{Record: entry.Record, Seq: entry.Seq})
+		d.machine.Step(time.Now(), batch.Planned{Record: entry.Record, Seq: entry.Seq})
 	}
 	for _, event := range d.known(ctx, known) {
-		d.machine.Step(d.began, event)
+		d.machine.Step(time.Now(), event)
 	}
 	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0
 	late = late || found

@@ -77,6 +77,9 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		}
 		return err
 	})
+	if d.fatal == nil {
+		d.session.over(d)
+	}
 	if err := <-audited; err != nil && d.fatal == nil {
 		d.fatal = err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/catalog"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/coordinator/spans"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
@@ -38,7 +39,6 @@ type batchRun struct {
 
 	accepted journal.Accepted
 	digest   string // of the batch's body
-	began    time.Time
 	in       submission.Submission
 	machine  *batch.Machine
 	spans    *spans.Batch
@@ -47,6 +47,12 @@ type batchRun struct {
 	lease    *lease
 	notices  chan wire.Notice // from workers
 	nudge    chan struct{}    // asks run to read the journal now
+	turned   chan struct{}    // the batch has another turn
+	session  *sessionRun
+	place    *place // of a batch behind the first of its session
+	finished bool   // the batch has left the log; set when run has ended
+
+	turn batch.Turn // as the machine knows it
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
 	// sure: records and controls were read from the leader after the newest known record was
@@ -64,18 +70,19 @@ type batchRun struct {
 	fatal     error     // why this coordinator cannot continue the batch
 }
 
-func (c *Coordinator) newRun(a journal.Accepted, delivery *pull.Delivery) *batchRun {
+func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.Delivery) *batchRun {
 	log := logfields.Batch(context.Background(), c.log, a.Key)
 	return &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
 		catalog: c.catalog, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
 		log:      log,
-		accepted: a, digest: messages.Digest(a.Body), began: time.Now(),
+		accepted: a, digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
 		events:  &events{conn: c.conn, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key},
-		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1),
-		synced: map[int]string{}, ran: map[int]audit.Ran{},
+		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1),
+		session: s,
+		synced:  map[int]string{}, ran: map[int]audit.Ran{},
 	}
 }
 
@@ -120,6 +127,9 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		return refusal
 	}
 	d.events.in = d.in.Batch
+	if err := d.awaitTurn(ctx); err != nil || !d.suspended.IsZero() {
+		return err
+	}
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
@@ -137,18 +147,82 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 			wait = max(time.Until(wake), 0)
 		}
 		timer.Reset(wait)
+		var act func()
 		select {
 		case n := <-d.notices:
-			d.onNotice(ctx, n)
+			act = func() { d.onNotice(ctx, n) }
 		case <-timer.C:
-			d.step(ctx, batch.Tick{})
+			act = func() { d.step(ctx, batch.Tick{}) }
+		case <-d.turned: // the step takes the turn
+			act = func() { d.step(ctx, batch.Tick{}) }
 		case <-d.nudge:
-			d.look(ctx)
+			act = func() { d.look(ctx) }
+		case <-d.session.quiet:
+			d.suspended = d.session.suspendedUntil()
+			return nil
 		case <-ctx.Done():
-			d.fatal = ctx.Err()
+			act = func() { d.fatal = ctx.Err() }
 		}
+		if !d.session.wake(d) {
+			d.suspended = d.session.suspendedUntil()
+			return nil
+		}
+		act()
 	}
 	return d.fatal
+}
+
+// awaitTurn waits until a call of the batch may start. It also returns when none is to start any
+// more, because the batch was aborted, steered or outlived its time, and when the session is
+// suspended.
+func (d *batchRun) awaitTurn(ctx context.Context) error {
+	if len(d.in.Calls) == 0 {
+		return nil
+	}
+	end := d.conn.Local(ctx, d.notAfter())
+	expired := time.NewTimer(time.Until(end))
+	defer expired.Stop()
+	for !d.mayStart() {
+		if d.session.rest(d, end) {
+			d.suspended = d.session.suspendedUntil()
+			return nil
+		}
+		unwanted := false
+		select {
+		case <-d.turned:
+		case <-d.notices: // of an earlier driver's job; the journal has what it says
+		case <-d.nudge:
+			controls, err := d.controls(ctx)
+			unwanted = err == nil && len(controls) > 0
+		case <-expired.C:
+			unwanted = true
+		case <-d.session.quiet:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if !d.session.wake(d) {
+			d.suspended = d.session.suspendedUntil()
+			return nil
+		}
+		if unwanted {
+			return nil
+		}
+	}
+	return nil
+}
+
+// mayStart reports whether the first call of the batch may start, as its tool is known now. Nothing
+// of the plan is settled before that.
+func (d *batchRun) mayStart() bool {
+	switch d.session.turnOf(d) {
+	case batch.Everything:
+		return true
+	case batch.SafeCalls:
+		tools := d.catalog.Current()
+		first := plan.New(d.in.Routed(tools)[:1], tools).Calls[0]
+		return first.ConcurrencySafe && first.Refused == nil
+	}
+	return false
 }
 
 // lookSoon asks the driver to read the journal now, and does not wait for it.

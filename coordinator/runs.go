@@ -12,49 +12,76 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// runs holds the batches that this coordinator drives, at most one run for each.
+// runs holds the sessions that this coordinator drives, at most one run for each, and their batches.
 type runs struct {
 	size prometheus.Gauge
 	log  *slog.Logger
 
-	mu    sync.Mutex
-	byKey map[string]*batchRun // by batch key; guarded by mu
+	mu       sync.Mutex
+	byKey    map[string]*batchRun   // by batch key; guarded by mu
+	sessions map[string]*sessionRun // by tenant and session; guarded by mu
 }
 
 func newRuns(size prometheus.Gauge, log *slog.Logger) *runs {
-	return &runs{size: size, log: log, byKey: map[string]*batchRun{}}
+	return &runs{size: size, log: log, byKey: map[string]*batchRun{}, sessions: map[string]*sessionRun{}}
 }
 
-// enter adds a run. If its batch has a run already, enter returns that one and has it read the
-// journal, because it may be about to be suspended.
-func (r *runs) enter(d *batchRun) (other *batchRun) {
+// sessionName names a session as notices between coordinators do.
+func sessionName(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
+
+// enter adds the run of a session. If the session has a run already, enter returns that one and has
+// its batches read the journal, because they may be about to be suspended.
+func (r *runs) enter(s *sessionRun) (other *sessionRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := d.accepted.Key.String()
-	if other := r.byKey[key]; other != nil {
-		other.lookSoon()
+	name := sessionName(s.key)
+	if other := r.sessions[name]; other != nil {
+		other.readSoon()
+		r.nudge(name + ".")
 		return other
 	}
-	r.byKey[key] = d
-	r.size.Set(float64(len(r.byKey)))
+	r.sessions[name] = s
 	return nil
 }
 
+// add adds the run of a batch.
+func (r *runs) add(d *batchRun) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.byKey[d.accepted.Key.String()] = d
+	r.size.Set(float64(len(r.byKey)))
+}
+
+// leave removes the run of a batch.
 func (r *runs) leave(d *batchRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.remove(d)
 }
 
-// leaveIfQuiet removes a run, unless it has an unread notice or nudge. A driver that comes later
-// then finds no run, and starts one.
-func (r *runs) leaveIfQuiet(d *batchRun) (left bool) {
+// leaveSession removes the run of a session, which drives no batch any more.
+func (r *runs) leaveSession(s *sessionRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(d.nudge)+len(d.notices) > 0 {
-		return false
+	if name := sessionName(s.key); r.sessions[name] == s {
+		delete(r.sessions, name)
 	}
-	r.remove(d)
+}
+
+// leaveIfQuiet removes the run of a session and of its batches, unless one of these has an unread
+// notice, nudge or turn. A driver that comes later then finds no run, and starts one.
+func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, d := range batches {
+		if len(d.nudge)+len(d.notices)+len(d.turned) > 0 {
+			return false
+		}
+	}
+	for _, d := range batches {
+		r.remove(d)
+	}
+	delete(r.sessions, sessionName(s.key))
 	return true
 }
 
@@ -66,6 +93,22 @@ func (r *runs) remove(d *batchRun) {
 	r.size.Set(float64(len(r.byKey)))
 }
 
+// ofSession returns the run of a session, or nil.
+func (r *runs) ofSession(name string) *sessionRun {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sessions[name]
+}
+
+// ReadSoon has the run of a session, if there is one here, read the log for later batches. The peers
+// are told from then on that it is driven.
+func (r *runs) ReadSoon(session string) {
+	if s := r.ofSession(session); s != nil {
+		s.asked.Store(true)
+		s.readSoon()
+	}
+}
+
 // of returns the run of a batch, or nil.
 func (r *runs) of(key wire.BatchKey) *batchRun { return r.named(key.String()) }
 
@@ -75,13 +118,18 @@ func (r *runs) named(batch string) *batchRun {
 	return r.byKey[batch]
 }
 
-// Has reports whether this coordinator drives a batch.
-func (r *runs) Has(batch string) bool { return r.named(batch) != nil }
+// Has reports whether this coordinator drives a batch, or a session.
+func (r *runs) Has(name string) bool { return r.named(name) != nil || r.ofSession(name) != nil }
 
-// Nudge asks every run whose batch key begins with prefix to read the journal.
+// Nudge asks the run of every batch whose key begins with prefix to read the journal.
 func (r *runs) Nudge(prefix string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.nudge(prefix)
+}
+
+// nudge is Nudge for a caller that holds mu.
+func (r *runs) nudge(prefix string) {
 	for key, d := range r.byKey {
 		if strings.HasPrefix(key, prefix) {
 			d.lookSoon()

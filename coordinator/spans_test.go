@@ -446,7 +446,7 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		}
 		c, err := New(o.conn, Config{})
 		o.must(err)
-		d := c.newRun(journal.Accepted{Header: bus.Header{"traceparent": {agents}}}, nil)
+		d := c.newRun(nil, journal.Accepted{Header: bus.Header{"traceparent": {agents}}}, nil)
 		ctx := d.beginSpans(t.Context())
 		synctest.Wait() // allocations of all goroutines are counted
 		if n := testing.AllocsPerRun(100, func() { d.spans.SendCall(ctx, plan.Call{}, batch.Dispatch{}) }); n != 0 {

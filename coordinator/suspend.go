@@ -16,10 +16,10 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 		case session.Ask:
 			d.askLeader(ctx)
 		case session.Suspend:
-			if !d.runs.leaveIfQuiet(d) {
+			if !d.session.rest(d, until) {
 				return false
 			}
-			d.suspended = until
+			d.suspended = d.session.suspendedUntil()
 			d.log.Debug("the batch is suspended: it waits for people", "until", until)
 			return true
 		case session.Continue:

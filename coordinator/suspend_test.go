@@ -587,35 +587,58 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 	})
 }
 
-// A notice for a batch that is about to be suspended either reaches its run, or finds that there is
-// none.
-func TestNobodyRetiresFromNews(t *testing.T) {
+// News for a session that is about to be suspended reach its run, or find that nobody drives it.
+func TestASessionWithNewsIsNotSuspended(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}
 	accepted := journal.Accepted{Key: wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}}
-	first, second, third := c.newRun(accepted, nil), c.newRun(accepted, nil), c.newRun(accepted, nil)
-	if c.runs.enter(first) != nil || c.runs.enter(second) != first {
-		t.Fatal("two drive one batch")
+	enter := func() (s *sessionRun, d *batchRun, other *sessionRun) {
+		s = c.newSessionRun(accepted.Key)
+		d = c.newRun(s, accepted, nil)
+		if other = c.runs.enter(s); other == nil {
+			s.line.Add(d, 1, 0)
+			c.runs.add(d)
+		}
+		return s, d, other
 	}
-	if c.runs.leaveIfQuiet(first) {
-		t.Error("retired, although somebody has come with news")
+	first, d, _ := enter()
+	until := time.Now().Add(time.Hour)
+	if _, _, other := enter(); other != first {
+		t.Fatal("two drive one session")
 	}
-	select {
-	case <-first.nudge:
-	default:
-		t.Error("whoever comes with news does not reach the drive")
+	if first.rest(d, until) {
+		t.Error("suspended, although a nudge has come")
 	}
-	first.notices <- wire.Notice{}
-	if c.runs.leaveIfQuiet(first) {
-		t.Error("retired, although a worker has told something")
+	<-d.nudge
+	if first.suspendIfQuiet() {
+		t.Error("suspended, although the log may hold another batch")
 	}
-	<-first.notices
-	if !c.runs.leaveIfQuiet(first) || c.runs.enter(third) != nil {
-		t.Error("did not retire")
+	<-first.more
+	d.notices <- wire.Notice{}
+	if first.suspendIfQuiet() {
+		t.Error("suspended, although a worker's notice has come")
 	}
-	c.runs.leave(first)
-	if c.runs.of(accepted.Key) != third {
-		t.Error("who has retired took the place of the next away")
+	<-d.notices
+	if !first.wake(d) {
+		t.Error("a batch with news cannot go on")
+	}
+	if first.suspendIfQuiet() {
+		t.Error("suspended, although the batch goes on")
+	}
+	if !first.rest(d, until) || !first.suspendedUntil().Equal(until) {
+		t.Error("not suspended")
+	}
+	if first.wake(d) || !first.again {
+		t.Error("news at the last moment are lost")
+	}
+	second, next, other := enter()
+	if other != nil {
+		t.Error("a suspended session cannot be driven again")
+	}
+	c.runs.leave(d)
+	c.runs.leaveSession(first)
+	if c.runs.of(accepted.Key) != next || c.runs.ofSession(sessionName(accepted.Key)) != second {
+		t.Error("a run that has ended took the next one away")
 	}
 }
 
@@ -716,7 +739,7 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 		head, _, err := o.journal.Head(t.Context(), first.Tenant, first.Session)
 		o.must(err)
 		// As another driver would: this batch, and the next until it is suspended.
-		c.driveSession(t.Context(), head, nil)
+		c.driveSession(t.Context(), head, nil, nil)
 		// The second batch has been delivered, and comes again in minutes.
 		time.Sleep(3 * time.Second)
 		stop := deny(second, o.rests(second.Call(0), c))
@@ -798,7 +821,7 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		})
 		head, _, err := o.journal.Head(t.Context(), key.Tenant, key.Session)
 		o.must(err)
-		d := one.newRun(head, nil)
+		d := one.newRun(nil, head, nil)
 		d.lease.publishRunning()
 		o.until("the other has heard that the batch is driven", soon, func() bool { return other.peers.Drive(key) })
 		d.lease.adopt(<-came)

@@ -21,7 +21,7 @@ func coordinatorConfig(c *config.Config, p *config.Policy, log *slog.Logger, met
 	}
 	own := c.Coordinators
 	return coordinator.Config{
-		Slots: own.Slots, Window: own.Window, AckWait: own.AckWait, Poll: own.Poll, QueueTimeout: own.QueueTimeout,
+		Slots: own.Slots, Window: own.Window, Lookahead: own.Lookahead, AckWait: own.AckWait, Poll: own.Poll, QueueTimeout: own.QueueTimeout,
 		BatchTTL: own.BatchTTL, Grace: own.Grace, StartWait: own.StartWait, Drain: own.Drain,
 		Poison: own.Poison, AfterUnknown: coordinator.AfterUnknown(own.AfterUnknown),
 		Approvers: approvers, Audit: c.AuditLog(), Policy: wire.PlatformPolicy(p.Version()),

@@ -8,6 +8,7 @@ package peers
 import (
 	"encoding/json"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +23,8 @@ type Runs interface {
 	Has(batch string) bool
 	// Nudge asks the drivers of all batches whose key begins with prefix to read the journal.
 	Nudge(prefix string)
+	// ReadSoon has a session that is driven here read the log for later batches.
+	ReadSoon(session string)
 }
 
 // Config is what Peers has to know about its coordinator.
@@ -81,6 +84,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	}
 	switch {
 	case n.Driven:
+		p.runs.ReadSoon(n.Batch)
 		if p.runs.Has(n.Batch) {
 			p.PublishRunning(n.Batch)
 		}
@@ -89,6 +93,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	case n.LetGo != nil:
 		p.mu.Lock()
 		delete(p.elsewhere, n.Batch)
+		delete(p.elsewhere, sessionOf(n.Batch))
 		p.mu.Unlock()
 		if n.LetGo.AfterMS == 0 {
 			select {
@@ -118,10 +123,27 @@ func (p *Peers) setElsewhere(batch string) {
 	}
 }
 
-// Drive reports whether a peer said within the last Config.AckWait that it drives the batch.
+// sessionOf returns the tenant and the session in a batch key.
+func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(batch, '.'), 0)] }
+
+// AskSession asks the peers which of them drives the session of a batch, and tells that one that
+// the log may hold another batch of it.
+func (p *Peers) AskSession(key wire.BatchKey) {
+	p.Publish(wire.Notice{Batch: sessionOf(key.String()), Driven: true, Worker: p.cfg.ID})
+}
+
+// Drive reports whether a peer said within the last Config.AckWait that it drives the batch or its
+// session.
 func (p *Peers) Drive(key wire.BatchKey) bool {
+	return p.DriveBatch(key) || p.said(sessionOf(key.String()))
+}
+
+// DriveBatch is Drive for the batch alone: its session may be driven, and the batch not yet.
+func (p *Peers) DriveBatch(key wire.BatchKey) bool { return p.said(key.String()) }
+
+func (p *Peers) said(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, ok := p.elsewhere[key.String()]
+	at, ok := p.elsewhere[name]
 	return ok && time.Since(at) <= p.cfg.AckWait
 }

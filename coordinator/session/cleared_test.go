@@ -7,27 +7,6 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 )
 
-func TestABatchThatHasWaitedForAWhile(t *testing.T) {
-	for _, c := range []struct {
-		about string
-		seen  session.Cleared
-		want  session.Action
-	}{
-		{"nothing is in the log", session.Cleared{Seq: 7}, session.Vanished},
-		{"it is the head", session.Cleared{Seq: 7, Head: 7, Deliveries: 2}, session.Drive},
-		{"it is the head, and a peer drives it", session.Cleared{Seq: 7, Head: 7, Elsewhere: true, Deliveries: 8}, session.Wait},
-		{"another is the head", session.Cleared{Seq: 7, Head: 3, Deliveries: 7}, session.Wait},
-		{"for long", session.Cleared{Seq: 7, Head: 3, Deliveries: 8}, session.Rescue},
-		{"and ever more seldom", session.Cleared{Seq: 7, Head: 3, Deliveries: 9}, session.Wait},
-		{"again", session.Cleared{Seq: 7, Head: 3, Deliveries: 16}, session.Rescue},
-		{"a peer drives the head", session.Cleared{Seq: 7, Head: 3, Elsewhere: true, Deliveries: 8}, session.Wait},
-	} {
-		if got := session.DecideCleared(c.seen); got != c.want {
-			t.Errorf("%s: %v, want %v", c.about, got, c.want)
-		}
-	}
-}
-
 func TestAHeadWithItsReplyIsLeftToItsDriverAtFirst(t *testing.T) {
 	for _, c := range []struct {
 		about        string

@@ -1,9 +1,11 @@
-// Package session decides which batch of a session a coordinator may drive.
+// Package session decides which coordinator drives the batches of a session, and what each of them
+// may start.
 //
-// The oldest batch of a session in the log is its head. Only the head is driven, so coordinators
-// need no agreement about it. A decision may use an old observation: a batch leaves the log only
-// after its reply is stored, so a head that was seen was a head. At worst a coordinator drives a
-// batch that has ended since, and finds its reply.
+// The oldest batch of a session in the log is its head. A coordinator drives the head and the
+// batches behind it, in the order of the log. Coordinators need no agreement about it: what a batch
+// may start rests on stored facts that stay true ([Turns]). A decision may therefore use an old
+// observation. At worst two coordinators drive one session, or one drives a batch that has ended
+// since, and finds its reply.
 //
 // The package is pure. The coordinator and the simulation both call it.
 package session
@@ -20,7 +22,8 @@ type Observation struct {
 	Head       uint64 // sequence of the oldest batch of its session; 0: the session has none
 	Replied    bool   // the reply of the batch is stored
 	Driven     bool   // this coordinator drives the batch
-	Elsewhere  bool   // another coordinator said lately that it drives the batch
+	Here       bool   // this coordinator drives the session
+	Elsewhere  bool   // another coordinator said lately that it drives the batch or the session
 	Deliveries int    // how many times the batch was delivered so far, this delivery included
 }
 
@@ -29,29 +32,32 @@ type Action uint8
 
 // The actions.
 const (
-	// Drive: the batch is the head. Drive it, and then each next head.
+	// Drive: the batch is the head. Drive it, and the batches behind it.
 	Drive Action = iota
 	// Join: this coordinator already drives the batch. Its driver renews this delivery from now on.
 	Join
 	// Answer: the batch has its reply. Publish the reply again and remove the batch from the log.
 	Answer
-	// Wait: an earlier batch comes first, and its driver drives this one next; or another
-	// coordinator drives this one already.
+	// Wait: the session is driven, and its driver gets to this batch; or a later delivery asks
+	// again.
 	Wait
-	// Clear: the batch has waited behind an earlier one for a while. Remove the head if it has its
-	// reply.
-	Clear
+	// AskPeers: an earlier batch comes first. Ask the other coordinators which of them drives it.
+	AskPeers
+	// TakeOver: an earlier batch comes first, and nobody said that it drives it. Drive the session
+	// from its head. Remove a head that has its reply: after a restart the consumer can count a
+	// message as settled that the stream still holds.
+	TakeOver
 	// Vanished: the batch has just left the log.
 	Vanished
-	// Rescue: drive the head, and let the batch wait.
-	Rescue
 )
 
 func (a Action) String() string {
-	return [...]string{"drive", "join", "answer", "wait", "clear", "vanished", "rescue"}[a]
+	return [...]string{"drive", "join", "answer", "wait", "ask", "take over", "vanished"}[a]
 }
 
-// Decide returns what to do about a delivered batch.
+// Decide returns what to do about a delivered batch. A session is taken over at the second delivery
+// of a batch behind its head, and then each time that the count has doubled: many batches may wait
+// behind a head that waits for a person.
 func Decide(o Observation) Action {
 	switch {
 	case o.Driven:
@@ -60,45 +66,16 @@ func Decide(o Observation) Action {
 		return Answer
 	case o.Head == 0:
 		return Vanished
-	case o.Head != o.Seq && o.Deliveries > 1:
-		return Clear
-	case o.Head != o.Seq, o.Elsewhere:
+	case o.Here, o.Elsewhere:
 		return Wait
-	}
-	return Drive
-}
-
-// Cleared is what a coordinator knows of a batch that has waited for a while, once the heads before
-// it that have their reply are removed.
-type Cleared struct {
-	Seq        uint64 // of the batch in the log
-	Head       uint64 // of the oldest batch of its session; 0: the session has none
-	Elsewhere  bool   // another coordinator said lately that it drives that head
-	Deliveries int    // of the batch so far, this one included
-}
-
-// DecideCleared is what to do about such a batch: Drive, Rescue, Wait or Vanished.
-func DecideCleared(c Cleared) Action {
-	switch {
-	case c.Head == 0:
-		return Vanished
-	case c.Elsewhere:
-		return Wait
-	case c.Head == c.Seq:
+	case o.Head == o.Seq:
 		return Drive
-	case rescuesHead(c.Deliveries):
-		return Rescue
+	case o.Deliveries <= 1:
+		return AskPeers
+	case o.Deliveries&(o.Deliveries-1) == 0:
+		return TakeOver
 	}
 	return Wait
-}
-
-// rescuesHead reports whether a batch that was delivered so often has the head of its session
-// driven, which has no reply. The head may have no driver, and the broker may never deliver it
-// again: after a restart of the server a consumer can count a message as settled that the stream
-// still holds. It happens seldom and ever more seldom, so a head that waits for a person for long
-// costs little.
-func rescuesHead(deliveries int) bool {
-	return deliveries >= 8 && deliveries&(deliveries-1) == 0
 }
 
 // RemovesHead reports whether a head that has its reply is removed by who looks for the next head.

@@ -13,10 +13,14 @@ func TestTurn(t *testing.T) {
 		want Action
 	}{
 		{"the oldest of its session", Observation{Seq: 5, Head: 5}, Drive},
-		{"another comes first", Observation{Seq: 5, Head: 4}, Wait},
-		{"it has left the log, and a later one is the head", Observation{Seq: 5, Head: 9}, Wait},
+		{"another comes first", Observation{Seq: 5, Head: 4}, AskPeers},
+		{"it has left the log, and a later one is the head", Observation{Seq: 5, Head: 9}, AskPeers},
 		{"it has left the log, and nothing is behind it", Observation{Seq: 5}, Vanished},
-		{"another comes first, and it was delivered before", Observation{Seq: 5, Head: 4, Deliveries: 2}, Clear},
+		{"another comes first, and it was delivered before", Observation{Seq: 5, Head: 4, Deliveries: 2}, TakeOver},
+		{"another comes first, and it was delivered a few times", Observation{Seq: 5, Head: 4, Deliveries: 3}, Wait},
+		{"another comes first, and it was delivered many times", Observation{Seq: 5, Head: 4, Deliveries: 64}, TakeOver},
+		{"another comes first, and its session is driven here", Observation{Seq: 5, Head: 4, Here: true, Deliveries: 2}, Wait},
+		{"another comes first, and its session is driven elsewhere", Observation{Seq: 5, Head: 4, Elsewhere: true, Deliveries: 2}, Wait},
 		{"the oldest of its session, delivered again", Observation{Seq: 5, Head: 5, Deliveries: 2}, Drive},
 		{"driven by another", Observation{Seq: 5, Head: 5, Elsewhere: true}, Wait},
 		{"driven by another, and its reply is stored", Observation{Seq: 5, Head: 5, Elsewhere: true, Replied: true}, Answer},
@@ -52,7 +56,7 @@ func obvious(log []entry, i int, driven bool) Action {
 	case !inLog:
 		return Vanished
 	case log[i].gone || before:
-		return Wait
+		return AskPeers
 	}
 	return Drive
 }
@@ -132,25 +136,25 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 			step(h, log)
 		case 2:
 			switch Decide(Observation{Seq: log[h.batch].seq, Head: h.head, Replied: h.replied, Deliveries: 2}) {
-			case Clear: // heads that have their reply go; the batch may be the head then, and is driven as that
+			case TakeOver: // heads that have their reply go, and the next is driven
 				for i, e := range log {
 					if !e.gone && e.seq == headOf(log) && e.replied {
 						step(h, with(log, i, func(e *entry) { e.gone = true }))
 					}
+					if !e.gone && e.seq == headOf(log) && !e.replied {
+						driven := hand{at: 3, batch: i}
+						w.leads(log, driven)
+						step(driven, log)
+					}
 				}
-				h.head = headOf(log)
-				if h.head == log[h.batch].seq {
-					step(h, log)
-				} else {
-					step(hand{}, log)
-				}
+				step(hand{}, log)
 			case Drive:
 				w.leads(log, h)
 				h.at = 3
 				step(h, log)
 			case Answer:
 				step(hand{}, with(log, h.batch, func(e *entry) { e.gone = true }))
-			case Wait, Vanished:
+			case Wait, AskPeers, Vanished:
 				step(hand{}, log)
 			case Join:
 				w.t.Fatalf("%s: joined a drive that is not there", state)
@@ -212,7 +216,7 @@ func TestALaneStaysInOrderHoweverOldTheLooks(t *testing.T) {
 func TestAFreshLookAtTheHeadGoesOn(t *testing.T) {
 	for _, replied := range []bool{false, true} {
 		for _, driven := range []bool{false, true} {
-			if got := Decide(Observation{Seq: 3, Head: 3, Replied: replied, Driven: driven}); got == Wait || got == Vanished {
+			if got := Decide(Observation{Seq: 3, Head: 3, Replied: replied, Driven: driven}); got == Wait || got == AskPeers || got == Vanished {
 				t.Errorf("the head (replied %v, driven %v) waits: %v", replied, driven, got)
 			}
 		}

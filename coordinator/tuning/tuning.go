@@ -13,19 +13,19 @@ import (
 // Config holds the settings of a coordinator that are plain values. The fields with the same names
 // in coordinator.Config explain them.
 type Config struct {
-	Slots, Window           int
-	AckWait, Poll           time.Duration
-	QueueTimeout, StartWait time.Duration
-	BatchTTL, Grace, Drain  time.Duration
-	Poison                  int
-	AfterUnknown            string // stop or continue
+	Slots, Window, Lookahead int
+	AckWait, Poll            time.Duration
+	QueueTimeout, StartWait  time.Duration
+	BatchTTL, Grace, Drain   time.Duration
+	Poison                   int
+	AfterUnknown             string // stop or continue
 }
 
 // Default returns the defaults of the fields. Poll is zero: its default depends on AckWait, see
 // [DefaultPoll].
 func Default() Config {
 	return Config{
-		Slots: 1024, Window: 8, AckWait: provision.DefaultAckWait, QueueTimeout: time.Minute,
+		Slots: 1024, Window: 8, Lookahead: 1, AckWait: provision.DefaultAckWait, QueueTimeout: time.Minute,
 		BatchTTL: provision.Config{}.WithDefaults().BatchTTL, Grace: journal.DefaultGrace(journal.DefaultLease),
 		StartWait: 30 * time.Second, Drain: 5 * time.Second, Poison: journal.DefaultPoison, AfterUnknown: "stop",
 	}

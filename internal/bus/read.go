@@ -45,6 +45,12 @@ func (c *Conn) First(ctx context.Context, stream, filter string) (Msg, error) {
 	return c.one(ctx, stream, getRequest{NextFor: filter})
 }
 
+// Next returns the oldest message behind a sequence that matches filter. The error is ErrNotFound
+// when there is none.
+func (c *Conn) Next(ctx context.Context, stream, filter string, after uint64) (Msg, error) {
+	return c.one(ctx, stream, getRequest{NextFor: filter, Seq: after + 1})
+}
+
 // All returns every message that matches filter, in stream order. On a cluster it makes one request
 // per message.
 func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {

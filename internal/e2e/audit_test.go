@@ -268,7 +268,8 @@ func full(f *fleet, name string) (cfg coordinator.Config, freeSpace func()) {
 }
 
 // The audit log is full when a batch ends. Its reply goes out, but the batch stays in the log, no
-// matter which coordinator drives it, and so do the later batches of its session. Once there is
+// matter which coordinator drives it, and so do the later batches of its session where one is driven
+// at a time. Once there is
 // room, all of them have audit lines, and nothing has run twice.
 func TestABatchWaitsForItsAuditLines(t *testing.T) {
 	for name, lost := range map[string]func(f *fleet, p part, l *link){
@@ -290,7 +291,7 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 				cfg, freeSpace := fullRecord(f)
 				l := newLink(t, srv)
 				conn := l.connect(f, "coordinator")
-				cfg.Logger, cfg.Drain = f.log, time.Millisecond
+				cfg.Logger, cfg.Drain, cfg.Lookahead = f.log, time.Millisecond, 1
 				c, err := coordinator.New(conn, cfg)
 				if err != nil {
 					t.Fatal(err)
@@ -310,7 +311,7 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 				}
 				lost(f, first, l)
 				if name != "the coordinator goes on" {
-					f.coordinator(coordinator.Config{Provision: cfg.Provision})
+					f.coordinator(coordinator.Config{Provision: cfg.Provision, Lookahead: 1})
 					// This is long before the batch is delivered again.
 					if strings.HasPrefix(name, "another finds") {
 						// Requests go to two coordinators in turn, and one of them gets it.

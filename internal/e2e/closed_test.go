@@ -139,7 +139,8 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 }
 
 // TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait: the reply of a batch is stored, and
-// its lines for the audit log wait for room. The batch behind it, which is delivered again
+// its lines for the audit log wait for room. One batch of a session is driven at a time. The batch
+// behind it, which is delivered again
 // meanwhile, starts nothing before the last event of the first.
 func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -148,6 +149,7 @@ func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 		f.tool(schemas.Tool{Name: "quick"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
 		f.worker(worker.Config{})
 		cfg, freeSpace := fullRecord(f)
+		cfg.Lookahead = 1
 		f.coordinator(cfg)
 		var mu sync.Mutex
 		var heard []string // guarded by mu

@@ -140,7 +140,7 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 					})
 				}
 				f.submit(canonical("s", "open", call{"last", ""}))
-				f.submit(canonical("s", "queued", call{"echo", ""}))
+				f.submit(canonical("s", "queued", call{"count", ""}))
 				f.until("the last runs", func() bool { return lastRuns.Load() == 1 })
 				if test.back != nil {
 					test.back(l, conn)
@@ -409,7 +409,7 @@ func TestTheBatchesOfASession(t *testing.T) {
 		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
 		for i := range 100 {
-			f.submit(canonical("s", fmt.Sprint("queued", i)))
+			f.submit(canonical("s", fmt.Sprint("queued", i), call{"echo", ""}))
 		}
 		now, err := f.client.Batches(t.Context(), "s", client.ListOptions{})
 		if err != nil {

@@ -56,6 +56,7 @@ type Store interface {
 	Delete(ctx context.Context, stream string, seq uint64) error
 
 	First(ctx context.Context, stream, filter string) (bus.Msg, error)
+	Next(ctx context.Context, stream, filter string, after uint64) (bus.Msg, error)
 	Last(ctx context.Context, stream, subject string) (bus.Msg, error)
 	At(ctx context.Context, stream string, seq uint64) (bus.Msg, error)
 	NewestAt(ctx context.Context, stream string, seq uint64) (bus.Msg, error)
@@ -509,6 +510,25 @@ func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, b
 // Open returns a batch that is still in the log.
 func (j *Journal) Open(ctx context.Context, key wire.BatchKey) (Accepted, bool, error) {
 	return j.first(ctx, j.names.Of(wire.VerbBatch, key))
+}
+
+// Next returns the oldest batch of a session in the log behind a sequence; 0: its head. A message
+// that is no batch is skipped: it becomes a dead letter.
+func (j *Journal) Next(ctx context.Context, tenant, session string, after uint64) (Accepted, bool, error) {
+	filter := j.names.OfSession(wire.VerbBatch, tenant, session) + ".*"
+	for {
+		msg, err := j.conn.Next(ctx, j.names.Stream(bus.Batches), filter, after)
+		if errors.Is(err, bus.ErrNotFound) {
+			return Accepted{}, false, nil
+		}
+		if err != nil {
+			return Accepted{}, false, fmt.Errorf("read the log for %s: %w", filter, err)
+		}
+		if a, err := j.Accepted(msg); err == nil {
+			return a, true, nil
+		}
+		after = msg.Seq
+	}
 }
 
 // first returns the oldest batch in the log that matches filter.

@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The batches of a session run one at a time, so their replies are stored in the order of the log.
-// A place (a sequence in the stream of replies) therefore separates the batches that have ended
-// from those that end later, whatever the clocks say.
+// Replies are stored in the order in which the batches of a session end. A place (a sequence in the
+// stream of replies) therefore separates the batches that have ended from those that end later,
+// whatever the clocks say.
 
 // Replied is a batch that has ended, with the parts of its reply that need no results.
 type Replied struct {

@@ -302,7 +302,7 @@ func (l *ledger) isFree(a *account, since time.Time) {
 	now := l.fleet.Now
 	for _, c := range l.fleet.coordinators {
 		d := c.live[a.sub.Key]
-		if d != nil && l.alive(c.Process) && l.calm(since) > slack && l.calm(d.born) > slack {
+		if d != nil && len(d.line.batches.All()) == 1 && l.alive(c.Process) && l.calm(since) > slack && l.calm(d.born) > slack {
 			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.Name, now.Sub(d.born))
 		}
 	}

@@ -18,10 +18,11 @@ type coordinator struct {
 	*world.Process
 	fleet *Fleet
 	live  map[wire.BatchKey]*drive
+	lines map[string]*line // by session
 }
 
 func (f *Fleet) startCoordinator() {
-	c := &coordinator{Process: f.Start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}}
+	c := &coordinator{Process: f.Start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}, lines: map[string]*line{}}
 	f.coordinators = append(f.coordinators, c)
 	inbox := names.Notify(c.Name)
 	c.Subscribe(inbox)
@@ -68,39 +69,37 @@ func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 		t.Nak(delivery, time.Second)
 		return
 	}
-	seen := session.Observation{Seq: delivery.Seq, Head: head.Seq, Replied: replied, Deliveries: delivery.Count}
+	seen := session.Observation{
+		Seq: delivery.Seq, Head: head.Seq, Replied: replied, Deliveries: delivery.Count, Here: c.lines[key.Session] != nil,
+	}
 	switch session.Decide(seen) {
 	case session.Answer:
 		t.Tell("ack", delivery.Subject, func() { delivery.Ack() })
 	case session.Vanished:
 		t.Nak(delivery, time.Second)
-	case session.Clear:
-		c.clearHead(t, delivery)
-	case session.Wait:
-		t.Nak(delivery, Poll)
+	case session.AskPeers, session.Wait:
+		// A peer that drives the session reads the log at its next poll.
+		if l := c.lines[key.Session]; l != nil {
+			l.more = true
+		}
+		t.Nak(delivery, min(200*time.Millisecond<<min(delivery.Count-1, 10), 3*AckWait))
+	case session.TakeOver:
+		c.takeOver(t, delivery)
 	case session.Drive:
-		c.driveLane(t, accepted(t, delivery.Message), delivery)
+		c.driveLine(t, accepted(t, delivery.Message), delivery, nil)
 	}
 }
 
-// clearHead deals with a batch that waits behind the head of its session. It removes a head that has
-// its reply, and drives one that has no driver.
-func (c *coordinator) clearHead(t *world.Task, delivery *broker.Delivery) {
+// takeOver drives the session of a batch that waits behind others.
+func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	head, found, err := c.settledHead(t, delivery.Body.(*Submission).Key)
-	seen := session.Cleared{Seq: delivery.Seq, Deliveries: delivery.Count}
-	if found {
-		seen.Head = head.Seq
-	}
-	switch action := session.DecideCleared(seen); {
-	case err != nil, action == session.Vanished:
+	switch {
+	case err != nil || !found:
 		t.Nak(delivery, time.Second)
-	case action == session.Drive:
-		c.driveLane(t, accepted(t, delivery.Message), delivery)
-	case action == session.Rescue:
-		t.Nak(delivery, Poll)
-		c.driveLane(t, head, nil)
+	case head.Seq == delivery.Seq:
+		c.driveLine(t, accepted(t, delivery.Message), delivery, nil)
 	default:
-		t.Nak(delivery, Poll)
+		c.driveLine(t, head, nil, delivery)
 	}
 }
 
@@ -161,36 +160,7 @@ func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 		return
 	}
 	if waits, err := c.waitsForPeople(t, head.Key); err == nil && !waits {
-		c.Spawn("drive", func(t *world.Task) { c.driveLane(t, head, nil) })
-	}
-}
-
-// driveLane drives a head, and then the next one, until there is none. It reports whether a drive was given up.
-func (c *coordinator) driveLane(t *world.Task, accepted records.Accepted, delivery *broker.Delivery) (givenUp bool) {
-	for {
-		sub := c.fleet.submissions[string(accepted.Body)]
-		if live := c.live[sub.Key]; live != nil {
-			live.nudged = true // it may be about to rest
-			if delivery != nil {
-				live.delivery = delivery
-			}
-			return false
-		}
-		d := &drive{journal: journal{t}, coordinator: c, accepted: accepted, sub: sub, delivery: delivery, born: t.Now}
-		c.live[sub.Key] = d
-		finished := d.run()
-		if c.live[sub.Key] == d {
-			delete(c.live, sub.Key)
-		}
-		if !finished {
-			d.letGo(t)
-			return d.resting.IsZero()
-		}
-		next, found, err := c.nextHead(t, sub.Key)
-		if err != nil || !found {
-			return false
-		}
-		accepted, delivery = next, nil
+		c.Spawn("drive", func(t *world.Task) { c.driveLine(t, head, nil, nil) })
 	}
 }
 
@@ -200,8 +170,8 @@ func (d *drive) letGo(t *world.Task) {
 		return
 	}
 	wait := min(100*time.Millisecond<<min(d.delivery.Count, 10), 10*time.Second)
-	if !d.resting.IsZero() {
-		wait = session.PutOff(t.Now, d.resting)
+	if !d.line.suspended.IsZero() {
+		wait = session.PutOff(t.Now, d.line.suspended)
 	}
 	t.Nak(d.delivery, wait)
 }
@@ -246,12 +216,17 @@ type drive struct {
 	heard       []wire.Notice
 	broken      bool // no driver can bring the batch to its end
 	reply       *messages.Reply
-	over        bool      // the drive has ended
-	nudged      bool      // it is to look into the journal
-	late        bool      // another coordinator may have driven the batch before, or drives it now
-	sure        bool      // what was said since the newest record that we know was asked for
-	resting     time.Time // set: the batch only waits for people, until then at most
+	over        bool // the drive has ended
+	nudged      bool // it is to look into the journal
+	late        bool // another coordinator may have driven the batch before, or drives it now
+	sure        bool // what was said since the newest record that we know was asked for
 	born        time.Time
+
+	line     *line
+	turn     batch.Turn // as the machine knows it
+	turned   bool       // it has another turn
+	finished bool       // it has left the log; set when the drive is over
+	gone     bool       // its task has ended
 }
 
 // run reports whether the batch has left the log.
@@ -261,6 +236,9 @@ func (d *drive) run() bool {
 	if d.sub.Refused {
 		d.reply = &messages.Reply{Status: messages.ReplyRefused}
 		return d.finish()
+	}
+	if !d.awaitTurn() {
+		return false
 	}
 	config := machineConfig
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.Nonce(), d.accepted.Stored.Add(BatchTTL)
@@ -294,7 +272,12 @@ func (d *drive) run() bool {
 		if !ok {
 			wake = world.Never
 		}
-		d.Wait(wake, func() bool { return len(d.heard) > 0 || d.nudged })
+		d.Wait(wake, func() bool { return len(d.heard) > 0 || d.nudged || d.turned || d.line.ends() })
+		if d.line.ends() {
+			return false
+		}
+		d.line.batches.Rest(d, time.Time{})
+		d.turned = false // the next step takes the turn
 		switch {
 		case len(d.heard) > 0:
 			n := d.heard[0]
@@ -376,14 +359,14 @@ func (d *drive) step(e batch.Event) {
 		d.Count("broken drivers")
 		return
 	}
-	wants := d.machine.Step(d.Now, e)
+	wants := d.line.step(d, e)
 	d.follow(e)
 	for len(wants) > 0 {
 		want := wants[0]
 		wants = wants[1:]
 		for _, told := range d.perform(want) {
 			d.follow(told)
-			wants = append(wants, d.machine.Step(d.Now, told)...)
+			wants = append(wants, d.line.step(d, told)...)
 		}
 	}
 }
@@ -493,6 +476,7 @@ func (d *drive) finish() bool {
 	}) != nil {
 		return false
 	}
+	d.line.isOver(d)
 	_ = d.Insist(func() error {
 		if held := d.delivery; held != nil && !d.Knew(d.accepted.Stored) { // else its place may be another batch's now
 			confirmed := false

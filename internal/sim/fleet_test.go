@@ -106,6 +106,21 @@ func randomShape(rng *rand.Rand) sim.Shape {
 		}
 		return shape
 	}
+	if rng.IntN(3) == 0 { // an agent that hands over one call at a time
+		var session []string
+		for range 3 + rng.IntN(5) {
+			call := tools[rng.IntN(len(tools))]
+			if rng.IntN(2) == 0 {
+				call = "read"
+			}
+			if rng.IntN(6) == 0 {
+				call += " " + tools[rng.IntN(len(tools))]
+			}
+			session = append(session, call)
+		}
+		shape.Sessions = append(shape.Sessions, session)
+		return shape
+	}
 	for range 1 + rng.IntN(2) {
 		var session []string
 		for range 1 + rng.IntN(3) {

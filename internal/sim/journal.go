@@ -79,6 +79,10 @@ func (s store) First(ctx context.Context, stream, filter string) (bus.Msg, error
 	return s.one(ctx, "first", filter, func() *broker.Message { return s.Stream(stream).First(filter) })
 }
 
+func (s store) Next(ctx context.Context, stream, filter string, after uint64) (bus.Msg, error) {
+	return s.one(ctx, "next", filter, func() *broker.Message { return s.Stream(stream).Next(after, filter) })
+}
+
 func (s store) Last(ctx context.Context, stream, subject string) (bus.Msg, error) {
 	return s.one(ctx, "last", subject, func() *broker.Message {
 		if all := s.Stream(stream).LastOfEach(subject); len(all) > 0 {

@@ -269,8 +269,9 @@ func (r *run) end(now time.Time, stopped bool) messages.Result {
 	return result
 }
 
-// inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where this one is alone those
-// results are durable; every earlier batch of the session is answered. A call that has ended itself may run again:
+// inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where one of the two is alone the
+// result is durable. Every earlier batch of the session is answered; a call that may run beside others starts when what
+// runs alone in them has ended durably. A call that has ended itself may run again:
 // that is a read whose result was delivered twice, and what it says is not heard.
 func (l *ledger) inOrder(a *account, i int) {
 	call := a.sub.Plan.Calls[i]
@@ -287,18 +288,28 @@ func (l *ledger) inOrder(a *account, i int) {
 		case !before || other.Refused != nil:
 		case !a.ended[j]:
 			l.fail("call %d of %s starts before call %d has ended", i, a.sub.Key, j)
-		case (!call.ConcurrencySafe || handedBack) && !a.durable[j]:
+		case (!call.ConcurrencySafe || handedBack || !other.ConcurrencySafe || l.fleet.handsBack(other.PlannedCall.Tool)) && !a.durable[j]:
 			l.fail("call %d of %s starts on the result of call %d, which is not durable", i, a.sub.Key, j)
 		case j < i && call.Claims() && (!call.ConcurrencySafe || handedBack) && a.isUnknown(j):
 			l.fail("call %d of %s starts, and what became of call %d before it is unknown", i, a.sub.Key, j)
 		}
 	}
+	alone := !call.ConcurrencySafe || handedBack
 	for _, other := range l.order {
 		if other == a {
 			return
 		}
-		if other.sub.Key.Session == a.sub.Key.Session && other.reply == nil {
+		if other.sub.Key.Session != a.sub.Key.Session || other.reply != nil {
+			continue
+		}
+		if alone {
 			l.fail("call %d of %s starts, and %s before it is not answered", i, a.sub.Key, other.sub.Key)
+		}
+		l.fleet.Count("overlaps")
+		for j, before := range other.sub.Plan.Calls {
+			if (!before.ConcurrencySafe || l.fleet.handsBack(before.PlannedCall.Tool)) && before.Refused == nil && !other.durable[j] {
+				l.fail("call %d of %s starts, and call %d of %s before it has not ended durably", i, a.sub.Key, j, other.sub.Key)
+			}
 		}
 	}
 }

@@ -114,7 +114,7 @@ func (c *coordinator) wake(t *world.Task, lane wire.BatchKey, due func(*world.Ta
 			if due != nil && found && seen.Head == first {
 				seen.Due, err = due(t, head.Key)
 			}
-			if err == nil && (session.DecideResume(seen) == session.Leave || !c.driveLane(t, head, nil)) {
+			if err == nil && (session.DecideResume(seen) == session.Leave || !c.driveLine(t, head, nil, nil)) {
 				return
 			}
 		}
@@ -139,13 +139,8 @@ func (d *drive) rest() bool {
 		case session.Continue:
 			return false
 		}
-		if d.nudged || len(d.heard) > 0 {
-			return false
-		}
-		d.resting = until
-		delete(d.coordinator.live, d.sub.Key)
-		d.Count("rests")
-		return true
+		d.line.batches.Rest(d, until)
+		return d.line.suspendIfQuiet()
 	}
 	return false
 }

@@ -73,8 +73,9 @@ type Notice struct {
 	// Running says that a worker is running the call. Between coordinators it says that the sender
 	// drives the batch.
 	Running bool `json:"running,omitempty"`
-	// Driven asks the other coordinators which of them drives the batch. The one that does answers
-	// with Running.
+	// Driven asks the other coordinators which of them drives the batch, or the session where Batch
+	// names one. The one that does answers with Running. The log may hold another batch of the
+	// session.
 	Driven bool      `json:"driven,omitempty"`
 	LetGo  *LetGo    `json:"let_go,omitempty"`
 	Hand   *HandBack `json:"hand,omitempty"`

@@ -214,6 +214,9 @@ func (s *Stream) Last(subject string) *Message {
 // First is the oldest message that matches the filter; nil when there is none.
 func (s *Stream) First(filter string) *Message { return s.next(1, filter) }
 
+// Next is the oldest message behind a sequence that matches the filter; nil when there is none.
+func (s *Stream) Next(after uint64, filter string) *Message { return s.next(after+1, filter) }
+
 // next is the oldest message from a sequence on that matches one of the filters (none: any message).
 func (s *Stream) next(from uint64, filters ...string) *Message {
 	for _, m := range s.msgs {

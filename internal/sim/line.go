@@ -1,0 +1,254 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/recall"
+	"github.com/toolfleet/toolfleet/coordinator/session"
+	records "github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
+	"github.com/toolfleet/toolfleet/internal/wire"
+)
+
+// What package coordinator does in sessionrun.go, around session.Line.
+
+// lookahead is how many batches of a session are driven at once.
+const lookahead = 4
+
+// line drives the batches of one session.
+type line struct {
+	c         *coordinator
+	key       wire.BatchKey // of its first batch
+	batches   session.Line[*drive]
+	left      []*drive         // whose task has ended
+	more      bool             // the log may hold another batch
+	offered   *broker.Delivery // of a batch behind the head
+	suspended time.Time        // set: every batch only waits, until then at most
+	cancelled bool             // the session goes to another driver
+	again     bool             // another batch was read when the session was suspended
+}
+
+// ends reports whether no batch of the line goes on.
+func (l *line) ends() bool { return l.cancelled || !l.suspended.IsZero() }
+
+// driveLine drives a session from its head. It reports whether the session was given up.
+func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery, offered *broker.Delivery) (givenUp bool) {
+	if other := c.lines[head.Key.Session]; other != nil {
+		other.more = true
+		for _, d := range other.batches.All() {
+			d.nudged = true // it may be about to rest
+		}
+		for _, held := range []*broker.Delivery{delivery, offered} {
+			if held != nil {
+				t.Nak(held, Poll)
+			}
+		}
+		return false
+	}
+	l := &line{c: c, key: head.Key, offered: offered, batches: session.Line[*drive]{Window: machineConfig.Window}}
+	c.lines[head.Key.Session] = l
+	givenUp = l.run(t, head, delivery)
+	if c.lines[head.Key.Session] == l {
+		delete(c.lines, head.Key.Session)
+	}
+	if l.offered != nil {
+		t.Nak(l.offered, Poll)
+	}
+	if l.again && !givenUp {
+		next, found, err := c.nextHead(t, head.Key)
+		if err != nil || !found {
+			return err != nil
+		}
+		return c.driveLine(t, next, nil, nil)
+	}
+	return givenUp
+}
+
+func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delivery) (givenUp bool) {
+	l.begin(head, delivery)
+	poll := t.Now.Add(Poll)
+	for {
+		t.Wait(poll, func() bool { return len(l.left) > 0 || l.more })
+		switch {
+		case len(l.left) > 0:
+			d := l.left[0]
+			l.left = l.left[1:]
+			l.leave(d)
+			if !d.finished {
+				l.cancelled = l.suspended.IsZero()
+				for l.batches.Last() != 0 {
+					t.Wait(world.Never, func() bool { return len(l.left) > 0 })
+					l.leave(l.left[0])
+					l.left = l.left[1:]
+				}
+				return l.suspended.IsZero()
+			}
+			_ = l.readLog(t)
+			if l.batches.Last() == 0 {
+				return false
+			}
+			continue
+		case !l.more:
+			poll = t.Now.Add(Poll)
+			l.lookForControls(t)
+		}
+		l.more = false
+		_ = l.readLog(t)
+		l.suspendIfQuiet()
+	}
+}
+
+// readLog begins the batches behind those that are driven.
+func (l *line) readLog(t *world.Task) error {
+	for {
+		if n, _ := l.batches.Successors(); l.batches.Last() != 0 && n+1 >= lookahead {
+			return nil
+		}
+		next, found, err := truth(t).Next(anytime, l.key.Tenant, l.key.Session, l.batches.Last())
+		if err != nil || !found {
+			return err
+		}
+		_, replied, err := truth(t).ReplyTo(anytime, next)
+		if err == nil && replied {
+			err = truth(t).Remove(anytime, next)
+		}
+		if err != nil {
+			return err
+		}
+		if l.ends() {
+			l.again = true
+			return nil
+		}
+		if replied {
+			continue
+		}
+		var delivery *broker.Delivery
+		if l.offered != nil && l.offered.Seq == next.Seq {
+			delivery, l.offered = l.offered, nil
+		}
+		l.begin(next, delivery)
+	}
+}
+
+// begin drives a batch in a task of its own.
+func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
+	sub := l.c.fleet.submissions[string(a.Body)]
+	d := &drive{coordinator: l.c, line: l, accepted: a, sub: sub, delivery: delivery}
+	l.c.live[sub.Key] = d
+	l.batches.Add(d, a.Seq, len(a.Body))
+	l.giveTurns()
+	l.c.Spawn("batch", func(t *world.Task) {
+		d.journal, d.born = journal{t}, t.Now
+		d.finished = d.run()
+		if !d.finished {
+			d.letGo(t)
+		}
+		l.left = append(l.left, d)
+	})
+}
+
+func (l *line) leave(d *drive) {
+	if l.c.live[d.sub.Key] == d {
+		delete(l.c.live, d.sub.Key)
+	}
+	l.batches.Remove(d)
+	if d.finished {
+		l.giveTurns()
+	}
+}
+
+// step takes one step of the machine of a batch.
+func (l *line) step(d *drive, e batch.Event) (wants []batch.Effect) {
+	if turn := l.batches.Turn(d); d.turn != turn {
+		d.turn = turn
+		wants = d.machine.Step(d.Now, turn)
+	}
+	wants = append(wants, d.machine.Step(d.Now, e)...)
+	l.batches.Set(d, session.Standing{Passable: d.machine.Passable(), Running: d.machine.Running(d.Now), Held: d.machine.Held()})
+	l.giveTurns()
+	return wants
+}
+
+// isOver notes that the reply of a batch is stored.
+func (l *line) isOver(d *drive) {
+	l.batches.Over(d)
+	l.giveTurns()
+}
+
+func (l *line) giveTurns() {
+	for _, d := range l.batches.GiveTurns() {
+		d.turned = true
+	}
+}
+
+// suspendIfQuiet ends the drives of all batches if each only waits, and has no news.
+func (l *line) suspendIfQuiet() bool {
+	if l.ends() {
+		return true
+	}
+	until, rests := l.batches.Resting()
+	for _, d := range l.batches.All() {
+		rests = rests && !d.nudged && !d.turned && len(d.heard) == 0
+	}
+	if !rests || l.more {
+		return false
+	}
+	l.suspended = until
+	for _, d := range l.batches.All() {
+		delete(l.c.live, d.sub.Key)
+	}
+	delete(l.c.lines, l.key.Session)
+	l.c.Count("rests")
+	return true
+}
+
+// lookForControls has the batches that wait for an earlier one look for controls.
+func (l *line) lookForControls(t *world.Task) {
+	entries, err := truth(t).Controls(anytime, l.key.Tenant, l.key.Session)
+	if err != nil {
+		return
+	}
+	for _, d := range l.batches.All() {
+		if l.batches.Turn(d).May == batch.Nothing && len(recall.Controls(entries, d.accepted, BatchTTL)) > 0 {
+			d.nudged = true
+		}
+	}
+}
+
+// awaitTurn waits until the first call of the batch may start, or none is to start any more. It
+// returns false if the drive ends before.
+func (d *drive) awaitTurn() bool {
+	end := d.accepted.Stored.Add(BatchTTL)
+	for len(d.sub.Plan.Calls) > 0 && !d.mayStart() && d.Now.Before(end) {
+		d.line.batches.Rest(d, end)
+		if d.line.suspendIfQuiet() {
+			return false
+		}
+		d.Wait(end, func() bool { return d.turned || d.nudged || len(d.heard) > 0 || d.line.ends() })
+		if d.line.ends() {
+			return false
+		}
+		d.line.batches.Rest(d, time.Time{})
+		d.turned, d.heard = false, nil
+		if d.nudged {
+			d.nudged = false
+			if said, err := d.controls(); err == nil && len(said) > 0 {
+				return true
+			}
+		}
+	}
+	return true
+}
+
+func (d *drive) mayStart() bool {
+	switch d.line.batches.Turn(d).May {
+	case batch.Everything:
+		return true
+	case batch.SafeCalls:
+		first := d.sub.Plan.Calls[0]
+		return first.ConcurrencySafe && first.Refused == nil
+	}
+	return false
+}
