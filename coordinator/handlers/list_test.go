@@ -1,10 +1,13 @@
 package handlers
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/objects"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -13,58 +16,116 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// TestAListHasABatchThatIsEnding: between its reply and its leaving the log a batch is open and has
-// ended. A list that gave it as open, and a place past its reply, would be followed by lists
-// without it: a watcher would never learn of its end.
-func TestAListHasABatchThatIsEnding(t *testing.T) {
+// fixture is the log of a session and its replies, without a coordinator.
+type fixture struct {
+	*testing.T
+	conn    *bus.Conn
+	journal *journal.Journal
+	key     wire.BatchKey
+}
+
+func withFixture(t *testing.T, f func(x *fixture)) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{URL: srv.URL(), InProcess: srv})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if err := provision.Ensure(t.Context(), conn, provision.Config{}); err != nil {
-			t.Fatal(err)
-		}
-		j := journal.New(conn)
-		h := &Handlers{journal: j, limiter: newPerTenantLimiter(maxHistories)}
-		key := wire.KeyOf(messages.OneTenant, "s", "b")
-		body, err := messages.Batch{ID: "b", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[]}`)}.Encode()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := conn.Append(t.Context(), conn.Names().Of(wire.VerbBatch, key), nil, body); err != nil {
-			t.Fatal(err)
-		}
-		list := func() (list messages.BatchList) {
-			t.Helper()
-			body, err := h.list(t.Context(), key, messages.Get{Batches: true})
-			if err == nil {
-				err = json.Unmarshal(body, &list)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			return list
-		}
-		if l := list(); len(l.Batches) != 1 || !l.Batches[0].Open() {
+		x := &fixture{t, conn, journal.New(conn), wire.KeyOf(messages.OneTenant, "s", "b")}
+		x.must(provision.Ensure(t.Context(), conn, provision.Config{}))
+		f(x)
+	})
+}
+
+func (x *fixture) must(err error) {
+	x.Helper()
+	if err != nil {
+		x.Fatal(err)
+	}
+}
+
+// accept puts the batch into the log.
+func (x *fixture) accept() journal.Accepted {
+	x.Helper()
+	body, err := messages.Batch{ID: "b", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[]}`)}.Encode()
+	x.must(err)
+	_, err = x.conn.Append(x.Context(), x.conn.Names().Of(wire.VerbBatch, x.key), nil, body)
+	x.must(err)
+	accepted, _, err := x.journal.Open(x.Context(), x.key)
+	x.must(err)
+	return accepted
+}
+
+func (x *fixture) reply(a journal.Accepted) {
+	x.Helper()
+	_, err := x.journal.WriteReply(x.Context(), a, messages.Reply{Batch: "b", Session: "s", Status: messages.ReplyCompleted})
+	x.must(err)
+}
+
+// list returns the list that a new watcher of the session gets.
+func (x *fixture) list(j *journal.Journal) (list messages.BatchList) {
+	x.Helper()
+	h := &Handlers{journal: j, limiter: newPerTenantLimiter(maxHistories)}
+	body, err := h.list(x.Context(), x.key, messages.Get{Batches: true})
+	x.must(err)
+	x.must(json.Unmarshal(body, &list))
+	return list
+}
+
+// TestAListHasABatchThatIsEnding: between its reply and its leaving the log a batch is open and has
+// ended. A list that gave it as open, and a place past its reply, would be followed by lists
+// without it: a watcher would never learn of its end.
+func TestAListHasABatchThatIsEnding(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		accepted := x.accept()
+		if l := x.list(x.journal); len(l.Batches) != 1 || !l.Batches[0].Open() {
 			t.Errorf("before its reply: %+v, want it to be open", l.Batches)
 		}
-		accepted, _, err := j.Open(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := j.WriteReply(t.Context(), accepted, messages.Reply{Batch: "b", Session: "s", Status: messages.ReplyCompleted}); err != nil {
-			t.Fatal(err)
-		}
-		if l := list(); len(l.Batches) != 1 || l.Batches[0].Open() || l.Place != l.Batches[0].Place {
+		x.reply(accepted)
+		if l := x.list(x.journal); len(l.Batches) != 1 || l.Batches[0].Open() || l.Place != l.Batches[0].Place {
 			t.Errorf("after its reply, and in the log: %+v, place %d; want it to have ended at that place", l.Batches, l.Place)
 		}
-		if err := j.Remove(t.Context(), accepted); err != nil {
-			t.Fatal(err)
-		}
-		if l := list(); len(l.Batches) != 0 {
+		x.must(x.journal.Remove(x.Context(), accepted))
+		if l := x.list(x.journal); len(l.Batches) != 0 {
 			t.Errorf("out of the log: %+v, want nothing", l.Batches)
 		}
 	})
+}
+
+// TestAListHasABatchThatRunsMeanwhile: a batch is accepted after the log was read for a list, and
+// ends before the replies are read.
+func TestAListHasABatchThatRunsMeanwhile(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		store := &meanwhile{Conn: x.conn, do: func() {
+			accepted := x.accept()
+			x.reply(accepted)
+			x.must(x.journal.Remove(x.Context(), accepted))
+		}}
+		if l := x.list(journal.In(store, objects.In(x.conn), clock{})); len(l.Batches) != 1 || l.Batches[0].Open() || l.Place != l.Batches[0].Place {
+			t.Errorf("%+v, place %d; want the batch to have ended at that place", l.Batches, l.Place)
+		}
+	})
+}
+
+// meanwhile does something once, right after the log was read.
+type meanwhile struct {
+	*bus.Conn
+	do func()
+}
+
+func (m *meanwhile) Scan(ctx context.Context, stream, filter string, from bus.From, each func(bus.Msg) (more bool)) error {
+	err := m.Conn.Scan(ctx, stream, filter, from, each)
+	if m.do != nil && stream == m.Names().Stream(bus.Batches) {
+		m.do()
+		m.do = nil
+	}
+	return err
+}
+
+type clock struct{}
+
+func (clock) Now() time.Time { return time.Now() }
+
+func (clock) WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d)
 }
