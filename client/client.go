@@ -266,8 +266,8 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 // GetOption is an option of [Client.Get].
 type GetOption func(*messages.Get)
 
-// FullResults repeats the outputs of the calls in the results. Without it they are only in the
-// reinjection.
+// FullResults has each result hold the output of its call. Without it the outputs are only in
+// [messages.Reply.Reinjection].
 func FullResults() GetOption { return func(g *messages.Get) { g.Results = "full" } }
 
 // Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning],

@@ -117,7 +117,7 @@ type Decision struct {
 	ArgsHash   string          `json:"args_hash"`
 	ToolDigest string          `json:"tool_digest"`
 	Policy     string          `json:"policy"`
-	Expires    time.Time       `json:"expires"` // the question's
+	Expires    time.Time       `json:"expires"` // when the question expires
 	Verdict    Verdict         `json:"verdict"`
 	Input      json.RawMessage `json:"input,omitempty"` // edit: the whole new arguments
 	// Reason is shown to the model when the call is denied.

@@ -279,9 +279,8 @@ func TestTheAgentIsGone(t *testing.T) {
 	}
 }
 
-// On a link of 16 KB/s, or with half a second per answer as from a slow disk, everything takes
-// longer: results arrive whole, nothing runs twice and nothing is reported as lost. A worker gets
-// by with 1 KB/s.
+// Links are slow, or the server answers late as with a slow disk. Everything takes longer, but
+// results arrive whole, nothing runs twice and nothing is reported as lost.
 func TestSlowLinks(t *testing.T) {
 	for name, row := range map[string]struct {
 		slow weather

@@ -29,7 +29,7 @@ func (x *fixture) controls() []journal.ControlEntry {
 
 func steer(text string) messages.Control { return messages.Control{Steer: rawjson.Quote(text)} }
 
-// A control applies to the batches that are in the log when it is stored.
+// The record of a control says up to which batch of its session the log went when it was stored.
 func TestControls(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		if entries := x.controls(); len(entries) != 0 {

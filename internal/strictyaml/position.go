@@ -50,7 +50,7 @@ func scalarPosition(t *token.Token) Position {
 // white space are counted in both. When the place cannot be found, it returns the start of the
 // value.
 func (f *File) Inside(at Position, text string, line, column int) Position {
-	before, all := 0, 0 // characters of the value: before the place, and all
+	before, all := 0, 0 // characters of the value but white space: those before the place, and their sum
 	for i, l := range strings.SplitAfter(text, "\n") {
 		for j, c := range []rune(l) {
 			if unicode.IsSpace(c) {

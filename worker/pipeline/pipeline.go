@@ -137,7 +137,7 @@ func (p *Pipeline) Run(
 	c := p.call(job, prior, emit)
 	c.span, c.traceID = span, tracing.ID(ctx)
 	defer func() { c.closeSpan(err) }()
-	err = c.stopped(ctx, nil) // a call that was stopped before enters no phase
+	err = c.stopped(ctx, nil) // if it was stopped already, no phase begins
 	entered := err == nil
 	if entered {
 		err = c.phases(ctx, claim)

@@ -280,9 +280,9 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// The same with a server that syncs every two minutes, the default of a NATS server. It loses
-// acknowledged batches: the test logs how many without asserting it, which shows that TestPowerLoss
-// can fail.
+// This is TestPowerLoss with a server that syncs every two minutes, the default of a NATS server. The
+// server loses acknowledged batches, so TestPowerLoss can fail. The test logs how many, and asserts
+// no number.
 func TestPowerLossWithoutSync(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -16,7 +16,8 @@ func (Calm) breaks(*Process) bool  { return false }
 func (Calm) skip(*World) bool      { return false }
 func (Calm) delay() time.Duration  { return 0 }
 
-// Storm is a world in which anything goes wrong at any time, until it has seen enough commands.
+// Storm makes faults at random times, until it has seen enough commands. A command is one request
+// that a process sends to the server.
 type Storm struct {
 	rng *rand.Rand
 	// How often something happens: once in so many commands. 0: never.
@@ -133,7 +134,8 @@ func (h Hit) OfMessage() bool {
 	return f != none && f != dies && f != diesAfter
 }
 
-// Hits lists everything that can go wrong at a command of a fleet with so many coordinators and workers.
+// Hits lists every fault at the command with this number. parties is how many coordinators and
+// workers the fleet has.
 func Hits(command, parties int) []Hit {
 	var all []Hit
 	for _, what := range rawjson.SortedKeys(hits) {
