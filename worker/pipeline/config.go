@@ -43,8 +43,8 @@ type Config struct {
 	// cannot be stored, the call does not run. Nil: there is no audit log.
 	Audit func(context.Context, messages.AuditRecord) error
 	// Decided is called with the decision about a call and its source (see messages.Permission),
-	// also if a hook made it, or a deny rule, which is looked at before the hooks. A call that people approved is reported as
-	// allow, by "person". May be nil.
+	// also if a hook made it, or a deny rule, which is looked at before the hooks. A call that
+	// people approved is reported as allow, by "person". May be nil.
 	Decided func(effect, source string)
 	// Tracer makes a span for each call and for each phase that the call enters. Nil: there are no
 	// spans, but the caller's trace context is passed on.
