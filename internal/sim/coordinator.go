@@ -226,7 +226,6 @@ type drive struct {
 	turn     batch.Turn // as the machine knows it
 	turned   bool       // it has another turn
 	finished bool       // it has left the log; set when the drive is over
-	gone     bool       // its task has ended
 }
 
 // run reports whether the batch has left the log.
