@@ -48,8 +48,9 @@ func (c *Client) Approval(ctx context.Context, s messages.SessionID, b messages.
 }
 
 // Decide sends a decision that a [Signer] has signed. When Decide returns without an error, the
-// decision is stored and holds, whatever becomes of the coordinator. A decision that the fleet does not take is a *messages.Refusal. After any other error it may have
-// been stored: to send it again is safe, and [Client.Approval] tells what became of the question.
+// decision is stored and holds, whatever becomes of the coordinator. A decision that the fleet does
+// not take is a *messages.Refusal. After any other error it may have been stored: to send it again
+// is safe, and [Client.Approval] tells what became of the question.
 func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.DecisionAnswer, error) {
 	body, err := rawjson.Marshal(d)
 	if err != nil {

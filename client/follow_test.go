@@ -660,8 +660,8 @@ func TestWatchBesideAListThatFails(t *testing.T) {
 	}
 }
 
-// Two batches wait in the log. The first one begins and ends unseen, and then the second one begins:
-// it is shown after the first, which waits for the list.
+// Two batches wait in the log. The first one begins and ends unseen, and then the second one
+// begins: it is shown after the first, which waits for the list.
 func TestWatchShowsAFastBatchFirst(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)

@@ -103,8 +103,8 @@ func (w *watcher) order(list messages.BatchList) {
 	w.batches = slices.Concat(earlier, listed, others)
 }
 
-// isBefore reports whether an entry of the list is another batch, with the same id: it has ended, or
-// was accepted, after the reply that was shown.
+// isBefore reports whether an entry of the list is another batch, with the same id: it has ended,
+// or was accepted, after the reply that was shown.
 func (b *watched) isBefore(entry messages.ListedBatch) bool {
 	at := entry.Ended
 	if entry.Open() {

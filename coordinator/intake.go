@@ -22,8 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// intake handles one delivery from the log. It drives the session if the batch is its head. Any other
-// batch goes back to the broker; the driver of the session reads it from the log.
+// intake handles one delivery from the log. It drives the session if the batch is its head. Any
+// other batch goes back to the broker; the driver of the session reads it from the log.
 func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
@@ -102,8 +102,8 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
-// takeOver drives the session of a batch that waits behind others, of which nobody said that it
-// drives them.
+// takeOver drives a session from its head because a batch behind the head was delivered again, and
+// no coordinator has said that it drives the session.
 func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
 	switch {
@@ -119,10 +119,10 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 	}
 }
 
-// driveSession drives a session from its head. delivery is that of the head, offered that of a later
-// batch; nil: there is none. done: this goroutine need do no more for the session, because it has
-// no open batch, or another run, a decision of a person or a delivery continues it. Not done: the
-// run gave up, and another driver has to drive the session.
+// driveSession drives a session from its head. delivery is that of the head, offered that of a
+// later batch; nil: there is none. done: this goroutine need do no more for the session, because it
+// has no open batch, or another run, a decision of a person or a delivery continues it. Not done:
+// the run gave up, and another driver has to drive the session.
 func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery, offered *pull.Delivery) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)

@@ -30,8 +30,8 @@ type resumer struct {
 	waiting map[wakeRequest]bool
 }
 
-// wakeRequest identifies what a goroutine that resumes a session wants. Of two goroutines with the
-// same request, one is enough. The head is part of it, because a goroutine returns once that head
+// wakeRequest identifies what a goroutine that resumes a session wants. One goroutine is enough for
+// equal requests. The head is part of it, because a goroutine returns once that head
 // has left the log. onlySuspended is part of it, because such a goroutine returns once no call
 // waits for people, although after a denial the batch has still to be driven.
 type wakeRequest struct {

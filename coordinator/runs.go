@@ -12,7 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// runs holds the sessions that this coordinator drives, at most one run for each, and their batches.
+// runs holds the sessions that this coordinator drives, at most one run for each, and their
+// batches.
 type runs struct {
 	size prometheus.Gauge
 	log  *slog.Logger
@@ -100,8 +101,8 @@ func (r *runs) ofSession(name string) *sessionRun {
 	return r.sessions[name]
 }
 
-// ReadSoon has the run of a session, if there is one here, read the log for later batches. The peers
-// are told from then on that it is driven.
+// ReadSoon has the run of a session, if there is one here, read the log for later batches. The
+// peers are told from then on that it is driven.
 func (r *runs) ReadSoon(session string) {
 	if s := r.ofSession(session); s != nil {
 		s.asked.Store(true)

@@ -313,8 +313,8 @@ func (s *sessionRun) suspendedUntil() time.Time {
 	return s.suspended
 }
 
-// lookForControls has the batches that wait for an earlier one look for controls. The others look at
-// every poll of their own.
+// lookForControls has the batches that wait for an earlier one look for controls. The others look
+// at every poll of their own.
 func (s *sessionRun) lookForControls(ctx context.Context) {
 	s.mu.Lock()
 	var waiting []*batchRun

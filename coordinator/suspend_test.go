@@ -678,9 +678,9 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	})
 }
 
-// Of the goroutines that wait to resume a batch because of a control, one is enough. An answer
-// needs a goroutine of its own: the one of a control leaves once no question is open, and the batch
-// has still to be driven.
+// One goroutine waits to resume a batch, however many controls come. An answer needs a goroutine of
+// its own: the one of a control leaves once no question is open, and the batch has still to be
+// driven.
 func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	const flood = 200
 	for name, row := range map[string]struct {

@@ -144,8 +144,8 @@ func (m *Machine) onBegin(now time.Time, ev Begin) {
 	}
 }
 
-// onSteered applies steering. Of several steering messages the strictest counts: the batch stops at
-// once, or when the current stage has ended.
+// onSteered applies a steering message: the batch stops at once, or when the current stage has
+// ended. If there are several messages, the strictest counts.
 func (m *Machine) onSteered(ev Steered) {
 	if m.steer == nil {
 		m.steer, m.steerAfter = &ev, m.current()

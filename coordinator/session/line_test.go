@@ -48,7 +48,8 @@ func TestThePlacesOfTheWindow(t *testing.T) {
 	for _, turn := range session.Turns(line, 8) {
 		rooms = append(rooms, turn.Room)
 	}
-	// The first may use all that the others do not hold; the others leave it the two that it waits for.
+	// The first may use all that the others do not hold; the others leave it the two that it waits
+	// for.
 	if want := []int{5, 1, 2}; !slices.Equal(rooms, want) {
 		t.Errorf("the rooms are %v, want %v", rooms, want)
 	}
@@ -115,8 +116,8 @@ func (b twinBatch) String() (s string) {
 	return fmt.Sprintf("{planned %v, over %v:%s}", b.planned, b.over, s)
 }
 
-// The machine of a batch with the turn that it gets publishes exactly the jobs that the rule allows,
-// whatever stage a session is in.
+// Each batch publishes exactly the jobs that the rule of the order allows, at any point in the life
+// of a session.
 func TestWhatMayStartAgreesWithTheTwin(t *testing.T) {
 	no := false
 	tools, err := schemas.NewCatalog(

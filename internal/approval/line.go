@@ -147,8 +147,8 @@ func runes(s string) []string {
 	return out
 }
 
-// text returns a JSON string as a line shows it. It reads the literal itself, because the decoder
-// of encoding/json turns all unpaired surrogates into the same character.
+// text returns a JSON string as a line shows it. It reads the literal itself, because encoding/json
+// decodes every unpaired surrogate to U+FFFD, so different strings would look the same.
 func text(raw json.RawMessage) string {
 	s := strings.TrimSpace(string(raw))
 	s = s[1 : len(s)-1]

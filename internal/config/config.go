@@ -60,8 +60,8 @@ type (
 	Interval time.Duration
 )
 
-// Config holds every setting with its value in effect, most of them in the types of the packages
-// that they configure. The table in settings.go explains each. Settings that coordinators and
+// Config holds the value in effect of every setting. Most fields have the types of the packages
+// that use them. The table in settings.go explains each setting. Settings that coordinators and
 // workers share are only in Coordinators.
 type Config struct {
 	NATS         bus.Options

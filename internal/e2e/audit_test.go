@@ -268,9 +268,8 @@ func full(f *fleet, name string) (cfg coordinator.Config, freeSpace func()) {
 }
 
 // The audit log is full when a batch ends. Its reply goes out, but the batch stays in the log, no
-// matter which coordinator drives it, and so do the later batches of its session where one is driven
-// at a time. Once there is
-// room, all of them have audit lines, and nothing has run twice.
+// matter which coordinator drives it, and so do the later batches of its session where one is
+// driven at a time. Once there is room, all of them have audit lines, and nothing has run twice.
 func TestABatchWaitsForItsAuditLines(t *testing.T) {
 	for name, lost := range map[string]func(f *fleet, p part, l *link){
 		"the coordinator goes on":              func(*fleet, part, *link) {},

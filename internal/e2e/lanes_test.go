@@ -159,6 +159,27 @@ func (p *published) log() map[messages.SessionID][]messages.BatchID {
 	return log
 }
 
+// coordinatorsThatComeAndGo starts three coordinators. The function that it returns stops and
+// restarts one after another: some stop in order, some hand their batches back.
+func (f *fleet) coordinatorsThatComeAndGo(cfg coordinator.Config) (comeAndGo func()) {
+	start := func(drain time.Duration) part {
+		cfg.Drain = drain
+		return f.coordinator(cfg)
+	}
+	var alive []part
+	for n := range 3 {
+		alive = append(alive, start(time.Duration(n)*100*time.Millisecond))
+	}
+	return func() {
+		for n := range 9 {
+			time.Sleep(200 * time.Millisecond) // simulated
+			alive[n%3].stop()
+			time.Sleep(300 * time.Millisecond)
+			alive[n%3] = start(time.Duration(n) * 50 * time.Millisecond)
+		}
+	}
+}
+
 // Three publishers publish twenty batches of each session at once. Three coordinators drive them,
 // and one after another stops and restarts. The batches of a session run one at a time, in the
 // order of the log.
@@ -172,10 +193,7 @@ func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 				l.tools(f)
 				f.worker(worker.Config{Slots: 30})
 				f.worker(worker.Config{Slots: 30})
-				var alive []part
-				for n := range 3 { // some stop in order, some hand their batches back
-					alive = append(alive, f.coordinator(coordinator.Config{Drain: time.Duration(n) * 100 * time.Millisecond}))
-				}
+				comeAndGo := f.coordinatorsThatComeAndGo(coordinator.Config{})
 				var p published
 				const batches = 20
 				var publishers sync.WaitGroup
@@ -191,12 +209,7 @@ func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 						}
 					})
 				}
-				for n := range 9 {
-					time.Sleep(200 * time.Millisecond) // simulated
-					alive[n%3].stop()
-					time.Sleep(300 * time.Millisecond)
-					alive[n%3] = f.coordinator(coordinator.Config{Drain: time.Duration(n) * 50 * time.Millisecond})
-				}
+				comeAndGo()
 				publishers.Wait()
 				for session, ids := range p.log() {
 					for n, id := range ids {

@@ -43,8 +43,8 @@ func TestReadsOfThreeBatchesOverlap(t *testing.T) {
 	}
 }
 
-// A session's calls are handed over one by one, reads and writes in any order. Two of three
-// coordinators drive them while one after another stops and restarts. Each read sees exactly the
+// A session's calls are handed over one by one, reads and writes in any order. Three coordinators
+// drive them while one after another stops and restarts. Each read sees exactly the
 // writes before it, and the writes run in order, one at a time.
 func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -54,10 +54,7 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 		l.tools(f)
 		f.worker(worker.Config{Slots: 30})
 		f.worker(worker.Config{Slots: 30})
-		var alive []part
-		for n := range 3 {
-			alive = append(alive, f.coordinator(coordinator.Config{Lookahead: 32, Drain: time.Duration(n) * 100 * time.Millisecond}))
-		}
+		comeAndGo := f.coordinatorsThatComeAndGo(coordinator.Config{Lookahead: 32})
 		rng := rand.New(rand.NewPCG(13, 1))
 		const sessions, batches = 10, 60
 		var p published
@@ -70,12 +67,7 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 				p.publish(f, f.conn, b)
 			}
 		}
-		for n := range 9 {
-			time.Sleep(200 * time.Millisecond) // simulated
-			alive[n%3].stop()
-			time.Sleep(300 * time.Millisecond)
-			alive[n%3] = f.coordinator(coordinator.Config{Lookahead: 32, Drain: time.Duration(n) * 50 * time.Millisecond})
-		}
+		comeAndGo()
 		log := map[messages.SessionID][]messages.BatchID{}
 		for session, ids := range p.log() {
 			puts := 0

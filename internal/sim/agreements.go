@@ -9,7 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// agreements is the ledger's page about people: what each has said, what they were told of it, and what then ran.
+// agreements is the ledger's page about people: what each has said, what they were told of it, and
+// what then ran.
 type agreements struct {
 	yes      map[words]map[string]bool // who has signed for exactly this
 	settled  map[askedAt]int           // how often somebody was told that a question has its answer by them
@@ -60,7 +61,8 @@ func (l *ledger) said(key wire.CallKey, d messages.Decision) {
 	l.yes[w][d.By] = true
 }
 
-// told is told what a person was answered. Of one question one decision at most is the last one, and it stands in the journal.
+// told checks what a person was answered. At most one decision about a question is the last one,
+// and the journal holds it.
 func (l *ledger) told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
 		l.fleet.Count("decisions refused: " + string(answer.Error.Class))
@@ -181,7 +183,8 @@ func (l *ledger) waits(key wire.CallKey) (stored, bool) {
 	return chain[len(chain)-1], true
 }
 
-// mayStart holds a start to what people have agreed to: enough of them, exactly these arguments, this policy, and no end yet.
+// mayStart holds a start to what people have agreed to: enough of them, exactly these arguments,
+// this policy, and no end yet.
 func (l *ledger) mayStart(a *attempt) {
 	people := asks(a.job.Tool)
 	if people == 0 {
@@ -213,7 +216,7 @@ const restAtMost = 5 * time.Minute
 // slack is what is given beyond what was promised, for messages that are lost and parties that die.
 const slack = 4 * time.Minute
 
-// prompt is how long something may take that somebody waits for, while nothing goes wrong.
+// prompt is the longest wait of a person or an agent while nothing goes wrong.
 const prompt = 2 * time.Minute
 
 // quietSince reports whether nothing has gone wrong since well before a time.
@@ -229,8 +232,8 @@ func (l *ledger) calm(since time.Time) time.Duration {
 	return l.fleet.Now.Sub(since)
 }
 
-// look holds what stands still to what was promised about it: nobody holds a batch that rests, and nothing that is
-// stored for one waits for longer than restAtMost.
+// look holds what stands still to what was promised about it: nobody holds a batch that rests, and
+// nothing that is stored for one waits for longer than restAtMost.
 func (l *ledger) look() {
 	now := l.fleet.Now
 	if now.Before(l.nextLook) {
@@ -297,7 +300,8 @@ func (l *ledger) rests(a *account) (since time.Time, rests bool) {
 	return since, stage >= 0
 }
 
-// isFree holds a batch that rests since then: it is driven by nobody, and it has heard what was said to it.
+// isFree holds a batch that rests since then: it is driven by nobody, and it has heard what was
+// said to it.
 func (l *ledger) isFree(a *account, since time.Time) {
 	now := l.fleet.Now
 	for _, c := range l.fleet.coordinators {

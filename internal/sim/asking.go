@@ -63,7 +63,7 @@ var (
 	}()
 )
 
-// asked has everybody think about a question. Who thinks does not need the fleet for it.
+// asked has every person think about a question, without using the fleet meanwhile.
 func (f *Fleet) asked(key wire.CallKey, q messages.Approval) {
 	for _, name := range rawjson.SortedKeys(keys) {
 		f.people.Spawn(name, func(t *world.Task) { f.answer(t, name, key, q) })

@@ -452,7 +452,8 @@ func (d *drive) end(want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// publishedElsewhere reports, once in a drive, that another coordinator has published the job of a call.
+// publishedElsewhere reports, once in a drive, that another coordinator has published the job of a
+// call.
 func (d *drive) publishedElsewhere(key wire.CallKey) bool {
 	if d.late {
 		return false

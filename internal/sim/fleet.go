@@ -35,10 +35,11 @@ var machineConfig = batch.Config{
 // Shape is how large a fleet is and what it is given to do.
 type Shape struct {
 	Coordinators, Workers int
-	// Sessions holds the batches of each session, each as the names of the tools it calls:
-	// read, sum, alone (a read that may not overlap), once, again (idempotent), shell (a write that may overlap),
-	// stern and sternshell (planned to overlap, and handed back), nope (unknown). A person is asked about askread, askonce,
-	// askagain and sternask, two about askboth. A batch "?" cannot be decoded.
+	// Sessions holds the batches of each session, each as the names of the tools it calls: read,
+	// sum, alone (a read that may not overlap), once, again (idempotent), shell (a write that may
+	// overlap), stern and sternshell (planned to overlap, and handed back), nope (unknown). A
+	// person is asked about askread, askonce, askagain and sternask, two about askboth. A batch "?"
+	// cannot be decoded.
 	Sessions [][]string
 	// Says is how many things are said to sessions: aborts and steering.
 	Says int
@@ -47,7 +48,8 @@ type Shape struct {
 	Prompt bool
 	// Reforms is how many times the policy changes in a run.
 	Reforms int
-	// Late agents send some batches when others are answered, and again when only the reply is kept.
+	// Late agents send some batches when others are answered, and again when only the reply is
+	// kept.
 	Late bool
 }
 
@@ -167,8 +169,8 @@ func (f *Fleet) tool(name string) schemas.Tool {
 	return tool
 }
 
-// startAgent publishes a batch until it knows that it is accepted, and waits for the reply. Sometimes it has
-// forgotten that it did, and does it again.
+// startAgent publishes a batch until it knows that it is accepted, and waits for the reply.
+// Sometimes it has forgotten that it did, and does it again.
 func (f *Fleet) startAgent(sub *Submission) {
 	f.agents++
 	p := f.Start("a", nil)
@@ -206,7 +208,8 @@ func (f *Fleet) startAgent(sub *Submission) {
 	})
 }
 
-// Run goes on until every batch is answered and nothing is left to do. The error says what rule was broken.
+// Run goes on until every batch is answered and nothing is left to do. The error says what rule was
+// broken.
 func (f *Fleet) Run() (err error) {
 	defer f.Close()
 	defer func() {

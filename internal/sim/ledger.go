@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// ledger is the outside view: what really ran, and the rules that it must keep. It is looked at by nobody in
-// the fleet.
+// ledger is the outside view: what really ran, and the rules that it must keep. It is looked at by
+// nobody in the fleet.
 type ledger struct {
 	*agreements
 	fleet    *Fleet
@@ -44,7 +44,8 @@ type account struct {
 	ended   []bool // has, or had, a terminal record
 	durable []bool // which survives power loss
 	aborted bool   // by its id, before it was accepted: no call of it runs
-	// What was stored as the end of a call, by call: in its own journal, in a plan record, and among the results.
+	// What was stored as the end of a call, by call: in its own journal, in a plan record, and
+	// among the results.
 	recorded, planned []*messages.Result
 	results           [][]messages.Result
 }
@@ -172,7 +173,7 @@ func (l *ledger) began(a *attempt) *run {
 	account := l.batches[a.key.BatchKey]
 	i := a.key.Index
 	if account == nil {
-		l.fail("call %s runs, and its batch was world.Never accepted", a.key)
+		l.fail("call %s runs, and its batch was never accepted", a.key)
 	}
 	if account.aborted {
 		l.fail("call %s runs, and its batch was aborted before it was accepted", a.key)
@@ -269,10 +270,11 @@ func (r *run) end(now time.Time, stopped bool) messages.Result {
 	return result
 }
 
-// inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where one of the two is alone the
-// result is durable. Every earlier batch of the session is answered; a call that may run beside others starts when what
-// runs alone in them has ended durably. A call that has ended itself may run again:
-// that is a read whose result was delivered twice, and what it says is not heard.
+// inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where one of
+// the two is alone the result is durable. Every earlier batch of the session is answered; a call
+// that may run beside others starts when what runs alone in them has ended durably. A call that has
+// ended itself may run again: that is a read whose result was delivered twice, and what it says is
+// not heard.
 func (l *ledger) inOrder(a *account, i int) {
 	call := a.sub.Plan.Calls[i]
 	if a.ended[i] && !call.Claims() {
@@ -314,7 +316,8 @@ func (l *ledger) inOrder(a *account, i int) {
 	}
 }
 
-// mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or its lease and grace are over.
+// mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or
+// its lease and grace are over.
 func (l *ledger) mayRepeat(a *attempt, before *run) {
 	if before.done && before.again {
 		l.fleet.Count("retries of writes")
@@ -365,8 +368,8 @@ func (l *ledger) atTheEnd() {
 	}
 }
 
-// isOver holds the moment of a reply to guarantee 2: every call has a terminal record, and no claimed run goes on, since
-// the next write of the session may start now.
+// isOver holds the moment of a reply to guarantee 2: every call has a terminal record, and no
+// claimed run goes on, since the next write of the session may start now.
 func (l *ledger) isOver(a *account) {
 	if a.sub.Refused {
 		return
@@ -405,9 +408,10 @@ func (a *account) isUnknown(i int) bool {
 	return a.recorded[i] != nil && a.recorded[i].Status == messages.StatusOutcomeUnknown
 }
 
-// isStored holds the result of a call to what is stored of its end: its own journal counts before a plan record, and that
-// before the results. What a power loss took back was stored all the same. Where several drive a batch, one may know the
-// result of a read that was taken back, and another have stored the next one in a record: both are true.
+// isStored holds the result of a call to what is stored of its end: its own journal counts before a
+// plan record, and that before the results. What a power loss took back was stored all the same.
+// Where several drive a batch, one may know the result of a read that was taken back, and another
+// have stored the next one in a record: both are true.
 func (l *ledger) isStored(a *account, i int, r messages.Result) {
 	call, alone := a.sub.Plan.Calls[i], l.fleet.shape.Coordinators == 1
 	stored := a.results[i]
@@ -433,8 +437,8 @@ func equal(a, b messages.Result) bool {
 	return bytes.Equal(rawjson.MustMarshal(a), rawjson.MustMarshal(b))
 }
 
-// isWanted holds the result of a call that was not run to what was said: somebody has aborted or steered this batch, or an
-// earlier outcome is unknown.
+// isWanted holds the result of a call that was not run to what was said: somebody has aborted or
+// steered this batch, or an earlier outcome is unknown.
 func (l *ledger) isWanted(a *account, i int, r messages.Result) {
 	if r.Err == nil {
 		return
@@ -472,7 +476,8 @@ func (l *ledger) meansTheLog(session string, record wire.ControlRecord, at time.
 	}
 }
 
-// sends is told of every job that a driver sends, and holds it to what the driver has read when it began.
+// sends is told of every job that a driver sends, and holds it to what the driver has read when it
+// began.
 func (l *ledger) sends(d *drive, i int) {
 	a := l.batches[d.sub.Key]
 	switch {
@@ -503,7 +508,7 @@ func (l *ledger) isTrue(a *account, i int, r messages.Result) {
 	case r.Status == messages.StatusOK && !came:
 		l.fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
 	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:
-		l.fail("call %d of %s is reported as unknown, and was world.Never claimed", i, a.sub.Key)
+		l.fail("call %d of %s is reported as unknown, and was never claimed", i, a.sub.Key)
 	case r.Err != nil && r.Err.Code == messages.CodeInternal && l.fleet.Tally()["broken drivers"] == 0:
 		l.fail("call %d of %s ended with an internal error, and no driver broke", i, a.sub.Key)
 	case call.Claims() && applied && r.Err != nil && r.Err.Code == messages.CodeInternal:

@@ -318,8 +318,8 @@ func (s served) Run(
 	return s.phases.Run(ctx, job, prior, claim, emit)
 }
 
-// write stores an audit line that a call waits for. It tries five times in about three seconds, so
-// that a short loss of the connection does not fail a call that a person has approved.
+// write stores an audit line that a call waits for. It tries five times in about three seconds: a
+// person may have approved the call, and the connection may be lost for a moment only.
 func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (err error) {
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
 		if err = record.Write(ctx, line); err == nil || bus.IsTerminal(err) {

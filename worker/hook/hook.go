@@ -5,8 +5,8 @@
 // say that the agent should stop. After a tool it may replace the output, add context, or say stop;
 // it cannot turn a success into a failure.
 //
-// A hook that panics, returns an error or takes too long "could not run". That never counts as an
-// opinion: a gate then refuses the call, and an observer is counted and skipped.
+// A hook that panics, returns an error or takes too long has no opinion on the call. If it is a
+// gate, the call is refused. If it is an observer, the failure is counted and the call goes on.
 //
 // The package runs lists of hooks. Package worker/pipeline acts on their answers.
 package hook

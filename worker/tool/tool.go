@@ -103,8 +103,8 @@ type Registered struct {
 	Runner Runner
 }
 
-// Registry holds the tools that a worker serves. Programs need none: worker.Run and worker.Main fill
-// one themselves. It may be read and added to from any goroutine.
+// Registry holds the tools that a worker serves. Programs need none: worker.Run and worker.Main
+// fill one themselves. It may be read and added to from any goroutine.
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string]Registered // guarded by mu

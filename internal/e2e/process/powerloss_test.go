@@ -280,9 +280,9 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// This is TestPowerLoss with a server that syncs every two minutes, the default of a NATS server. The
-// server loses acknowledged batches, so TestPowerLoss can fail. The test logs how many, and asserts
-// no number.
+// This is TestPowerLoss with a server that syncs every two minutes, the default of a NATS server.
+// The server loses acknowledged batches, so TestPowerLoss can fail. The test logs how many, and
+// asserts no number.
 func TestPowerLossWithoutSync(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

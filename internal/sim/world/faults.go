@@ -25,7 +25,8 @@ type Storm struct {
 	until                                             int // commands
 }
 
-// NewStorm is a storm with its own mixture: some are all crashes, some all lost messages, some nothing at all.
+// NewStorm is a storm with its own mixture: some are all crashes, some all lost messages, some
+// nothing at all.
 func NewStorm(rng *rand.Rand) *Storm {
 	rate := func(most int) int {
 		if rng.IntN(3) == 0 {
@@ -118,7 +119,8 @@ func (s *Storm) delay() time.Duration {
 type Hit struct {
 	Command int // counted from 1
 	What    string
-	// Whom counts coordinators and workers, for what happens to somebody else than the command's giver.
+	// Whom counts coordinators and workers, for what happens to somebody else than the command's
+	// giver.
 	Whom int
 }
 

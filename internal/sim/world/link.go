@@ -30,9 +30,11 @@ var faultNames = [...]string{
 type Faults interface {
 	// before is asked before every command what becomes of it.
 	before(p *Process) fault
-	// between is asked before anybody goes on: it may kill and pause processes, and restart the server.
+	// between is asked before anybody goes on: it may kill and pause processes, and restart the
+	// server.
 	between(w *World)
-	// breaks is asked at every step of a driver: a bug in it, or a damaged record, ends the driver's work on the batch.
+	// breaks is asked at every step of a driver: a bug in it, or a damaged record, ends the
+	// driver's work on the batch.
 	breaks(p *Process) bool
 	// skip moves the clock on although somebody could act: everybody is slow for a moment.
 	skip(w *World) bool

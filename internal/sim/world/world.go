@@ -1,7 +1,9 @@
-// Package world runs parties one at a time, on a clock that it moves itself, and has things go wrong between them and the
-// broker: messages are lost or late, processes die and sleep, the server restarts.
+// Package world runs parties one at a time, on a clock that it moves itself, and has things go
+// wrong between them and the broker: messages are lost or late, processes die and sleep, the server
+// restarts.
 //
-// A seed chooses who is next. The package knows nothing of batches and calls; package sim brings the parties.
+// A seed chooses who is next. The package knows nothing of batches and calls; package sim brings
+// the parties.
 package world
 
 import (
@@ -17,8 +19,9 @@ import (
 
 // World is parties that act one at a time, and the clock. It chooses who is next.
 //
-// A party is a process: some tasks, each written as the straight code it stands for, that stop before every
-// command they give to the server. Killing a process there is the crash between two commands.
+// A party is a process: some tasks, each written as the straight code it stands for, that stop
+// before every command they give to the server. Killing a process there is the crash between two
+// commands.
 type World struct {
 	*broker.Broker
 	Rng       *rand.Rand
@@ -74,7 +77,8 @@ func New(b *broker.Broker, faults Faults, rng *rand.Rand) *World {
 	return &World{Broker: b, faults: faults, Rng: rng, tally: map[string]int{}}
 }
 
-// Start begins a process. Again starts another of its kind, under a new name, when it dies; nil: it does not die.
+// Start begins a process. Again starts another of its kind, under a new name, when it dies; nil: it
+// does not die.
 func (w *World) Start(kind string, again func()) *Process {
 	w.names++
 	p := &Process{World: w, Name: fmt.Sprint(kind, w.names), born: w.Now, again: again, Bye: func() {}}
@@ -118,8 +122,8 @@ func (t *Task) runnable() bool {
 // Never is a time that does not come.
 var Never = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Step lets one task go on to its next command, or moves the clock to the next moment at which one can. It
-// reports false when nobody waits for anything.
+// Step lets one task go on to its next command, or moves the clock to the next moment at which one
+// can. It reports false when nobody waits for anything.
 func (w *World) Step() bool {
 	for _, p := range slices.Clone(w.Processes) {
 		if p.Doomed {
@@ -209,7 +213,8 @@ func (w *World) kill(p *Process) {
 	p.again()
 }
 
-// outage is a restart of the server that takes a while, at most so long. It may have forgotten what it removed last.
+// outage is a restart of the server that takes a while, at most so long. It may have forgotten what
+// it removed last.
 func (w *World) outage(most time.Duration) {
 	w.Logf("", "OUTAGE", "of the server")
 	w.Count("outages")
@@ -219,8 +224,8 @@ func (w *World) outage(most time.Duration) {
 	w.RestartBehind(func() bool { return w.Rng.IntN(2) == 0 })
 }
 
-// Knew reports whether a message was there when the process and the server last came up. How often it was delivered
-// before may be forgotten.
+// Knew reports whether a message was there when the process and the server last came up. How often
+// it was delivered before may be forgotten.
 func (p *Process) Knew(stored time.Time) bool {
 	return !stored.After(p.born) || !stored.After(p.Restarted)
 }

@@ -11,7 +11,7 @@ import (
 const (
 	// ReportEvery is the shortest time between two reports of a command's output.
 	ReportEvery = 200 * time.Millisecond
-	// MaxReport bounds one report, in bytes. Of a longer report only the newest bytes are sent.
+	// MaxReport bounds one report, in bytes. Only the newest bytes of a longer report are sent.
 	MaxReport = 2000
 )
 
