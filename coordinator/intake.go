@@ -81,7 +81,10 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 // decline hands a delivery back to the broker. It comes back soon at first, and ever later: a
 // session may have thousands of batches that wait.
 func (c *Coordinator) decline(log *slog.Logger, d *pull.Delivery) {
-	soon := bus.Backoff{First: min(declinedFirst, c.cfg.Poll), Most: 3 * c.cfg.AckWait}
+	soon := bus.Backoff{First: c.cfg.Poll, Most: 3 * c.cfg.AckWait}
+	if c.cfg.Lookahead > 1 { // its turn may come before the head has ended
+		soon.First = min(declinedFirst, c.cfg.Poll)
+	}
 	logUnsettled(log, d.Nak(soon.Pause(d.Delivered-1)))
 }
 
@@ -98,7 +101,10 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	reads.Wait()
 	seen.Head, seen.Here = head.Seq, c.runs.ofSession(sessionName(a.Key)) != nil
-	seen.Elsewhere = c.peers.Drive(a.Key) || headErr == nil && head.Seq != 0 && c.peers.Drive(head.Key)
+	seen.Elsewhere, seen.Peer = c.peers.DriveBatch(a.Key), c.peers.Drive(a.Key)
+	if headErr == nil && head.Seq != 0 {
+		seen.Peer = seen.Peer || c.peers.DriveBatch(head.Key)
+	}
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
@@ -114,6 +120,9 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 		logUnsettled(log, d.Nak(time.Second))
 	case head.Seq == a.Seq:
 		c.driveSession(ctx, a, d, nil)
+	case c.cfg.Lookahead == 1: // the run takes no batch behind the head
+		c.decline(log, d)
+		c.driveSession(ctx, head, nil, nil)
 	default:
 		c.driveSession(ctx, head, nil, d)
 	}
@@ -127,17 +136,17 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 	for {
 		s := c.newSessionRun(head.Key)
 		if c.runs.enter(s) != nil {
-			for _, d := range []*pull.Delivery{delivery, offered} {
-				if d != nil {
-					logUnsettled(s.log, d.Nak(c.cfg.Poll))
-				}
-			}
+			c.handOver(s.log, head, delivery, offered)
 			return true
 		}
 		s.offered = offered
 		done = s.run(ctx, head, delivery)
 		c.runs.leaveSession(s)
-		if !s.again || !c.serving.Load() {
+		if s.asked.Load() {
+			c.peers.PublishEnd(sessionName(s.key))
+		}
+		again := s.again || done && s.suspended.IsZero() && len(s.more) > 0
+		if !again || !c.serving.Load() {
 			return done
 		}
 		next, found, err := c.nextHead(ctx, s.log, head.Key, 0)
@@ -145,6 +154,21 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 			return err == nil
 		}
 		head, delivery, offered = next, nil, nil
+	}
+}
+
+// handOver settles the deliveries of a session that already has a run here. The batch of a delivery
+// takes it if it is driven; else the broker delivers it again.
+func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery, offered *pull.Delivery) {
+	live := c.runs.of(head.Key)
+	if delivery != nil && live != nil {
+		live.lease.adopt(delivery)
+		delivery = nil
+	}
+	for _, d := range []*pull.Delivery{delivery, offered} {
+		if d != nil {
+			logUnsettled(log, d.Nak(c.cfg.Poll))
+		}
 	}
 }
 

@@ -101,13 +101,14 @@ func (r *runs) ofSession(name string) *sessionRun {
 	return r.sessions[name]
 }
 
-// ReadSoon has the run of a session, if there is one here, read the log for later batches. The
-// peers are told from then on that it is driven.
-func (r *runs) ReadSoon(session string) {
-	if s := r.ofSession(session); s != nil {
-		s.asked.Store(true)
-		s.readSoon()
+// Asked reports whether this coordinator drives a batch or a session that a peer asks about. The
+// run of a session reads the log for later batches, because the peer was given one.
+func (r *runs) Asked(name string) (driven bool) {
+	if s := r.ofSession(name); s != nil {
+		s.askedByPeer()
+		return true
 	}
+	return r.named(name) != nil
 }
 
 // of returns the run of a batch, or nil.
@@ -118,9 +119,6 @@ func (r *runs) named(batch string) *batchRun {
 	defer r.mu.Unlock()
 	return r.byKey[batch]
 }
-
-// Has reports whether this coordinator drives a batch, or a session.
-func (r *runs) Has(name string) bool { return r.named(name) != nil || r.ofSession(name) != nil }
 
 // Nudge asks the run of every batch whose key begins with prefix to read the journal.
 func (r *runs) Nudge(prefix string) {

@@ -56,8 +56,15 @@ func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
 func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *pull.Delivery) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer s.returnOffer()
 	s.begin(ctx, head, delivery, nil)
+	if s.c.peers.Asked(sessionName(s.key)) {
+		s.c.peers.PublishRunning(sessionName(s.key))
+		s.askedByPeer()
+	}
+	if delivery == nil || delivery.Delivered > 1 { // the log may hold batches that nobody tells of any more
+		s.readSoon()
+	}
+	defer s.returnOffer()
 	poll := time.NewTicker(s.c.cfg.Poll)
 	defer poll.Stop()
 	for {
@@ -89,14 +96,23 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 		if err := s.readLog(ctx); err != nil {
 			s.log.Debug("the log cannot be read for later batches of the session; trying again at the next poll", "err", err)
 		}
+		s.returnOffer() // nothing renews it here
 		s.suspendIfQuiet()
 	}
+}
+
+// askedByPeer has the log read for the batch that a peer asked about. From now on the peers hear at
+// each poll that the session is driven here.
+func (s *sessionRun) askedByPeer() {
+	s.asked.Store(true)
+	s.readSoon()
 }
 
 // returnOffer hands a delivery back to the broker that no batch has taken.
 func (s *sessionRun) returnOffer() {
 	if s.offered != nil {
-		logUnsettled(s.log, s.offered.Nak(s.c.cfg.Poll))
+		s.c.decline(s.log, s.offered)
+		s.offered = nil
 	}
 }
 
@@ -191,7 +207,7 @@ func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pu
 	s.giveTurns()
 	s.c.runs.add(d)
 	go func() {
-		d.finished = d.run(ctx)
+		_ = guard(d.log, func() error { d.finished = d.run(ctx); return nil })
 		d.lease.release(ctx, d.finished, d.suspended)
 		s.left <- d
 	}()

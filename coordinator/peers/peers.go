@@ -20,11 +20,11 @@ import (
 
 // Runs holds the batches that this coordinator drives, by batch key.
 type Runs interface {
-	Has(batch string) bool
 	// Nudge asks the drivers of all batches whose key begins with prefix to read the journal.
 	Nudge(prefix string)
-	// ReadSoon has a session that is driven here read the log for later batches.
-	ReadSoon(session string)
+	// Asked reports whether a batch or a session is driven here. The driver of a session then reads
+	// the log for later batches.
+	Asked(name string) (driven bool)
 }
 
 // Config is what Peers has to know about its coordinator.
@@ -45,8 +45,35 @@ type Peers struct {
 	abandoned chan string
 
 	mu        sync.Mutex
-	elsewhere map[string]time.Time // when a peer last said that it drives a batch, by batch key; guarded by mu
-	pruned    time.Time            // when elsewhere was last pruned; guarded by mu
+	elsewhere recent // when a peer last said that it drives a batch or a session; guarded by mu
+	asked     recent // when a peer last asked who drives a session; guarded by mu
+}
+
+// recent holds when something was heard about a batch or a session, by its name.
+type recent struct {
+	at     map[string]time.Time
+	pruned time.Time // when old entries were last deleted
+}
+
+// note adds an entry for now. Every keep, it deletes the entries that are older than keep.
+func (r *recent) note(name string, keep time.Duration) {
+	now := time.Now()
+	r.at[name] = now
+	if now.Sub(r.pruned) < keep {
+		return
+	}
+	r.pruned = now
+	for name, at := range r.at {
+		if now.Sub(at) > keep {
+			delete(r.at, name)
+		}
+	}
+}
+
+// has reports whether an entry is younger than keep.
+func (r *recent) has(name string, keep time.Duration) bool {
+	at, ok := r.at[name]
+	return ok && time.Since(at) < keep
 }
 
 // New returns the peers of a coordinator. The caller subscribes OnNotice to the coordinators'
@@ -55,7 +82,10 @@ func New(conn *bus.Conn, r Runs, cfg Config) *Peers {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Peers{conn: conn, runs: r, cfg: cfg, abandoned: make(chan string, 256), elsewhere: map[string]time.Time{}}
+	return &Peers{
+		conn: conn, runs: r, cfg: cfg, abandoned: make(chan string, 256),
+		elsewhere: recent{at: map[string]time.Time{}}, asked: recent{at: map[string]time.Time{}},
+	}
 }
 
 // Abandoned returns the channel with the keys of batches that a peer has given up and that the
@@ -84,16 +114,20 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	}
 	switch {
 	case n.Driven:
-		p.runs.ReadSoon(n.Batch)
-		if p.runs.Has(n.Batch) {
+		p.mu.Lock()
+		p.asked.note(n.Batch, p.cfg.AckWait) // before the look: a run may begin meanwhile
+		p.mu.Unlock()
+		if p.runs.Asked(n.Batch) {
 			p.PublishRunning(n.Batch)
 		}
 	case n.Running:
-		p.setElsewhere(n.Batch)
+		p.mu.Lock()
+		p.elsewhere.note(n.Batch, p.cfg.AckWait)
+		p.mu.Unlock()
 	case n.LetGo != nil:
 		p.mu.Lock()
-		delete(p.elsewhere, n.Batch)
-		delete(p.elsewhere, sessionOf(n.Batch))
+		delete(p.elsewhere.at, n.Batch)
+		delete(p.elsewhere.at, sessionOf(n.Batch))
 		p.mu.Unlock()
 		if n.LetGo.AfterMS == 0 {
 			select {
@@ -106,23 +140,6 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	}
 }
 
-// setElsewhere notes that a peer drives a batch. At intervals it deletes notes that are too old.
-func (p *Peers) setElsewhere(batch string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	p.elsewhere[batch] = now
-	if now.Sub(p.pruned) < p.cfg.AckWait {
-		return
-	}
-	p.pruned = now
-	for key, at := range p.elsewhere {
-		if now.Sub(at) > p.cfg.AckWait {
-			delete(p.elsewhere, key)
-		}
-	}
-}
-
 // sessionOf returns the tenant and the session in a batch key.
 func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(batch, '.'), 0)] }
 
@@ -130,6 +147,19 @@ func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(ba
 // the log may hold another batch of it.
 func (p *Peers) AskSession(key wire.BatchKey) {
 	p.Publish(wire.Notice{Batch: sessionOf(key.String()), Driven: true, Worker: p.cfg.ID})
+}
+
+// Asked reports whether a peer asked within the last Config.AckWait who drives a session. The
+// session is given by its tenant and its name, as in a batch key.
+func (p *Peers) Asked(session string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.asked.has(session, p.cfg.AckWait)
+}
+
+// PublishEnd tells the peers that this coordinator drives a session no longer.
+func (p *Peers) PublishEnd(session string) {
+	p.Publish(wire.Notice{Batch: session, LetGo: &wire.LetGo{AfterMS: 1}, Worker: p.cfg.ID})
 }
 
 // Drive reports whether a peer said within the last Config.AckWait that it drives the batch or its
@@ -144,6 +174,5 @@ func (p *Peers) DriveBatch(key wire.BatchKey) bool { return p.said(key.String())
 func (p *Peers) said(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	at, ok := p.elsewhere[name]
-	return ok && time.Since(at) <= p.cfg.AckWait
+	return p.elsewhere.has(name, p.cfg.AckWait)
 }

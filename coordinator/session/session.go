@@ -23,7 +23,8 @@ type Observation struct {
 	Replied    bool   // the reply of the batch is stored
 	Driven     bool   // this coordinator drives the batch
 	Here       bool   // this coordinator drives the session
-	Elsewhere  bool   // another coordinator said lately that it drives the batch or the session
+	Elsewhere  bool   // another coordinator said lately that it drives the batch
+	Peer       bool   // another coordinator said lately that it drives the session
 	Deliveries int    // how many times the batch was delivered so far, this delivery included
 }
 
@@ -68,8 +69,10 @@ func Decide(o Observation) Action {
 		return Vanished
 	case o.Here, o.Elsewhere:
 		return Wait
-	case o.Head == o.Seq:
+	case o.Head == o.Seq: // if a peer drove the session, it has ended or names this batch soon
 		return Drive
+	case o.Peer:
+		return Wait
 	case o.Deliveries <= 1:
 		return AskPeers
 	case o.Deliveries&(o.Deliveries-1) == 0:

@@ -87,3 +87,31 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 		l.inOrder(t, log, 0)
 	})
 }
+
+// Coordinators that were told that another one drives a session hear when it has ended. The next
+// batch of the session then waits for nobody.
+func TestASessionThatHasEndedIsDrivenAtOnce(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.worker(worker.Config{Slots: 30})
+		for range 3 {
+			f.coordinator(coordinator.Config{Lookahead: 32})
+		}
+		for s := range 20 {
+			session := fmt.Sprint("s", s)
+			var replies sync.WaitGroup
+			for n := range 3 {
+				replies.Go(func() { f.run(canonical(session, fmt.Sprint("b", n), call{"count", `{"ms":1000}`})) })
+			}
+			replies.Wait()
+			began := time.Now()
+			f.run(canonical(session, "last", call{"count", `{"ms":0}`}))
+			if took := time.Since(began); took > 100*time.Millisecond {
+				t.Errorf("session %s: a batch of one call that takes no time took %v after three others", session, took)
+			}
+		}
+	})
+}
