@@ -24,6 +24,7 @@ func tooDeep(levels int) string {
 // Calls that name no tool, or whose input is invalid, get an answer each. The calls beside them
 // run.
 func TestOneBadCallCostsNoOther(t *testing.T) {
+	t.Parallel()
 	bad := []struct {
 		call   call
 		status messages.Status

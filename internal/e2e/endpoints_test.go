@@ -379,6 +379,7 @@ func TestAnIdThatIsNoText(t *testing.T) {
 // Gemini accepts no tool name that starts with a digit: it gets another name and calls the tool by
 // that.
 func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	f.tool(schemas.Tool{Name: "3d_render", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {

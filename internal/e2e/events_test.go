@@ -469,6 +469,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 // The progress that a worker publishes for a run is in order and never decreases, whatever its tool
 // reports.
 func TestProgressNeverGoesBack(t *testing.T) {
+	t.Parallel()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		f.tool(schemas.Tool{Name: "steps"}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			var tellers sync.WaitGroup
@@ -536,6 +537,7 @@ func (l *link) cut() {
 // The connection breaks at every step of a batch. The follower receives each event once: those
 // before the break, those missed, and those after it.
 func TestFollowThroughACutLink(t *testing.T) {
+	t.Parallel()
 	const gates = 4
 	var opens []func()
 	var calls []call
@@ -584,6 +586,7 @@ func TestFollowThroughACutLink(t *testing.T) {
 // The follower's callback is slow while the connection is lost and restored. It receives missed
 // events before later ones.
 func TestFollowSlowlyThroughACutLink(t *testing.T) {
+	t.Parallel()
 	gate := make(chan struct{})
 	var tried, again atomic.Bool
 	var openFirst func()

@@ -24,6 +24,7 @@ import (
 // Calls that run together end in reverse order. Each end event comes at once, while slower calls
 // run. The result events come in call order once the last call has ended.
 func TestEndsAreReportedAtOnceAndResultsInOrder(t *testing.T) {
+	t.Parallel()
 	var opens []func()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		for i := range 4 {

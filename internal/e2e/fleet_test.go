@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"log/slog"
 	"sync"
 	"testing"
@@ -19,6 +20,13 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
+
+// The tests with t.Parallel are those in real time. They wait most of the time, so that eight run at
+// once even on two cores.
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // before -parallel of the command line
+	m.Run()
+}
 
 // fleet is a NATS server with coordinators and workers in this process. What was started ends at
 // close, or earlier when its stop is called. In a bubble, call close before the bubble's function

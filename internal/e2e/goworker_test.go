@@ -36,6 +36,7 @@ type transferred struct {
 // A program with tools in Go joins a fleet whose server knows identities, under the coordinator's
 // policy file.
 func TestAWorkerInGoJoinsAFleet(t *testing.T) {
+	t.Parallel()
 	ids := natstest.NewIdentities(t)
 	f := newIdentified(t, natstest.Server(t, natstest.Listening, ids.Option), ids)
 	defer f.close()

@@ -30,6 +30,7 @@ import (
 // The effects of a batch's hooks appear in events while they happen, in the results, and as a
 // summary in the reply. One hook wants the agent to stop, one denies, two cannot run.
 func TestHooksOfABatch(t *testing.T) {
+	t.Parallel()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	sawAll := everyMessageFits(t, f)

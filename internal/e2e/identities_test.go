@@ -186,6 +186,7 @@ func matches(pattern, subject string) bool {
 // The permissions suffice for everything that a fleet does for an agent of acme in a day, with each
 // daemon under its own identity.
 func TestAFleetWithIdentities(t *testing.T) {
+	t.Parallel()
 	ids := natstest.NewIdentities(t)
 	f := newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)
 	defer f.close()
@@ -278,6 +279,7 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 // A worker whose key is revoked is cut off in the middle of its calls. The others go on, and its
 // calls end like those of a lost worker.
 func TestRevokedCredentials(t *testing.T) {
+	t.Parallel()
 	// A data race inside nats-server: its reload compares account counters while they change.
 	if fleettest.RaceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")
@@ -343,6 +345,7 @@ func (f *identified) unlucky(cfg worker.Config) <-chan error {
 // A coordinator whose key is revoked ends by itself with an error in the middle of a batch, and
 // another one continues the batch.
 func TestARevokedCoordinatorEnds(t *testing.T) {
+	t.Parallel()
 	// A data race inside nats-server: its reload compares account counters while they change.
 	if fleettest.RaceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")

@@ -34,6 +34,7 @@ const auditEnded wire.Verb = "audit.ended"
 
 // Every message on the wire is valid by its schema.
 func TestEveryMessageFitsItsSchema(t *testing.T) {
+	t.Parallel()
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	sawAll := everyMessageFits(t, f)

@@ -20,14 +20,15 @@ var Tenants = []string{"acme", "globex"}
 type Identities struct {
 	tb    testing.TB
 	dir   string // holds a copy of deploy/nats, and the seeds
+	keys  map[string]string
 	seeds map[string]string
 }
 
-// NewIdentities makes the keys and puts the public ones into the environment, where the server
-// looks for them. Not for parallel tests.
+// NewIdentities makes the keys and writes the public ones into a copy of the configuration, in the
+// place of their variables. So a server that runs sees a key that changes.
 func NewIdentities(tb testing.TB) *Identities {
 	tb.Helper()
-	ids := &Identities{tb: tb, dir: tb.TempDir(), seeds: map[string]string{}}
+	ids := &Identities{tb: tb, dir: tb.TempDir(), keys: map[string]string{}, seeds: map[string]string{}}
 	if err := os.CopyFS(ids.dir, os.DirFS(deployed(tb))); err != nil {
 		tb.Fatal(err)
 	}
@@ -37,6 +38,7 @@ func NewIdentities(tb testing.TB) *Identities {
 	include := `include "tenants/` + first + `.conf"`
 	ids.edit("identities.conf", "identities.conf", include, include+"\n"+strings.Replace(include, first, other, 1))
 	for _, who := range append([]string{"coordinator", "worker", "operator", "approver"}, Tenants...) {
+		ids.keys[who] = "$TOOLFLEET_" + strings.ToUpper(who) + "_NKEY"
 		ids.Renew(who)
 	}
 	return ids
@@ -91,7 +93,10 @@ func (ids *Identities) Renew(who string) {
 	if err != nil {
 		ids.tb.Fatal(err)
 	}
-	ids.tb.Setenv(variable(who), public)
+	for _, conf := range []string{"identities.conf", "tenants/" + Tenants[0] + ".conf", "tenants/" + Tenants[1] + ".conf"} {
+		ids.edit(conf, conf, ids.keys[who], public)
+	}
+	ids.keys[who] = public
 	file := filepath.Join(ids.dir, public+".seed")
 	if err := os.WriteFile(file, seed, 0o600); err != nil {
 		ids.tb.Fatal(err)
@@ -128,13 +133,10 @@ func (ids *Identities) May(who string) (publish, subscribe []string) {
 		ids.tb.Fatal(err)
 	}
 	for _, user := range opts.Nkeys {
-		if user.Nkey == os.Getenv(variable(who)) {
+		if user.Nkey == ids.keys[who] {
 			return user.Permissions.Publish.Allow, user.Permissions.Subscribe.Allow
 		}
 	}
 	ids.tb.Fatalf("%s is no user", who)
 	return nil, nil
 }
-
-// variable returns the environment variable of an identity's public key.
-func variable(who string) string { return "TOOLFLEET_" + strings.ToUpper(who) + "_NKEY" }
