@@ -13,6 +13,7 @@ import (
 // Only an operator may list open batches. An agent gets an error that says so, and can still see
 // its own batch by id.
 func TestBatchLsWithIdentities(t *testing.T) {
+	t.Parallel()
 	dir, _ := refund(t)
 	ids := natstest.NewIdentities(t)
 	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)

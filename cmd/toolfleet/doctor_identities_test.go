@@ -11,6 +11,7 @@ import (
 // The doctor tells a user without the right to look about that right, and does not call the server
 // broken.
 func TestDoctorWithoutRights(t *testing.T) {
+	t.Parallel()
 	ids := natstest.NewIdentities(t)
 	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)
 	defer cancel()

@@ -68,6 +68,7 @@ func (m *members) questions() (list messages.PendingList) {
 // A person with the approver's identity, whose key also signs the decisions, approves a call of an
 // agent that has its own identity.
 func TestApprovalsWithIdentities(t *testing.T) {
+	t.Parallel()
 	dir, _ := refund(t)
 	ids := natstest.NewIdentities(t)
 	ctx, cancel := context.WithTimeout(t.Context(), manyStarts)
@@ -125,6 +126,5 @@ func refund(t *testing.T) (dir string, args []string) {
 		t.Fatal(err)
 	}
 	_ = os.Remove(filepath.Join(dir, "ledger")) // a copied leftover of a manual run
-	t.Setenv("TOOLFLEET_CONFIG", "none")
 	return dir, []string{"run", filepath.Join(dir, "batch.json"), "--tools", filepath.Join(dir, "tools.yaml"), "--policy", filepath.Join(dir, "policy.yaml"), "-o", "reply"}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,12 +17,15 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
+// These tests wait for processes most of the time, so that eight run at once even on two cores.
 func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "8") // before -parallel of the command line
 	testscript.Main(m, map[string]func(){"toolfleet": main})
 }
 
 // TestScripts runs the commands as real processes; see testdata/script.
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

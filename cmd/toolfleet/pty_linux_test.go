@@ -38,6 +38,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir, args := refund(t)
+			t.Setenv("TOOLFLEET_CONFIG", "none")
 			t.Setenv("EDITOR", "sed -i s/149.99/99.5/")
 			t.Setenv("NO_COLOR", "1")
 			term := terminaltest.New(t)
