@@ -240,6 +240,9 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 
 // TestLongFiles: a file may hold more than the bounds on the schemas and values of others allow.
 func TestLongFiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("slow with the race detector, which sees nothing in one goroutine")
+	}
 	tools := []byte("tools:\n")
 	for i := range 12_000 {
 		tools = fmt.Appendf(tools, "- {name: x%d, builtin: noop, kind: read, risk: low, pool: a}\n", i)

@@ -183,14 +183,17 @@ func TestWhatIsMissingBesideAConflict(t *testing.T) {
 // there once.
 func TestWritersInAnyOrder(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
-	const batches, many = 8, 30
+	batches, many := 8, 30
+	if testing.Short() {
+		batches = 4
+	}
 	var on atomic.Int64 // the newest batch that has left the log
 	var writers sync.WaitGroup
 	for w := range 6 {
 		l := open(t, connect(t, srv), Config{})
 		writers.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(w), 99))
-			for done := on.Load(); done < batches && t.Context().Err() == nil; done = on.Load() {
+			for done := on.Load(); done < int64(batches) && t.Context().Err() == nil; done = on.Load() {
 				n := done + 1
 				if late := done > 0 && random.IntN(3) == 0; late {
 					n = 1 + random.Int64N(done)

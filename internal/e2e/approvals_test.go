@@ -407,7 +407,7 @@ func TestAReadMayAsk(t *testing.T) {
 // A thousand calls (-many) wait for approval and keep no part of the fleet busy. After every
 // process is restarted, one of them is approved and runs once, under its own call id.
 func TestManyApprovals(t *testing.T) {
-	parked := *many
+	parked := repeats(*many, *many)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

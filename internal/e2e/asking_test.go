@@ -419,12 +419,13 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 					f.coordinator(p.coordinator())
 				}
 				outcomes, ran := map[string]int{}, 0
-				for round := range 24 {
+				rounds := repeats(24, 24)
+				for round := range rounds {
 					b := canonical(fmt.Sprint("s", round), "b", refund("149.99"))
 					f.submit(b)
 					q := f.question(b, 0)
 					d := p.signed(t, "alice", q, messages.VerdictApprove)
-					off := time.Duration(round-12) * 20 * time.Microsecond
+					off := time.Duration(round-rounds/2) * 480 * time.Microsecond / time.Duration(rounds)
 					var state messages.DecisionState
 					var both sync.WaitGroup
 					if against == "expired" {

@@ -133,7 +133,7 @@ func TestWriteThenReadReadsWhatWasWritten(t *testing.T) {
 			defer group.Wait()
 			for n := range 8 {
 				group.Go(func() {
-					for m := range 25 {
+					for m := range repeats(25, 25) {
 						k := fmt.Sprintf("%s-%d-%d", p, n, m)
 						session := fmt.Sprintf("s-%s-%d", p, n)
 						rd, wr := call{"rd", fmt.Sprintf(`{"k":%q}`, k)}, call{"wr", fmt.Sprintf(`{"k":%q,"v":"v%d"}`, k, m)}

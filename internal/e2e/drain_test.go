@@ -179,11 +179,12 @@ func TestRollingRestartsUnderLoad(t *testing.T) {
 		workers := []part{f.worker(worker.Config{Slots: 4}), f.worker(worker.Config{Slots: 4})}
 		coordinators := []part{f.coordinator(coordinator.Config{}), f.coordinator(coordinator.Config{})}
 		const sessions = 8
+		last := int64(repeats(12, 12))
 		var agents sync.WaitGroup
 		var restarts, batches atomic.Int64
 		for s := range sessions {
 			agents.Go(func() {
-				for n := 0; restarts.Load() < 12; n++ {
+				for n := 0; restarts.Load() < last; n++ {
 					batches.Add(1)
 					b := canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), call{"look", through}, call{"pay", fmt.Sprintf(`{"n":"%d-%d"}`, s, n)}, call{"look", through})
 					f.submit(b)

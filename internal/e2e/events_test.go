@@ -428,7 +428,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 		return len(watched.all()) > 0
 	})
 	kinds := []string{"echo", "steps", "count", "nope", "steps", "echo"}
-	for i := range 60 {
+	for i := range repeats(60, 60) {
 		var calls []call
 		for j := range 1 + i%6 {
 			calls = append(calls, call{kinds[(i+j*(1+i/6))%len(kinds)], ""})

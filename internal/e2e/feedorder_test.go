@@ -134,9 +134,6 @@ func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 // the end.
 func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 	batches := repeats(80, 200)
-	if testing.Short() {
-		batches = 40
-	}
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

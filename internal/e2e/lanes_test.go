@@ -239,7 +239,7 @@ func TestABacklogDrains(t *testing.T) {
 		f.worker(worker.Config{Slots: 30})
 		f.coordinator(coordinator.Config{Slots: 4}) // creates the log
 		var p published
-		const sessions, batches = 200, 5
+		sessions, batches := repeats(200, 200), 5
 		for n := range batches {
 			for s := range sessions {
 				p.publish(f, f.conn, canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), call{"put", `{"ms":5}`}))

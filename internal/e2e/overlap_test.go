@@ -56,7 +56,7 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 		f.worker(worker.Config{Slots: 30})
 		comeAndGo := f.coordinatorsThatComeAndGo(coordinator.Config{Lookahead: 32})
 		rng := rand.New(rand.NewPCG(13, 1))
-		const sessions, batches = 10, 60
+		sessions, batches := 10, repeats(60, 60)
 		var p published
 		tools := map[string]string{}
 		for n := range batches {

@@ -84,10 +84,14 @@ var many = flag.Int("many", 1_000, "how many calls wait in TestManyApprovals, an
 // long is set in make soak.
 var long = flag.Bool("long", false, "run the long form of tests that repeat the same with other timing")
 
-// repeats returns how often a test repeats: as a rule, and in its long form.
+// repeats returns how often a test repeats: as a rule, and in its long form. With -short, for the race
+// detector, it is a third of the rule: the detector sees what runs side by side, not how often.
 func repeats(usual, often int) int {
-	if *long {
+	switch {
+	case *long:
 		return often
+	case testing.Short():
+		return usual / 3
 	}
 	return usual
 }
@@ -96,7 +100,7 @@ func repeats(usual, often int) int {
 // state in the coordinators and no goroutine. Only records stay, which expire; after that the
 // memory is free again.
 func TestManySessionsLeaveNothingBehind(t *testing.T) {
-	sessions := *many
+	sessions := repeats(*many, *many)
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	quick(f)

@@ -104,7 +104,11 @@ func TestObjectsOnACluster(t *testing.T) {
 	cl := bustest.Replicated(t)
 	const stream = "OBJ_TOOLFLEET_OBJECTS"
 	writer, reader := bustest.Dial(t, cl.URLOf(cl.Leader(stream))), bustest.Dial(t, cl.URLOf(cl.Follower(stream)))
-	for n := range 20 {
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	for n := range rounds {
 		body := bytes.Repeat([]byte{byte(n)}, 3<<20)
 		ref, err := objects.In(writer).Put(t.Context(), body)
 		if err != nil {
