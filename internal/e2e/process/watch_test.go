@@ -30,7 +30,9 @@ func TestWatchingABatch(t *testing.T) {
 	p.until("the watchers tell what was before, and so listen", func() bool {
 		return strings.Contains(lines.out.String(), "before  completed") && strings.Contains(events.out.String(), `"reply"`)
 	})
-	b := canonical("s", "turn-7", call{"lookup_order", `{"order_id":"A-1001"}`}, call{"import", `{"rows":4}`}, call{"nope", ""})
+	// The import takes two seconds: progress is in no timeline, so a watcher that still reads that of a
+	// batch that is new to it has none of what was told until then.
+	b := canonical("s", "turn-7", call{"lookup_order", `{"order_id":"A-1001"}`}, call{"import", `{"rows":10,"row_ms":200}`}, call{"nope", ""})
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +46,7 @@ func TestWatchingABatch(t *testing.T) {
 		t.Errorf("the bar ends with %q, want %q", shown, last)
 	}
 	p.until("the watchers have seen the end", func() bool {
-		return strings.Contains(lines.out.String(), "nope: unknown_tool") && strings.Count(events.out.String(), `"reply"`) >= 2
+		return strings.Contains(lines.out.String(), "  ✗   2  nope: unknown_tool") && strings.Count(events.out.String(), `"reply"`) >= 2
 	})
 	for _, w := range []*watcher{lines, events} {
 		if err := w.Process.Signal(syscall.SIGINT); err != nil {
