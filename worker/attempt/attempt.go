@@ -47,8 +47,8 @@
 //	              is this attempt's own renewal, else ->Closing. Parking: ->Closing
 //	Failed        Claiming, Offloading, Storing, Releasing, Parking: tried again after a pause, or
 //	              in a smaller form. Looking, LookingAgain, HandingBack: ->Closing, unsettled
-//	Tick          the pause is over: tried again. Bouncing: ->Closing. Running, Claiming, Holding: a
-//	              sign of life. Claiming to Parking: see lease.go. After the drain, when LastWords
+//	Tick          the pause is over: tried again. Bouncing: ->Closing. Looking, LookingAgain,
+//	              Running, Claiming, Holding: a sign of life. Claiming to Parking: see lease.go. After the drain, when LastWords
 //	              is over: the open request is aborted, and then ->Closing, unsettled
 //	Stopped       Looking, Beginning: the phases start with a cancelled context. Claiming: the
 //	              write is aborted, and the answer decides. Running, Holding: ->Stopping
@@ -123,7 +123,7 @@ type Machine struct {
 
 	cause   error     // why the run was cancelled; nil: it was not
 	drained time.Time // when the worker's drain ended; zero: it has not
-	signAt  time.Time // when the next sign of life is due, in Running, Claiming and Holding
+	signAt  time.Time // when the next sign of life is due, in Running, Claiming, Holding and while it looks
 
 	// due is when the present state goes on without an event. Zero: it waits for an answer.
 	due   time.Time
@@ -338,7 +338,9 @@ func (m *Machine) tick() {
 	m.tickLease()
 	if reached(m.now, m.signAt) {
 		m.do(Extend{})
-		m.alive()
+		if m.state.phases() {
+			m.alive()
+		}
 		m.signAt = m.now.Add(m.cfg.AckWait / 3)
 	}
 	switch waits := !m.due.IsZero(); {

@@ -46,9 +46,10 @@ func lapsed(before wire.CallRecord) bool {
 	return before.State == wire.Claimed || before.State == wire.Renewed
 }
 
-// look reads what the journal holds about the call.
+// look reads what the journal holds about the call. That may take several times AckWait.
 func (m *Machine) look(s State) {
 	m.become(s)
+	m.signAt = m.now.Add(m.cfg.AckWait / 3)
 	m.writing = wire.CallRecord{}
 	if m.Claims() {
 		m.do(ReadRecord{})
