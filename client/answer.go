@@ -45,9 +45,9 @@ type news struct {
 // unheard serves a caller without a subscription: its arrived is nil and never fires.
 var unheard = &news{}
 
-// listen subscribes to the reply of a batch, until stop. It ignores a reply to another body than
-// the one with this digest ("" takes any), and a reply that is too large for a message and has to
-// be fetched.
+// listen subscribes to the reply of a batch; stop ends the subscription. It ignores two replies:
+// one with another digest than this one ("" takes any), and one that is too large for a message,
+// which has to be fetched.
 func (c *Client) listen(key wire.BatchKey, digest string) (n *news, stop func(), err error) {
 	n = &news{arrived: make(chan struct{})}
 	once := sync.Once{}

@@ -15,8 +15,8 @@ import (
 )
 
 // Approvals lists the open questions of the tenant, the oldest first: calls that wait for a person.
-// A fleet answers this method, Approval and Decide to the identities of approvers only; others get
-// no answer within 10 s, the most that each of these methods takes, and none is retried.
+// A fleet answers Approvals, [Client.Approval] and [Client.Decide] only for the identities of
+// approvers; anybody else gets no answer. Each of the three takes at most 10 s and does not retry.
 //
 // The error is [ErrNoFleet], or a *messages.Refusal such as one of the class busy.
 func (c *Client) Approvals(ctx context.Context) ([]messages.Pending, error) {
@@ -48,9 +48,10 @@ func (c *Client) Approval(ctx context.Context, s messages.SessionID, b messages.
 }
 
 // Decide sends a decision that a [Signer] has signed. When Decide returns without an error, the
-// decision is stored and holds, whatever becomes of the coordinator. A decision that the fleet does
-// not take is a *messages.Refusal. After any other error it may have been stored: to send it again
-// is safe, and [Client.Approval] tells what became of the question.
+// decision is stored and holds, whatever becomes of the coordinator. When the fleet refuses the
+// decision, the error is a *messages.Refusal. After a refusal of the class busy, and after any other
+// error, the decision may have been stored: sending it again is safe, and [Client.Approval] tells
+// what became of the question.
 func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.DecisionAnswer, error) {
 	body, err := rawjson.Marshal(d)
 	if err != nil {
@@ -73,13 +74,15 @@ func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.Deci
 	return answer, fmt.Errorf("decide: %w", err)
 }
 
-// relistEvery is how often WatchApprovals lists the open questions again: news may be lost.
+// relistEvery is how often WatchApprovals lists the open questions again, because the messages that
+// announce changes may be lost.
 const relistEvery = time.Minute
 
-// WatchApprovals yields the open questions of the tenant, then each that opens, is agreed to by one
-// of several people, or closes (State says how), until ctx ends. It may yield the same state of a
-// question again, and an older state after a newer one. News that are lost are made up for within a
-// minute, except that a question has closed: one that is not listed any more is closed.
+// WatchApprovals yields the open questions of the tenant, then each question that opens, is agreed
+// to by one of several people, or closes (State says how), until ctx ends. It may yield the same
+// state of a question again, and an older state after a newer one. WatchApprovals may miss a
+// change, and then lists the open questions again within a minute. A question that has closed
+// without notice is not yielded again: it is missing in what [Client.Approvals] lists.
 //
 // When the first list cannot be had, the error is that of [Client.Approvals], yielded once, as the
 // last pair. WatchApprovals ends without an error when ctx ends.

@@ -120,8 +120,8 @@ func TestApprovalsOfADoor(t *testing.T) {
 	}
 }
 
-// WatchApprovals yields what is open, then the news of its own tenant, and in a minute what it has
-// missed.
+// WatchApprovals yields the open questions, then the changes that are announced for its own tenant,
+// and within a minute a question whose announcement it missed.
 func TestWatchApprovals(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -168,8 +168,8 @@ func TestWatchApprovalsWithoutAFleet(t *testing.T) {
 	}
 }
 
-// A signer signs only a question that is what its id and its hash say, and only with a key of a
-// user.
+// A signer signs only a question whose arguments fit its id and its hash, and only with the key of
+// a user (SU...).
 func TestSignerRefuses(t *testing.T) {
 	if _, err := client.NewSigner("alice", []byte("SU nothing")); err == nil || strings.Contains(err.Error(), "nothing") {
 		t.Errorf("a signer without a key: %v", err)

@@ -199,13 +199,13 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 		}
 		if !errors.Is(err, bus.ErrNoResponders) {
 			deserted, told = time.Time{}, false
-			met = met || !errors.Is(err, bus.ErrDisconnected) // else not even sent
+			met = met || !errors.Is(err, bus.ErrDisconnected) // without a connection nothing was sent
 		}
 		if refusal != nil {
 			wait = max(100*time.Millisecond, time.Duration(refusal.RetryAfterMS)*time.Millisecond)
 		}
-		// The request was lost on the way. To submit again is safe: the answer is for the batch
-		// that runs or ran.
+		// Send the batch again: the request was lost, or the fleet was busy. That is safe, because
+		// the fleet runs a batch once and answers every request for it.
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -274,7 +274,7 @@ func FullResults() GetOption { return func(g *messages.Get) { g.Results = "full"
 // [ErrUnknown] or [ErrNoFleet]. For a refused batch it is a *messages.Refusal, and the reply is
 // returned too. Get takes at most 10 s.
 func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID, options ...GetOption) (messages.Reply, error) {
-	var body []byte // none asks for the reply as it is stored
+	var body []byte // nil: the reply as it is stored
 	if len(options) > 0 {
 		var get messages.Get
 		for _, option := range options {

@@ -28,9 +28,9 @@ type Reason struct {
 // An abort may come before its batch: it holds for a batch that is stored up to batch_ttl (by
 // default 1 h) later.
 //
-// Abort, AbortSession and Steer take at most 10 s. The error is [ErrNoFleet], a *messages.Refusal,
-// or after any other error it is not known whether the message was stored: to send it again is safe
-// for an abort, and makes the model read it twice for Steer.
+// Abort, AbortSession and Steer take at most 10 s. The error is [ErrNoFleet] or a *messages.Refusal.
+// After a refusal of the class busy, and after any other error, the message may have been stored.
+// Sending it again is safe for an abort. A steering message that is sent twice may be read twice.
 func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Reason) (seq uint64, err error) {
 	if b == "" {
 		return 0, errors.New("abort: the id of the batch is empty")

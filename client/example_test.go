@@ -86,7 +86,8 @@ func ExampleClient_Follow() {
 	// reply
 }
 
-// Watch yields the events of every batch of a session, here also of those that have ended.
+// Watch yields the events of every batch of a session. With Since, these include batches that have
+// ended.
 func ExampleClient_Watch() {
 	c, stop := connect()
 	defer stop()
@@ -166,7 +167,7 @@ func ExampleClient_Get() {
 	// completed "12 items"
 }
 
-// A batch that is aborted is answered all the same.
+// An aborted batch has a reply too.
 func ExampleClient_Abort() {
 	c, stop := connect()
 	defer stop()

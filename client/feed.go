@@ -14,8 +14,8 @@ type feed struct {
 	id    messages.BatchID
 	shown map[eventKey]bool
 	calls map[int]*callFeed // the calls whose start was shown
-	// arrived holds live events that wait for the timeline: it may have events that come before
-	// them.
+	// arrived holds live events that are not shown yet: the timeline may have events that come
+	// before them.
 	arrived []messages.Event
 }
 
@@ -78,9 +78,9 @@ func (f *feed) live(e messages.Event) (show []messages.Event, hint bool) {
 	return nil, true
 }
 
-// timeline takes the events of a timeline and returns what to show because of them: those that were
-// not shown yet, and then the first covered of the events that waited, which arrived before the
-// timeline was requested.
+// timeline takes the events of a timeline and returns what to show because of them. These are first
+// the events that were not shown yet, and then waiting live events: the first covered of them,
+// which had arrived when the timeline was requested.
 func (f *feed) timeline(events []messages.Event, covered int) (show []messages.Event) {
 	live := map[eventKey]messages.Event{}
 	for _, e := range f.arrived {

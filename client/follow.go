@@ -26,8 +26,8 @@ import (
 //
 // Every durable event is yielded exactly once and in the order of the timeline, through any loss of
 // the connection: start, awaiting_approval, running, end, result and reply. Progress and hook
-// events are live: they may be missed, but never come late. The events of a batch whose run was
-// lost together with its worker show the second attempt.
+// events are live: they may be missed, but never come late. If a worker was lost with a call that
+// it ran, the call may begin with the running event of its second attempt.
 //
 // An error is yielded once, as the last pair: [ErrUnknown] for a batch that the fleet does not know
 // (submit it before you follow it), [ErrNoFleet] when no coordinator has answered for 3 s and none
@@ -71,16 +71,16 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 
 const (
 	// After an answer the watcher rests this many times as long as the answer took, at most
-	// longestRest: a history that is dear to read is read less often.
+	// longestRest: a history that takes long to read is read less often.
 	restFactor  = 4
 	longestRest = 5 * time.Second
 	// maxRequests bounds the timeline requests in flight.
 	maxRequests = 16
 )
 
-// watcher yields the events of batches. It reads, in rounds, the timelines of the batches that had
-// a live event, after a loss those of all batches, and the list of the session when there may be
-// another batch. A round goes through the batches in the order of the log.
+// watcher yields the events of batches. It reads in rounds. A round reads the list of the session
+// when there may be another batch, and then the timelines of the batches that had a live event, in
+// the order of the log. After the loss of an event it reads the timelines of all batches.
 type watcher struct {
 	client  *Client
 	session messages.SessionID
@@ -99,7 +99,7 @@ type watcher struct {
 	requests sync.WaitGroup // in flight
 }
 
-// watched is a batch whose reply was not shown yet, or is not listed yet.
+// watched is a batch whose reply was not shown yet, or which is not in the list yet.
 type watched struct {
 	*feed
 	source[messages.Timeline]
@@ -114,8 +114,9 @@ func newWatcher(c *Client, s messages.SessionID, yield func(messages.Event, erro
 	return &watcher{client: c, session: s, yield: yield, mail: newMailbox[messages.Event]()}
 }
 
-// run subscribes to the events and replies of batches, a token or "*", and yields events until the
-// caller leaves its loop, the followed batch has its reply, ctx ends, or an error is final.
+// run subscribes to the events and replies of batches (the token of one batch, or "*" for all) and
+// yields events until the caller leaves its loop, the followed batch has its reply, ctx ends, or an
+// error is final.
 func (w *watcher) run(ctx context.Context, batches string) error {
 	conn, key := w.client.conn, w.client.key(w.session, "")
 	key.Batch = batches
@@ -196,7 +197,8 @@ func (w *watcher) takeLive(ctx context.Context) {
 	}
 }
 
-// find returns a batch by its id. The subject names a batch that is followed: an id that is not
+// find returns the batch with an id. If only one batch is followed, every event is about it,
+// because the subscription names it: the ids must not be compared then, since an id that is not
 // UTF-8 does not survive in a body.
 func (w *watcher) find(id messages.BatchID) *watched {
 	if w.list == nil {
@@ -243,7 +245,8 @@ func (w *watcher) round(ctx context.Context) error {
 			b.covered = len(b.arrived)
 			b.read(w, func() (messages.Timeline, error) { return w.client.Timeline(ctx, w.session, b.id) })
 		}
-		// After an error the batches that come later wait too.
+		// After an error, answered reports no more: the batches that come later wait for the next
+		// round.
 		if answer, ok := b.await(ctx, w); ok {
 			if more, err := w.answered(ctx, b, answer); err != nil || !more {
 				return err
@@ -296,8 +299,9 @@ func (w *watcher) answered(ctx context.Context, b *watched, a answer[messages.Ti
 	events := a.value.Events
 	over := len(events) > 0 && events[len(events)-1].Type == messages.EventReply
 	if over && !b.ended {
-		// The list tells when the batch has ended, and it has each reply once. A batch that was
-		// submitted again has the reply of an earlier one, unless it was seen without a reply.
+		// Only the list says whether the batch has ended. The reply may be an old one, of an
+		// earlier batch with the same id. It is new, and shown now, if events of this batch were
+		// shown before it. Otherwise it waits for the list, which has each reply once.
 		w.list.hint()
 		if !b.begun() {
 			w.list.awaited = true

@@ -120,7 +120,7 @@ func ended(id messages.BatchID, place uint64) messages.ListedBatch {
 	return messages.ListedBatch{Batch: id, Status: "completed", Ended: time.Unix(0, 0), Place: place}
 }
 
-// over is a client on a connection that stays the test's.
+// over returns a client on the connection conn, which the test itself closes.
 func over(t *testing.T, conn *bus.Conn) *client.Client {
 	t.Helper()
 	c, err := client.Connect(t.Context(), fleet.Options{}, clientconn.Over(conn))
@@ -195,7 +195,7 @@ func (s *stage) until(n int) {
 	s.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); len(s.all()) < n; {
 		if time.Now().After(deadline) {
-			s.t.Fatalf("told only %v", s.all())
+			s.t.Fatalf("got only the events %v", s.all())
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -216,14 +216,14 @@ func TestFollowTellsEverythingOnce(t *testing.T) {
 		following := s.follow()
 		s.until(4)
 		s.publish(
-			event(messages.EventStart, 1, 0), // again: from the timeline
+			event(messages.EventStart, 1, 0), // a repeat: the timeline had it
 			asks("q1"), event(messages.EventRunning, 0, 1),
 			report(2, 1, 0.2), report(4, 1, 0.4), report(3, 1, 0.3),
 			report(2, 3, 0.5), // the journal does not know yet that the third attempt runs
 			report(6, 2, 0.9), report(3, 3, 0.6),
 		)
 		s.until(9)
-		s.happens(event(messages.EventRunning, 0, 2)) // overtaken
+		s.happens(event(messages.EventRunning, 0, 2)) // late: the third attempt was shown
 		s.happens(event(messages.EventRunning, 0, 3), asks("q2"))
 		s.until(10)
 		s.happens(event(messages.EventEnd, 0, 3))
@@ -266,7 +266,8 @@ func TestFollowShowsARunAfterWhatComesBeforeIt(t *testing.T) {
 	})
 }
 
-// A live event says more than the timeline of a batch that only reads: its stage.
+// A live event has the stage of its call. The timeline of a batch that only reads does not, so the
+// live event is shown.
 func TestFollowShowsTheLiveEventOfATimeline(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -313,7 +314,7 @@ func TestFollowReadsTheTimelineSeldom(t *testing.T) {
 	})
 }
 
-// Events are lost without a sign of it.
+// Events are lost, and nothing announces the loss. Follow finds what is missing in the timeline.
 func TestFollowNoticesWhatIsMissing(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -325,7 +326,7 @@ func TestFollowNoticesWhatIsMissing(t *testing.T) {
 		{name: "the end and the result", known: 2, heard: whole[4:], most: time.Second},
 		{name: "the end", known: 2, heard: whole[3:], most: time.Second},
 		{name: "that it ran", known: 1, heard: whole[2:], most: time.Second},
-		{name: "all but that there is a reply", known: 2, reply: true, most: time.Second},
+		{name: "all; the stored reply is seen", known: 2, reply: true, most: time.Second},
 		{name: "all", known: 2, most: 31 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -334,7 +335,7 @@ func TestFollowNoticesWhatIsMissing(t *testing.T) {
 				s.past("running", whole[:test.known]...)
 				following := s.follow()
 				s.until(test.known)
-				time.Sleep(10*time.Minute + 10*time.Second) // it looks every 30 s by now, and not soon
+				time.Sleep(10*time.Minute + 10*time.Second) // by now Follow reads the timeline only every 30 s
 				began := time.Now()
 				s.past("completed", whole...)
 				s.publish(test.heard...)
@@ -415,13 +416,13 @@ func TestFollowWhereNobodyKnowsTimelines(t *testing.T) {
 		s := newStage(t, srv)
 		s.timeline = messages.Timeline{V: 1, Status: "running"}
 		if err := shown(s.c.Follow(t.Context(), "s", "b"), s.take); err == nil || !strings.Contains(err.Error(), "knows no timelines") {
-			t.Errorf("got %v", err)
+			t.Errorf("got %v, want an error that the coordinator knows no timelines", err)
 		}
 	})
 }
 
 // A history that takes a second is read at most every five seconds, however many live events come.
-func TestFollowReadsADearTimelineLessOften(t *testing.T) {
+func TestFollowReadsASlowTimelineLessOften(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
 		s.slow = time.Second
@@ -448,7 +449,7 @@ func TestFollowAsksAgainForWhatWasLostMeanwhile(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
 		s.past("running", whole[:1]...)
-		s.answering = func() { // made before what follows, and on its way after it
+		s.answering = func() { // the answer is made before this change and sent after it
 			s.publish(whole[2])
 			s.timeline.Events, s.answering = whole, nil
 		}

@@ -18,8 +18,8 @@ import (
 )
 
 // Run waits for a batch that may have been accepted, however long no coordinator answers, and emits
-// one EventWaiting. The first of two coordinators says that it shuts down, or loses its connection
-// together with the agent's.
+// one EventWaiting. The first coordinator either answers that it shuts down, or loses its
+// connection while the agent loses its own. A second one then answers.
 func TestRunWaitsForACoordinatorToComeBack(t *testing.T) {
 	busy := messages.Reply{V: 1, Status: messages.ReplyRefused, Error: &messages.Refusal{Class: messages.ClassBusy}}
 	for name, answers := range map[string]bool{"it shuts down": true, "the connection is lost": false} {

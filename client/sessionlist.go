@@ -10,8 +10,8 @@ import (
 )
 
 // sessionList is what a watcher knows of the list of batches of its session. The list is durable,
-// so reading it after a place misses no batch: those that ended before that place were shown, or
-// ended before the watch began.
+// so a watcher that reads it from a place on misses no batch: batches that ended before that place
+// were shown, or ended before the watch began.
 type sessionList struct {
 	source[messages.BatchList]
 	since time.Time // show what ended since then too; zero: only what ends from now on
@@ -19,13 +19,15 @@ type sessionList struct {
 	place uint64
 	known bool // place is set
 	more  bool // the last page was not the last one of the list
-	// awaited says that a batch has a reply and waits for the list, which says whether it is new.
+	// awaited says that the timeline of some batch has a reply that is not shown before the list
+	// says whether it is new.
 	awaited   bool
 	requested int           // how many pages were requested
 	retry     time.Duration // the delay after the last page; 0: it did not fail
 }
 
-// errBehind says that a page of a list holds nothing and promises more.
+// errBehind is about a page that announces more but does not move on from the last place: the
+// server that sent it has not caught up.
 var errBehind = errors.New("the server that answered is behind")
 
 // get returns the request for the next page.
@@ -62,7 +64,7 @@ func (w *watcher) readList(ctx context.Context) error {
 		return w.final(ctx, err)
 	}
 	l.place, l.known, l.more, l.retry = list.Place, true, list.More, 0
-	l.awaited = l.awaited && l.isDue() // hinted at after this page was requested
+	l.awaited = l.awaited && l.isDue() // isDue: a hint came after this page was requested
 	if l.more {
 		l.hint()
 	}
@@ -70,9 +72,11 @@ func (w *watcher) readList(ctx context.Context) error {
 	return nil
 }
 
-// order brings the batches into the order of the log, and adds those that the list brings. Batches
-// of earlier pages whose timeline could not be read yet come first. It drops those of which only a
-// live event was seen, before the list was requested, and that are over: such an event was late.
+// order brings the batches into the order of the log: first those of earlier pages whose timeline
+// could not be read yet, then those of the list, then those that the list does not have yet. A
+// batch without a shown event that a complete list does not have is over, and is dropped: the live
+// event that announced it came late. A batch that was first seen after the list was requested is
+// kept.
 func (w *watcher) order(list messages.BatchList) {
 	var listed, earlier, others []*watched
 	for _, entry := range list.Batches {

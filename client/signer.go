@@ -30,8 +30,8 @@ func ReadSigner(name, file string) (Signer, error) {
 
 // Sign returns a decision about a question, for [Client.Decide]. The caller fills in Verdict, and
 // where they are needed Input (the new arguments of an edit), Reason (the model reads it) and
-// Ticket; Sign adds all else. It refuses a question whose arguments are not those that its id and
-// hash name: what was shown would not be what runs.
+// Ticket; Sign adds all else. It refuses a question whose arguments do not fit its id and hash: the
+// person would have seen other arguments than those that run.
 func (s Signer) Sign(q messages.Approval, d messages.Decision) (messages.Decision, error) {
 	if !approval.Intact(q) {
 		return messages.Decision{}, errors.New("sign the decision: the question does not fit its own id")

@@ -9,8 +9,8 @@ import (
 const (
 	// readEvery is the least time between two rounds of requests.
 	readEvery = 100 * time.Millisecond
-	// patience is how long a round waits for an answer. Once it has waited in vain, it waits for
-	// the others no longer than impatience.
+	// patience is how long a round waits for an answer. Once a round has waited in vain, it waits
+	// for each further answer no longer than impatience.
 	patience   = 2 * time.Second
 	impatience = 50 * time.Millisecond
 	// lookAfter is the longest time between two reads when nothing is heard: events may be lost.
@@ -84,7 +84,7 @@ func (s *source[T]) await(ctx context.Context, w *watcher) (answer[T], bool) {
 	}
 	a := <-s.answer
 	s.answer = nil
-	s.slow = a.err != nil && s.slow || errors.Is(a.err, context.DeadlineExceeded) // no answer at all
+	s.slow = a.err != nil && s.slow || errors.Is(a.err, context.DeadlineExceeded) // the request itself timed out
 	return a, true
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Watch delivers a batch from its beginning, even when it starts in the middle of one.
+// Watch yields a batch from its beginning, even when the batch runs already.
 func TestWatchTellsBatchesWhole(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -53,8 +53,8 @@ func (s *stage) hang(n int) {
 
 func hung(i int) messages.BatchID { return messages.BatchID(fmt.Sprint("hung", i)) }
 
-// A handler that does not answer holds up the batches that it is not asked for only once, and
-// shortly, however many batches it is asked for.
+// Some batches have a get handler that never answers. Requests to them delay the events of another
+// batch only once and only briefly, however many such batches there are.
 func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -168,8 +168,8 @@ func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
 }
 
 // The list of a session is refused, or its request is never answered, just when another batch
-// begins. The batch that is known is shown on, to its end; the other one is shown once the list
-// tells where it comes.
+// begins. The batch that is known is shown to its end; the other one is shown once the list says
+// where it comes.
 func TestWatchBesideAListThatFails(t *testing.T) {
 	for name, answer := range map[string]any{
 		"refused":      map[string]any{"error": messages.Refusal{Class: messages.ClassBusy, Message: "later"}},
