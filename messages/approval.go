@@ -132,8 +132,8 @@ type Decision struct {
 
 // Signed returns the bytes that the signature of a decision covers: the text "toolfleet decision
 // v1", a line feed, and the decision without sig as canonical JSON. docs/approvals.md defines them
-// byte for byte. Members that Decision does not have are left out. So if a signature covers a
-// member that this version does not know, it is refused: this version could not act on that member.
+// byte for byte. Members that Decision does not have are left out. So a signature that covers a
+// member which this version does not know is refused: this version could not act on that member.
 func (d Decision) Signed() ([]byte, error) {
 	raw, err := rawjson.Marshal(d)
 	if err != nil {
@@ -154,7 +154,7 @@ func (d Decision) Signed() ([]byte, error) {
 // DecisionState is the state of a question after a decision.
 type DecisionState string
 
-// The states of a question that was decided about.
+// The states of a question after a decision about it.
 const (
 	// DecisionGranted: the call runs.
 	DecisionGranted DecisionState = "granted"

@@ -133,7 +133,7 @@ func TestErrorText(t *testing.T) {
 	}
 }
 
-// A reply without calls ends the turn, unless it takes a message to the model along.
+// A reply without calls ends the turn, unless it brings a steering message.
 func TestReplyDone(t *testing.T) {
 	for _, test := range []struct {
 		reply messages.Reply

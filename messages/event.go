@@ -16,8 +16,8 @@ const ChunkHeader = "Toolfleet-Chunk"
 type EventType string
 
 // The events of a batch in the order of their first appearance. The start events of all calls come
-// before anything runs. Running, progress and end events are live. Result events come in call
-// order, then the reply.
+// before anything runs. Running, progress and end events come when they happen. Result events come
+// once all calls have ended, in call order, then the reply.
 const (
 	// EventStart says that the call is part of the batch, and of which stage.
 	EventStart EventType = "start"
@@ -27,7 +27,8 @@ const (
 	EventProgress EventType = "progress"
 	// EventEnd says that the call has ended, at the moment when it has.
 	EventEnd EventType = "end"
-	// EventResult says the same in call order, once all calls have ended.
+	// EventResult has the same result as the end event of the call. It comes in call order, once
+	// all calls have ended.
 	EventResult EventType = "result"
 	// EventReply says that the reply is stored. It is the last event of a batch.
 	EventReply EventType = "reply"

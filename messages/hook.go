@@ -11,7 +11,7 @@ const (
 	HookErrorInExecution HookMessageType = "hook_error_during_execution"
 	// HookStoppedContinuation: the hook wants the agent to stop.
 	HookStoppedContinuation HookMessageType = "hook_stopped_continuation"
-	// HookPermissionDecision: the hook had an opinion.
+	// HookPermissionDecision: the hook had an opinion whether the call may run.
 	HookPermissionDecision HookMessageType = "hook_permission_decision"
 	// HookAdditionalContext: the hook had something to tell the model.
 	HookAdditionalContext HookMessageType = "hook_additional_context"

@@ -294,7 +294,8 @@ const (
 	ClassDuplicateID Class = "duplicate_id"
 	// ClassMissingName: a call has no tool name, and the answer must repeat it (Gemini).
 	ClassMissingName Class = "missing_name"
-	// ClassUnsupportedCall: the client has to run a call that needs another kind of answer.
+	// ClassUnsupportedCall: a call takes another kind of answer than the result of a tool (OpenAI's
+	// computer_call), so the fleet cannot answer it.
 	ClassUnsupportedCall Class = "unsupported_call"
 	// ClassUnsupportedProvider: there is no codec for the provider.
 	ClassUnsupportedProvider Class = "unsupported_provider"
