@@ -55,7 +55,7 @@ func (s suite) outputs(t *testing.T) {
 	})
 	t.Run("no JSON", func(t *testing.T) {
 		if got, _ := s.one(t, messages.Outcome{Output: json.RawMessage(`{"a":`)}); !got.Failed {
-			t.Errorf("got %+v, want a failure: the output is our own fault, the answer is due all the same", got)
+			t.Errorf("got %+v, want a failure: the output is not JSON, and the call still needs an answer", got)
 		}
 	})
 }

@@ -61,8 +61,8 @@ func (r *Reader) Calls() ([]messages.ToolCall, error) {
 }
 
 // Add adds a call, which is at n in the message. A repeated id refuses the whole message, because
-// an answer could not say which of the two calls it is for. Calls with an empty id, which some
-// dialects allow, may repeat it.
+// an answer could not say which of the two calls it is for. The empty id, which some dialects
+// allow, may be repeated.
 func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
 		n.RefuseAs(messages.ClassDuplicateID, "has the id %.80q of %s", call.ID, first)

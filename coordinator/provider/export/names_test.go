@@ -46,18 +46,18 @@ func TestNamesMapBack(t *testing.T) {
 		for _, tool := range tools {
 			wire := names.Wire(tool)
 			if got, ok := names.Tool(wire); !ok || got != tool {
-				t.Errorf("%s: %q is told as %q, which maps back to %q, %t", p, tool, wire, got, ok)
+				t.Errorf("%s: %q has the name %q, which maps back to %q, %t", p, tool, wire, got, ok)
 			}
 			if wire != tool && !everywhere.MatchString(wire) {
-				t.Errorf("%s: %q is told as %q, which not everybody takes", p, tool, wire)
+				t.Errorf("%s: %q has the name %q, which some provider refuses", p, tool, wire)
 			}
 			if _, ok := names.Tool(tool); ok && wire != tool {
-				t.Errorf("%s: %q is told as %q and yet known as itself", p, tool, wire)
+				t.Errorf("%s: %q has the name %q, but its own name is known too", p, tool, wire)
 			}
 		}
 		for _, alias := range []string{"", "A", "a ", "a_b_", "__proto__"} {
 			if tool, ok := names.Tool(alias); ok {
-				t.Errorf("%s: nobody is called %q, got %q", p, alias, tool)
+				t.Errorf("%s: %q is the name of no tool, got %q", p, alias, tool)
 			}
 		}
 	}

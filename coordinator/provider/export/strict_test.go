@@ -22,7 +22,8 @@ func TestWhatCanBeStrict(t *testing.T) {
 		}
 		return schema
 	}
-	// Which of: the Responses default, OpenAI exact, OpenAI nullable, Anthropic exact.
+	// The letters of want say which exports are strict: D the default of Responses, E exact for
+	// OpenAI, N nullable for OpenAI, A exact for Anthropic.
 	for _, c := range []struct{ about, schema, want string }{
 		{"no arguments", `{"properties":{}}`, "DENA"},
 		{"all required", `{"properties":{"a":{"type":"string"}},"required":["a"]}`, "DENA"},

@@ -21,7 +21,7 @@ import (
 // Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// notOurs lists calls of the client that need an answer of another type.
+// notOurs lists the types of calls that the client runs and that need an answer of another type.
 var notOurs = []string{
 	"computer_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request", "tool_search_call",
 }

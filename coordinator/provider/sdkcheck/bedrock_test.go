@@ -15,8 +15,8 @@ import (
 	smithydocument "github.com/aws/smithy-go/document"
 )
 
-// The AWS types have no JSON tags: only the client knows the wire format. So the client reads our
-// JSON as a service's answer, and writes it again as a request that the test keeps.
+// The AWS types have no JSON tags: only the SDK's client knows the wire format. So the client reads
+// our JSON as a service's answer, and writes it again as a request that the test keeps.
 
 // service answers every request with the same body and keeps the last request.
 type service struct{ answer, request []byte }

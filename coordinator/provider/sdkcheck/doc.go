@@ -6,13 +6,12 @@
 // Without network, an SDK's types are the best source about a provider. The tests ask three
 // questions:
 //
-//   - is a golden's message.json real: does the SDK see in it exactly the calls that the codec's
-//
-// reinjection answers?
-//   - is a golden's reinjection.json legal: read into the SDK's request types and written again, is it
-//
-// the same JSON, with nothing lost (unknown to the SDK) and nothing added (missing in the codec)?
-//   - the same for the tool definitions that each codec exports.
+//   - Is a golden's message.json real: does the SDK see in it exactly the calls that the codec's
+//     reinjection answers?
+//   - Is a golden's reinjection.json legal: read into the SDK's request types and written again, is
+//     it the same JSON, with nothing lost (unknown to the SDK) and nothing added (missing in the
+//     codec)?
+//   - Are the tool definitions that each codec exports legal in the same sense?
 //
 // The checks allow only one loss, which is the SDKs' own: digits beyond 2^53, because some SDKs
 // hold numbers as float64.

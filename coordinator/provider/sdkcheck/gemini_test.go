@@ -51,7 +51,8 @@ func geminiRetold(t testing.TB, tools json.RawMessage) []byte {
 	return marshal(t, list)
 }
 
-// strictly reads what has no unknown fields, as far as the SDK's own readers hand that on.
+// strictly decodes JSON into a type of the SDK and fails the test on unknown fields. A type with a
+// reader of its own may still let unknown fields pass.
 func strictly(t testing.TB, raw json.RawMessage, into any) {
 	t.Helper()
 	dec := json.NewDecoder(bytes.NewReader(raw))

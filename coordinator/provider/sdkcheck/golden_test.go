@@ -30,14 +30,17 @@ type sdk struct {
 	codec codec
 	// dir holds the codec and its goldens.
 	dir string
-	// calls is the ids of the calls that the SDK sees in a message, in order.
+	// calls returns the ids of the calls that the SDK sees in a message, in order.
 	calls func(t testing.TB, message json.RawMessage) []string
-	// answered is the ids that a reinjection answers, in order. It reads our JSON, not the SDK's.
+	// answered returns the ids that a reinjection answers, in order. It reads our JSON without the
+	// SDK.
 	answered func(t testing.TB, reinjection json.RawMessage) []string
-	// again is a reinjection, and retold are tool definitions, read by the SDK and written again.
+	// again returns a reinjection, and retold tool definitions, as the SDK writes them after it has
+	// read them.
 	again  func(t testing.TB, reinjection json.RawMessage) []byte
 	retold func(t testing.TB, tools json.RawMessage) []byte
-	// The SDK holds the numbers of results, or those of schemas, as float64.
+	// floatResults and floatSchemas: the SDK holds the numbers of results, or of schemas, as
+	// float64.
 	floatResults, floatSchemas bool
 	// unreadable names goldens whose reinjection the SDK's types cannot hold, with the reason.
 	unreadable map[string]string
@@ -140,8 +143,8 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// TestTeeth shows that a wrong reinjection is noticed: each differs in one thing from a right one.
-func TestTeeth(t *testing.T) {
+// Each of these reinjections differs in one thing from a right one, and the check notices it.
+func TestWrongReinjectionsAreNoticed(t *testing.T) {
 	for _, c := range []struct{ sdk, about, reinjection string }{
 		{"anthropic", "unknown field", `{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","status":"ok"}]}`},
 		{"anthropic", "missing id", `{"role":"user","content":[{"type":"tool_result"}]}`},
@@ -150,7 +153,7 @@ func TestTeeth(t *testing.T) {
 		{"openai-responses", "error flag", `[{"type":"function_call_output","call_id":"a","output":"x","is_error":true}]`},
 		{"openai-responses", "missing call_id", `[{"type":"custom_tool_call_output","output":"x"}]`},
 		{"bedrock", "error flag", `{"role":"user","content":[{"toolResult":{"toolUseId":"a","content":[{"text":"x"}],"is_error":true}}]}`},
-		{"bedrock", "kept empty union", `{"role":"user","content":[{"toolResult":{"toolUseId":"a","content":[{"xml":"x"}]}}]}`},
+		{"bedrock", "unknown content", `{"role":"user","content":[{"toolResult":{"toolUseId":"a","content":[{"xml":"x"}]}}]}`},
 		{"gemini", "status", `{"role":"user","parts":[{"functionResponse":{"name":"a","response":{"output":1},"status":"ok"}}]}`},
 		{"gemini", "empty response", `{"role":"user","parts":[{"functionResponse":{"name":"a","response":{}}}]}`},
 	} {
@@ -158,7 +161,7 @@ func TestTeeth(t *testing.T) {
 			s := sdks[c.sdk]
 			reinjection := []byte(c.reinjection)
 			if !fails(t, func(t testing.TB) { same(t, reinjection, s.again(t, reinjection), s.floatResults) }) {
-				t.Errorf("nothing is wrong with %s", c.reinjection)
+				t.Errorf("the check finds nothing wrong with %s", c.reinjection)
 			}
 		})
 	}
@@ -189,7 +192,7 @@ func (r *recorder) Fatalf(string, ...any) {
 	runtime.Goexit()
 }
 
-// archive is the files of a txtar archive by name.
+// archive returns the files of a txtar archive by name.
 func archive(raw string) map[string]json.RawMessage {
 	files := map[string]json.RawMessage{}
 	name := ""

@@ -111,7 +111,8 @@ const (
 	childMark = "export digest "
 )
 
-// testProcess runs this very test again in processes of their own, which only print their digest.
+// testProcess runs the calling test again in other processes, which only print the digest of their
+// exports.
 func testProcess(t *testing.T, e Exporter) {
 	self, err := os.Executable()
 	if err != nil {
