@@ -24,7 +24,7 @@ type Probed struct {
 // NewProber makes a Runner that is a [Prober] of two functions, for a tool with on_crash checkable.
 func NewProber(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
 	if probe == nil {
-		return run // A Registry refuses it then, which is better than failing a lost call later.
+		return run // a Registry refuses the tool then: a missing probe must not show only when a call is lost
 	}
 	return prober{run, probe}
 }

@@ -1,7 +1,7 @@
 // Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner] that
-// runs it. Most tools in Go are made by worker.New, and need of this package the [Call] that
-// worker.CallOf returns. A Runner of your own handles its input and output as JSON; worker.Custom
-// makes a tool of it. The packages below this one are runners too.
+// runs it. Most tools in Go are made by worker.New, and use only the type [Call] of this package,
+// which worker.CallOf returns. A Runner of your own handles its input and output as JSON;
+// worker.Custom makes a tool of it. The packages below this one are runners too.
 //
 // A runner is called after its input was validated against the schema, checked and allowed. It is
 // called again for the same call only when the tool's kind or its on_crash allows it.

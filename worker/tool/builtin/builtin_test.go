@@ -18,7 +18,7 @@ func TestPromises(t *testing.T) {
 	for name := range specs {
 		promise, ok := Promise(name)
 		if !ok || promise.Name != name {
-			t.Fatalf("promise of %s is of %q", name, promise.Name)
+			t.Fatalf("the promise of builtin %s has the name %q", name, promise.Name)
 		}
 		full, err := promise.WithDefaults()
 		if err != nil {
@@ -54,10 +54,10 @@ func TestPromises(t *testing.T) {
 		}
 	}
 	if _, ok := Promise("Nope"); ok {
-		t.Error("a promise of nobody")
+		t.Error("got a promise of a builtin that does not exist")
 	}
 	if _, err := New("Nope", nil); err == nil {
-		t.Error("a runner of nobody")
+		t.Error("got a runner of a builtin that does not exist")
 	}
 	if _, err := New("Read", nil); err == nil || !strings.Contains(err.Error(), "root") {
 		t.Errorf("Read without a root: %v", err)

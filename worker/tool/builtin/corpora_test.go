@@ -192,7 +192,8 @@ func stamp(name string) string {
 	return fmt.Sprint(info.Size(), info.ModTime())
 }
 
-// Each naughty string is a path, a content, a pattern and a passage.
+// Each naughty string is tried as a path, as the content of a file, as a pattern and as a passage
+// to edit.
 func TestNaughtyStrings(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(corpus(t, "naughty-strings"), "blns.json"))
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 const maxReport = 4096
 
 // linesAtOnce is how many lines of one chunk are read, the newest ones. Older ones would not be
-// sent on anyway.
+// sent on, because a call sends only a few reports a second.
 const linesAtOnce = 16
 
 // reports reads the progress that a program writes to its progress descriptor. Each line is a

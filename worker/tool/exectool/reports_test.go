@@ -77,7 +77,7 @@ func FuzzReports(f *testing.F) {
 		lines := bytes.Count(written, []byte("\n")) + 1
 		r := newReports(func(p messages.Progress) {
 			if math.IsNaN(p.Fraction) || p.Fraction < 0 || p.Fraction > 1 || len(p.Text) > 3*maxReport {
-				t.Errorf("told %+v", p)
+				t.Errorf("got the report %+v, which is out of bounds", p)
 			}
 			lines--
 		})
@@ -89,7 +89,7 @@ func FuzzReports(f *testing.F) {
 		}
 		r.Flush()
 		if lines < 0 {
-			t.Error("more was told than was written")
+			t.Error("there are more reports than lines")
 		}
 	})
 }

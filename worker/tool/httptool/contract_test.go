@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// A service is only asked: the run that it is asked about is Go code here.
+// Here the probe asks a service, and the run that it asks about is Go code in this process.
 func TestProbeContract(t *testing.T) {
 	tooltest.RunProbe(t, func(t *testing.T, dir string) (tool.Runner, string) {
 		p := serve(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {

@@ -98,7 +98,7 @@ func (p *Probe) send(ctx context.Context, call tool.Call) ([]byte, error) {
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
-		var failed *url.Error // repeats the whole address in its text
+		var failed *url.Error // its text has the whole address, secrets included
 		if errors.As(err, &failed) {
 			err = failed.Err
 		}

@@ -24,6 +24,6 @@ func TestTheServiceGetsTheTrace(t *testing.T) {
 		}
 	}
 	if want := []string{traceparent + " vendor=1", " "}; !slices.Equal(headers, want) {
-		t.Errorf("told %q, want %q", headers, want)
+		t.Errorf("the service got the headers %q, want %q", headers, want)
 	}
 }

@@ -25,7 +25,8 @@
 // read it in /proc, until [Shield] prevents that. Root can always read it, and so can a process
 // with CAP_SYS_PTRACE.
 //
-// Output is kept within a bound, its head and its tail. A stream that nobody reads blocks nothing.
+// Output is kept within a bound, its head and its tail. Input that the command does not read blocks
+// nothing.
 package process
 
 import (

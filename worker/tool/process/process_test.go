@@ -167,7 +167,7 @@ func TestRunOfAnEndedContextStartsNothing(t *testing.T) {
 	}
 }
 
-func TestKeeperKeepsHeadAndTail(t *testing.T) {
+func TestOutputBufferKeepsHeadAndTail(t *testing.T) {
 	var all []byte
 	for i := range 300 {
 		all = fmt.Appendf(all, "%d,", i)
@@ -219,7 +219,7 @@ func TestAReaderThatIsLateLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	far := p.childEnds[0] // held by a command that goes on
+	far := p.childEnds[0] // the end that a command would hold, still open
 	p.childEnds = nil
 	p.begin(c)
 	say := func(text string) {

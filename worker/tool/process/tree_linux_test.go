@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// again names the purpose of a second process of this test binary: see rerun.
+// again is the environment variable that tells a second process of this test binary its role: see
+// rerun.
 const again = "PROCESS_TEST_AGAIN"
 
 func TestMain(m *testing.M) {
@@ -39,9 +40,9 @@ func rerun(t *testing.T, role, tests string, change func(*exec.Cmd)) {
 	}
 }
 
-// Between fork and exec a command that is just starting has copies of everything its parent holds,
-// including the streams of other commands.
-func TestEndsDoNotTouchStarts(t *testing.T) {
+// Between fork and exec, a starting command has copies of everything that its parent holds,
+// including the streams of other commands. The end of another command must not kill it.
+func TestTheEndOfACommandDoesNotKillOneThatStarts(t *testing.T) {
 	needs(t, "true")
 	var wg sync.WaitGroup
 	for range 10 {
@@ -74,7 +75,7 @@ func TestAsFirstProcess(t *testing.T) {
 	if os.Getpid() != 1 {
 		t.Fatalf("process %d", os.Getpid())
 	}
-	mine := exec.Command("true") // the child of other code, which must get its status
+	mine := exec.Command("true") // a child of other code, which needs its exit status
 	if err := mine.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -106,13 +107,13 @@ func TestAsFirstProcess(t *testing.T) {
 	}
 }
 
-// A process of the worker's own user may read the environment of a dumpable one.
+// Without Shield, a process of the worker's own user can read the worker's environment.
 func TestShieldHidesTheEnvironment(t *testing.T) {
 	needs(t, "sh", "setsid", "nohup", "env")
 	rerun(t, "shielded", "TestShielded|TestNothingOutlivesTheCommand", func(cmd *exec.Cmd) {
 		cmd.Dir = "/"
 		if os.Getuid() == 0 { // root may read whatever it likes
-			cmd.Path = "/proc/self/exe" // the binary's folder is root's own
+			cmd.Path = "/proc/self/exe" // only root may read the folder of the binary
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}
 	})

@@ -231,7 +231,7 @@ func echo(t *testing.T, s subject) {
 // an ended context.
 func wait(t *testing.T, s subject) {
 	stop := errors.New("stop")
-	// So that a runner without reports does not hang.
+	// The time limit keeps the test from hanging when a runner sends no report.
 	bounded, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
 	ctx, cancel := context.WithCancelCause(bounded)

@@ -30,9 +30,10 @@ func TestBashPromise(t *testing.T) {
 		t.Errorf("got %+v", promise)
 	}
 	if promise.ConcurrencySafe != nil {
-		t.Error("commands for bash are not looked into")
+		t.Error("ConcurrencySafe is set: no command for bash would be classified")
 	}
-	// Only bash reads a command as the classifier does; permission rules look into it all the same.
+	// With only an sh, every command runs alone, because the classifier reads commands as bash
+	// does. Permission rules read them all the same.
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "sh"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -136,7 +137,7 @@ func TestBashKeepsTheEndOfAFlood(t *testing.T) {
 	}
 	lines := flood("seq 1000000")
 	isTailOf(t, lines, sequence(1_000_000))
-	if n := utf8.RuneCountInString(lines); n > base.MaxOutput || n < base.MaxOutput-200 { // so that nobody cuts it again
+	if n := utf8.RuneCountInString(lines); n > base.MaxOutput || n < base.MaxOutput-200 { // so that the worker does not cut it again
 		t.Errorf("got %d characters", n)
 	}
 	isTailOf(t, flood(`head -c 1500000 /dev/zero | tr '\000' x | sed 's/x/\xc3\xa4/g'`), strings.Repeat("\u00e4", 1_500_000))
@@ -162,10 +163,10 @@ func TestBashWithoutAnyShell(t *testing.T) {
 	}
 }
 
-// timesUp is a context whose end is that of its time, as soon as it is ended.
+// timesUp is a context that says, once it is cancelled, that its deadline has passed.
 type timesUp struct{ context.Context }
 
-func (timesUp) Value(any) any { return nil } // hides what would tell how it was ended
+func (timesUp) Value(any) any { return nil } // hides the inner context, and so its cause, from context.Cause
 
 func (c timesUp) Err() error {
 	if c.Context.Err() != nil {

@@ -107,7 +107,7 @@ func (tools Tools) Text(t testing.TB, root *rootdir.Root, name string, args In) 
 	return s
 }
 
-// Refused returns the code of a call that must fail.
+// Refused returns the error of a call that must fail with the code want.
 func (tools Tools) Refused(t testing.TB, root *rootdir.Root, name string, args In, want messages.Code) *messages.Error {
 	t.Helper()
 	_, err := tools.Run(t, root, name, args)

@@ -115,7 +115,7 @@ func TestEditNoticesAChangeByOthers(t *testing.T) {
 	wantNoTemps(t, root)
 }
 
-// The twin is strings.Replace.
+// Edit agrees with strings.Replace on random texts.
 func TestEditAgreesWithReplace(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 8))
 	pick := func(most int) string {
@@ -135,8 +135,8 @@ func TestEditAgreesWithReplace(t *testing.T) {
 	t.Logf("%d edits made", done)
 }
 
-// checkEdit holds one edit against strings.Replace, on LF text and on the same text with CRLF. It reports
-// whether the edit was made.
+// checkEdit compares one edit with strings.Replace, on text with LF and on the same text with CRLF.
+// It reports whether the edit was made.
 func checkEdit(t testing.TB, text, old, fresh string, all bool) bool {
 	t.Helper()
 	n := 1

@@ -75,8 +75,8 @@ func TestReadImages(t *testing.T) {
 	}
 }
 
-// A line longer than any buffer, and a file longer than any answer: the answer bounds the memory
-// used.
+// Read takes a line longer than any buffer, and a file longer than any answer. It holds only the
+// answer in memory.
 func TestReadRangeOfHugeInput(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow with the race detector, which sees nothing in one goroutine")
@@ -140,7 +140,7 @@ func TestReadEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The twin splits the whole text.
+// readRange agrees with slowRange, which splits the whole text.
 func TestReadRangeAgreesWithSplit(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 3000 {

@@ -55,7 +55,8 @@ func RuneStart(text []byte, at int) int {
 	return at // the text is not UTF-8
 }
 
-// ReadAll reads the whole of f. large: f has grown over the limit.
+// ReadAll reads f, which has about size bytes. large: f has more than limit bytes, and text is only
+// its beginning.
 func ReadAll(f io.Reader, size int64, limit int) (text []byte, large bool, err error) {
 	var buf bytes.Buffer
 	buf.Grow(int(min(size, int64(limit))) + bytes.MinRead)

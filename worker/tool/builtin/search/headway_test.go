@@ -31,7 +31,7 @@ func TestSearchesTellHowFarTheyAre(t *testing.T) {
 		files[fmt.Sprintf("%03d.txt", i)] = "a line\n"
 	}
 	root := folder(t, files)
-	const slow, quick = 9700 * time.Microsecond, 3 * time.Millisecond // slow never ends at the instant of a report
+	const slow, quick = 9700 * time.Microsecond, 3 * time.Millisecond // no multiple of slow is the instant of a report
 	for _, test := range []struct {
 		name  string
 		args  in
@@ -59,7 +59,7 @@ func TestSearchesTellHowFarTheyAre(t *testing.T) {
 			"64 files looked at, 64 lines found",
 			"68 files looked at, 64 lines found",
 		}},
-		{"Grep", in{"pattern": "line", "path": "001.txt"}, 100 * slow, []string{"1 file looked at, 0 files found"}}, // seconds
+		{"Grep", in{"pattern": "line", "path": "001.txt"}, 100 * slow, []string{"1 file looked at, 0 files found"}}, // each look at the context takes about a second
 	} {
 		t.Run(fmt.Sprint(test.name, test.args, test.pause), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
