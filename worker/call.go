@@ -17,7 +17,7 @@ func withCall(ctx context.Context, call tool.Call) context.Context {
 
 // CallOf returns the call that a tool runs for: its session and batch, the attempt, the idempotency
 // key, the fence. ctx is the context that the tool was given, or one made from it; with any other
-// the call is empty. A test calls the tool by [Tool.Try].
+// context the call is empty. So a test runs a tool by [Tool.Try], not by its function.
 func CallOf(ctx context.Context) tool.Call {
 	call, _ := ctx.Value(callKey{}).(tool.Call)
 	if call.Progress == nil {

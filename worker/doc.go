@@ -23,8 +23,8 @@
 // with a main of its own. [Tool.Try] runs a tool once, in a test.
 //
 // A worker announces its tools, takes calls from the fleet, checks their arguments, hooks and
-// permissions, runs the tool, and stores the result. Any number of workers may serve the same
-// tools, and should then serve the same ones: see docs/tools.md.
+// permissions, runs the tool, and stores the result. Any number of workers may share a pool, and
+// all workers of a pool should serve the same tools: see docs/tools.md.
 package worker
 
 import "github.com/toolfleet/toolfleet/messages"

@@ -99,8 +99,8 @@ type receipt struct {
 	ID string `json:"id"`
 }
 
-// A write that must not happen twice. The bank remembers payments by their key, so a worker that is
-// lost in the middle of one leaves a question that can be answered.
+// A write that must not happen twice. The bank remembers payments by their key, so the probe can
+// ask the bank about a payment whose worker was lost.
 func ExampleCheckable() {
 	bank := map[string]string{} // stands for the bank: receipts by idempotency key
 	pay := func(ctx context.Context, in payment) (receipt, error) {

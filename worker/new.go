@@ -30,8 +30,8 @@ type Tool struct {
 // made from it: a field is required unless its json tag says omitempty or omitzero, its jsonschema
 // tag is its description, further properties are refused. A type that contains itself has no such
 // schema; see [InputSchema]. Arguments that fit the schema and not In are refused before the tool
-// runs. A json.Number keeps the digits of a number as they were written; so does the number in an
-// any, which is a json.Number too.
+// runs. A json.Number keeps the digits of a number as they were written. A number that is read into
+// a field of type any becomes a json.Number too.
 //
 // Out is what the model reads: a string is text, a [tool.Output] is taken as it is, and any other
 // value becomes JSON.

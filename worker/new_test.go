@@ -35,7 +35,7 @@ type receipt struct {
 
 func book(context.Context, transfer) (receipt, error) { return receipt{"r-1"}, nil }
 
-// Every promise that a definition can hold can be made.
+// There is an option for every field of a definition.
 func TestOptionsReachEveryPromise(t *testing.T) {
 	safe := false
 	got, err := New("book", "Books.", Write, book, Timeout(1500*time.Microsecond), Checkable(func(context.Context, transfer) (*receipt, bool, error) { return nil, false, nil }),
@@ -263,7 +263,7 @@ func TestRunRefuses(t *testing.T) {
 	}
 }
 
-// Every option of a connection reaches it.
+// Every field of fleet.Options reaches the settings of the connection.
 func TestOptionsOfTheConnection(t *testing.T) {
 	o := fleet.Options{}
 	for i := range reflect.TypeFor[fleet.Options]().NumField() {

@@ -32,8 +32,8 @@ func Idempotent() Option {
 	return func(p *promise) { p.OnCrash = messages.OnCrashIdempotent }
 }
 
-// Checkable says that a probe can find out whether a write was applied whose worker was lost. It is
-// run again only if it was not. The In and Out of the probe are those of the tool.
+// Checkable says that a probe can find out whether a write was applied whose worker was lost. The
+// write runs again only if it was not applied. The In and Out of the probe are those of the tool.
 //
 // probe changes nothing. [CallOf] has the idempotency key of the lost run. applied says whether the
 // run had its effect, and out is what it returned, or nil if that is not known. An error means that
@@ -107,8 +107,8 @@ func ShellCommand(property string) Option {
 }
 
 // InputSchema is the JSON Schema of the arguments, in place of the one made from In: draft 2020-12,
-// its root of type object. In must be able to hold all that fits it: properties that In does not
-// have are refused.
+// its root of type object. In must have every property that the schema allows: a property that In
+// does not have is refused.
 func InputSchema(schema string) Option {
 	return func(p *promise) { p.Tool.InputSchema = json.RawMessage(schema) }
 }

@@ -60,14 +60,14 @@ type Options struct {
 	OnReady func()
 
 	Logger *slog.Logger // nil: no logs
-	// Metrics takes the metrics of docs/metrics.md; those of a second Run need a registerer of
-	// their own. Nil: no metrics.
+	// Metrics registers the metrics of docs/metrics.md. A second Run in the same program needs
+	// another registerer. Nil: no metrics.
 	Metrics prometheus.Registerer
 	Tracer  trace.Tracer // nil: no spans
 }
 
 // Run serves tools until ctx ends. It then takes no more calls, gives the running ones
-// Options.Drain to end, and returns nil. Streams that the fleet is missing are created.
+// Options.Drain to end, and returns nil. It creates the streams that the fleet lacks.
 //
 // Run returns an error if tools, options or files are wrong, if the server cannot be reached within
 // the setting nats.timeout (10 s) or refuses this worker, and if the server is known to lose what
@@ -145,8 +145,8 @@ func registryOf(tools []Tool) (*tool.Registry, error) {
 
 // Main serves tools: it is the main function of a program. It takes the flags of `toolfleet worker`
 // that are not about a tools file (--help lists them), the TOOLFLEET_ and NATS_ variables and
-// toolfleet.yaml, of which it passes over the tools file and the root folder. It logs to stderr. At
-// SIGINT or SIGTERM it takes no more calls and gives the running ones the time of the setting
+// toolfleet.yaml, but ignores a tools file or a root folder that is set there. It logs to stderr.
+// At SIGINT or SIGTERM it takes no more calls and gives the running ones the time of the setting
 // drain; a second signal stops them, a third ends the process. --version shows the build.
 //
 // Main does not return. Exit status: 0 after a signal, 1 failed, 2 wrong usage, setting or tool.
@@ -190,8 +190,8 @@ func run(args []string, stdout, stderr io.Writer, tools []Tool) int {
 	return 0
 }
 
-// parse reads the command line. left says that a flag asked for something else than to serve, and
-// has got it.
+// parse reads the command line. left: a flag such as --help asked for something else than to serve,
+// and that is done.
 func parse(name string, args []string, stdout, stderr io.Writer, tools []Tool) (given config.Sources, left bool, err error) {
 	var names []string
 	for _, t := range tools {

@@ -53,8 +53,8 @@ func inputSchema(in reflect.Type) (json.RawMessage, error) {
 	return json.Marshal(schema)
 }
 
-// walk looks at every type inside the input for what the schema would say wrongly: it has to agree
-// with encoding/json about what fits.
+// walk looks at every type inside the input for what a schema made from the type would say wrongly.
+// The schema has to agree with encoding/json about what fits.
 type walk struct {
 	types map[reflect.Type]*jsonschema.Schema // types with a schema of their own
 	above map[reflect.Type]bool               // the types around the one that is visited
@@ -95,7 +95,7 @@ func (w *walk) visit(t reflect.Type, path string) error {
 func (w *walk) special(t reflect.Type) bool {
 	switch {
 	case readsItself(t):
-		w.types[t] = anything // it says itself what fits
+		w.types[t] = anything // only its own code knows what fits
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		w.types[t] = &jsonschema.Schema{Type: "string"}
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:

@@ -210,7 +210,7 @@ func TestInputSchemaAgreesWithJSON(t *testing.T) {
 	}
 }
 
-// twice is a struct with one name for two fields, which go vet would not let stand in the source.
+// twice is a struct with one name for two fields. Written as a type, it would be refused by go vet.
 var twice = reflect.StructOf([]reflect.StructField{
 	{Name: "A", Type: reflect.TypeFor[int](), Tag: `json:"a"`},
 	{Name: "B", Type: reflect.TypeFor[int](), Tag: `json:"a"`},
@@ -255,7 +255,7 @@ func TestInputsWithoutASchema(t *testing.T) {
 	}
 }
 
-// A schema over the bounds of a tools file is refused as there.
+// A schema over the bounds of a tools file is refused, as it would be in a tools file.
 func TestInputSchemaHasBounds(t *testing.T) {
 	type ten struct{ A, B, C, D, E, F, G, H, I, J string }
 	type hundred struct{ A, B, C, D, E, F, G, H, I, J ten }
