@@ -33,8 +33,8 @@ type fleet struct {
 }
 
 // newFleet starts the server, connects, and makes the coordinator and the worker; run runs them.
-// people sets the policy's list of approvers before that. The fleet is never nil. After an error it
-// is closed already, and a second close does nothing.
+// people may set the policy's approvers before they are made. The fleet is never nil. After an
+// error it is closed already, and a second close does nothing.
 func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devserver.Options, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
 	f = &fleet{cfg: cfg, shown: shown}
 	defer func() {

@@ -33,7 +33,7 @@ func TestScripts(t *testing.T) {
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, ".config"))
-			env.Setenv("GORACE", "atexit_sleep_ms=0") // a second for each of many processes
+			env.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each of many processes ends a second later
 			// Copy the examples: they change their project.
 			return os.CopyFS(filepath.Join(env.WorkDir, "examples"), os.DirFS("../../examples"))
 		},

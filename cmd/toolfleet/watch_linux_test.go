@@ -17,7 +17,7 @@ import (
 )
 
 // A watcher is told that the connection is lost and that it is back: above the board if stderr is
-// the same screen, and never on stdout otherwise.
+// the same screen, else on stderr, and never on stdout.
 func TestWatchTellsOfALostConnection(t *testing.T) {
 	for _, where := range []string{"above the board", "beside the lines"} {
 		t.Run(where, func(t *testing.T) {

@@ -69,7 +69,8 @@ func (s *Prompter) Take(e messages.Event) {
 	}
 }
 
-// close closes a question with the state gone, if really is set: there was a question.
+// close closes a question with the state gone. It does nothing unless really is set: the call may
+// have had no question.
 func (s *Prompter) close(p messages.Pending, really bool) {
 	if really {
 		p.State = "gone"

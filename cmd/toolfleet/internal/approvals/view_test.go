@@ -67,13 +67,13 @@ func TestViewOfAnEdit(t *testing.T) {
 	q.Original = &messages.Arguments{Input: json.RawMessage(`{"amount":149.99}`)}
 	again := `edited     by a person, and these arguments have to be agreed to anew. What was asked at first: {"amount":149.99}`
 	if shown := approvalView(q, time.Unix(400, 0), false); !strings.Contains(shown, again) {
-		t.Errorf("the card does not say %q:\n%s", again, shown)
+		t.Errorf("the view does not say %q:\n%s", again, shown)
 	}
 	q.Decisions = []messages.Decision{{By: "ann", Verdict: messages.VerdictEdit}}
 	shown := approvalView(q, time.Unix(400, 0), false)
 	for _, want := range []string{"agreed     ann (who edited it)", `edited     what was asked at first: {"amount":149.99}`} {
 		if !strings.Contains(shown, want) {
-			t.Errorf("the card does not say %q:\n%s", want, shown)
+			t.Errorf("the view does not say %q:\n%s", want, shown)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func TestViewHidesNothing(t *testing.T) {
 		q.Rule, q.Session, q.Requester, q.Tool = evil, messages.SessionID(evil), evil, evil
 		shown := approvalView(q, time.Unix(0, 0), false)
 		if strings.Contains(shown, evil) {
-			t.Errorf("the card shows %q as it is:\n%s", evil, shown)
+			t.Errorf("the view shows %q as it is:\n%s", evil, shown)
 		}
 	}
 }
@@ -108,7 +108,7 @@ func TestCheckedQuestions(t *testing.T) {
 		q := questionAbout(`{"amount":1}`)
 		change(&q)
 		if _, err := checked(q); err == nil {
-			t.Errorf("%s: the question is taken", name)
+			t.Errorf("%s: the question passes the check, want an error", name)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func TestWatched(t *testing.T) {
 	say("1", "")
 	say("1", "expired")
 	if context.Cause(open) != errClosed {
-		t.Error("the question is closed, and its asking goes on")
+		t.Error("the question is closed, but its prompt is not cancelled")
 	}
 	done()
 	if p, _, _, found := w.next(context.Background()); found {

@@ -29,12 +29,12 @@ func TestSplitRuns(t *testing.T) {
 	put(key, 0, messages.AuditDecided, "q1")
 	put(key, 0, messages.AuditCall, "q1")
 	put(key, 1, messages.AuditCall, "")
-	put(key, 0, messages.AuditRefused, "")       // too late
-	put(key, 0, messages.AuditGranted, "q1")     // stored late
-	put(key, 0, messages.AuditAsked, "q3")       // the id is used again
-	put(key, 0, messages.AuditCall, "q3")        //
-	put(key, 0, messages.AuditCall, "")          // and again
-	put(key, -1, messages.AuditBatchRefused, "") //
+	put(key, 0, messages.AuditRefused, "")   // too late
+	put(key, 0, messages.AuditGranted, "q1") // stored late
+	put(key, 0, messages.AuditAsked, "q3")   // another run: the ids are used again
+	put(key, 0, messages.AuditCall, "q3")
+	put(key, 0, messages.AuditCall, "") // a third run
+	put(key, -1, messages.AuditBatchRefused, "")
 	var got []string
 	for _, c := range splitRuns(entries, map[line]bool{{9, 0}: true}) {
 		said := fmt.Sprint(c.ended, c.asks)
@@ -56,8 +56,8 @@ func TestSplitRuns(t *testing.T) {
 	}
 }
 
-// The head of a page says what was decided and what ran, and no more than the lines show.
-func TestCallStory(t *testing.T) {
+// The history of a call says what was decided and what ran, and no more than the lines show.
+func TestCallHistory(t *testing.T) {
 	began := time.Date(2026, 11, 22, 2, 3, 27, 0, time.UTC)
 	line := func(kind messages.AuditType, more func(*messages.AuditRecord)) messages.AuditRecord {
 		l := messages.AuditRecord{

@@ -96,7 +96,8 @@ func TestABoardHigherThanTheScreen(t *testing.T) {
 	lines := []string{"turn-7", "✓ 0", "✓ 1", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7"}
 	for most, want := range map[int][]string{
 		9: lines,
-		// Two are hidden, since the count takes a row.
+		// Nine lines do not fit on eight rows. Two of them are hidden, because the count of the
+		// hidden ones takes a row.
 		8: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "· 6", "· 7", "  … and 2 ok"},
 		6: {"turn-7", "✗ 2", "▸ 3", "? 4", "· 5", "  … and 2 ok, 2 queued"},
 		4: {"turn-7", "▸ 3", "? 4", "  … and 2 ok, 3 queued, 1 not ok"},

@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// unanswered holds events that end with an open question.
+// unanswered returns the events with the question of the last one open again.
 func unanswered(events []messages.Event) []messages.Event {
 	events = slices.Clone(events)
 	last := &events[len(events)-1]

@@ -27,7 +27,7 @@ func (x axis) at(t time.Time) int {
 type stretch struct {
 	from time.Time
 	mark rune
-	new  rune // the first character, if it is not mark; 0: it is
+	new  rune // the first character; 0: mark
 }
 
 // row is a call in a picture.
