@@ -69,7 +69,7 @@ func TestNATSIdentities(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !opts.SyncAlways || opts.StoreDir != "/data" {
-		t.Error("nats.conf is not part of it")
+		t.Error("identities.conf does not include nats.conf: its sync or store_dir is missing")
 	}
 	if opts.NoAuthUser != "" || len(opts.Users) > 0 {
 		t.Error("somebody may connect without a key")

@@ -16,11 +16,11 @@ import (
 
 const observability = "deploy/observability/"
 
-// observers lists the services that the profile adds.
+// observers lists the services that run only with the profile observe.
 var observers = []string{"grafana", "jaeger", "otel-collector", "prometheus"}
 
-// observedProblems checks that nothing of the profile is there without it, and that a service which
-// others connect to exists.
+// observedProblems checks that the observers and the traces of the fleet are off without the
+// profile, and that with it the traces go to a service that exists.
 func observedProblems(t *testing.T, edits source, bare, project *types.Project) (found []string) {
 	report := func(service, format string, args ...any) {
 		found = append(found, service+": "+fmt.Sprintf(format, args...))
@@ -144,7 +144,7 @@ func collectorProblems(t *testing.T, edits source) (found []string) {
 	for _, e := range c.Exporters {
 		found = append(found, reaches(project, "//"+e.Endpoint, []string{"4317"})...)
 	}
-	// The commented block has to work without its comment signs.
+	// The block that is commented out has to be right once its comment signs are removed.
 	block := regexp.MustCompile(`(?m)^  # tail_sampling:\n(?:  #   .*\n)+`).Find(text)
 	uncommented := regexp.MustCompile(`(?m)^  # `).ReplaceAll(block, []byte("  "))
 	var sampling struct {

@@ -12,7 +12,7 @@ import (
 // sections lists the sections of a runbook, in order.
 var sections = []string{"What it means for users", "How to look", "Likely causes", "What to do", "How to know that it is over"}
 
-// leads lists links that a page must have, for a person on call.
+// leads holds a text that must be in a runbook, because it leads a person on call to the next step.
 var leads = map[string]string{
 	"validation-errors.md": "The schemas do not match",
 	"tool-timeouts.md":     "Look at the dependency",

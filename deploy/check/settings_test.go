@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestSettings makes the binary read the files with which it is started, and copies with a misspelt
-// key.
+// The binary accepts the settings and tools files that it is started with, and refuses a copy with
+// a misspelt key.
 func TestSettings(t *testing.T) {
 	for name, tc := range map[string]struct {
 		file    string
