@@ -13,7 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// corpus is a folder of the public corpora beside the module, which are not part of it.
+// corpus returns the folder of a public corpus. The corpora are beside the module, not part of it;
+// without them the test is skipped.
 func corpus(t testing.TB, name string) string {
 	t.Helper()
 	dir := filepath.Join("..", "..", "shared", "corpora", name)

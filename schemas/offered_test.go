@@ -8,7 +8,7 @@ import (
 )
 
 func TestOffered(t *testing.T) {
-	// As sent by a build that does not report what it denies.
+	// allows denies nothing, or is from a build that does not report what it denies.
 	allows := wire.Presence{Tools: []string{"look", "pay"}}
 	denies := wire.Presence{Tools: []string{"look", "pay"}, Denied: []string{"pay"}}
 	elsewhere := wire.Presence{Tools: []string{"look"}}

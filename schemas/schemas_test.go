@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// goTypes maps every schema to the Go type that implements it; nil for messages only other
-// languages write.
+// goTypes maps every schema to the Go type that implements it; nil for the YAML files, which have
+// readers of their own.
 var goTypes = map[string]any{
 	"batch": messages.Batch{}, "reply": messages.Reply{}, "result": messages.Result{}, "job": wire.Job{}, "event": messages.Event{},
 	"control": messages.Control{}, "control-record": wire.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": wire.Stop{}, "get": messages.Get{}, "state": messages.State{},

@@ -34,10 +34,10 @@ type Tool struct {
 	ShellCommand string `json:"shell_command,omitempty"`
 	// InputSchema is a JSON Schema 2020-12 whose root is an object.
 	InputSchema json.RawMessage `json:"input_schema"`
-	// Retry applies to a run that failed with a retryable error. Default: never run again.
+	// TimeoutMS bounds one run. Default: read 5 s, compute 2 s, write 30 s.
 	TimeoutMS int64            `json:"timeout_ms"`
 	OnCrash   messages.OnCrash `json:"on_crash,omitempty"`
-	// Retry applies to a run that failed and may be tried again. Default: never.
+	// Retry says whether and when a call runs again after a retryable error. Default: never.
 	Retry Retry  `json:"retry,omitzero"`
 	Pool  string `json:"pool"` // the workers that run it; default "default"
 	// MaxOutput bounds what the model reads: characters of text, or bytes of other JSON; 0: no cut.

@@ -100,7 +100,8 @@ func (f *yamlFile) retry(p string, in *entryInFile) Retry {
 	if f.faulty[p] || !f.has(p) {
 		return Retry{}
 	}
-	// The rules for a write are checked in effects.
+	// Check the rules that hold for every kind. The rules for writes depend on kind and on_crash:
+	// effects checks them.
 	if _, err := retry.withDefaults(messages.KindRead, ""); err != nil {
 		f.add(p, "%v", err)
 		return Retry{}
@@ -116,7 +117,7 @@ func (f *yamlFile) backoff(p, text string) int64 {
 	return d.Milliseconds()
 }
 
-// The rules for a write are checked in effects, so check here as for a read.
+// effects checks on_crash, check and retry together, and against the kind of the entry.
 func (f *yamlFile) effects(p string, e Entry) {
 	if f.faulty[p+"/on_crash"] || f.faulty[p+"/kind"] {
 		return

@@ -33,7 +33,7 @@ func TestParseCheckAndRetry(t *testing.T) {
 	}
 }
 
-// How a tool is probed is not part of its promise, and neither is how it is run.
+// The digest covers neither how a tool is probed nor how it is run.
 func TestCheckIsNotPartOfTheDigest(t *testing.T) {
 	digest := func(check string) string {
 		file, err := ParseToolsFile("f", []byte(toolWith("on_crash: checkable", "check: "+check)))

@@ -111,7 +111,7 @@ func toolWith(lines ...string) string {
 // mistakesCase is a file with everything that is wrong in it.
 type mistakesCase struct {
 	name, file string
-	laxSchema  bool // only the parser can know
+	laxSchema  bool // the schema accepts the file: only the parser finds these mistakes
 	want       []string
 }
 
@@ -238,7 +238,8 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 	}
 }
 
-// TestLongFiles: a file may hold more than the bounds on the schemas and values of others allow.
+// TestLongFiles: the bounds on schemas and values from others do not hold for a file of the
+// operator.
 func TestLongFiles(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow with the race detector, which sees nothing in one goroutine")

@@ -106,7 +106,7 @@ func (m mistake) unknown(name, hint string) *Error {
 	}
 	if at := strings.LastIndexByte(name, '.'); at > 0 {
 		variable := name[:at]
-		// Report the place that an unknown variable without a function call has.
+		// Report the same place as for an unknown variable of which no method is called.
 		m.column += max(strings.LastIndexByte(variable, '.'), 0)
 		return m.says("'%s' is not known; an expression reads %s", variable, strings.Join(variables, ", "))
 	}

@@ -276,8 +276,7 @@ func TestSplicedCommandsChangeNothing(t *testing.T) {
 }
 
 // Bash reads the same commands as the classifier: bash prints its own parse of each safe command,
-// and that is safe again. A difference between the two parsers would show as an unclassified
-// command.
+// and the classifier must call what it printed safe too. If the two parsers differ, it may not.
 func TestBashReadsTheSame(t *testing.T) {
 	t.Parallel()
 	s := newSandbox(t)
