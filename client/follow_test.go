@@ -39,7 +39,7 @@ type stage struct {
 	told     []string           // guarded by mu
 
 	answering func()        // called once an answer is made; guarded by mu
-	listing   func() any    // answers in place of the list, nil: not at all; guarded by mu
+	listing   func() any    // its value is the answer in place of the list, nil: no answer; guarded by mu
 	slow      time.Duration // how long a timeline takes
 }
 
@@ -208,7 +208,8 @@ var whole = []messages.Event{
 
 var wholeNames = []string{"start 0 #0", "running 0 #1", "end 0 #1", "result 0 #1", "reply -1 #0"}
 
-// Live events may come late, twice, or in the wrong order.
+// Follow yields each event once and in order, although live events come late, twice, or in the
+// wrong order.
 func TestFollowTellsEverythingOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)

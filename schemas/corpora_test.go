@@ -34,7 +34,7 @@ func readFile(t testing.TB, path string) []byte {
 }
 
 // knownHoles are the suite's cases that jsonschema v5.3.1 gets wrong: an empty enum accepts
-// everything instead of nothing, and two corners of $dynamicRef.
+// everything instead of nothing, and two cases of $dynamicRef.
 var knownHoles = map[string][]string{
 	"draft2020-12/enum.json": {
 		"empty enum: string is invalid", "empty enum: number is invalid", "empty enum: null is invalid",

@@ -85,8 +85,8 @@ func remove(value any, pointer string) any {
 	return value
 }
 
-// checkedInGo lists parts of tools-file.json that the reader of the tools file checks itself. One
-// rule for several keys can say more than a union of alternatives.
+// checkedInGo lists parts of tools-file.json that the reader of the tools file checks itself. Its
+// error says what to write; the schema's would only say that no alternative fits.
 var checkedInGo = []string{"/$defs/entry/oneOf", "/$defs/entry/then", "/$defs/entry/else"}
 
 // violations reports the errors at the ends of the validator's tree.

@@ -40,7 +40,7 @@ type (
 	}
 	mood string
 	blob []byte
-	// switcher reads itself from true and "on".
+	// switcher decodes its own JSON: true and "on" are on.
 	switcher struct{ On bool }
 )
 

@@ -28,7 +28,8 @@ const (
 	wholeService       = "toolfleet" // commands, and a whole fleet in one process
 )
 
-// openInstruments opens the trace exporter that the OTEL_ variables configure.
+// openInstruments returns the instruments of a process. The OTEL_ variables say where its traces
+// go.
 func openInstruments(a *command.App, service string, log *slog.Logger, metrics prometheus.Registerer) (i instruments, err error) {
 	i = instruments{log: log, metrics: metrics}
 	if i.tracer, i.flush, err = telemetry.Traces(a.Ctx, service, daemon.ThisBuild().Release(), log); err != nil {

@@ -264,7 +264,7 @@ func TestCostIsLimited(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", source, got, err, errCost)
 		}
 	}
-	// Honest conditions on a large input stay below the limit.
+	// Ordinary conditions on a large input stay below the limit.
 	for _, source := range []string{
 		`input.s.contains("b") || input.l.exists(x, x == 2)`, `input.s.matches("^a+b$")`, `input.t.all(x, x.matches("^[a-z]{1,20}$"))`, `size(input.s) > 100 && input.t.all(x, x == "a")`,
 		`"b" in input.t || input.s == "b"`,

@@ -276,7 +276,8 @@ func TestSplicedCommandsChangeNothing(t *testing.T) {
 }
 
 // Bash reads the same commands as the classifier: bash prints its own parse of each safe command,
-// and the classifier must call what it printed safe too. If the two parsers differ, it may not.
+// and the classifier must call that safe too. A difference between the two parsers shows as a
+// printed command that is not safe.
 func TestBashReadsTheSame(t *testing.T) {
 	t.Parallel()
 	s := newSandbox(t)

@@ -113,7 +113,7 @@ func gitOperands(args []arg) (operands []string, known bool) {
 	return operands, known
 }
 
-// gitFirst allows only the given words as the first word. "" stands for a missing first word.
+// gitFirst allows only the given words after the subcommand. "" stands for a missing word.
 func gitFirst(allowed ...string) func(walker, []arg) error {
 	return func(_ walker, args []arg) error {
 		first := ""

@@ -72,8 +72,8 @@ const (
 const (
 	defaultLimit = 1 << 20
 	maxLimit     = 16 << 20
-	// drain bounds the wait for the last output after the whole tree was killed. Only a process
-	// that escaped can make the wait that long.
+	// drain bounds the wait for the last output after the whole tree was killed. The wait is that
+	// long only if a process has escaped the kill.
 	drain = time.Second
 )
 

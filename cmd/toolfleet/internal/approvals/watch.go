@@ -52,7 +52,7 @@ func (c watchCmd) Run(a *command.App) error {
 		if asks {
 			group.Go(func() error {
 				return d.answerAll(ctx, w, func(ctx context.Context, q messages.Approval) error {
-					// This person has approved; the question needs another one.
+					// This person has approved; the question needs another person.
 					if slices.Contains(q.Pending().Agreed, d.name) {
 						return nil
 					}

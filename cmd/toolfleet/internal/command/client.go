@@ -9,7 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/clientconn"
 )
 
-// ClientOver returns a client of a tenant over a connection. Closing the client leaves it open.
+// ClientOver returns a client of a tenant over a connection. Closing the client leaves the
+// connection open.
 func ClientOver(conn *bus.Conn, tenant string, options ...client.Option) *client.Client {
 	options = append(options, clientconn.Over(conn), client.Tenant(tenant))
 	c, err := client.Connect(context.Background(), fleetpkg.Options{}, options...)

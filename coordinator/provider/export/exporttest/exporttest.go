@@ -42,7 +42,7 @@ var variants = []struct {
 	{"cached", export.Options{Cache: true}},
 }
 
-// Run checks an exporter in the directory of its package.
+// Run checks an exporter. It reads the golden files in testdata/tools of the package under test.
 func Run(t *testing.T, e Exporter) {
 	if os.Getenv(childEnv) != "" {
 		fmt.Printf("%s%s\n", childMark, digest(t, e, shuffled()))
