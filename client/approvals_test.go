@@ -70,7 +70,7 @@ func connected(t *testing.T) (*client.Client, *bus.Conn, context.Context) {
 	return over(t, conn), conn, ctx
 }
 
-func TestApprovalsOfADoor(t *testing.T) {
+func TestApprovalsOfAHandler(t *testing.T) {
 	c, conn, ctx := connected(t)
 	if _, err := c.Approvals(ctx); !errors.Is(err, client.ErrNoFleet) {
 		t.Errorf("Approvals without a fleet: got %v, want ErrNoFleet", err)

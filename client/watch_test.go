@@ -55,7 +55,7 @@ func hung(i int) messages.BatchID { return messages.BatchID(fmt.Sprint("hung", i
 
 // Some batches have a get handler that never answers. Requests to them delay the events of another
 // batch only once and only briefly, however many such batches there are.
-func TestWatchBesideADoorThatDoesNotAnswer(t *testing.T) {
+func TestWatchBesideAHandlerThatDoesNotAnswer(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		listed func(i int) messages.ListedBatch

@@ -31,7 +31,7 @@ type policy struct {
 	check func(w walker, args []arg) error
 }
 
-// atMost allows at most n operands.
+// atMost returns the bound n for operands.
 func atMost(n int) *int { return &n }
 
 var safeName = regexp.MustCompile(`^[A-Za-z0-9_./+:@\[-]{1,40}$`)

@@ -48,7 +48,7 @@ func (w walker) word(word *syntax.Word) (arg, error) {
 	patterns := "*?[{"
 	switch lit := word.Lit(); {
 	case lit == "[":
-		patterns = "" // the command [: a pattern has its ] in the same word
+		patterns = "" // [ alone is a command: a pattern has its ] in the same word
 	case lit != "" && !strings.Contains(lit, ",") && !strings.Contains(lit, ".."):
 		patterns = "*?[" // braces that do not expand, as in {} and HEAD@{1}
 	}
