@@ -111,35 +111,35 @@ type Machine struct {
 	notify  string    // the coordinator that published the newest delivery
 	seq     uint64    // sequence of the newest delivery
 	span    string    // for later attempts to link to; "": it is not recorded
-	counter int       // number of events so far
+	counter int       // number of events published to watchers
 
-	// last is the sequence of this attempt's newest record, or of the record that it claims behind;
-	// 0: there is none.
+	// last is the sequence of this attempt's newest record. Before its claim, it is the sequence of
+	// the record after which the claim is written. 0: there is none.
 	last   uint64
-	record wire.CallRecord // that record
+	record wire.CallRecord // the record at last
 	lease  lease
-	asked  time.Time  // when the claim was first sent; from Claiming on
-	grant  call.Grant // granted once the claim is stored; from Claiming on
+	asked  time.Time  // when the claim was first sent; set from Claiming on
+	grant  call.Grant // granted once the claim is stored; set from Claiming on
 
 	cause   error     // why the run was cancelled; nil: it was not
 	drained time.Time // when the worker's drain ended; zero: it has not
 	signAt  time.Time // when the next sign of life is due, in Running, Claiming, Holding and while it looks
 
-	// due is when the present state goes on without an event. Zero: it waits for an answer.
+	// due is when a [Tick] moves the present state on. Zero: only another event does.
 	due   time.Time
 	pause time.Duration // before the newest try of a write; 0: the first try
-	err   error         // of the newest try that failed
-	words time.Time     // when tries end, after the drain; zero: never
+	err   error         // of the newest write that failed
+	words time.Time     // when writes are no longer repeated, after the drain; zero: never
 	// writing is the record that is being written, or that will be once due has passed. It is empty
 	// during other requests to the journal.
 	writing wire.CallRecord
-	// To be stored; in Releasing, the failure after which another attempt follows.
+	// result is to be stored. In Releasing, it is the failure after which another attempt follows.
 	result  *messages.Result
 	back    wire.HandBack // in HandingBack
 	refused bool          // a refused claim was counted
 
 	end        End        // what became of the attempt
-	settlement settlement // from Closing on
+	settlement settlement // set from Closing on
 }
 
 // New returns the machine of an attempt. It has not begun.
@@ -226,8 +226,8 @@ func (m *Machine) do(e Effect) { m.effects = append(m.effects, e) }
 
 func (m *Machine) log(level Level, text string, args ...any) { m.do(Log{level, text, args}) }
 
-// delivered begins with the first delivery. It remembers a further one, which comes if the broker
-// delivers a job again that was never lost.
+// delivered starts the attempt at the first delivery, and notes later ones. The broker delivers a
+// job again if no sign of life reached it, although the worker is alive.
 func (m *Machine) delivered(ev Delivered) {
 	if m.state == Over {
 		return
@@ -249,7 +249,7 @@ func (m *Machine) delivered(ev Delivered) {
 		m.due = m.now.Add(bounceHold)
 	case ev.Now.After(job.NotAfter):
 		m.close(settlement{how: Term, reason: "the batch outlived its time"}, nil)
-	// The call may have ended elsewhere.
+	// An earlier worker may have ended the call.
 	case job.TakeOver > 0 || job.Dispatch > 0 || ev.Count > 1 || waited > time.Second:
 		m.look(Looking)
 	default:

@@ -25,7 +25,7 @@ func (m *Machine) ended(result messages.Result, err error) {
 	switch {
 	case err != nil:
 		result, err = m.endOf(err)
-	// This attempt was refused, which says nothing about the lost attempt before it.
+	// This attempt did not run. The lost attempt before it may have changed the world.
 	case m.unsure() && !m.holds():
 		result = m.lost()
 	}
@@ -189,7 +189,7 @@ func (m *Machine) releaseFailed(ev Failed) {
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(err, 100*time.Millisecond, 2*time.Second, "release not stored; trying again")
-	// The arguments only just fit, without the reason beside them.
+	// The record has no room for the failure beside the arguments.
 	case m.result != nil:
 		m.log(Warn, "not tried again: the record of it would be too large", "err", err)
 		m.finish(*m.result)
@@ -212,7 +212,7 @@ func (m *Machine) finish(result messages.Result) {
 		own.Retryable = own.Retryable && result.Status != messages.StatusOutcomeUnknown
 		result.Err = &own
 	}
-	if result.Trail == nil && result.Failure() { // no run has made a trail
+	if result.Trail == nil && result.Failure() { // the result does not come from the pipeline
 		m.end.Failure = messages.ErrorType(result.Status, result.Err)
 	}
 	m.result, m.pause = &result, 0

@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Event is something that the machine is told about.
+// Event is something that happened, as input of [Machine.Step].
 type Event interface{ event() }
 
 type (
@@ -32,7 +32,7 @@ type (
 	// Wanted says that the phases have frozen the input and want to start the tool. The answer is
 	// [Grant] or [Refuse].
 	Wanted struct{ Frozen call.Frozen }
-	// Told is an event of the phases for watchers. Its ids are missing.
+	// Told is an event of the phases for watchers. The machine fills in its ids.
 	Told struct{ Event messages.Event }
 	// Ended says that the phases have ended, with a result or an error.
 	Ended struct {
@@ -143,8 +143,9 @@ type (
 	Cancel struct{ Cause error }
 	// Abort ends the open requests to the journal soon. Each still has its answer.
 	Abort struct{}
-	// Write stores the record behind the one at sequence Behind: [Stored], [Overtaken] or [Failed],
-	// no later than a moment after Until (zero: no bound).
+	// Write stores the record if the call's newest record is the one at sequence Behind: [Stored],
+	// [Overtaken] or [Failed]. The answer comes no later than a moment after Until (zero: no
+	// bound).
 	Write struct {
 		Record wire.CallRecord
 		Behind uint64
@@ -167,7 +168,7 @@ type (
 	Emit struct{ Event messages.Event }
 	// Report counts a call that has ended here.
 	Report struct{ Result messages.Result }
-	// Count counts something.
+	// Count adds one to a count of the worker.
 	Count struct{ What Counted }
 	// Log logs a line. Args are keys and values.
 	Log struct {

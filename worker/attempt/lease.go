@@ -114,7 +114,8 @@ func (m *Machine) renewalOvertaken(newest Entry) {
 			m.writeRenewal()
 		}
 	case m.lease.state != renewing:
-	// The end of the call, or of the claim, is stored. The answer to that write comes too.
+	// The newest record is the end or the release that this attempt is writing. The answer to that
+	// write still comes.
 	case newest.Record.Nonce == m.writing.Nonce:
 		m.lease.state = lost
 	default:

@@ -13,7 +13,7 @@ type Next int
 const (
 	// GoOn: the call has no record. Take it through its phases; its claim is the first record.
 	GoOn Next = iota
-	// TakeOver: the newest record is the one behind which the coordinator wants the next claim.
+	// TakeOver: the newest record is the one after which the coordinator wants the next claim.
 	TakeOver
 	// PassOn: the call has ended. Send its result to the coordinator and settle the job.
 	PassOn
@@ -23,7 +23,7 @@ const (
 )
 
 // Decide returns what to do about a call that claims or has a record. takeOver is the sequence of
-// the record behind which the job allows a claim.
+// the record after which the job allows a claim.
 //
 // Only the coordinator decides that a claim has lapsed. A worker that finds another worker's claim
 // leaves the call alone, however old the claim is.
@@ -33,7 +33,7 @@ func Decide(takeOver uint64, newest Entry) Next {
 		return GoOn
 	case newest.Record.State == wire.Ended:
 		return PassOn
-	// An open question is never claimed behind, only its answer.
+	// A claim never follows an open question, only the answer to it.
 	case newest.Seq == takeOver && newest.Record.State != wire.Parked:
 		return TakeOver
 	}

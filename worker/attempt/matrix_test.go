@@ -38,7 +38,7 @@ var reach = []struct {
 	{attempt.Over, "read", []string{"delivered", "began", "ended", "stored", "closed"}},
 }
 
-// every is each event once, and those with several meanings more often.
+// every lists each event once, and an event with several meanings once for each.
 var every = []string{
 	"delivered", "no-result", "result", "record", "record state=ended seq=9", "began", "wanted", "progress", "ended", "ended ask",
 	"stored seq=9", "stored seq=9 renewal", "overtaken state=claimed seq=9", "overtaken state=claimed seq=9 renewal", "failed", "failed why=large", "failed why=terminal",
@@ -46,8 +46,8 @@ var every = []string{
 }
 
 // TestEveryEventInEveryState pins the table of the package comment: the state that each event leads
-// to from each state, and the effects on the way. No pair panics, and an attempt that is over stays
-// so without a word, except that a claim is still refused.
+// to from each state, and the effects on the way. No pair panics. An attempt in Over stays there,
+// and its only effect is to refuse a claim.
 func TestEveryEventInEveryState(t *testing.T) {
 	var out strings.Builder
 	for _, from := range reach {

@@ -18,9 +18,9 @@ import (
 
 var seeds = flag.Uint64("attempt.seeds", 5000, "how many random attempts are run")
 
-// TestAnyEventAtAnyTime tells machines events at random, in no sensible order. Nothing panics, the
-// phases start at most once, each claim that is wanted has one answer, and the delivery is settled
-// at most once, as the last thing.
+// TestAnyEventAtAnyTime gives machines random events, in no sensible order. Nothing panics, the
+// phases start at most once, no claim has two answers, and the delivery is settled at most once, as
+// the last effect.
 func TestAnyEventAtAnyTime(t *testing.T) {
 	for seed := range *seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -44,22 +44,22 @@ func TestAnyEventAtAnyTime(t *testing.T) {
 					t.Fatalf("seed %d: %T after the end", seed, effect)
 				}
 				if _, grant := effect.(attempt.Grant); grant && s.m.Claims() && !stored {
-					t.Fatalf("seed %d: granted without a claim", seed)
+					t.Fatalf("seed %d: granted without a stored claim", seed)
 				}
 			}
 		}
 		if count["attempt.Run"] > 1 || count["attempt.Settle"] > 1 || count["attempt.Close"] > 1 {
-			t.Fatalf("seed %d: %v", seed, count)
+			t.Fatalf("seed %d: want at most one Run, Settle and Close, got %v", seed, count)
 		}
 		if asked := count["wanted"]; count["attempt.Grant"]+count["attempt.Refuse"] > asked {
-			t.Fatalf("seed %d: %v", seed, count)
+			t.Fatalf("seed %d: more answers than claims that were wanted: %v", seed, count)
 		}
 	}
 }
 
-// TestAnAttemptKeepsTheRules runs machines with a shell that obeys them, on a model of one call's
-// journal. Answers are lost and late, other writers come first, the call is stopped and the worker
-// drained at any time.
+// TestAnAttemptKeepsTheRules runs machines with a shell that carries out their effects, on a model
+// of one call's journal. Answers get lost or come late, and other writers come first. The call is
+// stopped, and the worker is drained, at any time.
 func TestAnAttemptKeepsTheRules(t *testing.T) {
 	ends := map[string]int{}
 	for seed := range *seeds {
@@ -82,22 +82,22 @@ type world struct {
 	rng   *rand.Rand
 	now   time.Time
 	m     *attempt.Machine
-	queue []later // what is on its way, in no order
+	queue []later // what happens later, in no order
 	log   []string
 
 	records []stored         // of the call's journal
 	result  *messages.Result // among the results
-	back    bool             // a hand-back is stored
+	back    bool             // whether a hand-back is stored
 	nonces  map[string]string
-	known   uint64 // the newest record of its own that the machine was told of
+	known   uint64 // sequence of the newest own record that the machine knows of
 
 	runs, settles int
 	cancelled     bool
 	drained       time.Time
-	running       bool // the tool runs
-	wants         int  // claims that are not answered
+	running       bool // whether the tool runs
+	wants         int  // claims that wait for a grant or a refusal
 	end           string
-	openMain      int // questions beside renewals
+	openMain      int // open requests to the journal, without writes
 }
 
 type stored struct {
@@ -141,7 +141,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// any is a time of up to so many seconds; often a short one.
+// any returns a random time below the given number of seconds, and below one second in half of the
+// cases.
 func (w *world) any(seconds int) time.Duration {
 	if w.rng.IntN(2) == 0 {
 		seconds = 1
@@ -159,7 +160,7 @@ func (w *world) fail(format string, args ...any) {
 func (w *world) run() {
 	for steps := 0; w.m.State() != attempt.Over; steps++ {
 		if steps > 2000 {
-			w.fail("no end")
+			w.fail("no end after 2000 steps")
 		}
 		wake, next := w.m.Wake(), -1
 		for i, l := range w.queue {
@@ -184,7 +185,8 @@ func (w *world) run() {
 	if w.settles != 1 || w.wants > 0 || w.running {
 		w.fail("settled %d times, %d claims without an answer, a tool runs: %v", w.settles, w.wants, w.running)
 	}
-	// A pause of up to two seconds is cut short, and the answer that is open then comes within 5 s.
+	// The drain bounds the attempt: writes are repeated for LastWords at most, and each answer
+	// comes within 10 s. 40 s are well above the sum.
 	if !w.drained.IsZero() && w.now.Sub(w.drained) > 40*time.Second {
 		w.fail("over %v after the drain", w.now.Sub(w.drained))
 	}
@@ -361,7 +363,7 @@ func (w *world) append(r wire.CallRecord) uint64 {
 	return seq
 }
 
-// other is another writer's record.
+// other stores another writer's record.
 func (w *world) other() {
 	if w.newest().Record.State == wire.Ended {
 		return
@@ -400,7 +402,8 @@ func (w *world) write(e attempt.Write) {
 			w.known = max(w.known, seq)
 			w.step(attempt.Stored{Nonce: r.Nonce, Seq: seq})
 		case newest.Seq > e.Behind:
-			// Behind another writer's record nothing can be stored, and nothing is lost by a try.
+			// Only renewals of this attempt have to be known: a write after another writer's record
+			// is refused, which does no harm.
 			if newest.Record.State == wire.Renewed && strings.HasPrefix(newest.Record.Nonce, "n-") {
 				w.known = max(w.known, newest.Seq)
 			}
@@ -414,22 +417,22 @@ func (w *world) write(e attempt.Write) {
 	case n < 7:
 		w.after(0, arrive)
 		w.after(w.any(2), answer)
-	case n == 7: // lost
+	case n == 7: // the write is lost
 		w.after(w.any(5), unknown)
-	case n == 8: // stored, and not known
+	case n == 8: // the write is stored, and the answer is lost
 		w.after(0, arrive)
 		w.after(w.any(5), unknown)
-	default: // late
+	default: // the write arrives late
 		w.after(w.any(10), arrive)
 		w.after(w.any(5), unknown)
 	}
 }
 
-// ask carries out anything else that is asked of the journal.
+// ask carries out the requests to the journal other than Write.
 func (w *world) ask(question attempt.Effect) {
 	w.openMain++
 	if w.openMain > 1 {
-		w.fail("two questions at a time")
+		w.fail("two requests to the journal at a time")
 	}
 	w.after(w.any(3), func() {
 		w.openMain--

@@ -23,10 +23,10 @@ import (
 var update = flag.Bool("update", false, "rewrite testdata; read the diff before you commit it")
 
 // Each file of testdata is a scenario. "call:" says what the attempt is about: the kind of the tool
-// (read, write), and key=value words for fields of the job. A line "> event" tells the machine one
-// event; the lines under it are its effects, its state and when it wants to wake. "+3s" before an
-// event lets time pass. An answer of the journal is to the oldest question that is open; the word
-// "renewal" makes it one to the newest renewal.
+// (read, write), and key=value words for fields of the job. A line "> event" gives the machine one
+// event; the lines under it are the effects, the state and when the machine wants to wake. "+3s"
+// before an event lets time pass. An answer of the journal belongs to the open request, or with the
+// word "renewal" to the newest renewal.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -54,7 +54,7 @@ func TestScenarios(t *testing.T) {
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// serverTime is far from the time of the steps, so that a mix-up of the two shows.
+// serverTime is the server's clock. It is far from the worker's, so that a mix-up of the two shows.
 var serverTime = epoch.Add(-48 * time.Hour)
 
 func config() attempt.Config {
@@ -64,14 +64,14 @@ func config() attempt.Config {
 	}
 }
 
-// scenario is one attempt that a file tells of.
+// scenario is one attempt that a file describes.
 type scenario struct {
 	testing.TB
 	now     time.Time
 	m       *attempt.Machine
 	cause   error  // of the newest cancel
 	refused error  // the newest refusal
-	main    string // the nonce of the open question
+	main    string // the nonce of the open request, other than a renewal
 	renewal string // the nonce of the newest renewal
 	result  messages.Result
 	out     bytes.Buffer

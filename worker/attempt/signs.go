@@ -7,8 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// firstSign is how long a call runs before its coordinator is notified that it runs. Most calls end
-// sooner and need no such notice.
+// firstSign is how long a call runs before its coordinator gets the first notice that it runs. Most
+// calls end sooner and need no such notice.
 const firstSign = 100 * time.Millisecond
 
 // alive tells the coordinator that the call runs here, and under which claim. The coordinator
@@ -23,7 +23,7 @@ func (m *Machine) alive() {
 }
 
 // tell sends a notice to the coordinator that published the job. A notice may get lost; the
-// coordinator's poll then finds the same in the journal.
+// coordinator's poll then reads the journal.
 func (m *Machine) tell(n wire.Notice) {
 	if !messages.IsToken(m.notify) {
 		return
