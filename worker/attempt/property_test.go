@@ -186,7 +186,7 @@ func (w *world) run() {
 		w.fail("settled %d times, %d claims without an answer, a tool runs: %v", w.settles, w.wants, w.running)
 	}
 	// The drain bounds the attempt: writes are repeated for LastWords at most, and each answer
-	// comes within 10 s. 40 s are well above the sum.
+	// comes within 5 s. 40 s are well above the sum.
 	if !w.drained.IsZero() && w.now.Sub(w.drained) > 40*time.Second {
 		w.fail("over %v after the drain", w.now.Sub(w.drained))
 	}

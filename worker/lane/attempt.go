@@ -35,11 +35,11 @@ type running struct {
 
 	cancel context.CancelCauseFunc // cancels the phases; nil before they start
 	grants chan granted            // answers the phases, which wait for the grant
-	// questions holds, by number, what ends each open request to the journal early.
+	// questions holds a cancel function for each open request to the journal, by number.
 	questions map[int]context.CancelFunc
 	asked     int            // requests to the journal so far
 	outbox    outbox         // sends messages that have no answer
-	work      sync.WaitGroup // waits for the phases, the requests and the outbox
+	work      sync.WaitGroup // counts the goroutines of the phases, the requests and the outbox
 }
 
 // granted is the answer to a claim.
@@ -55,7 +55,7 @@ type mailbox struct {
 	ready chan struct{} // has a value if there may be mails; holds one at most
 }
 
-// mail is an event, with data that only the running job needs.
+// mail is an event for the machine, with data that only [running] needs.
 type mail struct {
 	event    attempt.Event
 	delivery *pull.Delivery // of a Delivered
@@ -133,8 +133,8 @@ func (r *running) queue(send func()) {
 
 func (r *running) post(ev attempt.Event) { r.mailbox.post(mail{event: ev}) }
 
-// run gives events to the machine until the delivery is settled and nothing of the attempt is left.
-// The end of ctx tells the machine to end the attempt.
+// run gives events to the machine until the delivery is settled and all goroutines of the attempt
+// have ended. When ctx ends, run tells the machine to end the attempt.
 func (r *running) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { r.post(attempt.Draining{}) })
 	defer stop()
@@ -244,7 +244,7 @@ func (r *running) start(ctx context.Context, e attempt.Run) {
 	})
 }
 
-// claim asks the machine for a grant. It always gets an answer: if not before, then when the run is
+// claim asks the machine for a grant. It always gets an answer, at the latest when the run is
 // cancelled.
 func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	r.post(attempt.Wanted{Frozen: f})

@@ -11,7 +11,7 @@ const (
 	Left                     // the worker has no more to do with a job
 	Redelivered              // a delivery is not the first of its job
 	Claimed                  // a claim is stored
-	// Another worker has the call, or the call has ended; at most once per attempt.
+	// ClaimRefused: another worker has the call, or the call has ended; at most once per attempt.
 	ClaimRefused
 	LeaseLost  // a claim could not be renewed in time
 	Progressed // a tool reported progress

@@ -12,8 +12,7 @@
 // delivered twice, late, or to a worker that was thought dead:
 //
 //   - A call that claims is run by the holder of the newest claim. The holder renews its lease
-//
-// while the tool runs, and kills the tool if it cannot.
+//     while the tool runs, and kills the tool if it cannot.
 //   - A call that does not claim may run twice. Its first stored result counts.
 //
 // An attempt is released for another if it failed without harm, or if the worker shuts down and has
@@ -290,8 +289,8 @@ func (c *Consumer) read(d *pull.Delivery) (job wire.Job, key wire.CallKey, err e
 }
 
 // enter adds an attempt with its first delivery. If this worker already has an attempt of the same
-// call, that one takes over the delivery and enter returns false. This happens if the broker
-// delivers a job again that was never lost.
+// call, that attempt takes over the delivery, and enter returns false. This happens if the broker
+// delivers a job again although its worker is alive.
 func (c *Consumer) enter(r *running, first mail) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -312,8 +311,8 @@ func (c *Consumer) enter(r *running, first mail) bool {
 	return true
 }
 
-// forgetStops drops stops that are so old that their jobs would have come, and the oldest ones over
-// maxStops. The caller holds mu.
+// forgetStops drops stops that are older than AckWait, because a job that was on its way has
+// arrived by then. It also drops the oldest ones over maxStops. The caller holds mu.
 func (c *Consumer) forgetStops() {
 	old := max(len(c.stops)-maxStops, 0)
 	for old < len(c.stops) && time.Since(c.stops[old].at) > c.cfg.AckWait {

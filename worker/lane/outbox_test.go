@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 )
 
-// A send that is stuck keeps nothing from going on, since the goroutine that queues it watches the
-// lease. What is queued behind it is sent in order.
+// A stuck send does not block the goroutine that queues it, because that goroutine also watches the
+// lease. Messages queued after it are sent in order.
 func TestAStuckSendBlocksNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var r running
@@ -26,7 +26,7 @@ func TestAStuckSendBlocksNobody(t *testing.T) {
 		r.queue(func() { sent = nil })
 		r.work.Wait()
 		if sent != nil {
-			t.Error("nothing is sent after a pause")
+			t.Error("a message queued after the outbox was empty is not sent")
 		}
 	})
 }

@@ -31,13 +31,13 @@ import (
 // patience bounds every wait, in simulated time.
 const patience = time.Minute
 
-// yard is a server with the lanes of one pool, with the test in the place of the coordinator.
+// yard is a server with the lanes of one pool. The test plays the coordinator.
 type yard struct {
 	*testing.T
 	srv     *devserver.Server
 	conn    *bus.Conn
 	journal *journal.Journal
-	notices chan wire.Notice // without signs of life
+	notices chan wire.Notice // to the coordinator, without signs of life
 	spans   *tracetest.SpanRecorder
 	log     lines
 
@@ -86,10 +86,10 @@ func (y *yard) connect() *bus.Conn {
 	return conn
 }
 
-// runs is what a test does with a call.
+// runs stands for the pipeline: it is what a test does with a call.
 type runs func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error)
 
-// tools is the tools of a worker. Their calls claim or do not.
+// tools is a worker's tools: service says whether calls claim, and run runs each of them.
 type tools struct {
 	service lane.Service
 	run     runs
@@ -161,7 +161,7 @@ func (y *yard) notice() wire.Notice {
 	}
 }
 
-// newest returns the newest record of the call, and how many it has.
+// newest returns the newest record of the call, and how many records the call has.
 func (y *yard) newest() (journal.CallEntry, int) {
 	y.Helper()
 	newest, _, err := y.journal.Newest(y.Context(), key)
@@ -199,8 +199,8 @@ func (y *yard) write(record wire.CallRecord, last uint64) uint64 {
 	return seq
 }
 
-// question is what the tools of these tests ask about {"n":2}, which hooks have made of the job's
-// input.
+// question is the question that the tools of these tests ask. It is about {"n":2}, to which hooks
+// have changed the job's input.
 func question(job wire.Job) *call.Ask {
 	input := json.RawMessage(`{"n":2}`)
 	return &call.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{
@@ -215,8 +215,9 @@ func done(job wire.Job, held call.Grant) messages.Result {
 	}
 }
 
-// A call that asks is parked, whatever its kind, and nothing of it is left at the worker or in the
-// queue. It runs once, under a claim, when its job goes on from an answer, and not before.
+// A call that needs an approval is parked, whatever its kind, and nothing of it is left at the
+// worker or in the queue. It runs once, under a claim, when a job follows the answer, and not
+// before.
 func TestParkedCall(t *testing.T) {
 	for _, claims := range []bool{true, false} {
 		t.Run(map[bool]string{true: "write", false: "read"}[claims], func(t *testing.T) {
@@ -228,7 +229,7 @@ func TestParkedCall(t *testing.T) {
 						return messages.Result{}, question(job)
 					}
 					if prior.State != wire.Granted || prior.Approval == nil || prior.Hooks == nil {
-						y.Errorf("it goes on from %+v", prior)
+						y.Errorf("the call continues from the record %+v", prior)
 					}
 					held, err := claim(ctx, call.Frozen{ArgsHash: prior.ArgsHash, Input: prior.Approval.Input, Hooks: prior.Hooks, OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
 					if err != nil {
@@ -247,7 +248,7 @@ func TestParkedCall(t *testing.T) {
 				y.noJobs()
 				parked, records := y.newest()
 				if n.Record == nil || n.Record.State != wire.Parked || n.Seq != parked.Seq || records != 1 {
-					y.Fatalf("told %+v, %d records", n, records)
+					y.Fatalf("got the notice %+v, %d records", n, records)
 				}
 				r, want := parked.Record, question(job)
 				q := want.Approval
@@ -260,17 +261,17 @@ func TestParkedCall(t *testing.T) {
 					y.Errorf("asked %v ago: %+v", since, r)
 				}
 
-				job.Dispatch = 1 // by a coordinator without the notice
+				job.Dispatch = 1 // published by a coordinator that missed the notice
 				y.publish(job)
 				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq || n.Record.Approval == nil {
-					y.Errorf("told %+v", n)
+					y.Errorf("got the notice %+v", n)
 				}
 				y.noJobs()
-				// By a coordinator that mistakes the question for an answer.
+				// Published by a coordinator that takes the question for an answer.
 				job.TakeOver = parked.Seq
 				y.publish(job)
 				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq {
-					y.Errorf("told %+v", n)
+					y.Errorf("got the notice %+v", n)
 				}
 				y.noJobs()
 				if _, now := y.newest(); asked != 1 || ran != 0 || now != 1 {
@@ -282,7 +283,7 @@ func TestParkedCall(t *testing.T) {
 				job.TakeOver = y.write(granted, parked.Seq)
 				y.publish(job)
 				if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOK || n.Result.Attempt != 1 {
-					y.Errorf("told %+v", n)
+					y.Errorf("got the notice %+v", n)
 				}
 				y.noJobs()
 				newest, _ := y.newest()
@@ -290,13 +291,13 @@ func TestParkedCall(t *testing.T) {
 					y.Errorf("it ended as %+v after %d runs", newest.Record, ran)
 				}
 				if _, found, err := y.journal.Result(y.Context(), key); found || err != nil {
-					y.Errorf("a result beside the journal: %v, %v", found, err)
+					y.Errorf("want no result outside the call's journal, found %v, %v", found, err)
 				}
 
-				job.Dispatch++ // once more, by a coordinator that does not know of the end
+				job.Dispatch++ // published by a coordinator that does not know of the end
 				y.publish(job)
 				if n := y.notice(); n.Result == nil {
-					y.Errorf("told %+v", n)
+					y.Errorf("got the notice %+v", n)
 				}
 				if ran != 1 {
 					y.Errorf("ran %d times", ran)
@@ -306,8 +307,8 @@ func TestParkedCall(t *testing.T) {
 	}
 }
 
-// When two workers ask at once, one question is stored, and the coordinator is notified of it by
-// both.
+// When two workers ask about one call at once, one question is stored, and both workers send a
+// notice of it.
 func TestTwoWorkersAskAtOnce(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var both sync.WaitGroup
@@ -321,18 +322,19 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 		y.worker("w2", false, run)
 		job := y.job(false)
 		y.publish(job)
-		job.ConcurrencySafe = false // handed back meanwhile: it is in the other queue, too
+		job.ConcurrencySafe = false // as if it was handed back meanwhile: a second job, in the write lane
 		y.publish(job)
 		one, two := y.notice(), y.notice()
 		y.noJobs()
 		newest, records := y.newest()
 		if records != 1 || newest.Record.State != wire.Parked || one.Seq != newest.Seq || two.Seq != newest.Seq {
-			y.Errorf("%d records, the newest %s at %d; told of %d and %d", records, newest.Record.State, newest.Seq, one.Seq, two.Seq)
+			y.Errorf("%d records, the newest %s at %d; the notices are about %d and %d", records, newest.Record.State, newest.Seq, one.Seq, two.Seq)
 		}
 	})
 }
 
-// A call that has ended meanwhile is not parked, and its job is settled by what is stored.
+// A call that ends while its worker asks is not parked. Its job is settled, and the coordinator
+// gets the stored end.
 func TestEndedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
@@ -342,7 +344,7 @@ func TestEndedWhileItAsks(t *testing.T) {
 		})
 		y.publish(y.job(true))
 		if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusAborted {
-			y.Errorf("told %+v", n)
+			y.Errorf("got the notice %+v", n)
 		}
 		y.noJobs()
 		if newest, records := y.newest(); records != 1 || newest.Record.State != wire.Ended {
@@ -352,7 +354,7 @@ func TestEndedWhileItAsks(t *testing.T) {
 }
 
 // A run that is stopped while it asks has no result. Its question is stored, and the coordinator
-// that wants the call to end writes the end behind that record.
+// that wants the call to end writes the end after that record.
 func TestStoppedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
@@ -365,7 +367,7 @@ func TestStoppedWhileItAsks(t *testing.T) {
 		})
 		y.publish(y.job(true))
 		if n := y.notice(); n.Record == nil || n.Record.State != wire.Parked {
-			y.Errorf("told %+v", n)
+			y.Errorf("got the notice %+v", n)
 		}
 		y.noJobs()
 	})
@@ -387,7 +389,7 @@ func TestDrainWhileItAsks(t *testing.T) {
 		<-running
 		stop()
 		if n := y.notice(); n.Record == nil || n.Record.State != wire.Parked {
-			y.Errorf("told %+v", n)
+			y.Errorf("got the notice %+v", n)
 		}
 		y.noJobs()
 	})
@@ -410,20 +412,20 @@ func tooLargeToAsk(y *yard, short int) {
 	y.publish(y.job(false))
 	n := y.notice()
 	if n.Result == nil || n.Result.Status != messages.StatusError || n.Result.Err.Code != messages.CodeTooLarge || !strings.Contains(n.Result.Err.Message, "not run") {
-		y.Errorf("told %+v", n)
+		y.Errorf("got the notice %+v", n)
 	}
 	y.noJobs()
 }
 
-// No person is asked about a write that may have been applied already: an attempt was lost, and
-// another may not run.
+// No person is asked about a write whose earlier attempt was lost: it may have been applied
+// already. The call ends with an unknown outcome.
 func TestLostAttemptAsksNobody(t *testing.T) {
 	inYard(t, func(y *yard) {
 		lost := wire.CallRecord{State: wire.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: question(y.job(true)).ArgsHash, OnCrash: messages.OnCrashIdempotent, Worker: "w0"}
 		seq := y.write(lost, 0)
 		y.worker("w", true, func(_ context.Context, job wire.Job, prior *wire.CallRecord, _ call.Claim) (messages.Result, error) {
 			if prior == nil || prior.Nonce != "lost" {
-				y.Errorf("it goes on from %+v", prior)
+				y.Errorf("the call continues from the record %+v", prior)
 			}
 			return messages.Result{}, question(job)
 		})
@@ -431,7 +433,7 @@ func TestLostAttemptAsksNobody(t *testing.T) {
 		job.TakeOver = seq
 		y.publish(job)
 		if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOutcomeUnknown {
-			y.Errorf("told %+v", n)
+			y.Errorf("got the notice %+v", n)
 		}
 		y.noJobs()
 		if newest, records := y.newest(); newest.Record.State != wire.Ended || records != 2 {
@@ -470,7 +472,7 @@ func TestFrozenInputIsKept(t *testing.T) {
 				y.noJobs()
 				newest, records := y.newest()
 				if n.Record == nil || n.Record.State != wire.Released || n.Seq != newest.Seq || records < 3 {
-					y.Fatalf("told %+v, %d records", n, records)
+					y.Fatalf("got the notice %+v, %d records", n, records)
 				}
 				r := newest.Record
 				if r.Hooks == nil || approved != (r.Approval != nil) || r.Attempt != 1 || r.ArgsHash != want.ArgsHash {
@@ -488,7 +490,8 @@ func TestFrozenInputIsKept(t *testing.T) {
 	}
 }
 
-// A result is kept whole when it and the approved arguments are too large for one record.
+// If a result and the approved arguments are too large for one record, the arguments are left out
+// and the result is kept whole.
 func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error) {
@@ -506,7 +509,7 @@ func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
 		job.TakeOver = y.write(wire.CallRecord{State: wire.Granted, Nonce: "g", ArgsHash: q.ArgsHash, Approval: &q}, 0)
 		y.publish(job)
 		if n := y.notice(); n.Result == nil || n.Result.Status != messages.StatusOK || len(n.Result.Output) < 200<<10 {
-			y.Errorf("told %.300v", n.Result)
+			y.Errorf("got the result %.300v", n.Result)
 		}
 		y.noJobs()
 		if newest, _ := y.newest(); newest.Record.State != wire.Ended || newest.Record.Approval == nil || newest.Record.Approval.ArgsHash != q.ArgsHash {

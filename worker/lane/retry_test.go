@@ -20,9 +20,9 @@ func busy(job wire.Job, held call.Grant) messages.Result {
 	return r
 }
 
-// TestAFailedReadKeepsItsPlaceInTheQueue: the coordinator is notified of a failed attempt before
-// another job of the call can be queued. A poll under way would publish a job that does not count
-// the attempt.
+// TestAFailedReadKeepsItsPlaceInTheQueue: after a failed attempt the job stays in the queue until
+// the coordinator has the notice. Otherwise the coordinator's poll could publish a job that does
+// not count the attempt.
 func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
@@ -35,10 +35,10 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 		y.publish(job)
 		n := y.notice()
 		if n.LetGo == nil || n.LetGo.Attempt != 1 {
-			y.Fatalf("told %+v; want a failed attempt", n)
+			y.Fatalf("got the notice %+v, want a failed attempt", n)
 		}
 		time.Sleep(time.Second) // of simulated time: everything that the worker sent has arrived
-		job.Dispatch = 1        // by a poll that does not know of it
+		job.Dispatch = 1        // published by a poll that does not know of the failed attempt
 		subject := y.conn.Names().Lane(false, "default", key)
 		if _, err := y.conn.Append(y.Context(), subject, nil, rawjson.MustMarshal(job)); !errors.Is(err, bus.ErrExists) {
 			y.Errorf("a second job beside the one of the failed attempt: %v, want %v", err, bus.ErrExists)
@@ -49,7 +49,7 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 		job.Attempt = n.LetGo.Attempt
 		y.publish(job)
 		if n := y.notice(); n.Result == nil || n.Result.Attempt != 2 {
-			y.Errorf("told %+v; want the result of the second attempt, which is the last", n)
+			y.Errorf("got the notice %+v, want the result of the second attempt, which is the last", n)
 		}
 		y.noJobs()
 		if runs != 2 {
@@ -58,8 +58,8 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	})
 }
 
-// TestAFailedReadGoesOnWithoutACoordinator: the broker delivers the job again, and that delivery is
-// the next attempt.
+// TestAFailedReadGoesOnWithoutACoordinator: if no coordinator gets the notice of a failed attempt,
+// the broker delivers the job again, and that delivery is the next attempt.
 func TestAFailedReadGoesOnWithoutACoordinator(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
@@ -69,7 +69,7 @@ func TestAFailedReadGoesOnWithoutACoordinator(t *testing.T) {
 		y.publish(y.job(false))
 		y.notice()
 		if n := y.notice(); n.Result == nil || n.Result.Attempt != 2 {
-			y.Errorf("told %+v; want the result of the second attempt", n)
+			y.Errorf("got the notice %+v, want the result of the second attempt", n)
 		}
 		y.noJobs()
 	})

@@ -31,8 +31,8 @@ func (y *yard) tracer() trace.Tracer {
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(y.spans)).Tracer(tracing.Scope)
 }
 
-// nothingLeft checks, after the workers have stopped, that every span has ended and every job is
-// out of hand.
+// nothingLeft checks, after the workers have stopped, that every span has ended and that the
+// workers have no more to do with any job.
 func (y *yard) nothingLeft() {
 	if begun, ended := len(y.spans.Started()), len(y.spans.Ended()); begun != ended {
 		y.Errorf("%d spans were begun and %d ended", begun, ended)
@@ -57,7 +57,7 @@ func (y *yard) counted() map[lane.Count]int {
 	return maps.Clone(y.counts)
 }
 
-// lines is what was logged.
+// lines holds the log.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -114,8 +114,8 @@ func spanOf(s sdktrace.ReadOnlySpan) string {
 	return tracing.Parent(trace.ContextWithSpanContext(context.Background(), s.SpanContext()))
 }
 
-// An attempt is a child of the message that brought it. The tool runs within it, and its records
-// and its result name it.
+// The span of an attempt is a child of the span that sent the job. The tool runs within the
+// attempt's span, and the attempt's records and result name that span.
 func TestTheSpanOfAnAttempt(t *testing.T) {
 	for _, claims := range []bool{true, false} {
 		for _, size := range []int{10, 400 << 10} { // the second goes to the object store
@@ -129,7 +129,7 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 						return messages.Result{}, err
 					}
 					if newest, _ := y.newest(); claims && newest.Record.Span != within {
-						y.Errorf("the claim names the span %q, it is %q", newest.Record.Span, within)
+						y.Errorf("the claim names the span %q, want %q", newest.Record.Span, within)
 					}
 					time.Sleep(5 * time.Second) // until the claim is renewed
 					r := done(job, held)
@@ -146,13 +146,13 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 				}
 				want := &messages.Trail{ArgsHash: "a", ResultHash: outcome.Hash(), PhasesMS: messages.PhasesMS{Execute: 1}, Span: within}
 				if diff := cmp.Diff(want, n.Result.Trail); diff != "" || (n.Result.Ref != nil) != (size > 1000) {
-					t.Errorf("told %s", diff)
+					t.Errorf("the trail in the notice (-want +got), or where the outcome is:\n%s", diff)
 				}
 				stored, found, err := y.journal.Result(y.Context(), key)
 				if claims {
 					newest, _ := y.newest()
 					if newest.Record.Span != within {
-						t.Errorf("the end names the span %q", newest.Record.Span)
+						t.Errorf("the end names the span %q, want %q", newest.Record.Span, within)
 					}
 					stored, found = *newest.Record.Result, true
 				}
@@ -177,7 +177,8 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 	}
 }
 
-// An attempt links to the one before it, and says what became of that.
+// The span of an attempt links to that of the attempt before it. The link says what became of the
+// earlier attempt.
 func TestTheLinksOfAnAttempt(t *testing.T) {
 	for state, want := range map[wire.CallState]string{
 		wire.Granted: tracing.Parked, wire.Released: tracing.Retried, wire.Claimed: tracing.TakenOver, wire.Renewed: tracing.TakenOver,
@@ -190,7 +191,7 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 					record.Span = before
 				}
 				y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {
-					if !recorded { // and never is
+					if !recorded { // the call ends without a claim
 						return done(job, call.Grant{}), nil
 					}
 					held, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
@@ -220,8 +221,8 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 	}
 }
 
-// A redelivered message links to its first delivery: the attempt then failed here and left no
-// record.
+// If the attempt before left no record, the span of a redelivered job links to the span that sent
+// the job.
 func TestTheLinkOfARedelivery(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
@@ -249,7 +250,7 @@ func TestTheLinkOfARedelivery(t *testing.T) {
 	})
 }
 
-// A delivery with nothing to do has no span.
+// A delivery that gives the worker nothing to do has no span.
 func TestNoSpanForNothing(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(context.Context, wire.Job, *wire.CallRecord, call.Claim) (messages.Result, error) {
@@ -259,10 +260,10 @@ func TestNoSpanForNothing(t *testing.T) {
 		job := y.job(true)
 		job.Dispatch = 1
 		seq := y.write(wire.CallRecord{State: wire.Claimed, Nonce: "n", Worker: "other"}, 0)
-		y.publish(job) // claimed by another
+		y.publish(job) // another worker has claimed the call
 		y.noJobs()
 		y.write(wire.CallRecord{State: wire.Ended, Nonce: "e", Result: &messages.Result{Status: messages.StatusOK}}, seq)
-		y.publish(job) // over
+		y.publish(job) // the call has ended
 		y.noJobs()
 		late := y.job(true)
 		late.NotAfter = time.Now().Add(-time.Hour)
@@ -277,8 +278,8 @@ func TestNoSpanForNothing(t *testing.T) {
 	})
 }
 
-// The ways in which an attempt ends without a result of its tool: what its span says, and whether
-// the attempt itself has failed.
+// For each way in which an attempt ends without a result of its tool: what the span of the attempt
+// says, and whether the attempt itself has failed.
 func TestTheEndsOfAnAttempt(t *testing.T) {
 	claimed := func(ctx context.Context, claim call.Claim) call.Grant {
 		held, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
@@ -403,7 +404,7 @@ func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	})
 }
 
-// The trail of a result goes only to the coordinator.
+// The trail of a result goes to the coordinator and not into events.
 func TestEventsHaveNoTrail(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var mu sync.Mutex
@@ -423,7 +424,7 @@ func TestEventsHaveNoTrail(t *testing.T) {
 		})
 		y.publish(y.job(false))
 		if n := y.notice(); n.Result.Trail == nil {
-			t.Error("the coordinator is not told")
+			t.Error("the notice has no trail")
 		}
 		y.noJobs()
 		synctest.Wait() // events come on a goroutine of their own

@@ -13,7 +13,7 @@ import (
 )
 
 // TestAStopIsFasterThanItsJob: the stop of a queued call can arrive just before a worker takes the
-// job. The run is then cancelled from its start. A stop of long ago means nothing.
+// job. The run is then cancelled from its start. A stop that is older than AckWait has no effect.
 func TestAStopIsFasterThanItsJob(t *testing.T) {
 	inYard(t, func(y *yard) {
 		stops := make(chan *wire.Stop, 1)
