@@ -72,7 +72,7 @@ func TestOpinions(t *testing.T) {
 		hooks []Hook
 		want  Opinion
 		by    string
-		ran   int // hooks that told their opinion
+		ran   int // hooks that gave an opinion
 	}{
 		{"nobody", nil, None, "", 0},
 		{"no opinion", []Hook{say("a", None)}, None, "", 0},
@@ -131,7 +131,7 @@ func TestCouldNotRun(t *testing.T) {
 			t.Run(name+" "+string(class), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					set := mustSet(t, Hook{Name: "bad", Class: class, Budget: time.Second, Before: f}, before("good", 1, Verdict{Opinion: Allow}))
-					defer time.Sleep(2 * time.Hour) // in the bubble: the deaf hook wakes up and ends
+					defer time.Sleep(2 * time.Hour) // of simulated time: the hook that ignores its context ends
 					began := time.Now()
 					r := set.Before(t.Context(), aCall, nil)
 					if took := time.Since(began); took > time.Second {
@@ -204,6 +204,6 @@ func TestAfter(t *testing.T) {
 	failed := messages.Failed(messages.CodeTimeout, "late")
 	r = set.After(t.Context(), aCall, Done{Status: messages.StatusTimeout, Outcome: failed}, nil)
 	if r.Output != nil || r.PatchedBy != nil || len(seen) != 2 || failed.Err.Message != "late" {
-		t.Errorf("of a failure: got %+v, seen %q, error %v", r, seen, failed.Err)
+		t.Errorf("after a failed call: got %+v, seen %q, error %v", r, seen, failed.Err)
 	}
 }

@@ -15,7 +15,7 @@ func (r Result) Report() *messages.Hooks {
 }
 
 // Reported turns a stored report back into a Result, for a call that was parked or lost after its
-// hooks. The frozen input has the changes that the hooks made to it.
+// hooks ran. The Result has no Input: the call's frozen input has the hooks' changes already.
 func Reported(h *messages.Hooks) Result {
 	if h == nil {
 		return Result{}

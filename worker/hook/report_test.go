@@ -29,10 +29,10 @@ func TestReport(t *testing.T) {
 		t.Errorf("report (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(sent, got); diff != "" {
-		t.Errorf("heard (-want +got):\n%s", diff)
+		t.Errorf("emitted messages (-want +got):\n%s", diff)
 	}
 	if diff := cmp.Diff(want, Reported(r.Report()).Report()); diff != "" {
-		t.Errorf("there and back (-want +got):\n%s", diff)
+		t.Errorf("report of the result that was made from the report (-want +got):\n%s", diff)
 	}
 
 	after := Result{Count: 2, Messages: []messages.HookMessage{{Type: messages.HookErrorInExecution, Hook: "z"}}, Stop: "z", Context: []string{"x"}}
@@ -44,7 +44,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("summary of hooks after the tool (-want +got):\n%s", diff)
 	}
 	if none := (Result{}).Report(); none != nil || Summary(Result{}, Result{}) != nil || Reported(nil).Report() != nil {
-		t.Errorf("of no hooks: %+v, want nil", none)
+		t.Errorf("the report of no hooks is %+v, want nil", none)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestWordsAreBounded(t *testing.T) {
 		t.Errorf("reason of %d bytes, want %d", len(r.Reason), len(want))
 	}
 	if want := []string{long[:2*(MaxContext-10)], "0123456789" + cut}; !cmp.Equal(want, r.Context) {
-		t.Errorf("context %d, the second %q, want 2", len(r.Context), r.Context[1])
+		t.Errorf("%d contexts, the second %q, want two, and the second one cut", len(r.Context), r.Context[1])
 	}
 	if want := "\uFFFD" + strings.Repeat("é", MaxReason-1) + cut; r.StopReason != want {
 		t.Errorf("stop reason %.20q of %d bytes, want %d", r.StopReason, len(r.StopReason), len(want))
@@ -96,7 +96,7 @@ func TestMatch(t *testing.T) {
 	for _, match := range []string{"mcp__.*", "Edit|", "|", "Edit |Write", "(Edit)", "^Edit$", "[a", "Bash(git:*)", "a/b"} {
 		_, err := NewSet(Hook{Name: "h", Match: match, Before: func(context.Context, Call) (Verdict, error) { return Verdict{}, nil }})
 		if err == nil {
-			t.Errorf("match %q is taken", match)
+			t.Errorf("match %q is accepted, want an error", match)
 		}
 	}
 }

@@ -186,7 +186,7 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 	defer cancel()
 	answers := make(chan answer, 1)
 	go func() {
-		a := answer{err: ErrPanic} // stays if the goroutine ends without a return
+		a := answer{err: ErrPanic} // kept if f ends the goroutine with runtime.Goexit
 		defer func() {
 			if v := recover(); v != nil {
 				a = answer{err: panicError(v), stack: debug.Stack()}
@@ -205,7 +205,7 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 	if a.err == nil {
 		return a.value, nil
 	}
-	// The function has obeyed its context.
+	// The function ended with its context. The error names the budget as the cause.
 	if errors.Is(a.err, context.DeadlineExceeded) && budget.Err() != nil {
 		a.err = context.Cause(budget)
 	}

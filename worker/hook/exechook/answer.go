@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// answer is a program's answer at any event.
+// answer is a program's answer, before or after the tool.
 type answer struct {
 	opinion    hook.Opinion
 	reason     string

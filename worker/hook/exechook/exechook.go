@@ -190,7 +190,7 @@ func (p program) explainStart(err error) error {
 	if _, missing := os.Stat(p.args[0]); missing != nil || !strings.Contains(p.args[0], "/") {
 		return err
 	}
-	switch { // the file exists, so its first line is missing or names a program that is
+	switch { // the file exists: its first line is missing, or names a missing program
 	case errors.Is(err, syscall.ENOEXEC):
 		return fmt.Errorf("%w; a script needs a first line such as #!/bin/sh", err)
 	case errors.Is(err, fs.ErrNotExist):

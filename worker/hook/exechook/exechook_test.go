@@ -156,7 +156,7 @@ func TestCouldNotRun(t *testing.T) {
 	}
 }
 
-// No error quotes what a program said, because everyone can read the log. The text is logged once,
+// No error quotes what a program printed, because many people see errors. The text is logged once,
 // at level debug.
 func TestErrorsDoNotQuote(t *testing.T) {
 	for _, body := range []string{
@@ -234,7 +234,8 @@ func TestAnswersAfter(t *testing.T) {
 	}
 }
 
-// keeps is a script that stores what it was given, and where.
+// keeps returns a hook whose program stores its stdin and its number of arguments in dir. read
+// returns that stdin.
 func keeps(t *testing.T) (h hook.Hook, dir string, read func() string) {
 	t.Helper()
 	h = script(t, `cat > stdin; echo "$#" > args`, func(c *Config) { dir = c.Dir })
@@ -352,7 +353,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the hook ended with %v, want its context's end", err)
 	}
-	// Waits while any process holds the other end.
+	// Read waits as long as a process of the hook holds the pipe open.
 	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("reading from the child: %v, want the end of it", err)
 	}
@@ -373,9 +374,8 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A missing program is logged when the worker starts, and is an error of each run until it is
-// there. For a gate, which refuses calls until then, the level is error, so that it shows where
-// warnings do not.
+// A missing program is logged when the worker starts, and each run is an error until the program is
+// there. For a gate the level of the line is error, because the gate refuses calls until then.
 func TestMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "hook")
@@ -429,8 +429,8 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// The script in the documentation runs as it is printed, and needs only what the text says. A tool
-// that is missing in a condition would let calls pass.
+// The script in the documentation runs as it is printed, and needs no programs but bash and jq,
+// which the text names. If a program in a condition were missing, the script would let calls pass.
 func TestTheDocumentedScript(t *testing.T) {
 	path := t.TempDir()
 	for _, program := range []string{"bash", "jq"} {
@@ -502,7 +502,7 @@ func FuzzRead(f *testing.F) {
 			switch {
 			case err != nil:
 			case rawjson.Check(stdout) != nil:
-				t.Errorf("%q is taken", stdout)
+				t.Errorf("%q is accepted, want an error", stdout)
 			case q.Event == preToolUse && (a.output != nil || a.content != nil), q.Event != preToolUse && (a.opinion != hook.None || a.input != nil):
 				t.Errorf("%q after %s: %+v", stdout, q.Event, a)
 			}

@@ -35,7 +35,7 @@ type request struct {
 	// Response is the tool's output, as any JSON value; content blocks are an array.
 	Response json.RawMessage `json:"tool_response,omitempty"`
 	Error    string          `json:"error,omitempty"` // for a failure
-	// IsInterrupt is set for a failure: the call was aborted.
+	// IsInterrupt says whether a call that failed was aborted; nil: the call did not fail.
 	IsInterrupt *bool  `json:"is_interrupt,omitempty"`
 	DurationMS  *int64 `json:"duration_ms,omitempty"` // after the tool
 
