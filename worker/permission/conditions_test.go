@@ -171,7 +171,7 @@ func TestDecideReadsNothingThatNobodyAsksFor(t *testing.T) {
 	}}}})
 	call := Call{Tool: refund, Input: json.RawMessage(strings.Repeat("[", 1<<20))}
 	if n := testing.AllocsPerRun(100, func() { rules.Decide(call); rules.Denied(call) }); n > 0 {
-		t.Errorf("%v allocations for two looks at rules without conditions", n)
+		t.Errorf("%v allocations by rules without conditions, want none", n)
 	}
 }
 

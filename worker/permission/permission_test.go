@@ -34,7 +34,7 @@ func mustNew(t testing.TB, cfg Config) Rules {
 	return r
 }
 
-// short is rules in the short form.
+// short returns rules that are written in the short form.
 func short(t testing.TB, forms ...string) (rules []schemas.RuleEntry) {
 	t.Helper()
 	for _, form := range forms {
@@ -47,7 +47,7 @@ func short(t testing.TB, forms ...string) (rules []schemas.RuleEntry) {
 	return rules
 }
 
-// rulesOf is a layer of one rule, or of several of the same effect.
+// rulesOf returns rules of one effect.
 func rulesOf(effect Effect, entries ...schemas.RuleEntry) schemas.Rules {
 	switch effect {
 	case Deny:
@@ -137,8 +137,9 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// Cases that bash runs and the tree does not show: no rule but "*" may allow them, and every deny
-// matches them. Bash itself shows that most of these run touch.
+// These lines run touch, which the syntax tree does not show. No allow rule but "*" matches them,
+// and every deny rule does. Where bash is installed, the test logs the lines that do not run touch
+// there.
 func TestShellThatHides(t *testing.T) {
 	shell, _ := exec.LookPath("bash")
 	for _, line := range []string{
@@ -431,7 +432,7 @@ func TestPrecedenceAgainstBruteForce(t *testing.T) {
 	}
 }
 
-// An allow that certainly matches is also matched by a deny of the same pattern.
+// If an allow rule certainly matches a line, a deny rule with the same pattern matches it too.
 func FuzzShell(f *testing.F) {
 	f.Add("git status:*", "git status && rm -rf x")
 	f.Add("rm * x", "sudo rm $A x")

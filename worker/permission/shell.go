@@ -16,7 +16,7 @@ import (
 const (
 	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
 	maxNested = 4        // levels of sh -c inside sh -c
-	maxTexts  = 64       // such texts in one command line
+	maxTexts  = 64       // texts that one command line runs as scripts, by sh -c, eval and the like
 )
 
 // script holds the simple commands of a shell command line, including those inside substitutions,
@@ -337,15 +337,15 @@ func wordOf(w *syntax.Word) word {
 }
 
 // expands reports whether the unquoted part of a word may become other words: by file globs, braces
-// or a home folder. It also returns true if an escaped character only looks like one of these.
+// or a home folder. An escaped glob character counts too, although the shell does not expand it.
 func expands(lit string) bool {
 	return strings.ContainsAny(lit, "*?") || strings.HasPrefix(lit, "~") ||
 		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
 		strings.Contains(lit, "{") && (strings.Contains(lit, ",") || strings.Contains(lit, ".."))
 }
 
-// unescape removes the backslashes that the shell would remove: all of them, or with only those
-// before one of the given characters. A backslash before a line break is removed with it.
+// unescape removes the backslashes that the shell would remove: those before a character in only,
+// or all of them if only is "". A backslash before a line break is removed with it.
 func unescape(lit, only string) string {
 	if !strings.Contains(lit, `\`) {
 		return lit

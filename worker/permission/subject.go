@@ -53,15 +53,13 @@ var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 //
 //   - a shell tool (schemas.Tool.ShellCommand): words of simple commands, see [script];
 //   - "field=glob": the text of one property of the input (the canonical JSON if it is not a
-//
-// string); "*" stands for any characters. A path with "=" in its name is written "./a=b";
+//     string); "*" stands for any characters. A path with "=" in its name is written "./a=b";
 //   - a file tool, whose schema has the property file_path or else path: a doublestar glob, see
-//
-// matchPath;
+//     matchPath;
 //   - any other: the canonical JSON of the whole input, "*" as above.
 //
-// With certain (allow) the pattern has to match for sure; without it (deny, ask) it is enough that
-// the pattern may match.
+// With certain (an allow rule) the pattern has to match for sure. Without it (a deny, ask or risk
+// rule) it is enough that the pattern may match.
 func (s *subject) argument(pattern string, certain bool) bool {
 	if s.call.Tool.ShellCommand != "" {
 		return s.shell(pattern, certain)
@@ -153,8 +151,7 @@ func matchPath(pattern, name string, roots []string, certain bool) bool {
 }
 
 // locate returns the path from the root and the absolute path, both cleaned. Each is "" if it
-// cannot be known. For the path from the root it uses the one of the roots that an absolute path is
-// under.
+// cannot be known. If name is absolute, the path counts from the one of the roots that holds it.
 func locate(name string, roots []string) (rel, abs string) {
 	if len(roots) == 0 {
 		if path.IsAbs(name) {

@@ -26,16 +26,16 @@ var (
 	hookSays = []string{"none", "allow", "ask", "deny", "could not run"}
 	prompts  = []string{"none", "ask rule", "default asks"}
 	humans   = []string{"none", "high", "critical"}
-	prompt4  = append(slices.Clone(prompts), "default denies") // in the tests only: a line of text says it
+	prompt4  = append(slices.Clone(prompts), "default denies") // not in the table of the docs, which say it in a sentence
 )
 
-// situation is one combination of them.
+// situation is one combination of the dimensions.
 type situation struct {
 	deny, allow         bool // whether such a rule matches
 	hook, prompt, human string
 }
 
-// verdict is what comes out.
+// verdict is the ruling in a situation.
 type verdict struct {
 	effect, source string
 	people         int
@@ -52,7 +52,8 @@ func (v verdict) String() string {
 	return fmt.Sprintf("%s (%s)", v.effect, v.source)
 }
 
-// decide asks the rules, in the order in which a worker does: deny rules, hooks, everything.
+// decide returns the ruling of the code. It asks in the order of a worker: first the deny rules,
+// then the hooks, then all rules.
 func (s situation) decide(t testing.TB) verdict {
 	t.Helper()
 	all := []schemas.RuleEntry{{Name: "r", Tool: "*"}}
@@ -87,8 +88,8 @@ func (s situation) decide(t testing.TB) verdict {
 	return verdict{ruling.Effect, ruling.Source, ruling.Approvers, ruling.Ticket}
 }
 
-// twin tells the precedence in another way: every rule and hook votes, and the strongest vote
-// counts.
+// twin returns the ruling in another, simpler way: every rule and hook votes, and the strongest
+// vote counts.
 func (s situation) twin() verdict {
 	votes := map[int]verdict{0: {effect: "allow", source: "default"}}
 	vote := func(holds bool, strength int, v verdict) {
@@ -113,7 +114,7 @@ func (s situation) twin() verdict {
 	return votes[strongest]
 }
 
-// situations is every combination.
+// situations returns every combination of the dimensions.
 func situations(prompts []string) (all []situation) {
 	for _, deny := range []bool{true, false} {
 		for _, human := range humans {
@@ -165,8 +166,8 @@ func rows(t testing.TB) (all []row) {
 	return merge(all, func(r *row) *string { return &r.human })
 }
 
-// merge replaces rows that differ in one column only by one that says "any", if there is a row for
-// each of its values.
+// merge replaces rows that differ only in the given column by one row with "any" there, if there is
+// a row for each value of the column.
 func merge(all []row, column func(*row) *string) (merged []row) {
 	groups := map[row][]row{}
 	values := map[string]bool{}
@@ -237,7 +238,7 @@ func TestDocsHoldTheTable(t *testing.T) {
 		return
 	}
 	if diff := gocmp.Diff(written, table(t)); diff != "" {
-		t.Errorf("%s is not what is decided (-docs +code); go test ./worker/permission -update\n%s", page, diff)
+		t.Errorf("the table in %s differs from what the code decides (-docs +code); to update it: go test ./worker/permission -update\n%s", page, diff)
 	}
 }
 
