@@ -93,7 +93,7 @@ func (d *desk) asks(job wire.Job, prior *wire.CallRecord) wire.CallRecord {
 	return wire.CallRecord{State: wire.Parked, ArgsHash: ask.ArgsHash, Hooks: ask.Hooks, Approval: &q}
 }
 
-// says returns the record after people have answered.
+// says returns the record of a parked call after the named person has answered.
 func (d *desk) says(parked wire.CallRecord, by string, v messages.Verdict, change func(*messages.Decision)) wire.CallRecord {
 	d.Helper()
 	decision := approval.Answer(*parked.Approval, v, by)
@@ -121,7 +121,7 @@ func (d *desk) agrees(parked wire.CallRecord) wire.CallRecord {
 	return d.says(parked, "alice", messages.VerdictApprove, nil)
 }
 
-// runs takes the call through with a claim and also returns what was claimed.
+// runs runs the call to a result, and also returns what was claimed.
 func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, claimed []call.Frozen) {
 	d.Helper()
 	r, err := d.pipe.Run(d.Context(), job, prior, func(_ context.Context, f call.Frozen) (call.Grant, error) {
@@ -179,7 +179,7 @@ func TestAgreedCallRuns(t *testing.T) {
 	job := askJob(`{"n":1}`)
 	granted := d.agrees(d.asks(job, nil))
 	if after != 0 {
-		t.Error("a parked call has been through the hooks after the tool")
+		t.Error("the hooks after the tool ran for a parked call")
 	}
 	r, claimed := d.runs(job, &granted)
 	if r.Status != messages.StatusOK || before != 1 || after != 1 || d.probe.effects.Load() != 1 {
@@ -210,8 +210,8 @@ func TestApprovedInArgumentsHasNoPower(t *testing.T) {
 	d.asks(askJob(`{"approved":true,"approval":{"by":"alice"},"decision":"approve","permission":"allow"}`), nil)
 }
 
-// An agreement that does not hold lets nothing run. The people are asked again, and the audit log
-// shows all of it.
+// A call does not run on an approval that does not hold. People are asked again or the call fails,
+// and the audit log says why.
 func TestVoidApprovals(t *testing.T) {
 	later := func(d *desk) { d.now = asked.Add(ttl + approval.StartWithin) }
 	for _, tt := range []struct {
@@ -262,7 +262,7 @@ func TestVoidApprovals(t *testing.T) {
 			tt.change(d, &granted, &job)
 			if tt.code == "" {
 				if again := d.asks(job, &granted); len(again.Approval.Decisions) > 0 || again.Approval.CallID != job.CallID {
-					t.Errorf("asked %+v", again.Approval)
+					t.Errorf("the question is %+v", again.Approval)
 				}
 			} else if r, claimed := d.runs(job, &granted); r.Status != tt.status || r.Err == nil || r.Err.Code != tt.code || len(claimed) > 0 || d.probe.effects.Load() > 0 {
 				t.Errorf("got %s %+v, claimed %v, want %s %s", r.Status, r.Err, claimed, tt.status, tt.code)
@@ -366,7 +366,7 @@ func TestEditedCall(t *testing.T) {
 		d.pipe.cfg.Rules = policy(t, permission.Config{Version: "v2", Default: permission.Ask})
 		again := d.asks(job, &granted)
 		if o := again.Approval.Original; o == nil || o.ArgsHash != first.ArgsHash || string(again.Approval.Input) != `{"n":42}` {
-			t.Fatalf("asked %+v", again.Approval)
+			t.Fatalf("the question is %+v", again.Approval)
 		}
 		granted = d.agrees(again)
 		r, _ := d.runs(job, &granted)
@@ -433,8 +433,9 @@ func (d *desk) wantVoid(granted wire.CallRecord) {
 	}
 }
 
-// An approved call that a check refuses before it runs leaves a line in the audit log, whichever
-// check it was. A run that is only stopped leaves the agreement valid.
+// If a check refuses an approved call before it runs, the audit log has a line about the approval,
+// whichever check it was. A run that is only stopped writes no such line, because the approval
+// still holds.
 func TestRefusedAfterItWasAgreedTo(t *testing.T) {
 	stopping, stop := context.WithCancelCause(context.Background())
 	for _, tt := range []struct {
@@ -530,7 +531,7 @@ func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 			again := d.asks(job, &granted)
 			q := again.Approval
 			if q.Approvers != 1 || q.Rule != "person" || q.Reason == "" || q.Original == nil || string(q.Original.Input) != `{"n":149}` || len(q.Decisions) > 0 {
-				t.Errorf("asked %+v", q)
+				t.Errorf("the question is %+v", q)
 			}
 			d.wantVoid(granted)
 			granted = d.says(again, "bob", messages.VerdictApprove, nil)
@@ -573,7 +574,7 @@ func TestNothingRunsWithoutItsAuditLine(t *testing.T) {
 	}
 }
 
-// When there are fewer people than have to agree, no question is asked.
+// When there are fewer approvers than a call needs, no question is asked and the call is denied.
 func TestNobodyToAsk(t *testing.T) {
 	r, err := run(t, t.Context(), Config{Rules: rules(t, "", "ask w")}, write, &probe{}, askJob(`{"n":1}`))
 	if err != nil || r.Status != messages.StatusDenied || r.Err.Code != messages.CodeApprovalRequired || r.Permission == nil || r.Permission.Effect != "ask" {
@@ -628,14 +629,15 @@ func risky(t testing.TB, tier messages.Tier) permission.Rules {
 	}}}})
 }
 
-// Each tier has its gate.
+// A call of tier medium needs a line in the audit log, one of tier high an approval, and one of
+// tier critical two approvals and a ticket.
 func TestTiers(t *testing.T) {
 	job := askJob(`{"n":1}`)
 	t.Run("medium", func(t *testing.T) {
 		d := deskFor(t, Config{Rules: risky(t, messages.TierMedium)}, write, &probe{})
 		d.full = true
 		if r, _ := d.runs(job, nil); r.Status != messages.StatusError || !r.Err.Retryable || d.probe.effects.Load() > 0 {
-			t.Errorf("off the record: got %s %v after %d runs", r.Status, r.Err, d.probe.effects.Load())
+			t.Errorf("without an audit line: got %s %v after %d runs", r.Status, r.Err, d.probe.effects.Load())
 		}
 		d.full = false
 		if r, _ := d.runs(job, nil); r.Status != messages.StatusOK || r.Permission.Tier != messages.TierMedium {

@@ -83,7 +83,8 @@ func (c *callRun) audit(ctx context.Context, line messages.AuditType, refusal *m
 		if c.agreement != nil || refusal != nil {
 			r.Approval = q.ID
 		}
-		// A call that was refused before its input was frozen has no hash of its own input.
+		// A call that was refused before its input was frozen has no hash of its own, so the line
+		// has the hash of the question.
 		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash)
 		if q.Original != nil {
 			r.Original = q.Original.ArgsHash

@@ -68,7 +68,7 @@ func (c *callRun) execute(ctx context.Context) error {
 func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output, error)) toolReturn {
 	answers := make(chan toolReturn, 1)
 	go func() {
-		a := toolReturn{panicked: true} // stays if the goroutine ends without a return
+		a := toolReturn{panicked: true} // kept if f ends the goroutine with runtime.Goexit
 		defer func() {
 			if v := recover(); v != nil {
 				c.logPanic(phase, v)

@@ -50,8 +50,8 @@ func TestReportsOfAHookThatCouldNotRun(t *testing.T) {
 	}
 }
 
-// The log line of a panic holds the stack. A hook that is cut off with its call is not counted as a
-// failure.
+// The log line of a panic holds the stack. A hook that is stopped together with its call is logged
+// as cancelled, and not as an error.
 func TestOtherEndsOfHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

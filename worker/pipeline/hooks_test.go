@@ -243,7 +243,8 @@ func TestChangedInputIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// A hook program that turns a harmless command into another hands the call back: it must run alone.
+// If a hook program replaces a harmless command by one that must run alone, the call is handed
+// back.
 func TestProgramMakesItStricter(t *testing.T) {
 	shell := schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}
 	seen := false
@@ -426,15 +427,15 @@ func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 		t.Errorf("hooks of the claim (-want +got):\n%s", diff)
 	}
 	if events != 1 {
-		t.Errorf("%d events of hooks, want one: the others have been told", events)
+		t.Errorf("%d events of hooks, want one: an earlier attempt sent the others", events)
 	}
 	if r, err := made(t, Config{Hooks: hooks(t, h)}, write, &probe{}).Run(t.Context(), jobFor(write, `{"n":1}`), &wire.CallRecord{State: wire.Claimed}, nil, nil); err != nil || r.Status != messages.StatusDenied || asked != 1 {
 		t.Errorf("a record without a frozen input: got %s, %v, and the hook was asked %d times", r.Status, err, asked)
 	}
 }
 
-// A hook that is cut off with its call is not to blame: the call ends as aborted, and nothing is
-// counted.
+// If a hook is stopped together with its call, the call ends as aborted, and no failure of the hook
+// is counted.
 func TestHookIsCutOffWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	h := hook.Hook{Name: "h", Before: func(ctx context.Context, _ hook.Call) (hook.Verdict, error) {
@@ -450,7 +451,8 @@ func TestHookIsCutOffWithItsCall(t *testing.T) {
 	}
 }
 
-// example loads a hook of examples/hooks. Its interpreter or helper may be missing on this machine.
+// example loads a hook of examples/hooks. It skips the test if the program that the hook needs is
+// missing.
 func example(t *testing.T, file, needs string, cfg exechook.Config) hook.Hook {
 	t.Helper()
 	if _, err := exec.LookPath(needs); err != nil {

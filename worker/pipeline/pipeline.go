@@ -19,8 +19,8 @@
 // of its hooks come from that record. All other checks are made again.
 //
 // A checkable tool can tell whether a run with an unknown outcome was applied. The pipeline asks it
-// before it runs a call again after a lost attempt, and after a run that was stopped in the middle
-// or failed in a way that another run might not.
+// before it runs a call again after a lost attempt. It also asks after a run that was stopped in
+// the middle, and after a failure that may be temporary.
 //
 // Run returns a result whatever happens, even after a panic. An error of Run means that there is no
 // result here, because another worker or a later attempt has the call. That attempt then also runs

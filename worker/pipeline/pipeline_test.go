@@ -248,7 +248,7 @@ func TestOrderOfPhases(t *testing.T) {
 		if want := messages.Digest([]byte(`{"n":2}`)); f.ArgsHash != want || f.OnCrash != messages.OnCrashOnce || f.Deadline <= 0 {
 			t.Errorf("frozen %+v", f)
 		}
-		copy(f.Input, "XXXXXXX") // a copy of its own
+		copy(f.Input, "XXXXXXX") // the claim gets its own copy
 		return call.Grant{Attempt: 4, Fence: 9}, nil
 	}
 	r, err := pipe.Run(t.Context(), job, nil, claim, nil)
@@ -300,7 +300,7 @@ func TestClaimRefused(t *testing.T) {
 	}
 }
 
-// A hook that turns a harmless input into another that must run alone hands the call back.
+// If a hook replaces a harmless input by one that must run alone, the call is handed back.
 func TestHandBack(t *testing.T) {
 	shell := schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}
 	p := &probe{}
@@ -449,7 +449,7 @@ func TestOutputs(t *testing.T) {
 	}
 	r, err := run(t, t.Context(), Config{}, write, &probe{run: gives(tool.Output{Content: block, IsError: true})}, jobFor(write, `{"n":1}`))
 	if err != nil || r.Status != messages.StatusError || !r.IsError || r.Err != nil {
-		t.Errorf("blocks that tell of a failure: got %+v, %v", r, err)
+		t.Errorf("blocks with IsError: got %+v, %v", r, err)
 	}
 }
 
@@ -492,7 +492,7 @@ func TestCutOff(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				defer time.Sleep(2 * time.Hour) // in the bubble: the deaf tool wakes up and ends
+				defer time.Sleep(2 * time.Hour) // of simulated time: the tool that ignores its context ends
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				if tt.cause != nil {
@@ -535,7 +535,8 @@ func TestNoTimeLeft(t *testing.T) {
 	})
 }
 
-// The last words of a tool are kept. What it says after it was left behind is not.
+// The model reads the error of a tool that was stopped at the end of its time. Progress that a tool
+// reports after it was left behind is dropped.
 func TestLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
@@ -566,13 +567,13 @@ func TestLastWords(t *testing.T) {
 		}
 		time.Sleep(2 * time.Hour)
 		if n := heard.Load(); n != 1 {
-			t.Errorf("progress heard %d times, want once", n)
+			t.Errorf("%d events of progress, want one", n)
 		}
 	})
 }
 
-// A panic in any phase gives a result with code internal. Its text is nowhere, and the stack is in
-// the log.
+// A panic in any phase gives a result: with the code internal, or outcome_unknown if a write had
+// started. The panic's text is in neither the result nor the log. The log has the stack.
 func TestPanics(t *testing.T) {
 	read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
 	boom := func(context.Context, tool.Call) (tool.Output, error) { panic("SECRET") }

@@ -37,9 +37,9 @@ func (c *callRun) probe(ctx context.Context) error {
 	return nil
 }
 
-// resolve asks whether a run was applied that was stopped in the middle, or that failed in a way
-// that another run might not. If it was applied, the call has succeeded. If not, it has failed, and
-// may be tried again.
+// resolve asks the tool whether a run was applied that was stopped in the middle, or whose failure
+// may be temporary. If it was applied, the call has succeeded. If not, the call has failed, and may
+// be tried again.
 func (c *callRun) resolve(ctx context.Context, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.OnCrashCheckable || f.status != messages.StatusOutcomeUnknown && !f.ask {

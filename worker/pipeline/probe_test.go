@@ -45,8 +45,8 @@ func TestProbeBeforeAnotherRun(t *testing.T) {
 	}
 }
 
-// The tool is asked about a run that was stopped in the middle, or failed in a way that another
-// might not.
+// The tool is asked whether a run was applied that was stopped in the middle, or whose failure may
+// be temporary.
 func TestProbeAfterAStop(t *testing.T) {
 	hangs := func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		<-ctx.Done()

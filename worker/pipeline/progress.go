@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// reportEvery is the time that each sent report costs; see reportsAtOnce.
+	// reportEvery is the time between two sent reports, apart from reportsAtOnce.
 	reportEvery = 100 * time.Millisecond
 	// reportsAtOnce is how many reports a run may send at once before reportEvery slows it down.
 	reportsAtOnce = 10
@@ -27,8 +27,8 @@ type reports struct {
 	highest float64            // highest fraction so far; guarded by mu
 	pending *messages.Progress // not sent yet; guarded by mu
 	timer   *time.Timer        // runs while a report is pending; guarded by mu
-	// nextFree is the time at which the reports sent so far are paid for, at reportEvery each;
-	// guarded by mu.
+	// nextFree is the time of the next report at a rate of one per reportEvery. Up to reportsAtOnce
+	// reports may be sent ahead of it. Guarded by mu.
 	nextFree time.Time
 	ended    bool // guarded by mu
 }

@@ -47,7 +47,7 @@ func watched(t *testing.T, runner tool.Runner, input string) (reports []string) 
 	return reports
 }
 
-// reporter is a tool that reports these, with these pauses.
+// reporter returns a tool that reports the given values, with the given pauses between them.
 func reporter(all ...any) tool.Runner {
 	return tool.Func(func(_ context.Context, c tool.Call) (tool.Output, error) {
 		for _, what := range all {
@@ -103,7 +103,7 @@ func TestReportsAreShort(t *testing.T) {
 func TestReportsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []any
-		for i := range 100 { // 3.1 ms: none of them comes when one is told
+		for i := range 100 { // with 3.1 ms, no report comes at the moment when one is sent
 			all = append(all, float64(i+1)/200, fmt.Sprint("step ", i), 3100*time.Microsecond)
 		}
 		all = append(all, 0.2, 600*time.Millisecond)
@@ -135,7 +135,8 @@ func TestReportsAreFew(t *testing.T) {
 	})
 }
 
-// A short sleep reports each of its quarters. A program whose fraction goes back is not followed.
+// A short sleep reports each of its quarters. If a program reports a lower fraction than before,
+// watchers see the highest one again.
 func TestReportsOfRunners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sleep, err := builtin.New("sleep", nil)

@@ -106,8 +106,8 @@ func ofCall(t testing.TB, spans *tracetest.SpanRecorder) map[attribute.Key]strin
 	return nil
 }
 
-// Every way in which a call can end has its tree: the phases it entered, in order, with the failure
-// in the phase where it happened.
+// For every way in which a call can end, its span has a child for each phase that it entered, in
+// order. The failure is in the phase where it happened.
 func TestTheSpansOfACall(t *testing.T) {
 	fails := func(err error) tool.Func {
 		return func(context.Context, tool.Call) (tool.Output, error) { return tool.Output{}, err }
@@ -189,7 +189,7 @@ func TestTheSpansOfACall(t *testing.T) {
 					prior = &wire.CallRecord{State: wire.Granted, Approval: &messages.Approval{}}
 				}
 				r, err := made(t, cfg, write, p).Run(t.Context(), job, prior, nil, nil)
-				time.Sleep(2 * time.Minute) // for what was left behind
+				time.Sleep(2 * time.Minute) // a tool that was left behind ends
 				if (err != nil) != tt.error {
 					t.Fatalf("got %+v, %v", r, err)
 				}
@@ -216,13 +216,14 @@ func TestTheSpansOfACall(t *testing.T) {
 	}
 }
 
-// oneApprover is one approver.
+// oneApprover stands for one approver, whose approvals always hold.
 type oneApprover struct{}
 
 func (oneApprover) Len() int                                 { return 1 }
 func (oneApprover) Holds(messages.Approval, time.Time) error { return nil }
 
-// A question is no failure, and the attempt that runs on its answer names the approval.
+// The span of an attempt that ends with a question shows no failure. The span of the attempt that
+// runs on the answer names the approval.
 func TestTheSpansOfAQuestion(t *testing.T) {
 	var cfg Config
 	var spans *tracetest.SpanRecorder
@@ -253,8 +254,8 @@ func TestTheSpansOfAQuestion(t *testing.T) {
 	}
 }
 
-// A probe belongs to the span of phase five, both for a lost run, which is not run again, and for a
-// run that did not end in its time.
+// A probe belongs to the span of phase five: the probe of a lost run, and that of a run that did
+// not end in its time. Both runs were applied, so neither is repeated.
 func TestTheSpanOfAProbe(t *testing.T) {
 	for name, lost := range map[string]bool{"lost": true, "stopped": false} {
 		t.Run(name, func(t *testing.T) {

@@ -77,7 +77,7 @@ func FuzzCut(f *testing.F) {
 		if !strings.HasSuffix(s, tail) {
 			tail = strings.TrimPrefix(tail, "\n")
 		}
-		for _, trim := range []bool{false, true} { // a line break beside the marker is ours or the text's
+		for _, trim := range []bool{false, true} { // a line break beside the marker belongs to the marker or to the text
 			h, l := head, tail
 			if trim {
 				l = strings.TrimPrefix(tail, "\n")
@@ -131,7 +131,7 @@ func TestShrink(t *testing.T) {
 			raw := rawjson.MustMarshal(tt.value)
 			got, missing := shrink(raw, limit, tt.keep)
 			if err := rawjson.Check(got); err != nil {
-				t.Fatalf("no JSON any more: %v\n%s", err, got)
+				t.Fatalf("the cut value is not JSON: %v\n%s", err, got)
 			}
 			if n := utf8.RuneCount(got); n > limit || n < limit/3 || missing.Chars == 0 || missing.Chars > len(raw) {
 				t.Errorf("%d characters of %d left, %+v missing, limit %d", n, len(raw), missing, limit)
@@ -164,9 +164,9 @@ func FuzzShrink(f *testing.F) {
 			t.Fatal(err)
 		}
 		if utf8.RuneCount(compact) <= limit && (string(got) != string(raw) || missing.Chars != 0) {
-			t.Fatalf("shrink(%q, %d) = %q, %+v: it fitted", raw, limit, got, missing)
+			t.Fatalf("shrink(%q, %d) = %q, %+v: the value was within the limit, want it unchanged", raw, limit, got, missing)
 		}
-		// Numbers stay whole, and markers come on top: a bound for each level of nesting.
+		// Numbers are not cut, and each marker adds at most 80 characters to the limit.
 		if n := utf8.RuneCount(got); n > limit+rawjson.MaxDigits+80*(2+strings.Count(string(got), "[truncated")) {
 			t.Fatalf("shrink(%.100q, %d) left %d characters: %q", raw, limit, n, got)
 		}
