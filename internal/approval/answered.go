@@ -13,7 +13,7 @@ func Answered(parked wire.CallRecord, q messages.Approval, state messages.Decisi
 	next := parked
 	next.Nonce, next.Approval, next.ArgsHash, next.Worker = nonce, &q, q.ArgsHash, ""
 	if q.Original != nil {
-		next.Input = nil // it belongs to the arguments before the edit
+		next.Input = nil // the input of the record is from before the edit
 	}
 	switch state {
 	case messages.DecisionGranted:

@@ -131,7 +131,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	switch {
 	case !distinct(counted):
 		return refuse(messages.ClassSameApprover, "%s has agreed already; another person has to agree too.", d.By)
-	// Only the last decision has to find a ticket: any of them may bring it.
+	// The ticket is checked at the last decision, because any of them may name it.
 	case d.Verdict != messages.VerdictDeny && len(counted) >= people(q) && !ticketed(q, counted...):
 		return refuse(messages.ClassTicketMissing, "A call of this tier needs a ticket, and no decision names one.")
 	}

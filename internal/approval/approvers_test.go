@@ -62,7 +62,7 @@ func question(tier messages.Tier) messages.Approval {
 	return q
 }
 
-// says returns a signed decision on the question, changed before it is signed.
+// says returns a signed decision on the question. The changes are made before it is signed.
 func (d desk) says(q messages.Approval, v messages.Verdict, by string, change ...func(*messages.Decision)) messages.Decision {
 	d.t.Helper()
 	a := Answer(q, v, by)
@@ -149,7 +149,7 @@ func TestTakeAnEdit(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if edited.ID == q.ID {
-		t.Error("other arguments, and the same id")
+		t.Error("the edited question has the id of the question before")
 	}
 
 	// When two have to agree, an edit starts the count again, and the next approver edits or agrees
@@ -285,8 +285,8 @@ func TestTakeRefuses(t *testing.T) {
 	}
 }
 
-// A signed decision and its question belong together as they are: a change to any part of either is
-// refused, also by the check before the call runs.
+// A change to any part of a signed decision, or of its question, is refused: when the decision is
+// taken, and by the check before the call runs.
 func TestEveryPartIsBound(t *testing.T) {
 	d := newDesk(t)
 	q := question(messages.TierCritical)
@@ -316,7 +316,7 @@ func TestEveryPartIsBound(t *testing.T) {
 		if _, state, refusal := d.Take(changed, yes, asked); refusal == nil && name != "Decisions" {
 			t.Errorf("question with another %s: %s", name, state)
 		}
-		// The same, by an attacker who recomputes the id.
+		// An attacker who changes the question may also recompute its id.
 		if changed.ID = ID(changed); name != "Decisions" && name != "ID" {
 			if _, state, refusal := d.Take(changed, yes, asked); refusal == nil {
 				t.Errorf("question with another %s, and its id: %s", name, state)
@@ -415,7 +415,7 @@ func TestHolds(t *testing.T) {
 		t.Error("a decision with a key that was replaced holds")
 	}
 	if err := (Approvers{}).Holds(granted, asked); err == nil {
-		t.Error("a decision of nobody's holds")
+		t.Error("a decision holds without any approver")
 	}
 }
 
@@ -474,7 +474,7 @@ func FuzzDecode(f *testing.F) {
 		if diff := cmp.Diff(string(rawjson.MustMarshal(a)), string(rawjson.MustMarshal(again))); diff != "" {
 			t.Errorf("%q: %s", raw, diff)
 		}
-		// Only what alice has signed is taken, however it is spelled.
+		// Only the decision that alice has signed is taken, in any form of its JSON.
 		if _, state, refusal := d.Take(q, a, asked); refusal == nil {
 			if got, _ := a.Signed(); string(got) != string(signed) {
 				t.Errorf("%s by %s on %s", state, a.By, raw)

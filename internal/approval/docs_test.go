@@ -43,7 +43,7 @@ func readExample(t *testing.T) (e docsExample) {
 	return e
 }
 
-// The key, the bytes and the signature in docs/approvals.md match by this package.
+// This package makes the key, the bytes and the signature that docs/approvals.md shows.
 func TestTheExampleInTheDocs(t *testing.T) {
 	e := readExample(t)
 	if signed, err := e.decision.Signed(); err != nil || string(signed) != string(e.signed) {
@@ -68,8 +68,8 @@ func TestTheExampleInTheDocs(t *testing.T) {
 	}
 }
 
-// The same with programs that share no code with this one: the commands of the page, and node. Each
-// of them also refuses other bytes.
+// Programs that share no code with this package verify the example in docs/approvals.md: the
+// commands of the page, and node. Each of them also refuses other bytes.
 func TestTheExampleInTheDocsByOthers(t *testing.T) {
 	e := readExample(t)
 	verifiers := map[string]*exec.Cmd{}

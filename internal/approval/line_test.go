@@ -118,7 +118,7 @@ func outside(line string) string {
 	return b.String()
 }
 
-// A megabyte of input that is as hard to show as possible.
+// Inputs of a megabyte that are as expensive to show as possible, and a small one.
 func BenchmarkLine(b *testing.B) {
 	for name, input := range map[string]string{
 		"small": `{"order":"A-1001","amount":149.99}`,

@@ -56,7 +56,8 @@ func TestSignedBytes(t *testing.T) {
 	}
 }
 
-// Both forms cover every member: a signature matches no decision that differs in one or lacks it.
+// Both forms of the signed bytes cover every member: a signature matches no decision in which a
+// member differs or is missing.
 func TestEveryFieldIsSigned(t *testing.T) {
 	d := newDesk(t)
 	q := question(messages.TierHigh)
@@ -72,7 +73,8 @@ func TestEveryFieldIsSigned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// No bytes belong to both forms, so a signature in one fits no other decision in the other.
+		// The two forms never have the same bytes, so a signature of one form fits no decision in
+		// the other.
 		members, err := rawjson.Object([]byte(strings.TrimPrefix(string(signed), "toolfleet decision v1\n")))
 		if _, has := members["sig"]; err != nil || has != (form == "previous") {
 			t.Errorf("%s form: sig is signed: %v, %v", form, has, err)
