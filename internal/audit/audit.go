@@ -9,7 +9,7 @@
 //	                                 1970 in which the batches were accepted
 //	audit.<t>.<s>.<b>.refused.aside  the refusal of a batch that did not wait for the earlier
 //	                                 batches of its session, or lines that were missing when
-//	                                 later batches had theirs
+//	                                 later batches had theirs stored
 //
 // The lines of a batch are stored together, before the batch leaves the log, by compare-and-set:
 // when several coordinators end the same batch, one of them writes each line. A subject costs the
@@ -67,7 +67,7 @@ type Log struct {
 
 	mu   sync.Mutex
 	key  []byte    // of the fleet; nil: not read yet; guarded by mu
-	read time.Time // when it was read; guarded by mu
+	read time.Time // when key was read; guarded by mu
 }
 
 // Validate returns an error with all mistakes in the settings.

@@ -79,7 +79,7 @@ func TestTheKeyIsMadeOnce(t *testing.T) {
 	}
 }
 
-// A deleted key is made again; the new hashes match none from before.
+// A deleted key is made again. Hashes with the new key match none that were made with the old one.
 func TestADeletedKeyIsMadeAgain(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	before, err := open(t, conn, Config{}).Hasher(t.Context())
@@ -99,8 +99,9 @@ func TestADeletedKeyIsMadeAgain(t *testing.T) {
 	}
 }
 
-// A bucket is lost while members run. The first member that reads the key again decides: if it
-// knows the old key it puts that back, and a member with another key takes over what is there.
+// The bucket of the key is lost while members run. The first member that reads the key again
+// decides: if it knows the old key, it stores that key again. A member that has another key takes
+// over the stored one.
 func TestALostKeyIsOneAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := connect(t, srv)
@@ -130,12 +131,12 @@ func TestALostKeyIsOneAgain(t *testing.T) {
 		time.Sleep(readAgain + time.Second) // simulated
 		second := hash(old)
 		if second != hash(other) || second == first {
-			t.Error("two keys are in use at once, for good")
+			t.Error("two members use different keys after readAgain")
 		}
 		lose()
 		time.Sleep(readAgain + time.Second)
 		if hash(old) != second || hash(open(t, conn, Config{})) != second {
-			t.Error("a key that somebody knows is not put back")
+			t.Error("a member knows the key, and it is not stored again")
 		}
 		srv.Stop()
 		time.Sleep(readAgain + time.Second)
@@ -159,7 +160,7 @@ func lines(n, size int, writer string) wire.AuditLines {
 	return all
 }
 
-// alone is one line in a message that can hold several.
+// alone returns a message with one line, in the form that can hold several.
 func alone(l messages.AuditRecord) wire.AuditLines {
 	return wire.AuditLines{V: 1, About: l, Lines: []messages.AuditRecord{l}}
 }
@@ -250,7 +251,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 				return done
 			}
 			if written(0) {
-				t.Error("on record before it was put there")
+				t.Error("Written reports true before any line is stored")
 			}
 			if err := story(key); err != nil {
 				t.Fatal(err)
@@ -261,9 +262,9 @@ func TestAppendIsDoneOnce(t *testing.T) {
 				t.Errorf("%d lines: %v", len(got), got)
 			}
 			if !written(512) || written(513) {
-				t.Error("what is written is not what was")
+				t.Error("Written: want true for 512 calls and false for 513")
 			}
-			// The same id, much later.
+			// A later batch has the same id.
 			if err := l.Append(t.Context(), key, 8, lines(1, 1, "later")); err != nil {
 				t.Fatal(err)
 			}
@@ -284,7 +285,7 @@ func TestLinesDoNotRepeat(t *testing.T) {
 	if more := len(body) - len(rawjson.MustMarshal(short)); more > 100_000 {
 		t.Errorf("ids of 16 KiB make 512 lines %d bytes longer", more)
 	}
-	some, body := fitting(all, 110_000) // it counts when lines are split
+	some, body := fitting(all, 110_000) // what lines have in common counts towards the limit of a part
 	if len(body) > 110_000 || len(some.Lines) < 10 {
 		t.Errorf("a part of %d bytes with %d lines", len(body), len(some.Lines))
 	}
@@ -396,7 +397,7 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// A message that is no line is an error, and hides no other.
+// A message that holds no line is reported as an error, and the lines after it are still read.
 func TestWhatIsNoLine(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})

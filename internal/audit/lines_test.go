@@ -24,7 +24,7 @@ func digest(t *testing.T, input string) string {
 	return messages.Digest(canonical)
 }
 
-// The vectors were made by another program.
+// The expected hashes were made by another program.
 func TestHashes(t *testing.T) {
 	keyed := Keyed([]byte(testKey))
 	for name, tc := range map[string]struct {
@@ -93,7 +93,8 @@ func TestLines(t *testing.T) {
 	w = &want[1]
 	w.Index, w.CallID, w.Tool, w.Status, w.Code, w.ArgsHash = 1, "c1", "admin_override", messages.StatusUnknownTool, messages.CodeUnknownTool, h(sent)
 	w.Arguments = map[string]json.RawMessage{"customer": json.RawMessage(`"x"`)}
-	// It ran with other arguments than were sent. These are not known, so no field is shown.
+	// The call ran with other arguments than were sent. The arguments that ran are not known, so no
+	// field is shown.
 	w = &want[2]
 	w.Index, w.CallID, w.Tool, w.Status, w.ArgsHash = 2, "c2", "refund", messages.StatusOutcomeUnknown, h(edited)
 	w = &want[3]
@@ -104,7 +105,7 @@ func TestLines(t *testing.T) {
 	}
 	for _, l := range all.Lines {
 		if l.Tenant != "" || l.Session != "" || l.Batch != "" || l.Digest != "" || l.Provider != "" || l.Round != 0 || !l.Accepted.IsZero() || l.Writer != "" {
-			t.Errorf("a line repeats what is said of all: %+v", l)
+			t.Errorf("a line repeats what About says of all lines: %+v", l)
 		}
 	}
 	b.Refused = messages.ClassMalformedMessage
@@ -114,7 +115,7 @@ func TestLines(t *testing.T) {
 	}
 	body := string(rawjson.MustMarshal(all))
 	if strings.Contains(body, "canary") {
-		t.Errorf("what nobody listed is on record: %s", body)
+		t.Errorf("the lines show a field that Include does not list: %s", body)
 	}
 	if strings.Contains(body, b.Digest) {
 		t.Errorf("the digest of the batch is on record, from which anybody finds its arguments by trying: %s", body)

@@ -104,7 +104,7 @@ func (f Filter) mayMatchBatch(msg bus.Msg) bool {
 	return strings.Contains(msg.Subject, f.Key.Batch) || bytes.Contains(msg.Data, []byte(f.Key.Batch))
 }
 
-// requiredTexts are texts of which each must occur in a message, or none of its lines is selected.
+// requiredTexts returns the texts that a message with a selected line must contain.
 func (f Filter) requiredTexts() (words [][]byte) {
 	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
 		if text != "" {

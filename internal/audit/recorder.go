@@ -66,13 +66,14 @@ type Ending struct {
 	Refused  messages.Class // why the whole batch was refused; "": it was not
 	// Calls returns what is known of the calls. nil: the batch has none.
 	Calls func(context.Context) ([]Call, error)
-	// Results are written instead when the lines of Calls cannot be made or never fit.
+	// Results are written as bare lines if the lines of Calls cannot be made, or never fit into a
+	// message.
 	Results []messages.Result
 }
 
-// Write stores the missing lines of a batch. If full lines cannot be made, or never fit, it stores
-// bare ones. If even those cannot be stored, it logs that and returns nil, because waiting would
-// block the session for ever.
+// Write stores the missing lines of a batch. If full lines cannot be made, or never fit into a
+// message, it stores bare ones. If those never can be stored either, it logs that and returns nil,
+// because waiting would block the session for ever.
 func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error {
 	err := r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
 		var calls []Call
@@ -200,8 +201,8 @@ func (r *Recorder) Recall(
 	return calls, r.FindInputs(ctx, key, calls)
 }
 
-// ranBefore returns what older records of a call say about its run, if the newest record ends the
-// call and does not say it.
+// ranBefore returns what older records say about the newest attempt of a call, if the newest record
+// ends the call. It returns an empty Ran if no attempt was made.
 func (r *Recorder) ranBefore(ctx context.Context, newest journal.CallEntry) (ran Ran, err error) {
 	if newest.Record.State != wire.Ended || newest.Record.Attempt == 0 {
 		return ran, nil

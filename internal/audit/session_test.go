@@ -95,8 +95,8 @@ func TestASessionHasOneSubject(t *testing.T) {
 	}
 }
 
-// A writer that is delayed until its session is three batches further has nothing to write: other
-// writers have, before the batch left the log.
+// A writer of a batch's lines may be delayed until later batches of the session have theirs. It
+// then writes nothing, because another writer stored the lines before the batch left the log.
 func TestAWriterThatComesLate(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	late := turn{id: "b1", seq: 1, who: "late"}
@@ -112,9 +112,9 @@ func TestAWriterThatComesLate(t *testing.T) {
 	}
 }
 
-// A batch left the log before all its lines were stored, and later batches of its session have
-// theirs. A writer that still knows the batch adds what is missing, once, and the next batches are
-// not mistaken for late ones.
+// A batch left the log before all its lines were stored, and those of a later batch of its session
+// are stored. A writer that still knows the batch adds the missing lines, once, and the batches
+// after that are not taken for late ones.
 func TestWhatALaterBatchHides(t *testing.T) {
 	for name, parts := range map[string]int{"nothing is stored": 0, "one part is stored": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestWhatALaterBatchHides(t *testing.T) {
 			}
 			l.put(t, turn{id: "c", seq: 3, at: 2 * time.Second, who: "w"})
 			if done, err := l.Written(t.Context(), b.key(), b.seq, accepted.Add(b.at), 512); done || err != nil {
-				t.Errorf("taken to be on record: %v", err)
+				t.Errorf("Written reports true although lines are missing: %v", err)
 			}
 			var writers sync.WaitGroup
 			errs := make([]error, 4)
@@ -159,8 +159,8 @@ func TestWhatALaterBatchHides(t *testing.T) {
 	}
 }
 
-// A batch whose id was used again has its lines at the same subject as the missing lines of the
-// earlier batch with that id.
+// The refusal of a batch whose id was used before goes to the same overflow subject as the missing
+// lines of the earlier batch with that id. Each has its lines once.
 func TestWhatIsMissingBesideAConflict(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	again := turn{id: "b", seq: 5, at: 5 * time.Second, who: "again"}
@@ -179,8 +179,8 @@ func TestWhatIsMissingBesideAConflict(t *testing.T) {
 	}
 }
 
-// Writers store the head of the log, or come late, or are cancelled in the middle: every line is
-// there once.
+// Writers store the lines of the oldest batch, or come late, or are cancelled in the middle. Every
+// line is stored once.
 func TestWritersInAnyOrder(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	batches, many := 8, 30
@@ -247,8 +247,8 @@ func TestASessionComesBack(t *testing.T) {
 	}
 }
 
-// Workers may write lines about open calls. A line there about an end, of any batch, is not part of
-// the audit log.
+// Workers may write lines about open calls. A line about an end that a worker writes to such a
+// subject, for any batch, is not part of the audit log.
 func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -285,8 +285,8 @@ func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
 	}
 }
 
-// A writer stops between two of its parts, the next one after its first part, and the third knows
-// what both have stored.
+// One writer stops between two of its parts, the next one after its first part. The third stores
+// only the lines that are missing.
 func TestPartsOfSeveralWriters(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -332,8 +332,8 @@ func TestPartsOfSeveralWriters(t *testing.T) {
 	}
 }
 
-// A recreated log gives out its sequences again, from the first or from any other. Lines of the
-// same session, and even of the same id, belong to the log before it.
+// A log that is made again uses its sequences again. Lines of a batch in the old log are not taken
+// for those of a batch in the new log, even if the session, the id and the sequence are equal.
 func TestALogThatWasMadeAnew(t *testing.T) {
 	for name, seq := range map[string]uint64{"smaller": 2, "equal": 7, "larger": 9} {
 		t.Run(name, func(t *testing.T) {
@@ -341,7 +341,7 @@ func TestALogThatWasMadeAnew(t *testing.T) {
 			l.put(t, turn{id: "b", seq: 7, who: "before"})
 			anew := turn{id: "b", seq: seq, at: time.Hour, who: "after"}
 			if done, err := l.Written(t.Context(), anew.key(), anew.seq, accepted.Add(anew.at), 3); done || err != nil {
-				t.Errorf("the lines of another batch are taken for its own: %v", err)
+				t.Errorf("Written takes the lines of the old log's batch for those of the new one: %v", err)
 			}
 			l.put(t, anew)
 			l.put(t, turn{id: "c", seq: seq + 1, at: 2 * time.Hour, who: "after"})
@@ -353,8 +353,8 @@ func TestALogThatWasMadeAnew(t *testing.T) {
 	}
 }
 
-// The log's leader has changed and the clock of the next one is behind: a later batch has an
-// earlier time.
+// The log's leader changes, and the clock of the new leader is behind: a later batch has an earlier
+// time. Each batch still has its lines once.
 func TestClocksOfTwoLeaders(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	l.put(t, turn{id: "one", seq: 1, at: 5 * time.Millisecond, who: "w"})
@@ -389,8 +389,8 @@ func TestForeignBytesInTheAuditLog(t *testing.T) {
 	}
 }
 
-// A batch that is refused out of turn is stored once, and says nothing about the batches of its
-// session that are not stored yet.
+// The lines of a batch that is refused before its turn are stored once. They do not hide that
+// earlier batches of the session have no lines yet.
 func TestOutOfTurn(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	aside := func(seq uint64) {
@@ -414,7 +414,7 @@ func TestOutOfTurn(t *testing.T) {
 	}
 }
 
-// Messages from before sessions had a subject are still read.
+// Lines of an older version, which has a subject for each batch, are still read.
 func TestAnOldAuditLineIsRead(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})

@@ -36,8 +36,9 @@ func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64
 // finder finds the stored lines of a batch.
 type finder func(context.Context, wire.BatchKey, position) (storedLines, error)
 
-// append stores the missing lines, one message at a time, each behind the newest message that find
-// found. After a conflict it searches again, because the other writer may have stored all of them.
+// append stores the missing lines, one message at a time, each by compare-and-set after the newest
+// message that find returned. After a conflict it searches again, because the other writer may have
+// stored all of them.
 func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	at := positionOf(all)
@@ -57,8 +58,8 @@ func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, seq ui
 	return fmt.Errorf("write the audit lines of batch %s: %w", key, err)
 }
 
-// Written reports whether all lines of a batch are stored, including those of its first calls.
-// accepted is when the batch was stored in the log.
+// Written reports whether all lines of a batch are stored, with one for each call up to the number
+// calls. accepted is when the batch was stored in the log.
 func (l *Log) Written(ctx context.Context, key wire.BatchKey, seq uint64, accepted time.Time, calls int) (bool, error) {
 	found, err := l.findOrdered(ctx, key, position{seq, accepted})
 	if err != nil {
