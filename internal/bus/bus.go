@@ -17,13 +17,11 @@
 // Its promises:
 //
 //   - A call that returned nil did what it says. A write without an acknowledgement returns
-//
-// [ErrUnknown], never nil and never "failed": read before you decide.
+//     [ErrUnknown], never nil and never "failed": read before you decide.
 //   - A write while disconnected fails at once. It is never stored later.
 //   - A read sees every write that was acknowledged before it, however many servers hold the
-//
-// stream. Only At, Glance, Scan, Values, CountAfter, Bucket.Get and Bucket.Watch may be answered by
-// a replica that is behind.
+//     stream. Only At, Glance, Scan, Values, CountAfter, Bucket.Get and Bucket.Watch may be
+//     answered by a replica that is behind.
 //   - Connections come back by themselves, without a limit, and so do pullers and watchers.
 //
 // Callers pass the whole names of subjects, streams and buckets, which come from wire.Names:
@@ -290,7 +288,7 @@ func (c *Conn) Close() {
 	case <-timer.C:
 		c.nc.Close()
 		<-c.closed
-		time.Sleep(drainLooks) // the drain looks once more, and then it too has ended
+		time.Sleep(drainLooks) // the drain checks once more, and its goroutine ends
 	}
 }
 

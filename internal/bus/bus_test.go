@@ -171,7 +171,7 @@ func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 	})
 }
 
-// A slow handler makes the client drop messages, and Losses tells.
+// A slow handler makes the client drop messages, and Losses counts that.
 func TestDroppedMessagesAreLosses(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c, other := bustest.Connect(t, srv), bustest.Connect(t, srv)

@@ -27,7 +27,7 @@ func TestTheServersClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Within a reading, and past several.
+		// While the first reading of the clock is used, and after later ones.
 		for _, wait := range []time.Duration{0, 30 * time.Second, time.Hour} {
 			time.Sleep(wait)
 			if age, want := conn.Now(t.Context()).Sub(stored.Time), time.Since(stored.Time); (age - want).Abs() > time.Second {

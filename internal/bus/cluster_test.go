@@ -16,9 +16,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// On three servers a write that meets another undecided write is refused with code 10164. It has
-// not lost yet: the other write may be an earlier one of its own. A writer that waits for the
-// decision wins or loses like any other.
+// On three servers a write is refused with code 10164 while another write of the subject is
+// undecided. The refused writer has not lost: the other write may be an earlier one of the same
+// writer. After the decision it wins or loses like any other.
 func TestReplicated(t *testing.T) {
 	t.Parallel()
 	c := bustest.Dial(t, bustest.Replicated(t).URL())
@@ -45,15 +45,15 @@ func TestReplicated(t *testing.T) {
 	for n := range 500 {
 		seq, won := decide(t, c, subject, fmt.Sprint(n), last)
 		if !won {
-			t.Fatalf("write %d of one writer is lost to nobody", n)
+			t.Fatalf("write %d of a single writer is refused", n)
 		}
 		last = seq
 	}
 }
 
-// decide compares and sets a record of CALLS, as its writers do. When the winner is unknown,
-// because the leader changed or a machine stood still, the newest record tells; while that is an
-// old one the writer tries again.
+// decide writes a record of CALLS by compare-and-set, as its writers do. When the winner is
+// unknown, because the leader changed or a machine stood still, decide reads the newest record, and
+// tries again while that record is an old one.
 func decide(t *testing.T, c *bus.Conn, subject, mine string, last uint64) (seq uint64, won bool) {
 	t.Helper()
 	undecided := false
@@ -112,7 +112,7 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m, err := stale.Request("$JS.API.DIRECT.GET."+stream, fmt.Appendf(nil, `{"last_by_subj":%q}`, subject), 10*time.Second); err == nil && m.Header.Get("Nats-Sequence") != fmt.Sprint(last) {
-			behind++ // an answer, and an old one
+			behind++ // the follower answered with an old message
 		}
 		if m, err := reader.Last(t.Context(), stream, subject); err != nil || m.Seq != last || m.Subject != subject || string(m.Data) != subject || m.Header.Get("N") != fmt.Sprint(n) || m.Time.IsZero() {
 			t.Fatalf("last: %+v, %v; want sequence %d", m, err, last)

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// A read of many messages asks for this much at a time, so that the buffers of the server and of
-// the client do not overflow.
+// readMessages and readBytes bound one request of a read of many messages, so that the buffers of
+// the server and of the client do not overflow.
 const (
 	readMessages = 256
 	readBytes    = 8 << 20
@@ -45,7 +45,7 @@ func (c *Conn) First(ctx context.Context, stream, filter string) (Msg, error) {
 	return c.one(ctx, stream, getRequest{NextFor: filter})
 }
 
-// Next returns the oldest message behind a sequence that matches filter. The error is ErrNotFound
+// Next returns the oldest message after a sequence that matches filter. The error is ErrNotFound
 // when there is none.
 func (c *Conn) Next(ctx context.Context, stream, filter string, after uint64) (Msg, error) {
 	return c.one(ctx, stream, getRequest{NextFor: filter, Seq: after + 1})
@@ -168,8 +168,8 @@ type holder struct {
 	alone  bool
 }
 
-// askAgain is how long the leader may take to answer. A leader that steps down does not answer, and
-// its successor never gets the request.
+// askAgain is how long the leader may take to answer before the request is sent again. A leader
+// that steps down does not answer, and its successor never gets the first request.
 const askAgain = time.Second
 
 // fromLeader reads one message from the stream's leader.
@@ -205,7 +205,7 @@ func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg
 	return out, nil
 }
 
-// leaderless reports whether no leader answered the request. That error passes.
+// leaderless reports whether no leader answered the request. Another try may succeed.
 func leaderless(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &api) && api.ErrorCode == codeClusterNotReady

@@ -29,7 +29,7 @@ func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each 
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {
 		r.Seq, r.StartTime = 0, &from.Time
 	}
-	// Most callers that stop early need only a few messages.
+	// The first page is small, because most callers that stop early need only a few messages.
 	r.Batch, r.MaxBytes = firstMessages, firstBytes
 	for {
 		var some []Msg

@@ -54,9 +54,9 @@ func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	h = h.with(expectedLastHeader, strconv.FormatUint(last, 10))
-	// On a cluster a write counts as on its way for a moment after its acknowledgement, and the
-	// server then does not store another write of the subject. So that one is tried again until the
-	// first is decided.
+	// On a cluster a write counts as on its way for a moment after its acknowledgement. The server
+	// refuses other writes of the subject meanwhile, so this write is tried again until the earlier
+	// one is decided.
 	err = Retry(ctx, untilDecided, func() (err error) {
 		seq, err = c.Append(ctx, subject, h, data)
 		return err

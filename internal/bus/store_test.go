@@ -146,7 +146,7 @@ func TestOneWriterWins(t *testing.T) {
 func TestSendAndDelete(t *testing.T) {
 	c := bustest.Fleet(t)
 	stream, subject := c.Names().Stream(bus.Jobs), c.Names().Lane(false, "default", bustest.Key("s", "b").Call(0))
-	for range 2 { // the second one "is already there", and the sender is not told
+	for range 2 { // the stream refuses the second one, and the sender gets no error
 		if err := c.Send(subject, nil, []byte("job")); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestSendAndDelete(t *testing.T) {
 	}
 	var jobs []bus.Msg
 	var err error
-	// There is no acknowledgement that tells when it is stored.
+	// Send waits for no acknowledgement, so read until the job is stored.
 	for len(jobs) == 0 && err == nil && t.Context().Err() == nil {
 		jobs, err = c.All(t.Context(), stream, c.Names().All(wire.VerbRead))
 	}
@@ -169,7 +169,7 @@ func TestSendAndDelete(t *testing.T) {
 		}
 	}
 	if err := c.Delete(t.Context(), stream, 4711); err != nil {
-		t.Errorf("delete what never was: %v", err)
+		t.Errorf("delete a message that never existed: %v", err)
 	}
 	if err := c.Delete(t.Context(), "NO_SUCH", 1); err == nil {
 		t.Error("deleted from a stream that is not there")
@@ -206,7 +206,7 @@ func TestReadingWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// calls are the journals of n calls.
+// calls returns the subjects of the records of n calls.
 func calls(c *bus.Conn, n int) []string {
 	subjects := make([]string, n)
 	for i := range subjects {
@@ -327,7 +327,7 @@ func TestALostAnswerIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Connect(t, srv)
 		for _, subject := range []string{"void", "$JS.API.STREAM.INFO.VOID", "$JS.API.STREAM.MSG.GET.VOID", "$JS.API.DIRECT.GET.VOID"} {
-			stop, err := c.Subscribe(subject, "", func(bus.Msg) {}) // there, and silent
+			stop, err := c.Subscribe(subject, "", func(bus.Msg) {}) // a listener that never answers
 			if err != nil {
 				t.Fatal(err)
 			}

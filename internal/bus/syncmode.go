@@ -16,9 +16,9 @@ const (
 // syncAnswers is how long SyncMode waits for another server of a cluster after each answer.
 const syncAnswers = 250 * time.Millisecond
 
-// SyncMode returns when the servers write to the disk, as far as this user can see: a server tells
-// only its system account, except for the embedded one. It returns SyncAlways only if every server
-// with JetStream that answers syncs always.
+// SyncMode returns when the servers write to the disk, as far as this user can see. The embedded
+// server tells it; other servers tell only their system account. SyncMode returns SyncAlways only
+// if every server with JetStream that answers syncs always.
 func (c *Conn) SyncMode(ctx context.Context) string {
 	if local, ok := c.opts.InProcess.(interface{ SyncAlways() bool }); ok {
 		return syncMode(local.SyncAlways())

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Jobs come ten seconds apart, reads and writes. Two are in hand and the others wait. Where the
-// pool's durable is gone, all of them wait.
+// Jobs come ten seconds apart, reads and writes. Two are in flight and the others are pending. If
+// the pool's consumer is gone, all of them count as pending.
 func TestPool(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Connect(t, srv)

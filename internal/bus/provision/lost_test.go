@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A stream that held the truth is never made anew behind the operator's back: batches would be lost
-// and writes would run twice.
+// A lost stream that held the truth is not made again: batches would be lost and writes would run
+// twice, without anybody knowing.
 func TestALostStreamIsNotMadeAnew(t *testing.T) {
 	for stream, used := range map[string]string{
 		bus.Batches: "toolfleet.final._.s.b", bus.Calls: "toolfleet.batch._.s.b", bus.Replies: "toolfleet.call._.s.b.0",
@@ -28,7 +28,7 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 				}
 			}
 			bustest.Provision(t, c)
-			remove() // no message was ever in any of them
+			remove() // no stream has had a message yet, so it may be made again
 			bustest.Provision(t, c)
 			if _, err := c.Append(t.Context(), used, nil, nil); err != nil {
 				t.Fatal(err)
@@ -42,7 +42,7 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 			if _, err := js.Stream(t.Context(), name); err == nil {
 				t.Errorf("%s was made anew", name)
 			}
-			// As the error says.
+			// The operator deletes the other streams, as the error says.
 			for _, each := range []string{bus.Batches, bus.Calls, bus.Replies} {
 				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one is gone already
 			}

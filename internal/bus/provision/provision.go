@@ -1,8 +1,9 @@
 // Package provision makes the streams, buckets and durable consumers of a fleet, checks those that
 // exist, and makes those again that a server has lost.
 //
-// It makes a stream that holds the truth only on a new server. If such a stream is missing later, a
-// person has to find out where it went.
+// BATCHES, CALLS and REPLIES hold the truth: what is lost with one of them cannot be made again.
+// The package makes them only on a new server. If one of them is missing later, a person has to
+// find out where it went.
 package provision
 
 import (

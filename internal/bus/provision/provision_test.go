@@ -24,7 +24,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// The table of DESIGN part 3, as the server has it.
+// The configuration of every stream, as the server has it.
 func TestStreams(t *testing.T) {
 	srv := natstest.Server(t)
 	c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
@@ -345,11 +345,11 @@ func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 					t.Error(err)
 				}
 				if h.unheard.Load() > 0 {
-					t.Error("nobody asked")
+					t.Error("the request was not made")
 				}
 				h.unheard.Store(1 << 30)
 				if err := provision.Ensure(t.Context(), c, provision.Config{}, provision.BatchesConsumer(c.Names(), time.Minute)); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("of a cluster that has no leader for long: %v", err)
+					t.Errorf("a cluster without a leader for long: got %v, want the deadline", err)
 				}
 			})
 		})
@@ -375,7 +375,7 @@ func TestPatienceWithABucket(t *testing.T) {
 			t.Error("put into a bucket that is not there")
 		}
 		if took := time.Since(began); took < 14*time.Second || took > 20*time.Second {
-			t.Errorf("patience of %v", took)
+			t.Errorf("gave up after %v, want 14 to 20 s", took)
 		}
 		go func() {
 			time.Sleep(2 * time.Second)

@@ -31,7 +31,7 @@ func keepRemade(t *testing.T, c *bus.Conn, ackWait time.Duration) (stop func()) 
 	return func() { cancel(); keeping.Wait() }
 }
 
-// meter counts the running calls, at the same time and in all.
+// meter counts calls: those that run now, the most that ran at once, and all.
 type meter struct {
 	mu                 sync.Mutex
 	running, most, all int
@@ -166,7 +166,7 @@ func TestPullerOutlivesAMissingConsumer(t *testing.T) {
 			got <- 1
 			_ = d.Ack()
 		})
-		time.Sleep(time.Minute) // not even a stream
+		time.Sleep(time.Minute) // the stream is missing too
 		bustest.Provision(t, c)
 		time.Sleep(time.Minute)
 		bustest.EnsurePool(t, c, time.Second)
@@ -248,7 +248,7 @@ func TestSettling(t *testing.T) {
 		if d.Subject != bustest.Job(c, 0) || d.Seq != 1 || time.Since(d.Time) > time.Second || d.Settled() {
 			t.Errorf("delivery %+v", d)
 		}
-		d = next(2, 10*time.Second) // left alone
+		d = next(2, 10*time.Second) // it was not settled, so it comes again
 		for range 5 {               // kept alive past its AckWait
 			time.Sleep(8 * time.Second)
 			if err := d.InProgress(); err != nil {

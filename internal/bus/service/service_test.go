@@ -40,7 +40,7 @@ func TestServe(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// As nats micro info asks.
+		// The request that `nats micro info` sends.
 		var info struct {
 			Name      string `json:"name"`
 			Endpoints []struct{ Name, Subject string }
@@ -84,7 +84,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("get: %+v, %v", m, err)
 		}
 
-		// A stop waits for what runs.
+		// stop waits for the running requests.
 		if err := agent.Publish(agent.Names().Of(wire.VerbRun, bustest.Key("s", "b")), nil, nil); err != nil {
 			t.Fatal(err)
 		}
