@@ -235,8 +235,8 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 // public keys from them.
 const serverKey = "_NKEY"
 
-// ofTools lists the variables that exec tools get, because toolfleet may itself run inside such a
-// tool.
+// ofTools lists the variables that exec tools get. They are no mistyped settings: toolfleet may
+// itself run inside such a tool.
 var ofTools = map[string]bool{
 	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,
 	"TOOLFLEET_ATTEMPT": true, "TOOLFLEET_IDEMPOTENCY_KEY": true, "TOOLFLEET_FENCE": true,

@@ -28,7 +28,7 @@ func (c *Config) readFile(name string, body []byte) error {
 	return r.Err()
 }
 
-// section reads a mapping whose keys are settings, or again sections, that begin with prefix.
+// section reads a mapping. Its keys, with prefix before them, name settings or further sections.
 func (r fileReader) section(prefix string, n strictyaml.Node) {
 	if n.Value == nil {
 		return

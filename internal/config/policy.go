@@ -124,9 +124,10 @@ func (p *Policy) Needs() (people int) {
 }
 
 // Version returns a digest of all parts of the policy that decide; "" if there are none. A question
-// is bound to the version: under another policy it is another question. File names and line numbers
-// do not count, because members of a fleet may keep one policy in different places. The digest of
-// the rules of the tools file is appended; see [wire.PlatformPolicy].
+// to people is bound to the version, so an approval under one policy does not count under another.
+// File names and line numbers do not count, because members of a fleet may keep one policy in
+// different places. The digest of the rules of the tools file is appended; see
+// [wire.PlatformPolicy].
 func (p *Policy) Version() (version string) {
 	var platform, tools []schemas.Rules
 	for _, l := range p.Layers {

@@ -86,7 +86,7 @@ func TestVersionOfAPolicy(t *testing.T) {
 		"a hook":                   policed(t, strings.Replace(policyFile, "./fraud", "./scam", 1), "", schemas.Rules{}),
 	} {
 		if p.Version() == base {
-			t.Errorf("%s is other, and the version is the same", name)
+			t.Errorf("%s differs, and the version is the same", name)
 		}
 	}
 	if got := policed(t, "# moved down\n\n"+policyFile, "slots: 3\n", schemas.Rules{}).Version(); got != base {

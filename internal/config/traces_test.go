@@ -43,7 +43,7 @@ func TestTraceLink(t *testing.T) {
 		t.Errorf("no trace links to %s", got)
 	}
 	if got := load(t, sources("", nil)).TraceLink("4bf9"); got != "" {
-		t.Errorf("nobody says where, and it links to %s", got)
+		t.Errorf("without trace_url the link is %s, want none", got)
 	}
 	for _, wrong := range []string{"http://localhost:16686/trace/", "{trace_id}", "javascript:{trace_id}", "http://x/{trace}/{trace_id}", "http://x/ {trace_id}"} {
 		if _, err := Load(sources("", []string{"TOOLFLEET_TRACE_URL=" + wrong})); err == nil || !strings.Contains(err.Error(), "trace_url") {

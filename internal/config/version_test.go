@@ -21,7 +21,7 @@ func TestVersionWithoutAPolicy(t *testing.T) {
 	rules := schemas.Rules{Deny: []schemas.RuleEntry{{Name: "X", Tool: "X"}}}
 	for _, settings := range []string{"", "slots: 3\n", "permissions: {default: allow}\n"} {
 		if got := of(settings, schemas.Rules{}); got != "" {
-			t.Errorf("%q: version %q, and nothing is decided", settings, got)
+			t.Errorf("%q: version %q, want none, because no rule decides anything", settings, got)
 		}
 		if got := of(settings, rules); got == "" || wire.PlatformPolicy(got) != "" {
 			t.Errorf("%q and rules of a tools file: version %q", settings, got)
@@ -34,7 +34,7 @@ func TestVersionWithoutAPolicy(t *testing.T) {
 		}
 	}
 	if p := policed(t, "tests: []\n", "", schemas.Rules{}); p.Version() == "" {
-		t.Error("a policy file that decides nothing is none")
+		t.Error("a policy file without rules has no version, want one")
 	}
 }
 
