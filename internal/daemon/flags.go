@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/config"
 )
 
-// A flag that is a setting has the setting's key in the tag setting. Its help text comes from the
-// setting; see config.Help.
+// A flag that is a setting has the setting's key in its struct tag "setting". Its help text comes
+// from the table of settings; see config.Help.
 
 // FlagGroups are the titles under which help lists the flags.
 var FlagGroups = []kong.Group{
