@@ -35,7 +35,8 @@ func TestCheckSyntax(t *testing.T) {
 	}
 }
 
-// Checked in pieces of a few levels, a text is valid exactly when the whole of it is.
+// checkDeep checks a text in pieces of a few levels, and accepts exactly the texts that json.Valid
+// accepts.
 func FuzzCheckDeep(f *testing.F) {
 	for _, seed := range []string{`[[[[[1]]]]]`, `{"a":{"b":[{"c":"]}"}]}}`, `[[[1[[1]]]]]`, `[[[}}}`, `]]]][[[[`, `[["\\"]]`, `[[["\"]]]]`, `[[1] [2]]`, `{[[]]:1}`} {
 		f.Add([]byte(seed), byte(2))

@@ -65,7 +65,8 @@ func TestCheckManyKeys(t *testing.T) {
 	}
 }
 
-// The slow obvious twin: decode token by token and remember the keys of every open object.
+// twin does what Check does in a slow and obvious way: it decodes token by token, and remembers the
+// keys of every open object.
 func twin(in []byte) bool {
 	dec := json.NewDecoder(bytes.NewReader(in))
 	dec.UseNumber()
