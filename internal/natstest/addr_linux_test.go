@@ -35,21 +35,21 @@ func TestAHeldAddressIsNobodyElses(t *testing.T) {
 	}
 	if l, err := anyPortOf(t, held); err == nil {
 		_ = l.Close()
-		t.Error("given to somebody else")
+		t.Error("the held port was given to another listener")
 	}
 	release()
 	l, err := anyPortOf(t, held)
 	if err != nil {
-		t.Fatalf("not given to anybody once it is released: %v", err)
+		t.Fatalf("no listener gets the port after its release: %v", err)
 	}
 	_ = l.Close()
 }
 
-// anyPortOf listens on any port of a system that has one port only: that of addr.
+// anyPortOf asks the system for any free port of a range that holds only the port of addr.
 func anyPortOf(t *testing.T, addr string) (net.Listener, error) {
 	t.Helper()
-	// IP_LOCAL_PORT_RANGE of linux/in.h, since Linux 6.3: the lowest port, and the highest above
-	// it.
+	// IP_LOCAL_PORT_RANGE of linux/in.h, since Linux 6.3: its value has the lowest port of the
+	// range in the lower 16 bits, and the highest port in the upper 16.
 	const localPortRange = 51
 	_, text, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Tenants lists the agent tenants of a server with [Identities]. The first is that of deploy/nats;
-// the other is made from it as that file says.
+// Tenants lists the agent tenants of a server with [Identities]. The first has a file in
+// deploy/nats/tenants. The file of the other is made from that one, as its comments say.
 var Tenants = []string{"acme", "globex"}
 
 // Identities are the identities of deploy/nats/identities.conf, each with a fresh key.
