@@ -29,7 +29,7 @@ func (n *NoQuestion) Error() string {
 }
 
 // Question returns the record of a call that waits for a person, from the stream's leader, so that
-// a decision can be written behind it. The error is a *NoQuestion when the call does not wait.
+// a decision can be written after it. The error is a *NoQuestion when the call does not wait.
 func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, error) {
 	entry, found, err := j.Newest(ctx, key)
 	if err != nil {
@@ -99,7 +99,7 @@ func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pendin
 	return open, nil
 }
 
-// listed returns the index entry of a call, and the sequence behind which to write its next entry.
+// listed returns the index entry of a call, and the sequence after which its next entry is written.
 func (j *Journal) listed(
 	ctx context.Context, key wire.CallKey,
 ) (entry messages.Pending, found bool, last uint64, err error) {

@@ -29,7 +29,8 @@ func (x *fixture) controls() []journal.ControlEntry {
 
 func steer(text string) messages.Control { return messages.Control{Steer: rawjson.Quote(text)} }
 
-// The record of a control says up to which batch of its session the log went when it was stored.
+// The record of a control says which batch was the newest of its session in the log when the
+// control was stored.
 func TestControls(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		if entries := x.controls(); len(entries) != 0 {
@@ -54,7 +55,8 @@ func TestControls(t *testing.T) {
 	})
 }
 
-// A steering message goes into one reply. A reply that has not seen the newest one takes none.
+// A steering message goes into one reply. A driver that has not read the newest control takes no
+// message.
 func TestSteeringIsTakenOnce(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		want := func(batch string, untaken uint64, texts ...string) {
@@ -75,7 +77,7 @@ func TestSteeringIsTakenOnce(t *testing.T) {
 		want("a", first, "one")
 		second := x.control(steer("two"))
 		if err := take("a", first); !errors.Is(err, bus.ErrConflict) {
-			t.Errorf("behind a control that is not the newest: %v, want bus.ErrConflict", err)
+			t.Errorf("after a control that is not the newest: %v, want bus.ErrConflict", err)
 		}
 		want("a", second, "one", "two")
 		x.must(take("a", second))

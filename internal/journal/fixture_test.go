@@ -92,7 +92,8 @@ func (x *fixture) as(user string) *journal.Journal {
 	return journal.New(connect(x.t, x.srv, user))
 }
 
-// slow is a connection whose first write to a subject waits until another writer was faster.
+// slow is a connection whose first write to a subject is sent only after another writer has written
+// there.
 type slow struct {
 	net.Conn
 	srv     *devserver.Server
@@ -123,7 +124,7 @@ func (x *fixture) slower(subject string, faster func()) *journal.Journal {
 	return journal.New(conn)
 }
 
-// append stores a message beside the journal's own methods.
+// append stores a message directly, without a method of the journal.
 func (x *fixture) append(subject, body string) (seq uint64) {
 	x.t.Helper()
 	seq, err := x.conn.Append(x.t.Context(), subject, nil, []byte(body))

@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// If its head does not move, a session hangs, because the batches behind the head wait for it. A
-// head may have a reason to wait long: a person, a worker, or a call that runs. The stored records
-// show that reason, and so tell such a head from one that no coordinator drives.
+// If its head does not move, a session hangs, because later batches wait for the head. A head may
+// have a reason to wait long: a person, a worker, or a call that runs. The stored records show that
+// reason, and so tell such a head from one that no coordinator drives.
 
 // StuckHead is the head of a session that has not moved for long, for no reason that a record
 // shows.
@@ -49,8 +49,8 @@ type HeadSweep struct {
 	next     uint64          // where in the log the next step begins
 	seen     map[string]bool // sessions whose head was checked
 	// asked holds the batches with an open question, from the index as it was when the sweep saw
-	// its first old head; nil before that. Most heads that wait for a person need no further
-	// request.
+	// its first old head; nil before that. With it, most heads that wait for a person need no
+	// request of their own.
 	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }

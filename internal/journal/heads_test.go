@@ -81,11 +81,12 @@ func (x *fixture) want(when string, want ...string) {
 	}
 }
 
-// Each head explains itself for as long as it may, and no longer.
+// What is stored about a head explains for a time why the head waits. After that time the head is
+// stuck.
 func TestStuckHeads(t *testing.T) {
 	for name, tc := range map[string]struct {
-		begin  func(x *fixture, a journal.Accepted) // what is stored beside the batch, which is a minute old by then
-		until  time.Duration                        // how long after it that explains the head
+		begin  func(x *fixture, a journal.Accepted) // stores something about the batch, which is then a minute old
+		until  time.Duration                        // how long that explains why the head waits
 		reason string
 	}{
 		"nobody drives it":    {nil, patience - time.Minute, "idle"},
@@ -128,7 +129,7 @@ func TestStuckHeads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			withFixture(t, func(x *fixture) {
 				a := x.submit("s", "b")
-				x.submit("s", "behind") // which is no head
+				x.submit("s", "behind") // a later batch, not the head
 				time.Sleep(time.Minute)
 				if tc.begin != nil {
 					tc.begin(x, a)
@@ -139,7 +140,7 @@ func TestStuckHeads(t *testing.T) {
 				x.want("a second after", "s/b "+tc.reason)
 				x.must(x.journal.Remove(x.t.Context(), a))
 				if _, found, err := x.journal.Head(x.t.Context(), messages.OneTenant, "s"); !found || err != nil {
-					t.Fatalf("there is no head behind it: %v", err)
+					t.Fatalf("the session has no head after the stuck one was removed: %v", err)
 				}
 			})
 		})

@@ -23,7 +23,7 @@
 // not be read is not such an error.
 //
 // This package also reads the log of accepted, unfinished batches (the BATCHES stream). The oldest
-// batch of a session is its head, and only heads are driven.
+// batch of a session is its head; the session is driven from there.
 package journal
 
 import (
@@ -128,7 +128,7 @@ func (l *Lost) Error() string {
 		l.Newest.Key, l.Newest.Record.State, l.Newest.Seq)
 }
 
-// Write appends a record to a call's journal behind the record at sequence last (0: as the first),
+// Write appends a record to a call's journal after the record at sequence last (0: as the first),
 // and returns its sequence. The error is a *Lost if another writer was faster.
 func (j *Journal) Write(
 	ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64,
@@ -262,7 +262,7 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 	return result, true, nil
 }
 
-// WritePlan appends a plan record behind the record at sequence last. It returns every plan record
+// WritePlan appends a plan record after the record at sequence last. It returns every plan record
 // of the batch after last: this one, or those of a faster coordinator.
 func (j *Journal) WritePlan(
 	ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64,
@@ -377,7 +377,7 @@ func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 		known.Results = append(known.Results, ResultEntry{key, result})
 	default:
 		entry, err := j.callEntry(msg)
-		// The sequence is still of use: the record that ends the call is written behind it.
+		// The sequence is still of use: the record that ends the call is written after it.
 		if err != nil {
 			entry = unreadable(key, msg)
 		}
@@ -502,7 +502,7 @@ type Accepted struct {
 	Body   []byte
 }
 
-// Head returns the oldest unfinished batch of a session, the only one that may be driven.
+// Head returns the oldest unfinished batch of a session.
 func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, bool, error) {
 	return j.first(ctx, j.names.OfSession(wire.VerbBatch, tenant, session)+".*")
 }
@@ -512,8 +512,8 @@ func (j *Journal) Open(ctx context.Context, key wire.BatchKey) (Accepted, bool, 
 	return j.first(ctx, j.names.Of(wire.VerbBatch, key))
 }
 
-// Next returns the oldest batch of a session in the log behind a sequence; 0: its head. A message
-// that is no batch is skipped: it becomes a dead letter.
+// Next returns the oldest batch of a session in the log after a sequence; with 0, the head. A
+// message that is no batch is skipped: it becomes a dead letter.
 func (j *Journal) Next(ctx context.Context, tenant, session string, after uint64) (Accepted, bool, error) {
 	filter := j.names.OfSession(wire.VerbBatch, tenant, session) + ".*"
 	for {

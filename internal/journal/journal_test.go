@@ -38,9 +38,9 @@ var eachWrite = map[string]func(context.Context, *journal.Journal, string) error
 	},
 }
 
-// TestAConflictWhoseReadFailsIsTriedAgain: the record in the way may be the writer's own, from a
-// try whose acknowledgement was lost. An error that ends the caller's retries would give up a batch
-// or a claim for nothing.
+// TestAConflictWhoseReadFailsIsTriedAgain: after a conflict, the newest record may be the writer's
+// own, from a try whose acknowledgement was lost. An error that ends the caller's retries would
+// give up a batch or a claim for nothing.
 func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		all, blind := connect(t, srv, "all"), connect(t, srv, "blind")
@@ -57,7 +57,7 @@ func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 			var lost *journal.Lost
 			switch {
 			case err == nil || errors.As(err, &lost):
-				t.Errorf("%s: decided without a look at the newest record: %v", what, err)
+				t.Errorf("%s: decided without reading the newest record: %v", what, err)
 			case bus.IsTerminal(err):
 				t.Errorf("%s: the error ends the retries: %v", what, err)
 			}
@@ -105,7 +105,8 @@ func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 	}, withUsers(t))
 }
 
-// TestARecordThatCannotBeReadIsAnothers: such a record is not the writer's own, so it decides.
+// TestARecordThatCannotBeReadIsAnothers: a record that cannot be read is another writer's, so the
+// write after it is lost.
 func TestARecordThatCannotBeReadIsAnothers(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()

@@ -126,7 +126,7 @@ func TestALargePlan(t *testing.T) {
 // A plan record that cannot fit or cannot be read is an error that no retry cures.
 func TestAPlanThatCannotBeStoredOrRead(t *testing.T) {
 	withFixture(t, func(x *fixture) {
-		const headroom = 64 << 10 // of a record, for what the message has besides
+		const headroom = 64 << 10 // for what a message holds besides the record
 		huge := wire.PlanRecord{V: 1, Results: []messages.Result{{Tool: strings.Repeat("x", x.conn.MaxPayload()-headroom)}}}
 		if _, err := x.journal.WritePlan(x.t.Context(), key, huge, 0); !errors.Is(err, bus.ErrTooLarge) || !bus.IsTerminal(err) {
 			t.Errorf("without outcomes too large: %v, want bus.ErrTooLarge", err)

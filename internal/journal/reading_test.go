@@ -59,7 +59,7 @@ func TestCallsOfABatch(t *testing.T) {
 }
 
 // A damaged record does not hide the others, and keeps its sequence: the record that ends the call
-// is written behind it.
+// is written after it.
 func TestDamagedRecords(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		claim, ended := x.batchOf()
@@ -89,7 +89,7 @@ func TestDamagedRecords(t *testing.T) {
 		x.same("sequences", []uint64{claim, ended, damaged}, got)
 		x.same("states", []wire.CallState{wire.Claimed, wire.Ended, journal.Unreadable}, states)
 		if _, err := x.journal.Write(x.t.Context(), key.Call(0), wire.CallRecord{State: wire.Ended, Nonce: "end"}, damaged); err != nil {
-			t.Errorf("write behind the damaged record: %v", err)
+			t.Errorf("write after the damaged record: %v", err)
 		}
 	})
 }
@@ -118,8 +118,8 @@ func TestInputByItsHash(t *testing.T) {
 	})
 }
 
-// Decisions are read from the stream's leader, so that no replica that is behind decides. What is
-// only looked at may come from any replica, which is cheaper.
+// A read that decides something goes to the stream's leader, because a replica may be behind. Other
+// reads may go to any replica, which is cheaper.
 func TestDecisionsAreReadFromTheLeader(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		a := x.submit("s", "b")
@@ -305,8 +305,8 @@ func TestReplied(t *testing.T) {
 	})
 }
 
-// A dead letter keeps the message and the reason, the newest are listed first, without their
-// bodies.
+// A dead letter keeps the message and the reason. The newest dead letters are listed first, without
+// their bodies.
 func TestDeadLetters(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		if entries, err := x.journal.DeadLetters(x.t.Context(), 10); err != nil || len(entries) != 0 {

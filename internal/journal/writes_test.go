@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// lost returns the record of the writer that was faster. An error that names none fails the test.
+// lost returns the record of the writer that was faster. The test fails if the error is no *Lost.
 func (x *fixture) lost(what string, err error) journal.CallEntry {
 	x.t.Helper()
 	var lost *journal.Lost
@@ -27,7 +27,7 @@ func (x *fixture) lost(what string, err error) journal.CallEntry {
 	return lost.Newest
 }
 
-// A call record is stored only behind the record that its writer has seen.
+// A call record is stored only if the newest record is the one that its writer has seen.
 func TestACallRecordGoesBehindTheNewestOne(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		call := key.Call(0)
@@ -157,8 +157,8 @@ func TestAWriteThatWasNotSentIsUndecided(t *testing.T) {
 	})
 }
 
-// A claim is decided even when the writer's own time is up: a worker that does not know about its
-// claim would leave the call to nobody until the lease ends.
+// A claim is decided even after the writer's context has ended. If a worker does not know that it
+// has the claim, the call stands still until the lease ends.
 func TestAClaimIsDecidedAfterItsTime(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		claim := func(ctx context.Context, nonce string) (uint64, error) {
@@ -197,7 +197,7 @@ func TestAWriteThatIsTooLargeIsRefused(t *testing.T) {
 			}
 			x.must(eachWrite[what](x.t.Context(), x.journal, "first"))
 			if err := write(); !errors.Is(err, bus.ErrTooLarge) || !bus.IsTerminal(err) {
-				t.Errorf("%s behind another: got %v, want bus.ErrTooLarge", what, err)
+				t.Errorf("%s after another: got %v, want bus.ErrTooLarge", what, err)
 			}
 		}
 	})

@@ -1,10 +1,10 @@
 // Package outcome decides whether a write to the journal has happened, and whether the writer tries
 // again.
 //
-// Each write is a compare-and-set behind the record at sequence last. Its acknowledgement can be
-// lost. If the writer then tries again, the server answers with a conflict although it has stored
-// the first try. So a conflict proves nothing by itself: the newest record of the subject decides,
-// once it can be read.
+// Each write is a compare-and-set: it is stored if the newest record is the one at sequence last.
+// Its acknowledgement can be lost. If the writer then tries again, the server answers with a
+// conflict although it has stored the first try. So a conflict proves nothing by itself: the newest
+// record of the subject decides, once it can be read.
 //
 //	answer \ newest record   own          newer than last   not newer    cannot be read
 //	Stored                   Won          Won               Won          Won
@@ -59,7 +59,7 @@ const (
 // Final reports whether the outcome ends the writer's tries.
 func (o Outcome) Final() bool { return o != Undecided }
 
-// Of returns the outcome of a write behind the record at sequence last (0: as the first of its
+// Of returns the outcome of a write after the record at sequence last (0: as the first of its
 // subject).
 func Of(answer Answer, last uint64, newest Newest) Outcome {
 	switch {

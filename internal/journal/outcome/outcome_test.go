@@ -26,7 +26,7 @@ func TestOfAgreesWithItsTable(t *testing.T) {
 func TestAConflictNeverEndsAWriteByItself(t *testing.T) {
 	for last := range uint64(3) {
 		if got := Of(Conflict, last, Newest{}); got.Final() {
-			t.Errorf("a conflict behind %d whose newest record cannot be read is final: %d", last, got)
+			t.Errorf("a conflict after %d whose newest record cannot be read is final: %d", last, got)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func TestAConflictNeverEndsAWriteByItself(t *testing.T) {
 func TestARecordThatWentBackDecidesNothing(t *testing.T) {
 	for _, seq := range []uint64{0, 3, 7} {
 		if got := Of(Conflict, 7, Newest{Read: true, Seq: seq}); got != Undecided {
-			t.Errorf("newest %d behind 7: outcome %d, want undecided", seq, got)
+			t.Errorf("newest %d, expected 7: outcome %d, want undecided", seq, got)
 		}
 	}
 }
