@@ -45,10 +45,10 @@ func TestACallRecordGoesBehindTheNewestOne(t *testing.T) {
 			nonce string
 			last  uint64
 		}{
-			"a claim of another worker":              {"c", 0},
-			"a record behind the claim":              {"c", claim},
-			"the first record again":                 {"a", 0},
-			"a record behind one that is not stored": {"c", ended + 1},
+			"a claim of another worker":             {"c", 0},
+			"a record after the claim":              {"c", claim},
+			"the first record again":                {"a", 0},
+			"a record after one that is not stored": {"c", ended + 1},
 		} {
 			_, err := x.journal.Write(x.t.Context(), call, wire.CallRecord{State: wire.Renewed, Nonce: late.nonce}, late.last)
 			if late.last > ended { // the newest record is not newer than what the writer has seen
