@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// FlushAsLongAsItTakes is for a test of what a flush sends or logs, not of when it gives up: on a
-// busy machine even a collector that answers at once may take longer than a process waits for it.
+// FlushAsLongAsItTakes lets a flush take minutes, for tests that check what a flush sends or logs.
+// On a busy machine even a collector that answers at once may take longer than a process waits for
+// it.
 func FlushAsLongAsItTakes(t *testing.T) {
 	t.Helper()
 	before := flushIn

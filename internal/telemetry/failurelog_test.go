@@ -30,7 +30,8 @@ func TestComplaintsAreRare(t *testing.T) {
 	})
 }
 
-// TestWhatHappened: whatever the collector answers, the log has our words only.
+// TestWhatHappened: whatever the collector answers, the log describes it only in words of this
+// package.
 func TestWhatHappened(t *testing.T) {
 	for text, want := range map[string]string{
 		"traces export: failed to send to http://host/token-canary: 401 Unauthorized canary (body: canary)":                  "HTTP status 401",

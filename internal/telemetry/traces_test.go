@@ -81,7 +81,7 @@ func TestNobodyAsksForTraces(t *testing.T) {
 			}
 			flush()
 			if said.String() != "" {
-				t.Errorf("said %s", &said)
+				t.Errorf("logged %s", &said)
 			}
 		})
 	}
@@ -122,13 +122,13 @@ func TestAWrongVariableIsNamed(t *testing.T) {
 				t.Fatalf("tracer %v, error %v", tracer, err)
 			}
 			if strings.Contains(err.Error(), "canary") {
-				t.Errorf("quotes what may be a secret: %v", err)
+				t.Errorf("the error quotes what may be a secret: %v", err)
 			}
 		})
 	}
 	setenv(t, "OTEL_TRACES_EXPORTER=otlp", "OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=5%")
 	if _, _, err := telemetry.Traces(t.Context(), "s", "v", slog.New(slog.DiscardHandler)); err == nil || !strings.HasPrefix(err.Error(), "OTEL_TRACES_SAMPLER_ARG: ") {
-		t.Errorf("a share that is none: %v", err)
+		t.Errorf("a sampler's share that is no number: %v", err)
 	}
 }
 
@@ -197,10 +197,10 @@ func TestTheProcessInTraces(t *testing.T) {
 			flush()
 			about := got.resource()
 			if about["service.name"] != tc.want || about["service.version"] != "v1" || len(about["service.instance.id"]) != 36 {
-				t.Errorf("says of itself %v; logged %s", about, &said)
+				t.Errorf("the process describes itself as %v; logged %s", about, &said)
 			}
 			if strings.Contains(strings.Join(tc.env, ""), "team") && about["team"] != "a b" {
-				t.Errorf("says of itself %v", about)
+				t.Errorf("the process describes itself as %v", about)
 			}
 			for key := range about {
 				if strings.HasPrefix(key, "process.") {
@@ -211,7 +211,7 @@ func TestTheProcessInTraces(t *testing.T) {
 	}
 }
 
-// bad returns collectors that take nothing, each in its own way.
+// bad returns the URLs of collectors that accept no spans, each for another reason.
 func bad(t *testing.T) map[string]string {
 	t.Helper()
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, no process answers
@@ -241,15 +241,16 @@ func bad(t *testing.T) map[string]string {
 	}
 }
 
-// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then the process. All
-// exporters do so at once, because each flush waits up to its bound.
+// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then flushes.
+// Neither waits long for a collector that accepts nothing. All exporters flush at once, because
+// each flush waits up to its bound.
 func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 	var exporters sync.WaitGroup
 	defer exporters.Wait()
 	for name, url := range bad(t) {
 		for _, protocol := range []string{"http/protobuf", "grpc"} {
 			if protocol == "grpc" && name != "refused" && name != "black hole" {
-				continue // gRPC sees no difference between these
+				continue // over gRPC the other collectors fail in one and the same way
 			}
 			setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_BSP_MAX_QUEUE_SIZE=64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=16", "OTEL_BSP_SCHEDULE_DELAY=1")
@@ -276,7 +277,9 @@ func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 					return
 				}
 				if lines := strings.Count(said.String(), "\n"); lines < 1 || lines > 2 {
-					t.Errorf("%s, %s: said in %d lines, want one, and one about the end:\n%s", name, protocol, lines, &said)
+// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then flushes.
+// Neither waits long for a collector that accepts nothing. All exporters flush at once, because
+// each flush waits up to its bound.
 				}
 			})
 		}
@@ -333,7 +336,8 @@ func TestFlushAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestComplaintsHoldNoSecrets has a collector that repeats what it was sent, in every way it can.
+// TestComplaintsHoldNoSecrets: the log holds no secret of the variables, even if the collector's
+// answer repeats all that it was sent.
 func TestComplaintsHoldNoSecrets(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -358,7 +362,7 @@ func TestComplaintsHoldNoSecrets(t *testing.T) {
 		}
 		text := said.String()
 		if secret.MatchString(text) || len(text) > 1000 || !strings.Contains(text, "OTEL_EXPORTER_OTLP_ENDPOINT") {
-			t.Errorf("said %s", text)
+			t.Errorf("logged %s", text)
 		}
 		if err == nil && (!strings.Contains(text, `"err":"HTTP status 401"`) || !strings.Contains(text, `"collector":"`+host+`"`)) {
 			t.Errorf("does not say what happened, and where: %s", text)
@@ -366,8 +370,8 @@ func TestComplaintsHoldNoSecrets(t *testing.T) {
 	}
 }
 
-// TestVariablesThatStopNobody: a process starts with anything that the specification allows. If the
-// SDK cannot do it, the log names the variable once.
+// TestVariablesThatStopNobody: a process starts with every value that the specification allows. If
+// the SDK does not support a value, the log names the variable once.
 func TestVariablesThatStopNobody(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
 	const to = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"
@@ -395,13 +399,14 @@ func TestVariablesThatStopNobody(t *testing.T) {
 			flush()
 			want := min(len(tc.named), 1)
 			if text := said.String(); strings.Count(text, "\n") != want || !strings.Contains(text, tc.named) {
-				t.Errorf("said %s", text)
+				t.Errorf("logged %s", text)
 			}
 		})
 	}
 }
 
-// TestTheSDKHasNoWordsOfItsOwn: the SDK would write plain lines between ours, with values in them.
+// TestTheSDKHasNoWordsOfItsOwn: the SDK writes nothing to stderr. Its lines would not have the form
+// of the log, and would quote values of variables.
 func TestTheSDKHasNoWordsOfItsOwn(t *testing.T) {
 	var plain words
 	log.SetOutput(&plain)
