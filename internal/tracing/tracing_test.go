@@ -134,10 +134,10 @@ func TestLink(t *testing.T) {
 	}
 	unseen, _ := tracer(sdktrace.WithSampler(sdktrace.NeverSample())).Start(t.Context(), tracing.ProcessCall)
 	if got := tracing.Parent(unseen); got != "" {
-		t.Errorf("a span that nobody records is noted down: %q", got)
+		t.Errorf("the traceparent of a span that is not sampled is %q, want none", got)
 	}
 	if got := tracing.Parent(context.Background()); got != "" {
-		t.Errorf("no span is noted down: %q", got)
+		t.Errorf("the traceparent without a span is %q, want none", got)
 	}
 }
 
