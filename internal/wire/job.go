@@ -30,9 +30,9 @@ type Job struct {
 	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on, the worker reads
 	// the journal before it starts anything.
 	Dispatch int `json:"dispatch"`
-	// TakeOver is the sequence of the record behind which the next claim is written: a claim that
-	// has lapsed, of a tool that may run again, or the release of a failed attempt. 0: this is the
-	// first claim.
+	// TakeOver is the sequence of the record after which the next claim is written: a claim that
+	// has lapsed, of a tool that may run again; the release of a failed attempt; or the answer to a
+	// question. 0: this is the first claim.
 	TakeOver uint64 `json:"take_over,omitempty"`
 	// Attempt counts the earlier attempts of a call that does not claim.
 	Attempt  int       `json:"attempt,omitempty"`
@@ -73,9 +73,9 @@ type Notice struct {
 	// Running says that a worker is running the call. Between coordinators it says that the sender
 	// drives the batch.
 	Running bool `json:"running,omitempty"`
-	// Driven asks the other coordinators which of them drives the batch, or the session where Batch
-	// names one. The one that does answers with Running. The log may hold another batch of the
-	// session.
+	// Driven asks the other coordinators which of them drives the batch, or the session if Batch
+	// names one. The one that does answers with Running, and looks into the log for another batch
+	// of the session.
 	Driven bool      `json:"driven,omitempty"`
 	LetGo  *LetGo    `json:"let_go,omitempty"`
 	Hand   *HandBack `json:"hand,omitempty"`

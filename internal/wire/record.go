@@ -27,9 +27,9 @@ const (
 )
 
 // CallRecord is one entry in the journal of a call, on the subject call.<t>.<s>.<b>.<i>. Each
-// record is written behind the one before it by compare-and-set, so one of two writers wins. The
-// newest record has all that is needed to decide the next step. The sequence of the newest claim is
-// the fencing token.
+// record is written after the newest one by compare-and-set, so one of two writers wins. The newest
+// record has all that is needed to decide the next step. The sequence of the newest claim is the
+// fencing token.
 type CallRecord struct {
 	V     int       `json:"v"`
 	State CallState `json:"state"`
@@ -89,8 +89,8 @@ func (r CallRecord) Unsure() bool {
 
 // PlanRecord is written to plan.<t>.<s>.<b> before the first exclusive call of a batch is
 // dispatched, and again before each later one. The first record decides what each call is; a
-// coordinator that loses adopts it. Each record makes the reads durable that have ended since the
-// record before, so that a write can build on them.
+// coordinator whose record was not the first adopts it. Each record makes the reads durable that
+// have ended since the record before, so that a write can build on them.
 type PlanRecord struct {
 	V      int    `json:"v"`
 	Nonce  string `json:"nonce"`
@@ -100,8 +100,8 @@ type PlanRecord struct {
 	Calls []PlannedCall `json:"calls,omitempty"` // in the first record only
 	// CallsRef points to the Calls when they are too large for a message.
 	CallsRef *messages.Ref `json:"calls_ref,omitempty"`
-	// Results of calls that have ended since the record before, and that have no journal of their
-	// own.
+	// Results holds the results of calls that have ended since the record before, and that do not
+	// claim.
 	Results []messages.Result `json:"results,omitempty"`
 	// ActiveMS is how much of its active time the batch had used.
 	ActiveMS int64 `json:"active_ms,omitempty"`
@@ -141,7 +141,7 @@ type ControlRecord struct {
 	UpTo uint64 `json:"up_to"`
 	// Taken is the token of the batch whose reply has the steering messages that were stored before
 	// this record and not taken before.
-	Taken string `json:"taken,omitempty"` // the batch's token
+	Taken string `json:"taken,omitempty"`
 }
 
 // clockSkew is how much the clocks of two servers of a cluster may differ.

@@ -132,7 +132,7 @@ func (n Names) Ended(tenant, session string, accepted time.Time) string {
 
 // Aside returns the overflow subject of a batch in the audit log:
 // <prefix>.audit.<t>.<s>.<b>.refused.aside. It gets the refusal of a batch whose id was used
-// before, and lines that were found missing after later batches had theirs.
+// before, and lines that were missing when those of later batches were stored.
 func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 
 // Ours reports whether a subject belongs to this fleet.
