@@ -10,7 +10,7 @@
 //
 // The server lets no agent publish on the subjects of these requests. The package does not rely on
 // that, because a decision counts by its signature alone. A decision is a record in the journal of
-// its call, written by compare-and-set behind the record of the question. If several coordinators
+// its call, written by compare-and-set after the record of the question. If several coordinators
 // take decisions about one question at once, the first that is stored counts.
 //
 // The rules for decisions are in internal/approval, and what a batch does with one is in

@@ -22,7 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// decide takes a person's decision about a call. When it has answered, the decision is durable.
+// decide takes a person's decision about a call. The decision is durable before it is answered.
 //
 // The record in the journal holds the signed decision. So the decision is not lost if its audit
 // line cannot be written; the write is tried for about three seconds, and then the failure is
@@ -88,7 +88,7 @@ func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Re
 	return nil
 }
 
-// store stores the decision behind the record of the open question, and returns the question with
+// store stores the decision after the record of the open question, and returns the question with
 // the decision in it.
 func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
 	const tries = 10 // each try loses to another decision about the question
@@ -114,7 +114,7 @@ func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decisi
 		_, err = s.journal.Write(ctx, key, approval.Answered(entry.Record, q, state, rand.Text()), entry.Seq)
 		var lost *journal.Lost
 		switch {
-		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // stored; a worker may have gone on
+		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // the decision is stored, perhaps with later records after it
 			return q, state, nil
 		case errors.Is(err, bus.ErrTooLarge):
 			return q, "", refusal(messages.ClassInvalidDecision, "The decision is too large to be stored with the question.")
