@@ -15,7 +15,8 @@ import (
 )
 
 // A coordinator takes over a batch whose stored plan has an exclusive call of a tool that it does
-// not know: the tool was removed, or only newer coordinators can read its definition.
+// not know: the tool was removed, or only newer coordinators can read its definition. The stored
+// plan counts: no later write starts while that call has a live claim.
 func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	write := schemas.Tool{Name: "write", Kind: messages.KindWrite}
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}

@@ -42,7 +42,7 @@ type Machine struct {
 	turn       Turn     // what the earlier batches of the session let this one do
 	abort      *Aborted // nil, or why the batch was aborted
 	steer      *Steered // nil, or the steering that skips calls
-	steerAfter int      // with steer: calls of later stages do not run
+	steerAfter int      // with steer: calls of the stages after this one do not run
 	tookOver   int      // the stage of which reads may have run under an earlier driver; -1: none
 
 	planned  bool // a plan record is stored

@@ -29,7 +29,7 @@ type seenRecord struct {
 
 // Close says what to do about one call.
 type Close struct {
-	End     bool      // store its result now, behind the record that was read
+	End     bool      // store its result now, after the record that was read
 	Unknown bool      // with End: the call may have been applied, so its outcome is unknown
 	Until   time.Time // without End: a worker may run the call until then
 }

@@ -105,7 +105,7 @@ type Effect interface{ effect() }
 type (
 	// Announce publishes a start event for every call, before anything is dispatched.
 	Announce struct{}
-	// StorePlan stores a plan record behind the one at sequence Expect. The driver answers with
+	// StorePlan stores a plan record after the one at sequence Expect. The driver answers with
 	// [Planned] for the record that is newest then. No exclusive call is dispatched before that.
 	StorePlan struct {
 		Record wire.PlanRecord
@@ -118,13 +118,13 @@ type (
 		Index, Again int
 		Exclusive    bool
 		Deadline     time.Duration // of the run; 0: the timeout of the tool
-		TakeOver     uint64        // the lapsed claim or release to claim behind; 0: none
+		TakeOver     uint64        // sequence of the record after which the claim is written; 0: none
 		Attempt      int           // how many attempts of a call that does not claim have failed
 	}
 	// Look reads the journal of the open calls. The driver answers with what it found, and then
 	// with [Looked].
 	Look struct{}
-	// End stores the result of a call that no worker runs, behind the journal record at Expect. The
+	// End stores the result of a call that no worker runs, after the journal record at Expect. The
 	// driver answers with what is stored then.
 	End struct {
 		Index  int

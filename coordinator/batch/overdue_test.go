@@ -34,10 +34,10 @@ func TestAClaimThatOnlyRenewsIsEnded(t *testing.T) {
 				continue
 			}
 			if held := now.Sub(epoch); held < 92*time.Second || end.Result.Status != messages.StatusOutcomeUnknown || end.Expect != seq {
-				t.Errorf("after %v the call is ended as %s behind %d", held, end.Result.Status, end.Expect)
+				t.Errorf("after %v the call is ended as %s, after the record at %d", held, end.Result.Status, end.Expect)
 			}
 			if r := end.Result; r.Worker != "w" || !r.Started.Equal(epoch) || r.Permission == nil {
-				t.Errorf("nobody learns who had the call: %+v", r)
+				t.Errorf("the result lacks the worker, the start or the permission of the claim: %+v", r)
 			}
 			return
 		}

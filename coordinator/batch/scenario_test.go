@@ -75,10 +75,10 @@ type story struct {
 	now      time.Time
 	m        *batch.Machine
 	timeout  time.Duration     // of the batch
-	keep     bool              // going after an unknown outcome
-	records  []wire.PlanRecord // that the machine wanted stored
+	keep     bool              // whether writes run after an unknown outcome
+	records  []wire.PlanRecord // those that the machine wanted to store
 	states   []string          // of the calls, as last printed
-	passable bool              // was printed
+	passable bool              // whether "passable" was printed
 	out      bytes.Buffer
 }
 

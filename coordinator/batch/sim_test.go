@@ -13,10 +13,10 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// world is the slow obvious twin of what surrounds the machine: a journal, workers that may take
-// any job that was ever published, and coordinators that may die between any two effects.
-// Whatever it does, the batch must end with one result per call, and every dispatch must keep the
-// order of calls.
+// world is a simple model of what surrounds the machine: a journal, workers that may take any job
+// that was ever published, and coordinators that may die between any two effects. Whatever happens
+// there, the batch must end with one result per call, and every dispatch must keep the order of
+// calls.
 type world struct {
 	t    testing.TB
 	seed uint64

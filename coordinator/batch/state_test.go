@@ -17,7 +17,8 @@ var (
 	claim = wire.CallRecord{State: wire.Claimed, LeaseMS: 10_000}
 )
 
-// columns is what brings a call on, by the columns of the table in the package comment.
+// columns holds the events and the effect that are the columns of the table in the package comment,
+// in that order.
 var columns = []struct {
 	name  string
 	apply func(*Machine)
@@ -64,7 +65,8 @@ func TestTableOfStates(t *testing.T) {
 	}
 }
 
-// TestEndingAndEndedLieOverTheState takes both back.
+// TestEndingAndEndedLieOverTheState: a call in any state can become ending, leave that again, and
+// become ended.
 func TestEndingAndEndedLieOverTheState(t *testing.T) {
 	for base := waiting; base < ending; base++ {
 		m := machineIn(t, base)

@@ -55,7 +55,7 @@ func (m *Machine) Held() int {
 	return m.count(func(c *call) bool { return c.held })
 }
 
-// count counts the open calls of which is is true.
+// count counts the open calls for which is returns true.
 func (m *Machine) count(is func(*call) bool) (n int) {
 	for i := range m.calls {
 		if c := &m.calls[i]; c.state() != ended && is(c) {
@@ -65,8 +65,8 @@ func (m *Machine) count(is func(*call) bool) (n int) {
 	return n
 }
 
-// storesFirst reports whether the plan record has to be looked after before anything else is done
-// about the open calls of the current stage.
+// storesFirst reports whether a plan record may have to be stored before anything else is done
+// about the open calls of the current stage; planFirst then decides that.
 func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 	return m.wanted(calls[0]) &&
 		(exclusive && m.mayStart(exclusive) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
