@@ -19,8 +19,8 @@ const (
 )
 
 // control stores a control of a session: an abort of one batch or of all, or a steering message for
-// the next reply. When it has answered, the control is durable, and holds for every coordinator
-// that drives a batch of the session.
+// the next reply. The control is durable before the request is answered, and holds for every
+// coordinator that drives a batch of the session.
 func (h *Handlers) control(ctx context.Context, m bus.Msg) {
 	tenant, session, err := h.names.Session(m.Subject)
 	if err != nil {

@@ -72,9 +72,9 @@ func (x *fixture) list(j *journal.Journal) (list messages.BatchList) {
 	return list
 }
 
-// TestAListHasABatchThatIsEnding: between its reply and its leaving the log a batch is open and has
-// ended. A list that gave it as open, and a place past its reply, would be followed by lists
-// without it: a watcher would never learn of its end.
+// TestAListHasABatchThatIsEnding: a batch whose reply is stored may still be in the log. The list
+// shows it as ended. If the list showed it as open, with a place past its reply, no later list
+// would have it, and a watcher would never learn of its end.
 func TestAListHasABatchThatIsEnding(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		accepted := x.accept()

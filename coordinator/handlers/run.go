@@ -71,7 +71,8 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// traceOf returns a header with the trace context of h, for a message that h's message causes.
+// traceOf returns a header with the trace context of h and nothing else, for a message in the same
+// trace.
 func traceOf(ctx context.Context, h bus.Header) bus.Header {
 	out := bus.Header{}
 	tracing.Inject(tracing.Extract(ctx, h), out)
