@@ -44,7 +44,8 @@ func Attr(id messages.CallID, index int) slog.Attr {
 	return slog.Int("index", index)
 }
 
-// MaxText is the longest text, in bytes, that Short does not cut.
+// RetryLevel returns the level of a log line about an error after which the caller tries again:
+// debug while the connection is down, because the connection logs that itself.
 func RetryLevel(err error) slog.Level {
 	if errors.Is(err, bus.ErrDisconnected) {
 		return slog.LevelDebug
