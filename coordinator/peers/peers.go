@@ -143,8 +143,8 @@ func (p *Peers) OnNotice(m bus.Msg) {
 // sessionOf returns the tenant and the session in a batch key.
 func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(batch, '.'), 0)] }
 
-// AskSession asks the peers which of them drives the session of a batch, and tells that one that
-// the log may hold another batch of it.
+// AskSession asks the peers which of them drives the session of a batch. The peer that does also
+// reads the log for another batch of the session.
 func (p *Peers) AskSession(key wire.BatchKey) {
 	p.Publish(wire.Notice{Batch: sessionOf(key.String()), Driven: true, Worker: p.cfg.ID})
 }

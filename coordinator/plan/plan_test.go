@@ -115,8 +115,8 @@ func TestAVeryLongNameIsCutInTheRecords(t *testing.T) {
 	}
 }
 
-// The rule again, as slowly and plainly as possible: two calls are in one stage exactly when every
-// call from the first to the second may overlap.
+// The rule for stages in its plainest form: two calls are in one stage exactly when every call from
+// the first to the second may overlap.
 func TestAgainstTheTwin(t *testing.T) {
 	names := []string{"read", "write", "sum", "shy", "nope"}
 	together := map[string]bool{"read": true, "sum": true, "nope": true}

@@ -20,7 +20,7 @@ import (
 func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Duration) []batch.Event {
 	var events []batch.Event
 	for _, e := range entries {
-		// The reply of that other batch has taken the earlier steering along.
+		// The reply of another batch has the steering messages that were stored before this record.
 		if by := e.Record.Taken; by != "" && by != a.Key.Batch {
 			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
 		}

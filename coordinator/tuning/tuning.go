@@ -1,6 +1,6 @@
 // Package tuning has the numbers and durations of a coordinator, with their defaults. It is
-// separate from the coordinator, so that a program can read the settings of a fleet without linking
-// one.
+// separate from the coordinator, so that a program that only reads the settings of a fleet does not
+// contain the coordinator.
 package tuning
 
 import (
