@@ -74,10 +74,10 @@ type Config struct {
 	Worker      string        // the worker's name in records and events
 	AckWait     time.Duration // how long the broker waits for a sign of life
 	Lease       time.Duration // how long a claim is good without a renewal
-	Grace       time.Duration // how long before the end of its lease a tool is cancelled
+	Grace       time.Duration // how long before the end of the claim's lease a tool is cancelled
 	ApprovalTTL time.Duration // how long people have to answer a question
 	LastWords   time.Duration // how long storing the end of a call may take after the drain
-	Poison      int           // deliveries of one job that may be lost with their worker
+	Poison      int           // how many deliveries of one job may be lost with their workers
 	MaxPayload  int           // largest message, in bytes
 	MaxInline   int           // largest outcome that is stored in a record, in bytes
 }
@@ -110,7 +110,7 @@ type Machine struct {
 	runs    int       // runs of a call that does not claim, this one included
 	notify  string    // the coordinator that published the newest delivery
 	seq     uint64    // sequence of the newest delivery
-	span    string    // for later attempts to link to; "": it is not recorded
+	span    string    // the attempt's span, for later attempts to link to; "": it is not recorded
 	counter int       // number of events published to watchers
 
 	// last is the sequence of this attempt's newest record. Before its claim, it is the sequence of

@@ -315,7 +315,7 @@ func (m *Machine) logFailure(what string, r messages.Result) {
 	case r.Status == messages.StatusOutcomeUnknown:
 		level = Warn
 	case r.Status == messages.StatusHookError, r.Err != nil && r.Err.Code == messages.CodeInternal:
-		level = Debug // the code that found it has logged an error, which says more
+		level = Debug // the code that noticed the failure has logged an error, which says more
 	}
 	m.log(level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err), "attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }

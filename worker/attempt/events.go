@@ -16,11 +16,11 @@ type (
 	// Delivered says that the job was delivered, for the first time or again.
 	Delivered struct {
 		Count  int    // how many times the job was delivered, this time included
-		Seq    uint64 // of the job in its stream
-		Notify string // the coordinator that published it
+		Seq    uint64 // sequence of the job in its stream
+		Notify string // the coordinator that published the job
 		// Served: the tool is served here, with the job's definition.
 		Served bool
-		Queued time.Time // when the server stored the job, by its clock
+		Queued time.Time // when the server stored the job, by the server's clock
 		Now    time.Time // the server's time
 	}
 	// ResultRead answers [ReadResult]. Result is nil if none is stored.
@@ -95,7 +95,7 @@ type Failure uint8
 // The failures.
 const (
 	Unknown  Failure = iota // no answer, or an answer that decides nothing: another try may help
-	TooLarge                // it does not fit into a message
+	TooLarge                // what was to be stored does not fit into a message
 	Full                    // the store of large results is full
 	Terminal                // every further try would fail the same way
 )

@@ -86,7 +86,7 @@ type world struct {
 	log   []string
 
 	records []stored         // of the call's journal
-	result  *messages.Result // among the results
+	result  *messages.Result // the stored result of a call that does not claim
 	back    bool             // whether a hand-back is stored
 	nonces  map[string]string
 	known   uint64 // sequence of the newest own record that the machine knows of
@@ -295,7 +295,7 @@ func (w *world) tool() {
 	w.leaseHolds()
 	w.after(w.any(40), func() {
 		if !w.running {
-			return // it was cancelled
+			return // the tool was cancelled meanwhile
 		}
 		w.running = false
 		r := messages.Result{Status: messages.StatusOK, Attempt: 1, Outcome: messages.Text("done")}
