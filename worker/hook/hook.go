@@ -41,7 +41,7 @@ const DefaultBudget = 5 * time.Second
 // Bounds on texts of hooks, in characters. The texts go into records, events and the model's
 // context, and a hook may repeat what a stranger wrote.
 const (
-	MaxReason  = 2000   // of one reason, and of the text of one message
+	MaxReason  = 2000   // of one reason, and of the text of one HookMessage
 	MaxContext = 10_000 // of all context of a list of hooks
 )
 

@@ -95,7 +95,7 @@ func TestPatchesFollowOneAnother(t *testing.T) {
 		before("a", 0, Verdict{Input: json.RawMessage(`{"n":2}`)}),
 		Hook{Name: "b", Before: func(_ context.Context, c Call) (Verdict, error) {
 			saw = string(c.Input)
-			copy(c.Input, "XXXXXXX") // its own copy
+			copy(c.Input, "XXXXXXX") // the hook has its own copy
 			return Verdict{}, nil
 		}},
 		before("c", 0, Verdict{Context: "note", Stop: true, StopReason: "enough"}),
