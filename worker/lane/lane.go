@@ -172,7 +172,8 @@ type earlyStop struct {
 	at  time.Time
 }
 
-// maxStops bounds how many stops are kept. If one is lost, a call runs to its end for nothing.
+// maxStops bounds how many stops are kept. If a stop is dropped, a call runs to its end for
+// nothing.
 const maxStops = 1024
 
 // New returns a consumer that runs jobs with tools.
