@@ -587,7 +587,7 @@ func TestSemanticRules(t *testing.T) {
 	for _, tt := range []struct {
 		name, input string
 		rules       []schemas.SemanticRule
-		code        messages.Code // "": it runs
+		code        messages.Code // "": the call runs
 		says        string
 	}{
 		{"holds", `{"n":1}`, []schemas.SemanticRule{{Require: "input.n > 0", Message: "no"}}, "", ""},

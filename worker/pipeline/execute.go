@@ -25,7 +25,7 @@ const (
 type toolReturn struct {
 	output   tool.Output
 	err      error
-	panicked bool // it panicked
+	panicked bool // the code panicked, so there is no output
 }
 
 // errLeftBehind is the error of tool code that did not return in time.
@@ -197,7 +197,7 @@ func (c *callRun) hint() string {
 }
 
 func value(raw json.RawMessage) json.RawMessage {
-	// A string needs only the cheaper check.
+	// For a string, these checks are all that rawjson.Check does.
 	if raw[0] == '"' && utf8.Valid(raw) && json.Valid(raw) {
 		return raw
 	}

@@ -137,7 +137,7 @@ func (p *Pipeline) Run(
 	c := p.call(job, prior, emit)
 	c.span, c.traceID = span, tracing.ID(ctx)
 	defer func() { c.closeSpan(err) }()
-	err = c.stopped(ctx, nil) // if it was stopped already, no phase begins
+	err = c.stopped(ctx, nil) // if the call was stopped already, no phase begins
 	entered := err == nil
 	if entered {
 		err = c.phases(ctx, claim)
@@ -221,9 +221,9 @@ func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 
 // step is one part of phases one to five.
 type step struct {
-	phase string // "": not a phase, or part of the phase around it
+	phase string // "": the step is no phase, or a part of the phase that calls it
 	do    func(context.Context) error
-	early bool // has a span only if it ends the call; the phase itself comes later
+	early bool // the step comes before its phase, and has a span only if it ends the call
 }
 
 // steps runs one step after another until the call has ended.

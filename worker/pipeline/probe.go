@@ -28,7 +28,7 @@ func (c *callRun) probe(ctx context.Context) error {
 		return c.stopped(ctx, nil)
 	case err != nil:
 		c.log().Warn("the probe of a lost attempt failed; the outcome of the call is unknown")
-		// The error may quote the tool.
+		// The error may quote the tool, so it is logged only at the debug level.
 		c.log().Debug("the error of the probe of a lost attempt", "err", err)
 		return c.unknown("the worker that ran it was lost, and asking whether it was applied failed")
 	case applied:
@@ -54,7 +54,7 @@ func (c *callRun) resolve(ctx context.Context, err error) error {
 	switch {
 	case probeErr != nil:
 		c.log().Warn("the probe of a stopped run failed; the outcome of the call stays as it is")
-		// The error may quote the tool.
+		// The error may quote the tool, so it is logged only at the debug level.
 		c.log().Debug("the error of the probe of a stopped run", "err", probeErr)
 		return err
 	case applied:

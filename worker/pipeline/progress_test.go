@@ -156,7 +156,7 @@ func TestReportsOfRunners(t *testing.T) {
 	want := []string{`{"fraction":0.5,"text":"half"}`, `{"fraction":0.5,"text":"back"}`, `{"fraction":0.5,"text":"words"}`, `{"fraction":0.7}`}
 	got := watched(t, program, `{}`)
 	for i := range got {
-		_, got[i], _ = strings.Cut(got[i], " ") // it runs in real time
+		_, got[i], _ = strings.Cut(got[i], " ") // leaves out the times: a program runs in real time
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("a program (-want +got)\n%s", diff)

@@ -121,9 +121,9 @@ func TestTheSpansOfACall(t *testing.T) {
 		check error
 		input string
 		tool  string
-		safe  bool // it is planned to run beside others
+		safe  bool // the call is planned to run beside others
 		want  string
-		error bool // there is no result
+		error bool // Run returns an error and no result
 	}{
 		"success":          {want: "execute_tool w:" + upTo4 + " execute post-hooks"},
 		"success, patched": {cfg: func(c *Config) { c.Hooks = patched }, want: "execute_tool w:" + upTo4 + " execute post-hooks"},
