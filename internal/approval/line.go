@@ -17,11 +17,11 @@ import (
 // Bounds on a line, in characters. Text beyond a bound is left out in the middle, and a note says
 // how much. The note does not count towards the bound.
 const (
-	maxText  = 160  // one string, number or name
-	maxValue = 240  // one argument, when there are few
-	minValue = 48   // one argument, when there are many
-	maxLine  = 1600 // the whole line
-	shared   = 1000 // all arguments together; they share it evenly
+	maxText  = 160  // for one string, number or name
+	maxValue = 240  // for one argument, when there are few
+	minValue = 48   // for one argument, when there are many
+	maxLine  = 1600 // for the whole line
+	shared   = 1000 // for all arguments together, which share it evenly
 	maxDepth = 6    // levels of nesting: each level is decoded again for every level around it
 )
 
