@@ -199,7 +199,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		}
 		return all
 	}
-	killed := func(k wire.BatchKey, all wire.AuditLines) error { // after its first part
+	killed := func(k wire.BatchKey, all wire.AuditLines) error { // stores the first part of the lines, as a writer that is killed then
 		all.Token, all.Seq = k.Batch, 7
 		first, body := fitting(all, conn.MaxBody())
 		if first.Last {

@@ -23,8 +23,8 @@ type Hasher struct{ key []byte }
 // Keyed returns a hasher with the key of a fleet.
 func Keyed(key []byte) Hasher { return Hasher{key} }
 
-// Of returns the hash that a line of a tenant shows for digest, a hex SHA-256; "" for any other
-// text.
+// Of returns the hash that a line of a tenant shows for a digest. It returns "" if digest is no hex
+// SHA-256.
 func (h Hasher) Of(tenant messages.TenantID, digest string) string {
 	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size {
 		return ""

@@ -21,7 +21,7 @@ import (
 type Filter struct {
 	// Key is the key of a batch. Unless it is zero, it replaces Tenant, Session and Batch.
 	Key      wire.BatchKey
-	Tenant   string // its token
+	Tenant   string // the token of a tenant
 	Session  messages.SessionID
 	Batch    messages.BatchID
 	Call     messages.CallID

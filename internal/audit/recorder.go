@@ -146,7 +146,7 @@ func (r *Recorder) Recall(
 		return nil, err
 	}
 	plans, err := r.journal.Plans(ctx, key)
-	if err != nil && !bus.IsTerminal(err) { // an unreadable plan adds nothing; its driver has logged it
+	if err != nil && !bus.IsTerminal(err) { // go on without a plan that cannot be read; the batch's driver has logged that
 		return nil, err
 	}
 	found := make([]Call, max(len(sent), len(results)))

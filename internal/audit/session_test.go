@@ -24,7 +24,7 @@ import (
 type turn struct {
 	id   string
 	seq  uint64
-	at   time.Duration // when it was accepted, after accepted
+	at   time.Duration // time of acceptance, counted from the variable accepted
 	who  string
 	many int
 	size int
