@@ -120,7 +120,7 @@ func TestConnectErrorsSayWhatToDo(t *testing.T) {
 	} {
 		o.InProcess = natstest.Server(t)
 		if c, err := bus.Connect(t.Context(), o); err == nil {
-			if o.Creds == "" { // only a server that wants a user asks for them
+			if o.Creds == "" { // the client reads credentials only if the server wants a user
 				t.Errorf("connected with a missing file: %+v", o)
 			}
 			c.Close()

@@ -31,7 +31,7 @@ type getRequest struct {
 	UpTo      uint64   `json:"up_to_seq,omitempty"`
 	Batch     int      `json:"batch,omitempty"`
 	MaxBytes  int      `json:"max_bytes,omitempty"`
-	// StartTime is used instead of Seq.
+	// StartTime, if it is set, is used instead of Seq.
 	StartTime *time.Time `json:"start_time,omitempty"`
 }
 

@@ -118,7 +118,7 @@ func TestOneWriterWins(t *testing.T) {
 	for round := range 30 {
 		subject := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "b").Call(round))
 		var last uint64
-		for range 3 { // create, then twice on top
+		for range 3 { // the first record of the subject, and then two after it
 			var winners []uint64
 			var mu sync.Mutex
 			var writers sync.WaitGroup

@@ -25,8 +25,8 @@ const maxWaiting = 4096
 const DefaultAckWait = 10 * time.Second
 
 // Consumer is a durable consumer that many processes pull from. Each message is acknowledged on its
-// own. The server never gives up on a message: the process that pulls it finds in the journal
-// whether it is poison, and ends it.
+// own. The server delivers a message again for ever: the processes that pull it count what it has
+// cost, and end it if it breaks them.
 type Consumer struct {
 	Stream  string   // whole name
 	Name    string   // of the durable
@@ -81,7 +81,7 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 		if err := checkConsumer(want, is, config); err != nil {
 			return err
 		}
-		if is.MemoryStorage != config.MemoryStorage { // the server cannot change it
+		if is.MemoryStorage != config.MemoryStorage { // the server cannot change the storage of a consumer
 			if err := c.JetStream().DeleteConsumer(ctx, want.Stream, want.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 				return fmt.Errorf("make consumer %s of %s anew: %w", want.Name, want.Stream, err)
 			}

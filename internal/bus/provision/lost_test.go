@@ -44,7 +44,7 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 			}
 			// The operator deletes the other streams, as the error says.
 			for _, each := range []string{bus.Batches, bus.Calls, bus.Replies} {
-				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one is gone already
+				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one of them is gone, so errors do not matter
 			}
 			bustest.Provision(t, c)
 		})

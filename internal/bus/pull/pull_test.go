@@ -197,7 +197,7 @@ func TestAStoppedPullerHandsBackAtOnce(t *testing.T) {
 		})
 		bustest.SendJobs(t, c, 0, 2)
 		time.Sleep(time.Second)
-		for i := 2; i < 20; i++ { // some on their way while it stops
+		for i := 2; i < 20; i++ { // some of these jobs are on their way when the puller stops
 			if err := c.Send(bustest.Job(c, i), nil, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -248,8 +248,8 @@ func TestSettling(t *testing.T) {
 		if d.Subject != bustest.Job(c, 0) || d.Seq != 1 || time.Since(d.Time) > time.Second || d.Settled() {
 			t.Errorf("delivery %+v", d)
 		}
-		d = next(2, 10*time.Second) // it was not settled, so it comes again
-		for range 5 {               // kept alive past its AckWait
+		d = next(2, 10*time.Second) // the first delivery was not settled, so the job comes again
+		for range 5 {               // the delivery is extended past its AckWait
 			time.Sleep(8 * time.Second)
 			if err := d.InProgress(); err != nil {
 				t.Fatal(err)

@@ -21,7 +21,7 @@ type Service struct {
 	Name        string // [A-Za-z0-9_-]+
 	Version     string // semantic: 1.2.3
 	Description string
-	Metadata    map[string]string // shown in its info
+	Metadata    map[string]string // shown in the service's info
 	Endpoints   []Endpoint
 }
 
