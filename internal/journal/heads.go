@@ -22,7 +22,7 @@ type StuckHead struct {
 	Key     wire.BatchKey
 	Session messages.SessionID // or the token of the key, if the batch cannot be read
 	Batch   messages.BatchID   // or the token of the key, if the batch cannot be read
-	Seq     uint64             // its sequence in the log
+	Seq     uint64             // the batch's sequence in the log
 	Since   time.Time          // when the session last showed activity
 	// Replied: the reply of the batch is stored, but the batch is still in the log. If it is false,
 	// no call of the batch is queued, runs, or waits for a person.

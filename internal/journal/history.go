@@ -127,7 +127,7 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 	}
 	body, err := j.FullReply(ctx, msg.Data)
 	if err != nil {
-		body = msg.Data // without its results
+		body = msg.Data // only the part of the reply that is in the message
 	}
 	var reply struct {
 		messages.Reply

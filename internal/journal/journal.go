@@ -561,7 +561,7 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
 	}
 	if there.Subject != j.names.Of(wire.VerbBatch, a.Key) || !there.Time.Equal(a.Stored) {
-		return nil // it has left the log already
+		return nil // the batch has left the log already
 	}
 	if err := j.conn.Delete(ctx, j.names.Stream(bus.Batches), a.Seq); err != nil {
 		return fmt.Errorf("take batch %s out of the log: %w", a.Key, err)
