@@ -37,7 +37,7 @@ type node struct {
 
 // lastError is a server's log that keeps only the last error, to explain a failed start.
 type lastError struct {
-	// Left nil: the server calls no other method than those below.
+	// Logger stays nil: the server calls no other method than those below.
 	server.Logger
 	last atomic.Pointer[string]
 }
