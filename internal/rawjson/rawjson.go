@@ -52,14 +52,15 @@ func CheckSyntax(raw []byte) error {
 	return checkDeep(raw, deepPiece)
 }
 
-// deepPiece is how many levels of a deep text are checked at once. encoding/json reads 10,000.
+// deepPiece is how many levels of a deep text are checked at once. encoding/json reads at most
+// 10,000 levels.
 const deepPiece = 5000
 
 // checkDeep is like [CheckSyntax], for a text that is nested deeper than encoding/json reads. It
 // cuts the text into pieces of at most the given number of levels and checks each, with {} in place
 // of inner pieces.
 func checkDeep(raw []byte, levels int) error {
-	pieces := [][]byte{nil} // not closed yet, each inside the one before it
+	pieces := [][]byte{nil} // pieces that are not closed yet, each inside the one before it
 	depth, inString, escaped := 0, false, false
 	for _, b := range raw {
 		last := len(pieces) - 1
@@ -310,7 +311,7 @@ func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 		end := c.text(at)
 		key, again := seen.add(c[at:end])
 		name := nameOf(key)
-		value := c.space(c.space(end) + 1) // behind the colon
+		value := c.space(c.space(end) + 1) // after the colon
 		at = c.skip(value)
 		members[name] = json.RawMessage(c[value:at:at])
 		if again {
