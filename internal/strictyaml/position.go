@@ -65,7 +65,7 @@ func (f *File) Inside(at Position, text string, line, column int) Position {
 	if all == 0 {
 		return at
 	}
-	// A mistake at the end of the text is reported behind its last character.
+	// A mistake at the end of the text is reported after the last character.
 	found, ok := f.nth(at, min(before, all-1))
 	if !ok {
 		return at
