@@ -19,7 +19,7 @@ type refusalLimiter struct {
 	limit *rate.Limiter
 
 	mu       sync.Mutex
-	refusing bool // it has refused a line since it was last full; guarded by mu
+	refusing bool // a line was refused since the limiter was last full; guarded by mu
 }
 
 func newRefusalLimiter() *refusalLimiter {
