@@ -47,7 +47,7 @@ type Machine struct {
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
-	storing  bool // a StorePlan is on its way
+	storing  bool // a StorePlan was asked for, and its Planned has not come
 	finished bool
 }
 
@@ -108,7 +108,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		m.onRecord(now, ev)
 	case Ended:
 		m.end(ev.Index, ev.Result)
-		if m.plan.Calls[ev.Index].Claims() { // its result is in its own journal
+		if m.plan.Calls[ev.Index].Claims() { // the result is in the records of the call
 			m.calls[ev.Index].durable = true
 		}
 	case HandedBack:

@@ -226,7 +226,7 @@ func (w *world) work(i int) {
 	}
 	if !call.Claims() && len(w.records[i]) == 0 {
 		w.ran[i]++
-		if w.rng.IntN(5) > 0 { // else it died; the job stays
+		if w.rng.IntN(5) > 0 { // else the worker died, and the job stays
 			w.results[i] = result
 			delete(w.jobs, i)
 		}
@@ -301,7 +301,7 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 					c.look()
 				}
 			default:
-				if until, rests := c.m.Rest(); rests && until.After(w.now) { // drop the machine
+				if until, rests := c.m.Rest(); rests && until.After(w.now) { // the batch is suspended: a new machine takes over later
 					w.checkRest()
 					rested++
 					if w.decide(); w.rng.IntN(3) == 0 {

@@ -43,7 +43,7 @@ type call struct {
 	// held: at the last step the job was due, and the window was full or an earlier batch came
 	// first.
 	held      bool
-	notBefore time.Time // no dispatch before it; in every base state
+	notBefore time.Time // no dispatch before this time; it counts in every base state
 	expires   time.Time // parked: when the question expires
 	endAt     time.Time // when the machine last asked for an End; zero: the call is not ending
 
@@ -59,11 +59,11 @@ type call struct {
 	stopped    bool          // the machine asked for a Stop
 	dispatches int           // how many times this driver has published the job
 	attempts   int           // failed attempts of a call that does not claim
-	waits      time.Duration // how long people had to answer its questions, in all
+	waits      time.Duration // how long people had to answer the call's questions, in all
 	seq        uint64        // of the newest journal record; 0: none
 	record     wire.CallRecord
 	seen       time.Time // when this driver first saw that record
-	claimSeen  time.Time // when it first saw a record of the current claim
+	claimSeen  time.Time // when this driver first saw a record of the current claim
 }
 
 // state returns the state of the call, with ending and ended.
