@@ -21,7 +21,7 @@ const (
 // sessionList is the list of the batches of one session.
 type sessionList struct {
 	journal *journal.Journal
-	key     wire.BatchKey // only its tenant and session are used
+	key     wire.BatchKey // of which only tenant and session are used
 	want    messages.Get
 	out     messages.BatchList
 	// before is the newest reply when the list was begun, if the request wants no ended batches. A
@@ -105,7 +105,7 @@ func (l *sessionList) addEnded(ctx context.Context) error {
 		l.out.Place, seen, size = r.Place, seen+1, size+r.Size
 		return seen < maxListed && size < maxListedBytes
 	})
-	l.out.More = l.out.Place < newest.Place // true even if a replica answered that is behind
+	l.out.More = l.out.Place < newest.Place // more replies exist, even if the replica that answered lacks them
 	return err
 }
 

@@ -189,7 +189,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 	}
 	if reply.Digest != r.digest {
 		if reply.Status == messages.ReplyRefused && reply.Error != nil && reply.Error.Class == messages.ClassBatchConflict {
-			return false // it refuses another request
+			return false // the stored refusal is about another request
 		}
 		h.refuse(r.msg, &messages.Refusal{Class: messages.ClassBatchConflict, Message: fmt.Sprintf(
 			"A batch with this id and another body was submitted before (digest %s). Use a new id.", reply.Digest)})
@@ -201,7 +201,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 		body = stored
 	}
 	if r.progress {
-		for len(r.published) > 0 { // the reply was in the journal before these were read
+		for len(r.published) > 0 { // events that were published before the reply are sent before it
 			if m := <-r.published; r.isEvent(m) {
 				r.forward(m)
 			}
