@@ -41,7 +41,7 @@ func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Durat
 // Batch is what Calls has to know about a batch.
 type Batch struct {
 	Calls  int
-	Claims func(index int) bool // reports whether the call claims, as far as its machine knows
+	Claims func(index int) bool // reports whether the call claims, as far as the machine of the batch knows
 	// IsOf reports whether a stored result belongs to the call at an index.
 	IsOf func(index int, r messages.Result) bool
 	// Local converts a time of the server's clock to the clock of the machine's steps.
