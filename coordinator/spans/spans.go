@@ -48,7 +48,7 @@ type Machine interface {
 type Config struct {
 	Tracer      trace.Tracer
 	Names       wire.Names
-	Coordinator string                   // its id, as an attribute
+	Coordinator string                   // the coordinator's id, for an attribute
 	Fold        func(tool string) string // maps all unknown tools to one name
 }
 
@@ -64,7 +64,7 @@ type Batch struct {
 	machine Machine // nil until Planned
 	quiet   bool    // Replay is running: an earlier driver has made the spans of what happens
 	stage   trace.Span
-	// stageIndex is the stage whose span is open; only with stage.
+	// stageIndex is the index of the stage whose span is open. It has no meaning if stage is nil.
 	stageIndex int
 	sent       map[int]job // by call
 }
