@@ -127,7 +127,7 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 // Routed returns the calls with the tool names of the catalog. If a provider does not accept a
 // tool's name, the model knows the tool by another name; the codec keeps that one for the reply.
 func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
-	var toolOf map[string]string // maps the provider's names to the tools', if they differ
+	var toolOf map[string]string // maps a provider's name for a tool to the tool's own, if they differ; made when needed
 	out := slices.Clone(in.Calls)
 	for i, call := range out {
 		if _, known := tools.Lookup(call.Tool()); known {
