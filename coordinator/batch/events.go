@@ -93,8 +93,8 @@ type May uint8
 // A batch that has no earlier one may start everything.
 const (
 	Everything May = iota
-	SafeCalls      // those that may run beside others: an earlier batch is not over
-	Nothing        // an earlier batch cannot be passed
+	SafeCalls      // only calls that may run beside others, because an earlier batch is not over
+	Nothing        // no call, because an earlier batch cannot be passed
 )
 
 func (m May) String() string { return [...]string{"everything", "safe calls", "nothing"}[m] }

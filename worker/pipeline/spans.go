@@ -67,7 +67,7 @@ func (c *callRun) closePhase(span trace.Span, phase string, err error) {
 	switch {
 	case errors.As(err, &f):
 		why = messages.ErrorType(f.status, f.err)
-	// The tool returned blocks with IsError.
+	// The tool has run and returned blocks with IsError, so the call failed without an error.
 	case err == nil && phase == Execute && c.result.Status == messages.StatusError:
 		why = messages.ErrorType(c.result.Status, nil)
 	}
