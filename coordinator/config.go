@@ -104,7 +104,7 @@ func (c Config) validate() error {
 		name string
 		bad  bool
 	}{
-		{"slots", c.Slots < 1}, {"window", c.Window < 1}, {"ack_wait", c.AckWait < 0}, {"poll", c.Poll < 0},
+		{"slots", c.Slots < 1}, {"window", c.Window < 1}, {"lookahead", c.Lookahead < 1}, {"ack_wait", c.AckWait < 0}, {"poll", c.Poll < 0},
 		{"queue_timeout", c.QueueTimeout < 0}, {"batch_ttl", c.BatchTTL < 0}, {"grace", c.Grace < 0}, {"poison", c.Poison < 1},
 	} {
 		if f.bad {

@@ -1,8 +1,10 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"time"
 
@@ -30,11 +32,21 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	})
 	d.events.plan = d.machine.Plan
 	var late bool
-	d.resumed, late, err = d.recall(ctx)
-	if err != nil {
+	var other error // the journal holds the plan of another body: reading again does not help
+	err = d.retry(ctx, "reading what the journal holds of the batch", func() (err error) {
+		if d.resumed, late, err = d.recall(ctx); errors.Is(err, errOtherPlan) {
+			other, err = err, nil
+		}
 		return err
+	})
+	if err != nil || other != nil {
+		return cmp.Or(err, other)
 	}
-	controls, err := d.controls(ctx) // after the records: see askLeader
+	var controls []batch.Event // read after the records: see askLeader
+	err = d.retry(ctx, "reading the controls of the session", func() (err error) {
+		controls, err = d.controls(ctx)
+		return err
+	})
 	if err != nil {
 		return err // an abort may be among the controls, so nothing starts before they are read
 	}

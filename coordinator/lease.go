@@ -103,7 +103,7 @@ func (l *lease) publishRunning() {
 // again at once if this coordinator ends, at the given time if the batch is suspended, and
 // otherwise after a pause that grows with each delivery, because perhaps no coordinator can drive
 // it.
-func (l *lease) release(ctx context.Context, finished bool, suspended time.Time) {
+func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
@@ -122,7 +122,7 @@ func (l *lease) release(ctx context.Context, finished bool, suspended time.Time)
 	}
 	wait := bus.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}.Pause(l.delivery.Delivered)
 	switch {
-	case ctx.Err() != nil:
+	case ends:
 		wait = 0
 	case !suspended.IsZero():
 		wait = session.PutOff(time.Now(), suspended)

@@ -83,7 +83,7 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	if err := <-audited; err != nil && d.fatal == nil {
 		d.fatal = err
 	}
-	if d.fatal == nil { // before the next batch of the session can publish anything
+	if d.fatal == nil {
 		d.events.publish(messages.Event{Type: messages.EventReply, Index: -1, Status: d.reply.Status})
 	}
 	if !d.leaveLog(ctx) {

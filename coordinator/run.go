@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
@@ -48,6 +49,7 @@ type batchRun struct {
 	notices  chan wire.Notice // from workers
 	nudge    chan struct{}    // asks run to read the journal now
 	turned   chan struct{}    // the batch has another turn
+	waits    atomic.Bool      // the batch waits for an earlier one, and its machine has not begun
 	session  *sessionRun
 	place    *place // of a batch behind the first of its session
 	finished bool   // the batch has left the log; set when run has ended
@@ -176,14 +178,19 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 // more, because the batch was aborted, steered or outlived its time, and when the session is
 // suspended.
 func (d *batchRun) awaitTurn(ctx context.Context) error {
-	if len(d.in.Calls) == 0 {
+	if len(d.in.Calls) == 0 || d.mayStart() {
+		return nil
+	}
+	d.waits.Store(true)
+	defer d.waits.Store(false)
+	if d.unwanted(ctx) {
 		return nil
 	}
 	end := d.conn.Local(ctx, d.notAfter())
 	expired := time.NewTimer(time.Until(end))
 	defer expired.Stop()
 	for !d.mayStart() {
-		if d.session.rest(d, end) {
+		if time.Now().Before(end) && d.session.rest(d, end) {
 			d.suspended = d.session.suspendedUntil()
 			return nil
 		}
@@ -192,8 +199,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 		case <-d.turned:
 		case <-d.notices: // of an earlier driver's job; the journal has what it says
 		case <-d.nudge:
-			controls, err := d.controls(ctx)
-			unwanted = err == nil && len(controls) > 0
+			unwanted = d.unwanted(ctx)
 		case <-expired.C:
 			unwanted = true
 		case <-d.session.quiet:
@@ -209,6 +215,16 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// unwanted reports whether a control ends calls of the batch. If the controls cannot be read, the
+// session looks again at its next poll.
+func (d *batchRun) unwanted(ctx context.Context) bool {
+	controls, err := d.controls(ctx)
+	if err != nil {
+		d.log.Debug("the controls of the session cannot be read; trying again at the next poll", "err", err)
+	}
+	return err == nil && len(controls) > 0
 }
 
 // mayStart reports whether the first call of the batch may start, as its tool is known now. Nothing

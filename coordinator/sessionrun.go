@@ -36,6 +36,8 @@ type sessionRun struct {
 	mu        sync.Mutex
 	line      session.Line[*batchRun] // guarded by mu
 	suspended time.Time               // set: every batch only waits, until then at most; guarded by mu
+	givenUp   bool                    // a batch goes to another driver, so nothing more starts here; guarded by mu
+	reading   bool                    // the log is still to be read for the first time; guarded by mu
 	again     bool                    // a batch had news when the session was suspended; guarded by mu
 }
 
@@ -56,7 +58,6 @@ func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
 func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *pull.Delivery) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s.begin(ctx, head, delivery, nil)
 	if s.c.peers.Asked(sessionName(s.key)) {
 		s.c.peers.PublishRunning(sessionName(s.key))
 		s.askedByPeer()
@@ -64,6 +65,8 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	if delivery == nil || delivery.Delivered > 1 { // the log may hold batches that nobody tells of any more
 		s.readSoon()
 	}
+	s.reading = len(s.more) > 0
+	s.begin(ctx, head, delivery, nil)
 	defer s.returnOffer()
 	poll := time.NewTicker(s.c.cfg.Poll)
 	defer poll.Stop()
@@ -97,6 +100,9 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 			s.log.Debug("the log cannot be read for later batches of the session; trying again at the next poll", "err", err)
 		}
 		s.returnOffer() // nothing renews it here
+		s.mu.Lock()
+		s.reading = false
+		s.mu.Unlock()
 		s.suspendIfQuiet()
 	}
 }
@@ -208,7 +214,7 @@ func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pu
 	s.c.runs.add(d)
 	go func() {
 		_ = guard(d.log, func() error { d.finished = d.run(ctx); return nil })
-		d.lease.release(ctx, d.finished, d.suspended)
+		d.lease.release(d.finished, !s.c.serving.Load(), d.suspended)
 		s.left <- d
 	}()
 	return true
@@ -221,9 +227,8 @@ func (s *sessionRun) leave(d *batchRun) (last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.line.Remove(d)
-	if d.finished { // else nothing more of the session starts here
-		s.giveTurns()
-	}
+	s.givenUp = s.givenUp || !d.finished
+	s.giveTurns()
 	return s.line.Last() == 0
 }
 
@@ -266,8 +271,13 @@ func (s *sessionRun) over(d *batchRun) {
 	s.giveTurns()
 }
 
-// giveTurns wakes the batches whose turn has changed. The caller holds mu.
+// giveTurns wakes the batches whose turn has changed. It gives no turns once a batch has gone to
+// another driver: that batch is in the line no more, and the batches behind it still have to wait
+// for it. The caller holds mu.
 func (s *sessionRun) giveTurns() {
+	if s.givenUp {
+		return
+	}
 	for _, d := range s.line.GiveTurns() {
 		select {
 		case d.turned <- struct{}{}:
@@ -301,7 +311,7 @@ func (s *sessionRun) suspendIfQuiet() bool {
 		return true
 	}
 	until, rests := s.line.Resting()
-	if !rests || len(s.more) > 0 || !s.c.runs.leaveIfQuiet(s, s.line.All()) {
+	if !rests || s.reading || len(s.more) > 0 || !s.c.runs.leaveIfQuiet(s, s.line.All()) {
 		return false
 	}
 	s.suspended = until
@@ -329,13 +339,13 @@ func (s *sessionRun) suspendedUntil() time.Time {
 	return s.suspended
 }
 
-// lookForControls has the batches that wait for an earlier one look for controls. The others look
-// at every poll of their own.
+// lookForControls has the batches look for controls whose machine has not begun, because they wait
+// for an earlier one. The others look at every poll of their machine.
 func (s *sessionRun) lookForControls(ctx context.Context) {
 	s.mu.Lock()
 	var waiting []*batchRun
 	for _, d := range s.line.All() {
-		if s.line.Turn(d).May == batch.Nothing {
+		if d.waits.Load() {
 			waiting = append(waiting, d)
 		}
 	}

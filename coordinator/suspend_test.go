@@ -463,7 +463,7 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		o.until("the other has heard that the batch is driven", soon, func() bool { return other.peers.Drive(key) })
 		d.lease.adopt(<-came)
 		d.suspended = time.Now().Add(time.Minute)
-		d.lease.release(t.Context(), false, d.suspended)
+		d.lease.release(false, false, d.suspended)
 		o.until("the other has heard that it rests", soon, func() bool { return !other.peers.Drive(key) })
 		if len(other.peers.Abandoned()) > 0 {
 			t.Error("the other is to drive a batch that rests")

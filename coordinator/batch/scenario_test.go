@@ -86,6 +86,8 @@ func (s *story) run(text string) []byte {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
+		case s.m != nil && (strings.HasPrefix(line, "timeout:") || line == "keep going"):
+			s.t.Fatalf("%q comes after the calls, so it has no effect", line)
 		case strings.HasPrefix(line, "timeout:"):
 			s.timeout, _ = time.ParseDuration(strings.TrimSpace(line[len("timeout:"):]))
 		case line == "keep going":

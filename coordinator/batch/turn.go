@@ -92,7 +92,7 @@ func (m *Machine) storesTime(calls []int, exclusive bool) bool {
 	}
 	for _, i := range calls {
 		c := &m.calls[i]
-		if c.base != parked && (m.active == m.activeStored || !m.behind(c, exclusive)) {
+		if c.base != parked && (m.active.Milliseconds() == m.activeStored.Milliseconds() || !m.behind(c, exclusive)) {
 			return false
 		}
 	}

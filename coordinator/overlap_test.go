@@ -1,0 +1,132 @@
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
+	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// askFor has every question of the workers wait for people that long.
+func (o *office) askFor(wait time.Duration) {
+	o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(wait) }
+}
+
+// TestAReadBehindARestingSessionStarts: a session rests because its read waits for a person. A read
+// that comes later is started all the same.
+func TestAReadBehindARestingSessionStarts(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Lookahead: 32})
+		o.worker()
+		o.askFor(50 * time.Minute)
+		o.rests(o.submit("s", "first", 1).Call(0), c)
+		second := o.submit("s", "second", 1)
+		o.until("the read of the second batch is started", time.Minute, func() bool {
+			_, err := o.journal.Question(t.Context(), second.Call(0))
+			return err == nil
+		})
+	})
+}
+
+// TestADecisionOnALaterBatch: two batches wait for people, and the later one is answered first.
+func TestADecisionOnALaterBatch(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Lookahead: 32})
+		o.askFor(50 * time.Minute)
+		first, second := o.submit("s", "first", 1), o.submit("s", "second", 1)
+		o.until("both are driven", time.Minute, func() bool { return c.runs.of(first) != nil && c.runs.of(second) != nil })
+		o.worker()
+		o.rests(first.Call(0), c)
+		q := o.rests(second.Call(0), c)
+		if a := o.decide(second.Call(0), o.decision(q, messages.VerdictApprove, "alice")); !a.OK {
+			t.Fatalf("the decision was refused: %+v", a)
+		}
+		o.reply(second, time.Minute)
+	})
+}
+
+// TestAbortBehindARestingSession: a write waits behind one that waits for a person. Its abort is
+// answered at once.
+func TestAbortBehindARestingSession(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Lookahead: 32})
+		o.askFor(50 * time.Minute)
+		o.worker()
+		first, second := o.submit("s", "first", 1), o.submit("s", "second", 1)
+		o.rests(first.Call(0), c)
+		time.Sleep(time.Minute) // simulated: the session has rested for long
+		o.say("s", messages.Control{Abort: []byte(`"second"`)})
+		o.reply(second, time.Minute)
+	})
+}
+
+// TestALaterBatchExpiresOnTime: a batch that waits behind a long question ends when its own time is
+// up, although the session rests.
+func TestALaterBatchExpiresOnTime(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Lookahead: 32, BatchTTL: time.Hour})
+		o.askFor(100 * time.Minute)
+		o.worker()
+		first, second := o.submit("s", "first", 1), o.submit("s", "second", 1)
+		o.rests(first.Call(0), c)
+		o.reply(second, time.Hour+time.Minute)
+	})
+}
+
+// TestNothingStartsBehindABatchThatWasGivenUp: a batch that goes to another driver is not over. The
+// write behind it does not start here.
+func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
+	cfg := Config{}.withDefaults()
+	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}
+	s := c.newSessionRun(wire.BatchKey{Tenant: "_", Session: "s", Batch: "b1"})
+	tools, err := schemas.NewCatalog(schemas.Tool{Name: "write", Kind: messages.KindWrite}, schemas.Tool{Name: "read", Kind: messages.KindRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	run := func(id string, seq uint64, names ...string) *batchRun {
+		d := c.newRun(s, journal.Accepted{Key: wire.BatchKey{Tenant: "_", Session: "s", Batch: id}, Seq: seq}, nil)
+		var calls []messages.ToolCall
+		for i, n := range names {
+			calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(n), Name: n, Input: []byte("{}")})
+		}
+		p := plan.New(calls, tools)
+		d.machine = batch.New(p, batch.Config{Window: 8, QueueTimeout: time.Hour, Poll: time.Hour, FirstPoll: time.Hour, NotAfter: now.Add(time.Hour)})
+		record := wire.PlanRecord{Calls: p.Record()}
+		for i, n := range names {
+			if n == "read" { // it has ended
+				record.Results = append(record.Results, messages.Result{Index: i, CallID: "read", Tool: "read", Status: messages.StatusOK})
+			}
+		}
+		d.machine.Step(now, batch.Planned{Record: record, Seq: seq})
+		s.line.Add(d, seq, 0)
+		s.giveTurns()
+		c.runs.add(d)
+		return d
+	}
+	b1 := run("b1", 1, "write") // its write is at a worker
+	b2 := run("b2", 2, "read", "write")
+	s.step(b1, now, batch.Begin{})
+	dispatched := func(effects []batch.Effect) (n int) {
+		for _, e := range effects {
+			if _, is := e.(batch.Dispatch); is {
+				n++
+			}
+		}
+		return n
+	}
+	if dispatched(s.step(b2, now, batch.Begin{})) > 0 {
+		t.Fatal("b2 overtakes")
+	}
+	s.leave(b1)   // unfinished: an error, or the end of the drain
+	for range 2 { // steps that the cancellation comes too late for
+		if dispatched(s.step(b2, now, batch.Tick{})) > 0 {
+			t.Error("the write of b2 starts although b1 is not over")
+		}
+	}
+}
