@@ -277,9 +277,9 @@ func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 					return
 				}
 				if lines := strings.Count(said.String(), "\n"); lines < 1 || lines > 2 {
-// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then flushes.
-// Neither waits long for a collector that accepts nothing. All exporters flush at once, because
-// each flush waits up to its bound.
+					// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then flushes.
+					// Neither waits long for a collector that accepts nothing. All exporters flush at once, because
+					// each flush waits up to its bound.
 				}
 			})
 		}
