@@ -140,6 +140,8 @@ const (
 	CodeTimeout Code = "timeout"
 	// CodeQueueTimeout: no worker took the call in time.
 	CodeQueueTimeout Code = "queue_timeout"
+	// CodeToolVersionGone: no worker has the tool in the version that the call was planned with.
+	CodeToolVersionGone Code = "tool_version_gone"
 	// CodeWorkerLost: the worker is gone and the call is not known to have been applied.
 	CodeWorkerLost Code = "worker_lost"
 	// CodeOutcomeUnknown: a write may or may not have happened.
@@ -163,7 +165,7 @@ const (
 func (c Code) Ours() bool {
 	switch c {
 	case CodeInvalidArguments, CodeUnknownTool, CodePolicyDenied, CodeApprovalRequired, CodeDeniedByUser, CodeApprovalExpired, CodeHookDenied,
-		CodeHookFailed, CodeToolError, CodeTimeout, CodeQueueTimeout, CodeWorkerLost, CodeOutcomeUnknown, CodeAborted, CodeSkipped, CodeExpired,
+		CodeHookFailed, CodeToolError, CodeTimeout, CodeQueueTimeout, CodeToolVersionGone, CodeWorkerLost, CodeOutcomeUnknown, CodeAborted, CodeSkipped, CodeExpired,
 		CodeTooLarge, CodeResultLost, CodeInternal:
 		return true
 	}

@@ -15,12 +15,15 @@ type Config struct {
 	FirstPoll    time.Duration // time from a dispatch to the first look into the journal
 	Poll         time.Duration // time between later looks
 	QueueTimeout time.Duration // how long a call may wait for a sign of a worker
-	Grace        time.Duration // added to every lease and deadline
-	NotAfter     time.Time     // no call starts later; time for answers of people is added
-	Forgets      time.Time     // records of the batch may be deleted later; zero: they are kept
-	Waits        time.Duration // how much time for answers is added to NotAfter at most
-	Timeout      time.Duration // how much active time the whole batch has; 0: no bound
-	Poison       int           // lapsed claims after which a call is given up; 0: no bound
+	// Unserved is how long a call may wait while workers of its pool are there, none with its tool.
+	// 0: as long as any call.
+	Unserved time.Duration
+	Grace    time.Duration // added to every lease and deadline
+	NotAfter time.Time     // no call starts later; time for answers of people is added
+	Forgets  time.Time     // records of the batch may be deleted later; zero: they are kept
+	Waits    time.Duration // how much time for answers is added to NotAfter at most
+	Timeout  time.Duration // how much active time the whole batch has; 0: no bound
+	Poison   int           // lapsed claims after which a call is given up; 0: no bound
 	// KeepGoing runs later writes of the batch although the outcome of an earlier one is unknown.
 	KeepGoing bool
 }
@@ -117,6 +120,8 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		m.onLetGo(now, ev)
 	case Running:
 		m.onRunning(now, ev.Index)
+	case Unserved:
+		m.onUnserved(now, ev)
 	case Aborted:
 		if m.abort == nil {
 			m.abort = &ev

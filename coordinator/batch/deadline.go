@@ -130,6 +130,9 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 	case m.cfg.Timeout > 0 && m.left(now.Add(-m.slack(c))) <= 0:
 		return m.endWith(i, messages.StatusTimeout, messages.CodeTimeout, fmt.Sprintf(
 			"%s: the %s that this message was given are used up.", m.notRun(i, c), m.cfg.Timeout)), true
+	case reached(now, m.unservedUntil(c)):
+		return m.endWith(i, messages.StatusExpired, messages.CodeToolVersionGone, fmt.Sprintf(
+			"%s: no worker of pool %s has %s in the version that this call was planned with, though others are there.", m.notRunHere(i, c), m.plan.Calls[i].Pool, tool)), true
 	case !quiet:
 		return messages.Result{}, false
 	case m.hasFailed(i, c):
@@ -138,6 +141,17 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 	}
 	return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
 		"No worker took the call of %s within %s. It was not run.", tool, m.cfg.QueueTimeout)), true
+}
+
+// reached reports whether a time has come. A zero time never comes.
+func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
+
+// notRunHere is notRun for a call that is in a queue without workers.
+func (m *Machine) notRunHere(i int, c *call) string {
+	if m.hasFailed(i, c) {
+		return m.notRun(i, c)
+	}
+	return "Not run"
 }
 
 // notRun returns how far a call came that is given up, as the start of a sentence.

@@ -1,6 +1,7 @@
 // Package batch drives one batch as a state machine: events in, effects out.
 //
-//	Begin, Late, Recorded, Ended, Planned, HandedBack, LetGo, Running, Aborted, Steered, Turn, Looked, Tick
+//	Begin, Late, Recorded, Ended, Planned, HandedBack, LetGo, Running, Unserved, Aborted, Steered,
+//	Turn, Looked, Tick
 //	                               |
 //	                          Machine.Step
 //	                               |
@@ -53,6 +54,7 @@
 //	running      the same, if this driver has published no job
 //	any          Dispatch again after a Look, because jobs get lost; a duplicate does no harm
 //
-// The remaining events are about the batch: Begin, Planned, Aborted, Steered, Turn, Looked and
+// Unserved changes no state: it bounds how long a call waits in queued and released. The remaining
+// events are about the batch: Begin, Planned, Aborted, Steered, Turn, Looked and
 // Tick change no call's state by themselves; the step after them may.
 package batch

@@ -49,6 +49,12 @@ type (
 	}
 	// Running is a worker's hint that it runs the call, or prepares to.
 	Running struct{ Index int }
+	// Unserved says whether the job of the call waits although workers of its pool are there: none
+	// of them has its tool in the planned version.
+	Unserved struct {
+		Index int
+		Is    bool
+	}
 	// Aborted says who aborted the batch and why. No call starts after it.
 	Aborted struct{ wire.Stop }
 	// Steered skips calls because of a steering message: all calls that are not dispatched yet if
@@ -81,6 +87,7 @@ func (Ended) event()      {}
 func (HandedBack) event() {}
 func (LetGo) event()      {}
 func (Running) event()    {}
+func (Unserved) event()   {}
 func (Aborted) event()    {}
 func (Steered) event()    {}
 func (Turn) event()       {}

@@ -122,7 +122,7 @@ func (s *story) begin(names []string) {
 		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint(i)), Name: n, Input: []byte("{}")})
 	}
 	cfg := config("mine")
-	cfg.Poison, cfg.KeepGoing = 5, s.keep
+	cfg.Poison, cfg.KeepGoing, cfg.Unserved = 5, s.keep, 30*time.Second
 	if s.timeout > 0 {
 		cfg.Timeout = s.timeout
 	}
@@ -186,6 +186,8 @@ func (s *story) tell(words []string) {
 			Record: wire.CallRecord{State: wire.Parked, Approval: &messages.Approval{Asked: serverTime, Expires: serverTime.Add(expires)}}}
 	case "letgo":
 		ev = batch.LetGo{Index: index, After: after, Attempt: failed}
+	case "unserved", "served":
+		ev = batch.Unserved{Index: index, Is: words[0] == "unserved"}
 	case "handed":
 		ev = batch.HandedBack{Index: index}
 	case "aborted":

@@ -56,6 +56,7 @@ type call struct {
 	// handedBack: the input needs stricter treatment than planned, so the call runs alone at the
 	// end of its stage.
 	handedBack bool
+	unserved   time.Time     // since when no worker that is there has the tool; zero: that is not so
 	stopped    bool          // the machine asked for a Stop
 	dispatches int           // how many times this driver has published the job
 	attempts   int           // failed attempts of a call that does not claim
@@ -152,6 +153,29 @@ func (m *Machine) onRunning(now time.Time, i int) {
 	default:
 		c.become(running, now)
 	}
+}
+
+// onUnserved remembers since when no worker has the tool of the call.
+func (m *Machine) onUnserved(now time.Time, ev Unserved) {
+	switch c := &m.calls[ev.Index]; {
+	case !ev.Is:
+		c.unserved = time.Time{}
+	case c.unserved.IsZero():
+		c.unserved = now
+	}
+}
+
+// JobOut reports whether a job of the call is out that no worker's live claim covers. sign is when a
+// worker last reported that it runs the call; zero: none has since the job was published.
+func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
+	c := &m.calls[i]
+	if !c.published || c.state() == ended || c.base == released || m.live(now, c) || m.silent(c) {
+		return sign, false
+	}
+	if c.base == running {
+		sign = c.since
+	}
+	return sign, true
 }
 
 // onHandedBack makes the call wait for the rest of its stage. Its job is no longer of use, because

@@ -46,6 +46,7 @@ func (m *Machine) Wake() (time.Time, bool) {
 			earlier(m.notAfter().Add(1))
 			earlier(m.waitsUntil(i, c))
 			earlier(m.timeUp(c))
+			earlier(m.unservedUntil(c))
 		}
 	}
 	return wake, !wake.IsZero()
@@ -76,4 +77,12 @@ func (m *Machine) timeUp(c *call) time.Time {
 		return m.activeSince.Add(m.cfg.Timeout - m.active + m.slack(c))
 	}
 	return time.Time{}
+}
+
+// unservedUntil returns when the call is given up because no worker has its tool; zero: never.
+func (m *Machine) unservedUntil(c *call) time.Time {
+	if m.cfg.Unserved == 0 || c.unserved.IsZero() || c.hasClaim() || c.base != queued && c.base != released {
+		return time.Time{}
+	}
+	return c.unserved.Add(m.cfg.Unserved)
 }

@@ -65,6 +65,7 @@ var rooms = []room{
 	{path: "coordinator/provider", may: plus(words, "coordinator/provider/..."), pure: true},
 	{path: "coordinator/provider/codectest", may: plus(codec, "coordinator/provider")},
 	{path: "coordinator/plan", may: plus(words, "internal/wire"), pure: true},
+	{path: "coordinator/toolset", may: []string{"internal/wire"}, pure: true},
 	{path: "coordinator/session", may: plus(words, "coordinator/batch"), pure: true},
 	{path: "coordinator/batch", may: plus(words, "internal/wire", "coordinator/plan"), pure: true},
 

@@ -183,6 +183,11 @@ type Presence struct {
 	// Toolsets holds the tools that the worker serves, by pool: the digest of each tool, by name.
 	// Workers of older versions do not send it.
 	Toolsets map[string]map[string]string `json:"toolsets,omitempty"`
+	// Queues says, by pool, from which queue the worker takes jobs. A worker of an older version
+	// does not send it, and takes jobs from the queue of the pool.
+	Queues map[string]Queue `json:"queues,omitempty"`
+	// Draining says that the worker takes no new jobs; it ends soon.
+	Draining bool `json:"draining,omitempty"`
 	// Denied lists those of Tools of which the worker's policy denies every call.
 	Denied []string `json:"denied,omitempty"`
 	// Policy is the version of the policy it decides by.

@@ -93,17 +93,39 @@ func (n Names) OfSession(v Verb, tenant, session string) string {
 	return n.prefix() + "." + string(v) + "." + tenant + "." + session
 }
 
-// Lane returns the subject of a job: the shared read queue of its pool, or the session's ordered
-// write lane.
-func (n Names) Lane(exclusive bool, pool string, k CallKey) string {
+// Lane returns the subject of a job in the queue with this token: a shared read queue, or the
+// session's ordered write lane.
+func (n Names) Lane(exclusive bool, queue string, k CallKey) string {
 	v := VerbRead
 	if exclusive {
 		v = VerbWrite
 	}
-	return n.prefix() + "." + string(v) + "." + pool + "." + k.String()
+	return n.prefix() + "." + string(v) + "." + queue + "." + k.String()
 }
 
-// JobsOf returns two filters for the jobs of a batch, in the lanes of every pool.
+// QueueOf returns two filters for the jobs in the queue with this token.
+func (n Names) QueueOf(queue string) []string {
+	return []string{n.prefix() + "." + string(VerbRead) + "." + queue + ".>", n.prefix() + "." + string(VerbWrite) + "." + queue + ".>"}
+}
+
+// JobOf returns two filters for the jobs of a call, in every queue.
+func (n Names) JobOf(k CallKey) []string {
+	return []string{n.Lane(false, "*", k), n.Lane(true, "*", k)}
+}
+
+// Job reads the queue and the call from the subject of a job.
+func (n Names) Job(subject string) (queue string, k CallKey, err error) {
+	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
+	verb, rest, _ := strings.Cut(rest, ".")
+	queue, rest, _ = strings.Cut(rest, ".")
+	if !ok || PoolOf(queue) == "" || verb != string(VerbRead) && verb != string(VerbWrite) {
+		return "", CallKey{}, fmt.Errorf("subject %.200q is none of a job", subject)
+	}
+	_, k, err = n.Call(n.prefix() + "." + verb + "." + rest)
+	return queue, k, err
+}
+
+// JobsOf returns two filters for the jobs of a batch, in every queue.
 func (n Names) JobsOf(k BatchKey) []string {
 	return []string{
 		n.prefix() + "." + string(VerbRead) + ".*." + k.String() + ".*",

@@ -1,0 +1,208 @@
+package toolset_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
+	"github.com/toolfleet/toolfleet/internal/wire"
+)
+
+// A worker in short: what it serves in pool "p", as digests. The name of a tool is its digest
+// without the version.
+func worker(slots, busy int, digests ...string) wire.Presence {
+	return wire.Presence{
+		Pools: []string{"p"}, Slots: slots, Busy: busy,
+		Queues: map[string]wire.Queue{"p": {Token: wire.QueueToken("p", digests), Tools: digests}},
+	}
+}
+
+// before is a worker of the version before; silent, of one that announces only names.
+func before(digests ...string) wire.Presence {
+	tools := map[string]string{}
+	for _, d := range digests {
+		tools[d[:1]] = d
+	}
+	return wire.Presence{Pools: []string{"p"}, Slots: 1, Toolsets: map[string]map[string]string{"p": tools}}
+}
+
+func silent(names ...string) wire.Presence {
+	return wire.Presence{Pools: []string{"p"}, Slots: 1, Tools: names}
+}
+
+func draining(w wire.Presence) wire.Presence {
+	w.Draining = true
+	return w
+}
+
+func tool(digest string) toolset.Tool {
+	return toolset.Tool{Pool: "p", Name: digest[:1], Digest: digest}
+}
+
+func none(string) int { return 0 }
+
+func TestPlace(t *testing.T) {
+	token := func(digests ...string) string { return wire.QueueToken("p", digests) }
+	waiting := wire.WaitingQueue("p")
+	hostile := worker(1, 0, "a1")
+	hostile.Queues["p"] = wire.Queue{Token: "p.>", Tools: []string{"a1"}}
+	stranger := worker(1, 0, "a1")
+	stranger.Queues["p"] = wire.Queue{Token: wire.QueueToken("q", []string{"a1"}), Tools: []string{"a1"}}
+	bounded := worker(1, 0, "a1")
+	bounded.Queues["p"] = wire.Queue{Token: "p", Tools: []string{"a1"}}
+	for name, tc := range map[string]struct {
+		present []wire.Presence
+		want    string
+	}{
+		"nobody":                         {nil, waiting},
+		"its toolset":                    {[]wire.Presence{worker(1, 0, "a1", "b1")}, token("a1", "b1")},
+		"another version":                {[]wire.Presence{worker(1, 0, "a2")}, waiting},
+		"several versions of a name":     {[]wire.Presence{worker(1, 0, "a2", "a1")}, token("a1", "a2")},
+		"the one that has it":            {[]wire.Presence{worker(9, 0, "a2"), worker(1, 1, "a1")}, token("a1")},
+		"the one with free slots":        {[]wire.Presence{worker(4, 4, "a1"), worker(4, 1, "a1", "b1")}, token("a1", "b1")},
+		"a worker of the version before": {[]wire.Presence{before("a1"), worker(9, 0, "a2")}, "p"},
+		"that has another version":       {[]wire.Presence{before("a2")}, waiting},
+		"that tells only names":          {[]wire.Presence{silent("a")}, "p"},
+		"a pool with one queue":          {[]wire.Presence{bounded}, "p"},
+		"one that drains":                {[]wire.Presence{draining(worker(1, 0, "a1"))}, waiting},
+		"and one that stays":             {[]wire.Presence{draining(worker(1, 0, "a1")), worker(1, 1, "a1")}, token("a1")},
+		"a token that is none":           {[]wire.Presence{hostile}, waiting},
+		"the token of another pool":      {[]wire.Presence{stranger}, waiting},
+	} {
+		got, served := toolset.New(tc.present).Place(tool("a1"), "call", none)
+		if got != tc.want || served != (tc.want != waiting) {
+			t.Errorf("%s: %s, served %v; want %s", name, got, served, tc.want)
+		}
+	}
+}
+
+// Jobs are shared out by slots, whether the workers' own count is up to date or not, and every
+// coordinator that knows the same takes the same queue.
+func TestSharesOut(t *testing.T) {
+	small, large := worker(2, 0, "a1"), worker(6, 0, "a1", "b1")
+	f := toolset.New([]wire.Presence{small, large})
+	out := map[string]int{}
+	for i := range 800 {
+		token, _ := f.Place(tool("a1"), fmt.Sprint(i), func(token string) int { return out[token] })
+		out[token]++
+	}
+	if n := out[small.Queues["p"].Token]; n < 195 || n > 205 {
+		t.Errorf("%d of 800 jobs went to a quarter of the slots", n)
+	}
+	even := toolset.New([]wire.Presence{worker(2, 1, "a1"), worker(2, 1, "a1", "b1")})
+	chosen := map[string]int{}
+	for i := range 800 {
+		token, _ := even.Place(tool("a1"), fmt.Sprint(i), none)
+		again, _ := toolset.New([]wire.Presence{worker(2, 1, "a1", "b1"), worker(2, 1, "a1")}).Place(tool("a1"), fmt.Sprint(i), none)
+		if chosen[token]++; token != again {
+			t.Fatalf("call %d goes to %s or %s", i, token, again)
+		}
+	}
+	for token, n := range chosen {
+		if len(chosen) != 2 || n < 300 || n > 500 {
+			t.Errorf("%d of 800 calls prefer %s", n, token)
+		}
+	}
+}
+
+func TestKeeps(t *testing.T) {
+	own, both := wire.QueueToken("p", []string{"a1"}), wire.QueueToken("p", []string{"a1", "b1"})
+	waiting := wire.WaitingQueue("p")
+	for name, tc := range map[string]struct {
+		present []wire.Presence
+		token   string
+		want    bool
+	}{
+		"its workers are there":             {[]wire.Presence{worker(1, 1, "a1"), worker(9, 0, "a1", "b1")}, own, true},
+		"they have gone":                    {[]wire.Presence{worker(9, 0, "a1", "b1")}, own, false},
+		"all have gone":                     {nil, own, false},
+		"they drain":                        {[]wire.Presence{draining(worker(1, 0, "a1")), worker(1, 0, "a2")}, own, true},
+		"they drain, and others have it":    {[]wire.Presence{draining(worker(1, 0, "a1")), worker(1, 0, "a1", "b1")}, own, false},
+		"another queue":                     {[]wire.Presence{worker(1, 0, "a1")}, both, false},
+		"it waits":                          {[]wire.Presence{worker(1, 0, "a2")}, waiting, true},
+		"it waits, and a worker comes":      {[]wire.Presence{worker(1, 0, "a1")}, waiting, false},
+		"it waits, and one of before comes": {[]wire.Presence{silent("a")}, waiting, false},
+		"nobody of the version before":      {[]wire.Presence{worker(1, 0, "a1")}, "p", false},
+		"somebody of the version before":    {[]wire.Presence{worker(1, 0, "a1"), before("a1")}, "p", true},
+		"of that version, without the tool": {[]wire.Presence{worker(1, 0, "a1"), before("a2")}, "p", false},
+	} {
+		if got := toolset.New(tc.present).Keeps(tc.token, tool("a1")); got != tc.want {
+			t.Errorf("%s: keeps %v", name, got)
+		}
+	}
+}
+
+func TestMoves(t *testing.T) {
+	now := time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	for name, tc := range map[string]struct {
+		job  toolset.Job
+		want bool
+	}{
+		"no worker has got it":          {toolset.Job{Published: now}, true},
+		"a worker has just got it":      {toolset.Job{Published: ago(100 * time.Millisecond), Delivered: true}, false},
+		"and is silent":                 {toolset.Job{Published: ago(time.Second), Delivered: true}, true},
+		"it runs":                       {toolset.Job{Published: ago(time.Hour), Delivered: true, Sign: ago(5 * time.Second)}, false},
+		"it ran, and is silent":         {toolset.Job{Published: ago(time.Hour), Delivered: true, Sign: ago(10 * time.Second)}, true},
+		"it runs by another's delivery": {toolset.Job{Published: ago(time.Hour), Sign: ago(time.Second)}, false},
+	} {
+		if got := tc.job.Moves(now, 10*time.Second); got != tc.want {
+			t.Errorf("%s: moves %v", name, got)
+		}
+	}
+}
+
+// The rule in other words, without the queues: who takes jobs from where, one worker at a time.
+func TestTwin(t *testing.T) {
+	for seed := range uint64(3000) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		var present []wire.Presence
+		for range rng.IntN(5) {
+			var digests []string
+			for _, d := range []string{"a1", "a2", "b1"} {
+				if rng.IntN(2) == 0 {
+					digests = append(digests, d)
+				}
+			}
+			if len(digests) == 0 { // there is no such worker
+				digests = []string{"b1"}
+			}
+			w := [](func() wire.Presence){
+				func() wire.Presence { return worker(1+rng.IntN(3), rng.IntN(3), digests...) },
+				func() wire.Presence { return worker(1+rng.IntN(3), rng.IntN(3), digests...) },
+				func() wire.Presence { return before(digests...) },
+			}[rng.IntN(3)]()
+			w.Draining = rng.IntN(4) == 0
+			present = append(present, w)
+		}
+		want := tool([]string{"a1", "a2", "b1"}[rng.IntN(3)])
+		takes := func(w wire.Presence) string {
+			if q, is := w.Queues["p"]; is {
+				return q.Token
+			}
+			return "p"
+		}
+		has := func(w wire.Presence) bool {
+			return slices.Contains(w.Queues["p"].Tools, want.Digest) || w.Toolsets["p"][want.Name] == want.Digest
+		}
+		f := toolset.New(present)
+		token, served := f.Place(want, "call", none)
+		var taker, any bool
+		for _, w := range present {
+			any = any || has(w) && !w.Draining
+			taker = taker || has(w) && !w.Draining && takes(w) == token
+			if len(w.Queues) > 0 && takes(w) == token && !has(w) {
+				t.Fatalf("seed %d: %s of %+v goes to a worker without it", seed, want.Digest, present)
+			}
+		}
+		if served != any || taker != any || f.Serves(want) != any || !f.Keeps(token, want) {
+			t.Fatalf("seed %d: %s of %+v goes to %s, served %v, keeps %v", seed, want.Digest, present, token, served, f.Keeps(token, want))
+		}
+		if any && f.Keeps(wire.WaitingQueue("p"), want) {
+			t.Fatalf("seed %d: %s of %+v may go on waiting", seed, want.Digest, present)
+		}
+	}
+}

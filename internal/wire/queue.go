@@ -1,0 +1,44 @@
+package wire
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Queue is a queue of jobs as a worker announces it.
+type Queue struct {
+	// Token names the queue in the subjects of its jobs: see [QueueToken]. It is the name of the
+	// pool if all workers of the pool share one queue.
+	Token string `json:"token"`
+	// Tools are the digests of the tools that the worker serves from the queue, sorted.
+	Tools []string `json:"tools"`
+}
+
+// toolsetMark separates the pool from the digest of a toolset. No name of a pool contains it.
+const toolsetMark = "~"
+
+// toolsetDigits is how long the digest of a toolset is in a queue token.
+const toolsetDigits = 16
+
+// QueueToken returns the token of the queue of a toolset: the pool, and a short digest of the tools'
+// digests. Their order does not matter. All workers of a pool that serve the same tools share a
+// queue.
+func QueueToken(pool string, tools []string) string {
+	tools = slices.Compact(slices.Sorted(slices.Values(tools)))
+	return pool + toolsetMark + messages.Digest([]byte(strings.Join(tools, "\n")))[:toolsetDigits]
+}
+
+// WaitingQueue returns the token of the queue in which jobs of a pool wait while no worker serves
+// their tools. It is the queue of the toolset without tools, so no worker takes jobs from it.
+func WaitingQueue(pool string) string { return QueueToken(pool, nil) }
+
+// PoolOf returns the pool of a queue token, or "" if the token is none.
+func PoolOf(token string) string {
+	pool, digest, toolset := strings.Cut(token, toolsetMark)
+	if !messages.IsToken(pool) || toolset && (len(digest) != toolsetDigits || strings.Trim(digest, "0123456789abcdef") != "") {
+		return ""
+	}
+	return pool
+}
