@@ -30,6 +30,7 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 		d.noteRan(e.Index, e.Record)
 	case batch.LetGo:
 		d.removeJob(ctx, n)
+		d.gaveBack(e.Index)
 	}
 	d.step(ctx, event)
 }
@@ -160,7 +161,7 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	d.log.Warn("a call was ended by the coordinator", d.callAttr(want.Index), "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
 	if !d.machine.Claims(want.Index) {
-		if want.Result.Err.Code == messages.CodeQueueTimeout && d.publishedElsewhere(ctx, want.Index) {
+		if noWorker(want.Result.Err.Code) && d.publishedElsewhere(ctx, want.Index) {
 			return []batch.Event{batch.Late{}}
 		}
 		stored, err := d.journal.WriteResult(ctx, key, want.Result)
@@ -200,6 +201,11 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
+// noWorker reports whether a call ends because no worker took it.
+func noWorker(code messages.Code) bool {
+	return code == messages.CodeQueueTimeout || code == messages.CodeToolVersionGone
+}
+
 // publishedElsewhere reports whether another coordinator has published the job of a call, so that
 // the worker's notices go to that coordinator and none come here. It returns true at most once in a
 // run. The driver needs it even for a first delivery, because another coordinator may have driven
@@ -208,7 +214,7 @@ func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false
 	}
-	queued, err := d.queue.of(ctx, index, d.machine.Plan().Calls[index].Pool)
+	queued, err := d.queue.of(ctx, index)
 	for _, msg := range queued {
 		var job wire.Job
 		d.late = d.late || err == nil && json.Unmarshal(msg.Data, &job) == nil && job.Notify != d.id
@@ -218,7 +224,7 @@ func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 
 // withdraw deletes the job of a call that has ended from the queue.
 func (d *batchRun) withdraw(ctx context.Context, index int) {
-	if err := d.queue.withdraw(ctx, index, d.machine.Plan().Calls[index].Pool); err != nil {
+	if err := d.queue.withdraw(ctx, index); err != nil {
 		d.log.Debug("the job of an ended call was not withdrawn; its worker finds that the call has ended", d.callAttr(index), "err", err)
 	}
 }

@@ -2,6 +2,7 @@
 // the workers, collects the results and replies.
 //
 //	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go    the happy path
+//	             toolsets.go     in which queue a job waits for a worker
 //	             recover.go      what an earlier driver has left behind
 //	             control.go      aborts and steering
 //	             close.go        a batch that no driver can bring to its end
@@ -60,6 +61,7 @@ type Coordinator struct {
 	recorder  *audit.Recorder // writes the audit lines of batches that have ended
 	questions *approvals.Service
 	catalog   *catalog.Catalog
+	toolsets  *toolsets
 	cfg       Config
 	id        string // workers and peers address this coordinator by this token
 	log       *slog.Logger
@@ -88,6 +90,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 		runs: newRuns(cfg.Metrics.Live, cfg.Logger),
 	}
 	c.catalog = catalog.New(conn, catalog.Config{Unknown: metrics.UnknownTool, Learned: cfg.Metrics.Learned, Logger: cfg.Logger})
+	c.toolsets = newToolsets(conn, cfg.Logger, c.runs.moveJobs)
 	c.recorder = audit.NewRecorder(auditLog, c.journal, audit.RecorderConfig{
 		Writer: c.id, Digest: c.catalog.Digest, Failed: cfg.Metrics.AuditFailed,
 	})
@@ -128,17 +131,20 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	defer watching.Wait()
 	watch, stopWatching := context.WithCancel(work)
 	defer stopWatching()
-	watched := make(chan error, 1)
+	watched := make(chan error, 2)
 	watching.Go(func() { watched <- c.catalog.Run(watch) })
+	watching.Go(func() { watched <- c.toolsets.run(watch) })
 	watching.Go(func() {
 		provision.KeepRemade(watch, c.conn, c.cfg.Provision, provision.BatchesConsumer(c.conn.Names(), c.cfg.AckWait))
 	})
-	select {
-	case <-c.catalog.Ready():
-	case err := <-watched:
-		return err
-	case <-ctx.Done():
-		return nil
+	for _, ready := range []<-chan struct{}{c.catalog.Ready(), c.toolsets.ready} {
+		select {
+		case <-ready:
+		case err := <-watched:
+			return err
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	defer c.conn.OnReconnect(func() { c.runs.Nudge("") })()
 	// The key is made here because workers need it too and may not make it.

@@ -26,7 +26,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	d.machine = batch.New(plan.New(d.in.Routed(tools), tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
-		QueueTimeout: d.cfg.QueueTimeout, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
+		QueueTimeout: d.cfg.QueueTimeout, Unserved: d.cfg.StartWait, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
 		NotAfter: d.conn.Local(ctx, d.notAfter()), Forgets: d.conn.Local(ctx, d.accepted.Stored.Add(3*d.cfg.BatchTTL)), Waits: d.cfg.BatchTTL,
 		Timeout: time.Duration(min(d.in.Batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
@@ -52,6 +52,11 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	}
 	for _, event := range controls {
 		d.machine.Step(time.Now(), event)
+	}
+	if d.again {
+		if err := d.adoptJobs(ctx); err != nil {
+			return err
+		}
 	}
 	d.late, d.sure = late, late
 	d.spans.Planned(d.in.Batch, d.machine)
@@ -101,16 +106,18 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	case batch.Announce:
 		d.events.starts()
 	case batch.Dispatch:
-		d.dispatch(ctx, effect)
+		return d.dispatch(ctx, effect)
 	case batch.StorePlan:
 		return d.storePlan(ctx, effect)
 	case batch.Look:
+		d.recheck = true
 		return d.lookAll(ctx)
 	case batch.End:
 		return d.end(ctx, effect)
 	case batch.Stop:
 		d.stop(effect)
 	case batch.Tell:
+		d.unplace(effect.Result.Index)
 		d.spans.EndCall(ctx, effect.Result)
 		d.events.result(messages.EventEnd, effect.Result)
 	case batch.Finish:
@@ -123,7 +130,7 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 
 // dispatch publishes a job and does not wait for the acknowledgement. A job may get lost: the poll
 // publishes it again as long as its call is open, and the broker drops a job that is still queued.
-func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) {
+func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
 	job := wire.Job{
@@ -133,13 +140,15 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) {
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter().Add(d.machine.Waits()),
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.Batch.Round, Policy: d.cfg.Policy,
 	}
-	subject := d.names.Lane(want.Exclusive, call.Pool, key)
+	queue, events := d.queueFor(ctx, want.Index)
+	subject := d.names.Lane(want.Exclusive, queue, key)
 	header, span := d.spans.SendCall(ctx, call, want)
 	defer span.End()
 	if err := d.conn.Send(subject, header, rawjson.MustMarshal(job)); err != nil {
 		d.log.Log(ctx, logfields.RetryLevel(err), "a job was not sent; the next poll sends it again", d.callAttr(want.Index), "err", err)
 		tracing.Fail(span, string(messages.ClassInternal))
 	}
+	return events
 }
 
 // syncQuestion announces the question of a call while it is open, and withdraws it once it is

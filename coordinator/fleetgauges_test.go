@@ -68,14 +68,14 @@ func some(seen map[string]float64, names ...string) map[string]float64 {
 	return out
 }
 
-var poolGauges = []string{"pool_pending", "pool_in_flight", "pool_load", "oldest_pending_call_age_seconds", "pool_slots", "pool_workers"}
+var poolGauges = []string{"pool_pending", "pool_in_flight", "pool_load", "oldest_pending_call_age_seconds", "pool_slots", "pool_workers", "pool_unserved", "pool_toolsets"}
 
 // present announces a worker.
 func (o *office) present(name string, slots int, pools ...string) {
 	o.t.Helper()
 	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
 	o.must(err)
-	o.must(bucket.Put(o.t.Context(), name, rawjson.MustMarshal(wire.Presence{V: 1, Worker: name, Slots: slots, Pools: pools})))
+	o.must(bucket.Put(o.t.Context(), name, rawjson.MustMarshal(wire.Presence{V: 1, Worker: name, Slots: slots, Pools: pools, Tools: []string{o.tool.Name}})))
 }
 
 // Three calls wait. Then two workers take them: each holds its call for a minute, and they park
@@ -84,11 +84,12 @@ func TestGaugesOfPools(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
 		gauges := c.Gauges()
-		want := func(when string, pending, inFlight, oldest, slots, workers float64) {
+		want := func(when string, pending, inFlight, oldest, slots, workers, unserved, toolsets float64) {
 			t.Helper()
 			want := map[string]float64{
 				"pool_pending{default}": pending, "pool_in_flight{default}": inFlight, "pool_load{default}": pending + inFlight,
 				"oldest_pending_call_age_seconds{default}": oldest, "pool_slots{default}": slots, "pool_workers{default}": workers,
+				"pool_unserved{default}": unserved, "pool_toolsets{default}": toolsets,
 			}
 			got := some(scraped(t, gauges), poolGauges...)
 			oldestNow := "oldest_pending_call_age_seconds{default}"
@@ -97,21 +98,21 @@ func TestGaugesOfPools(t *testing.T) {
 				t.Errorf("%s (-want +got)\n%s", when, diff)
 			}
 		}
-		want("a tool, and nobody who runs it", 0, 0, 0, 0, 0)
+		want("a tool, and nobody who runs it", 0, 0, 0, 0, 0, 0, 0)
 		o.submit("s", "b", 3)
 		time.Sleep(30 * time.Second)
-		want("calls wait", 3, 0, 30, 0, 0)
+		want("calls wait", 3, 0, 30, 0, 0, 3, 0)
 		o.present("w1", 10, "default")
 		o.present("w2", 5, "default", "b*d.pool")
 		conn := o.connect("worker")
-		pool, err := provision.PoolConsumer(conn.Names(), schemas.DefaultPool, time.Minute, 0)
+		pool, err := provision.QueueConsumer(conn.Names(), schemas.DefaultPool, time.Minute, 0)
 		o.must(err)
 		o.must(provision.EnsureConsumer(t.Context(), conn, pool))
 		o.run(conn, func(ctx context.Context) error {
 			return pull.New(conn, pool.Stream, pool.Name).Run(ctx, pull.NewSlots(2), func(d *pull.Delivery) { <-ctx.Done() })
 		})
 		time.Sleep(10 * time.Second)
-		want("two are in hand", 1, 2, 40, 15, 2)
+		want("two are in hand", 1, 2, 10, 15, 2, 0, 1) // they went to the workers' queue when these came
 	})
 }
 

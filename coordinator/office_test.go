@@ -133,15 +133,36 @@ func (o *office) coordinator(cfg Config) (*Coordinator, func()) {
 func (o *office) worker() (stop func()) {
 	o.t.Helper()
 	conn := o.connect("worker")
-	pool, err := provision.PoolConsumer(conn.Names(), schemas.DefaultPool, 10*time.Second, 0)
+	pool, err := provision.QueueConsumer(conn.Names(), schemas.DefaultPool, 10*time.Second, 0)
 	o.must(err)
 	o.must(provision.EnsureConsumer(o.t.Context(), conn, pool))
 	return o.run(conn, func(ctx context.Context) error {
+		defer o.stayPresent(ctx, conn)()
 		slots := pull.NewSlots(100)
 		err := pull.New(conn, pool.Stream, pool.Name).Run(ctx, slots, func(d *pull.Delivery) { o.work(conn, d) })
 		_ = slots.Wait(context.Background())
 		return err
 	})
+}
+
+// stayPresent announces a worker of the default pool until ctx ends, or until done is called.
+func (o *office) stayPresent(ctx context.Context, conn *bus.Conn) (done func()) {
+	bucket, err := conn.Bucket(ctx, o.names.Stream(bus.BucketWorkers))
+	if err != nil {
+		o.t.Error(err)
+		return func() {}
+	}
+	key := rand.Text()
+	value := rawjson.MustMarshal(wire.Presence{V: 1, Worker: key, Slots: 100, Pools: []string{schemas.DefaultPool}, Tools: []string{o.tool.Name}})
+	ctx, cancel := context.WithCancel(ctx)
+	var announcing sync.WaitGroup
+	announcing.Go(func() {
+		for ; ctx.Err() == nil; pause(ctx, 10*time.Second) {
+			_ = bucket.Put(ctx, key, value)
+		}
+		_ = bucket.Delete(context.Background(), key)
+	})
+	return func() { cancel(); announcing.Wait() }
 }
 
 // work parks a call, or runs it if it was granted.

@@ -15,22 +15,27 @@ type queue struct {
 	key  wire.BatchKey
 }
 
-// of returns the jobs of a call that are in its lanes, queued or held by workers.
-func (q queue) of(ctx context.Context, index int, pool string) ([]bus.Msg, error) {
-	names, key := q.conn.Names(), q.key.Call(index)
-	return q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.Lane(false, pool, key), names.Lane(true, pool, key))
+// of returns the jobs of a call, waiting or held by workers.
+func (q queue) of(ctx context.Context, index int) ([]bus.Msg, error) {
+	names := q.conn.Names()
+	return q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.JobOf(q.key.Call(index))...)
+}
+
+// all returns the jobs of the batch.
+func (q queue) all(ctx context.Context) ([]bus.Msg, error) {
+	names := q.conn.Names()
+	return q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.JobsOf(q.key)...)
 }
 
 // withdraw removes the jobs of a call, so that no worker starts them.
-func (q queue) withdraw(ctx context.Context, index int, pool string) error {
-	jobs, err := q.of(ctx, index, pool)
+func (q queue) withdraw(ctx context.Context, index int) error {
+	jobs, err := q.of(ctx, index)
 	return q.remove(ctx, jobs, err)
 }
 
 // withdrawAll removes all jobs of the batch.
 func (q queue) withdrawAll(ctx context.Context) error {
-	names := q.conn.Names()
-	jobs, err := q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.JobsOf(q.key)...)
+	jobs, err := q.all(ctx)
 	return q.remove(ctx, jobs, err)
 }
 

@@ -33,6 +33,7 @@ type batchRun struct {
 	recorder       *audit.Recorder
 	questions      *approvals.Service
 	catalog        *catalog.Catalog
+	toolsets       *toolsets
 	runs           *runs
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
 	id             string       // of this coordinator
@@ -50,11 +51,18 @@ type batchRun struct {
 	nudge    chan struct{}    // asks run to read the journal now
 	turned   chan struct{}    // the batch has another turn
 	waits    atomic.Bool      // the batch waits for an earlier one, and its machine has not begun
-	session  *sessionRun
-	place    *place // of a batch behind the first of its session
-	finished bool   // the batch has left the log; set when run has ended
+	// workersChanged: workers have come or gone, so jobs may be in the wrong queue.
+	workersChanged chan struct{}
+	session        *sessionRun
+	place          *place // of a batch behind the first of its session
+	finished       bool   // the batch has left the log; set when run has ended
 
 	turn batch.Turn // as the machine knows it
+
+	placed  map[int]placed // where the job of each call is
+	lacking map[int]bool   // the calls that wait because no worker of their pool has their tool
+	moved   bool           // a job was taken out of a queue
+	recheck bool           // look whether the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
 	// sure: records and controls were read from the leader after the newest known record was
@@ -82,7 +90,8 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
 		events:  &events{conn: c.conn, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key},
-		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1),
+		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1), workersChanged: make(chan struct{}, 1),
+		placed: map[int]placed{}, lacking: map[int]bool{}, toolsets: c.toolsets,
 		session: s,
 		synced:  map[int]string{}, ran: map[int]audit.Ran{},
 	}
@@ -94,6 +103,7 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	ctx = d.beginSpans(ctx)
 	defer d.endSpans()
 	defer d.lease.keep(ctx)()
+	defer func() { d.leaveQueues(ctx, finished) }()
 	err := guard(d.log, func() error { return d.untilReply(ctx) })
 	if err == nil && d.reply == nil { // it is suspended
 		return false
@@ -159,6 +169,9 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 			act = func() { d.step(ctx, batch.Tick{}) }
 		case <-d.nudge:
 			act = func() { d.look(ctx) }
+		case <-d.workersChanged:
+			d.moveJobs(ctx)
+			continue
 		case <-d.session.quiet:
 			d.suspended = d.session.suspendedUntil()
 			return nil
@@ -170,6 +183,10 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 			return nil
 		}
 		act()
+		if d.recheck && d.reply == nil && d.fatal == nil {
+			d.recheck = false
+			d.moveJobs(ctx)
+		}
 	}
 	return d.fatal
 }

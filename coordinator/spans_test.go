@@ -121,10 +121,11 @@ func (o *office) helper(shun func(wire.Job, int) bool) *helper {
 	o.t.Helper()
 	h := &helper{shun: shun, headers: map[int][]string{}}
 	conn := o.connect("worker")
-	pool, err := provision.PoolConsumer(conn.Names(), schemas.DefaultPool, 10*time.Second, 0)
+	pool, err := provision.QueueConsumer(conn.Names(), schemas.DefaultPool, 10*time.Second, 0)
 	o.must(err)
 	o.must(provision.EnsureConsumer(o.t.Context(), conn, pool))
 	o.run(conn, func(ctx context.Context) error {
+		defer o.stayPresent(ctx, conn)()
 		slots := pull.NewSlots(10)
 		err := pull.New(conn, pool.Stream, pool.Name).Run(ctx, slots, func(d *pull.Delivery) { h.work(conn, d) })
 		_ = slots.Wait(context.Background())

@@ -4,14 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
@@ -69,8 +72,58 @@ func (f *fleet) only(name string, cfg worker.Config) part {
 	return f.workerWith(tools, cfg)
 }
 
+// announce announces a worker that is none of ours. gone removes the announcement.
+func (f *fleet) announce(w wire.Presence) (gone func()) {
+	f.t.Helper()
+	ctx := context.Background()
+	bucket, err := f.conn.Bucket(ctx, f.conn.Names().Stream(bus.BucketWorkers))
+	if err == nil {
+		err = bucket.Put(ctx, w.Worker, rawjson.MustMarshal(w))
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return func() {
+		if err := bucket.Delete(ctx, w.Worker); err != nil {
+			f.t.Error(err)
+		}
+	}
+}
+
+// settlements counts the settled deliveries of jobs, by the queue that they came from.
+type settlements struct {
+	mu sync.Mutex
+	by map[string]int // guarded by mu
+}
+
+func (f *fleet) settlements() *settlements {
+	f.t.Helper()
+	s := &settlements{by: map[string]int{}}
+	unsubscribe, err := f.conn.Subscribe("$JS.ACK."+f.conn.Names().Stream(bus.Jobs)+".>", "", func(m bus.Msg) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if string(m.Data) != "+WPI" {
+			s.by[strings.Split(m.Subject, ".")[3]]++
+		}
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.stops = append(f.stops, unsubscribe)
+	return s
+}
+
+func (s *settlements) all() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, settled := range s.by {
+		n += settled
+	}
+	return n
+}
+
 // Two workers of one pool serve different tools, and the one that serves the calls has a tenth of
-// the slots. Every call reaches it before its queue timeout.
+// the slots. Each job is delivered once, to the worker that has its tool.
 func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -78,7 +131,8 @@ func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 		f.only("a", worker.Config{Slots: 1})
 		f.only("b", worker.Config{Slots: 10})
 		f.coordinator(coordinator.Config{})
-		bounced := f.bounces()
+		f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""}, call{"b", ""})), "ok ok")
+		bounced, settled := f.bounces(), f.settlements()
 		var open []messages.Batch
 		for n := range 40 {
 			b := canonical(fmt.Sprint("s", n), "b", call{"a", ""})
@@ -89,38 +143,92 @@ func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 			reply := f.reply(b, 10*time.Minute)
 			f.wantStatuses(reply, "ok")
 			if attempt := reply.Results[0].Attempt; attempt != 1 {
-				t.Errorf("%s ended at attempt %d, want 1: a bounce is none", reply.Session, attempt)
+				t.Errorf("%s ended at attempt %d, want 1", reply.Session, attempt)
 			}
 		}
-		if bounced.check(t) == 0 {
-			t.Error("no call was bounced, so this test shows nothing")
+		if n := bounced.check(t); n > 0 || settled.all() != 40 {
+			t.Errorf("%d bounces, and 40 jobs were delivered %v times", n, settled.by)
 		}
 	})
 }
 
-// A call that no worker serves is offered again until its queue timeout and then ends as expired.
-// It does not spin.
+// A call whose tool no worker serves waits in the backlog of its pool. It goes to the first worker
+// that comes with the tool, at once, and to no other.
 func TestACallThatNoWorkerServes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		gone := f.only("a", worker.Config{})
-		f.only("b", worker.Config{})
-		f.coordinator(coordinator.Config{QueueTimeout: 20 * time.Second})
-		f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""}, call{"b", ""})), "ok ok")
+		f.coordinator(coordinator.Config{QueueTimeout: 40 * time.Second})
+		f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""})), "ok")
 		gone.stop()
-		bounced := f.bounces()
-		began := time.Now()
-		reply := f.run(canonical("s", "b", call{"a", ""}))
-		f.wantStatuses(reply, "expired")
-		if r := reply.Results[0]; r.Err.Code != messages.CodeQueueTimeout || r.Attempt != 0 {
-			t.Errorf("ended with %s after %d attempts, want queue_timeout after none", r.Err.Code, r.Attempt)
+		bounced, settled := f.bounces(), f.settlements()
+		backlog := func() uint64 {
+			q, err := inspect.Pool(t.Context(), f.conn, schemas.DefaultPool)
+			if err != nil {
+				t.Error(err)
+			}
+			return q.Pending
 		}
-		if took := time.Since(began); took < 20*time.Second || took > 30*time.Second { // simulated
-			t.Errorf("ended after %v, want its queue timeout of 20s", took)
+		for name, other := range map[string]bool{"alone": false, "beside others": true} {
+			if other {
+				f.only("b", worker.Config{})
+			}
+			b := canonical("s "+name, "b", call{"a", ""})
+			f.submit(b)
+			f.until(name+": it is in the backlog", func() bool { return backlog() == 1 })
+			time.Sleep(20 * time.Second)
+			f.only("a", worker.Config{}) // stays until the end of the loop
+			came, w := time.Now(), part{f.stops[len(f.stops)-1]}
+			f.wantStatuses(f.reply(b, time.Minute), "ok")
+			if took := time.Since(came); took > time.Second { // simulated
+				t.Errorf("%s: its worker came, and it took %v", name, took)
+			}
+			w.stop()
 		}
-		if n := bounced.check(t); n < 100 || n > 600 { // every 35 to 50 ms
-			t.Errorf("bounced %d times in 20 s", n)
+		if n := bounced.check(t); n > 0 || settled.all() != 2 {
+			t.Errorf("%d bounces, and 2 jobs were delivered %v times", n, settled.by)
 		}
 	})
+}
+
+// A call whose tool no worker serves ends after start_wait if workers of its pool are there, and
+// after its queue timeout if none is.
+func TestACallThatNoWorkerServesForLong(t *testing.T) {
+	for name, tc := range map[string]struct {
+		others bool
+		wait   time.Duration
+		code   messages.Code
+	}{
+		"nobody is there": {false, 40 * time.Second, messages.CodeQueueTimeout},
+		"others are":      {true, 10 * time.Second, messages.CodeToolVersionGone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				gone := f.only("a", worker.Config{})
+				f.coordinator(coordinator.Config{QueueTimeout: 40 * time.Second, StartWait: 10 * time.Second})
+				f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""})), "ok")
+				if tc.others {
+					f.only("b", worker.Config{})
+					f.until("the other is there", func() bool { return len(f.present()) == 2 })
+				}
+				gone.stop()
+				began := time.Now()
+				reply := f.run(canonical("s", "b", call{"a", ""}))
+				f.wantStatuses(reply, "expired")
+				if r := reply.Results[0]; r.Err.Code != tc.code || r.Attempt != 0 {
+					t.Errorf("ended with %s after %d attempts, want %s after none", r.Err.Code, r.Attempt, tc.code)
+				}
+				if tc.others {
+					f.wantWords(reply.Results[0], " a ", "pool default")
+				}
+				if took := time.Since(began); took < tc.wait || took > tc.wait+time.Second { // simulated
+					t.Errorf("ended after %v, want %v", took, tc.wait)
+				}
+				f.until("no job is left", func() bool { return f.left(bus.Jobs) == 0 })
+			})
+		})
+	}
 }

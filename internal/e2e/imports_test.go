@@ -98,8 +98,8 @@ var rooms = []room{
 	{path: "internal/bus", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus/status"}},
 	{path: "internal/bus/pull", may: []string{"internal/bus", "internal/bus/status"}},
 	{path: "internal/bus/objects", may: []string{"messages", "internal/bus"}},
-	{path: "internal/bus/provision", may: []string{"messages", "internal/wire", "internal/bus"}},
-	{path: "internal/bus/inspect", may: []string{"internal/bus", "internal/bus/provision"}},
+	{path: "internal/bus/provision", may: []string{"internal/wire", "internal/bus"}},
+	{path: "internal/bus/inspect", may: []string{"internal/wire", "internal/bus", "internal/bus/provision"}},
 	{path: "internal/bus/service", may: []string{"internal/bus"}},
 	{path: "internal/bus/bustest", may: []string{"messages", "internal/wire", "internal/bus/...", "internal/devserver", "internal/natstest"}},
 	{path: "internal/journal/outcome", pure: true},
@@ -107,7 +107,7 @@ var rooms = []room{
 	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
 	// Pure except for the file of a key.
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
-	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus/...", "internal/journal", "coordinator/session")},
+	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus/...", "internal/journal", "coordinator/session", "coordinator/toolset")},
 	{path: "internal/clientconn", may: []string{"internal/bus"}},
 	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/approval", "internal/clientconn", "internal/tracing"}},
 

@@ -488,8 +488,8 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 		}
 		f.worker(worker.Config{})
 		w := f.workerWith(elsewhere, worker.Config{})
-		f.coordinator(coordinator.Config{})
-		f.coordinator(coordinator.Config{})
+		f.coordinator(coordinator.Config{StartWait: time.Hour})
+		f.coordinator(coordinator.Config{StartWait: time.Hour})
 		f.run(canonical("warm", "b", call{"never", ""})) // makes the tool known
 		w.stop()
 		never.Store(0)

@@ -21,6 +21,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -377,6 +378,7 @@ func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 		defer f.close()
 		runs := bounded(f, provision.Config{}, nil)
 		f.stops[0]() // the worker goes
+		rogue := f.announce(wire.Presence{Worker: "rogue", Pools: []string{"default"}, Tools: []string{"echo", "put"}})
 		b := canonical("s", "b", call{"echo", ""}, call{"put", ""})
 		f.submit(b)
 		for n := range 2 {
@@ -390,6 +392,7 @@ func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 			}
 			f.until("the job has gone", func() bool { return f.left(bus.Jobs) == 0 })
 			if n == 1 {
+				rogue()
 				f.worker(worker.Config{})
 			}
 		}

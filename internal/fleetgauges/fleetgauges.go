@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -90,9 +91,12 @@ var (
 		"Calls that wait or are being processed: scale the pool by this number.", "pool")
 	poolOldest = desc("toolfleet_oldest_pending_call_age_seconds",
 		"Age of the oldest call that waits for a worker of the pool; 0 when none waits.", "pool")
-	poolSlots   = desc("toolfleet_pool_slots", "Calls that the workers of the pool can run at once.", "pool")
-	poolWorkers = desc("toolfleet_pool_workers", "Workers that serve the pool.", "pool")
-	batchesOpen = desc("toolfleet_batches_open",
+	poolSlots    = desc("toolfleet_pool_slots", "Calls that the workers of the pool can run at once.", "pool")
+	poolWorkers  = desc("toolfleet_pool_workers", "Workers that serve the pool.", "pool")
+	poolUnserved = desc("toolfleet_pool_unserved",
+		"Calls that wait because no worker serves their tool in the planned version.", "pool")
+	poolToolsets = desc("toolfleet_pool_toolsets", "Different sets of tools that workers of the pool serve.", "pool")
+	batchesOpen  = desc("toolfleet_batches_open",
 		"Batches accepted and not finished, including those that wait for people.")
 	headsStuck = desc("toolfleet_heads_stuck",
 		"Sessions whose oldest open batch does not move although nothing explains it, by reason.", "reason")
@@ -105,7 +109,7 @@ var (
 		"The most bytes that a stream may hold, if it has a limit.", "stream")
 	shownStreams  = []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Audit, bus.Dead, bus.Replies}
 	allFleetDescs = []*prometheus.Desc{
-		fleetUp, poolPending, poolInFlight, poolLoad, poolOldest, poolSlots, poolWorkers, batchesOpen, headsStuck, asksPending, asksOldest,
+		fleetUp, poolPending, poolInFlight, poolLoad, poolOldest, poolSlots, poolWorkers, poolUnserved, poolToolsets, batchesOpen, headsStuck, asksPending, asksOldest,
 		streamBytes, streamHolds, streamAtMost,
 	}
 )
@@ -194,8 +198,11 @@ func (g *Gauges) queryFleet(ctx context.Context) (metrics []prometheus.Metric, e
 	return append(metrics, pools...), nil
 }
 
-// poolCapacity is how many workers and slots a pool has.
-type poolCapacity struct{ workers, slots int }
+// poolCapacity is how many workers and slots a pool has, and the queues of its toolsets.
+type poolCapacity struct {
+	workers, slots int
+	toolsets       []string
+}
 
 func (g *Gauges) queryPools(ctx context.Context) (metrics []prometheus.Metric, err error) {
 	capacities, err := g.capacities(ctx)
@@ -203,11 +210,14 @@ func (g *Gauges) queryPools(ctx context.Context) (metrics []prometheus.Metric, e
 		return nil, err
 	}
 	names := slices.Sorted(maps.Keys(capacities))
-	queues := make([]inspect.Queue, len(names))
+	queues, unserved := make([]inspect.Queue, len(names)), make([]inspect.Queue, len(names))
 	asking, asked := errgroup.WithContext(ctx)
 	for i, pool := range names {
 		asking.Go(func() (err error) {
-			queues[i], err = inspect.Pool(asked, g.conn, pool)
+			queues[i], err = inspect.Pool(asked, g.conn, pool, capacities[pool].toolsets...)
+			if err == nil {
+				unserved[i], err = inspect.QueueOf(asked, g.conn, wire.WaitingQueue(pool))
+			}
 			return err
 		})
 	}
@@ -221,7 +231,8 @@ func (g *Gauges) queryPools(ctx context.Context) (metrics []prometheus.Metric, e
 			metric(poolPending, float64(q.Pending), pool), metric(poolInFlight, float64(q.InFlight), pool),
 			metric(poolLoad, float64(q.Pending+q.InFlight), pool), metric(poolOldest, age(now, q.Oldest), pool),
 			metric(poolSlots, float64(capacities[pool].slots), pool),
-			metric(poolWorkers, float64(capacities[pool].workers), pool))
+			metric(poolWorkers, float64(capacities[pool].workers), pool),
+			metric(poolUnserved, float64(unserved[i].Pending), pool), metric(poolToolsets, float64(len(capacities[pool].toolsets)), pool))
 	}
 	return metrics, nil
 }
@@ -236,6 +247,7 @@ func (g *Gauges) capacities(ctx context.Context) (map[string]poolCapacity, error
 	for _, tool := range g.cfg.Tools() {
 		capacities[tool.Pool] = poolCapacity{}
 	}
+	var present []wire.Presence
 	for _, value := range workers {
 		var w wire.Presence
 		if json.Unmarshal(value, &w) != nil {
@@ -243,9 +255,17 @@ func (g *Gauges) capacities(ctx context.Context) (map[string]poolCapacity, error
 		}
 		for _, pool := range w.Pools {
 			if messages.IsToken(pool) {
-				capacities[pool] = poolCapacity{capacities[pool].workers + 1, capacities[pool].slots + w.Slots}
+				c := capacities[pool]
+				c.workers, c.slots = c.workers+1, c.slots+w.Slots
+				capacities[pool] = c
 			}
 		}
+		present = append(present, w)
+	}
+	for _, q := range toolset.New(present).Queues() {
+		c := capacities[q.Pool]
+		c.toolsets = append(c.toolsets, q.Token)
+		capacities[q.Pool] = c
 	}
 	return capacities, nil
 }

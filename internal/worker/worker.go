@@ -12,7 +12,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -123,7 +122,8 @@ type Worker struct {
 	registry *tool.Registry
 	cfg      Config
 	consumer *lane.Consumer
-	started  time.Time
+	queues   []lane.Queues
+	present  *presence
 	serving  atomic.Bool // the tools are announced, and the worker takes jobs
 }
 
@@ -151,11 +151,13 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	w := &Worker{conn: conn, registry: registry, cfg: cfg, started: time.Now()}
+	w := &Worker{conn: conn, registry: registry, cfg: cfg}
+	queues, announced := queuesOf(registry.Promises(), cfg.Pools)
+	w.queues, w.present = queues, newPresence(w, announced)
 	mine := &policyCheck{version: cfg.Rules.Version(), log: cfg.Logger}
 	w.consumer = lane.New(conn, served{registry, phases, mine}, lane.Config{
 		Worker: cfg.Name, AckWait: cfg.AckWait, Lease: cfg.Lease, Grace: cfg.Grace, Drain: cfg.Drain,
-		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger,
+		ApprovalTTL: cfg.ApprovalTTL, Hurry: cfg.Hurry, Leave: w.present.leave, Poison: cfg.Poison, Slots: cfg.Slots, Logger: cfg.Logger,
 		Observe: cfg.Metrics.ended, Count: cfg.Metrics.count, Tracer: cfg.Tracer,
 	})
 	return w, nil
@@ -164,8 +166,8 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 // Run serves until ctx ends. It then takes no more calls, and gives the running ones Config.Drain
 // to end.
 func (w *Worker) Run(ctx context.Context) error {
-	pools := w.pools()
-	consumers, err := w.consumers(pools)
+	w.stayInRights(ctx)
+	consumers, err := w.consumers()
 	if err == nil {
 		err = w.prepare(ctx, consumers)
 	}
@@ -177,38 +179,61 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	var present sync.WaitGroup
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
-	present.Go(func() { w.stayPresent(staying, pools) })
+	present.Go(func() { w.present.stay(staying) })
 	present.Go(func() { provision.KeepRemade(staying, w.conn, w.cfg.Provision, consumers...) })
+	var pools []string
+	for _, q := range w.queues {
+		pools = append(pools, q.Pool)
+		w.cfg.Metrics.slots.WithLabelValues(q.Pool).Set(float64(w.cfg.Slots))
+	}
 	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools,
 		"tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
-	for _, pool := range pools {
-		w.cfg.Metrics.slots.WithLabelValues(pool).Set(float64(w.cfg.Slots))
-	}
 	w.serving.Store(true)
 	if w.cfg.OnReady != nil {
 		w.cfg.OnReady()
 	}
-	err = w.consumer.Run(ctx, pools)
+	err = w.consumer.Run(ctx, w.queues)
 	w.serving.Store(false)
 	leave()
 	present.Wait()
 	return err
 }
 
-// consumers returns the consumers that the worker pulls from, one for each pool.
-func (w *Worker) consumers(pools []string) (consumers []provision.Consumer, err error) {
-	for _, pool := range pools {
-		consumer, err := provision.PoolConsumer(w.conn.Names(), pool, w.cfg.AckWait, w.cfg.Pools[pool])
-		if err != nil {
-			return nil, err
+// stayInRights gives up the queues of toolsets that this user may not pull from. A user may be held
+// to the consumer of a pool.
+func (w *Worker) stayInRights(ctx context.Context) {
+	for i, q := range w.queues {
+		if q.Toolset == "" || w.conn.May(ctx, "$JS.API.CONSUMER.MSG.NEXT."+w.conn.Names().Stream(bus.Jobs)+"."+q.Toolset) {
+			continue
 		}
-		consumers = append(consumers, consumer)
+		w.cfg.Logger.Warn("this user may only take jobs from the queue of the pool, so the worker gets jobs of tools that it does not serve, and gives them back: let the user pull from every consumer of the stream of jobs",
+			"pool", q.Pool, "consumer", q.Toolset)
+		w.queues[i].Toolset = ""
+		w.present.sharePool(q.Pool)
+	}
+}
+
+// consumers returns the consumers that the worker pulls from: for each pool that of the pool, and
+// that of the worker's toolset.
+func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
+	for _, q := range w.queues {
+		for _, token := range []string{q.Pool, q.Toolset} {
+			if token == "" {
+				continue
+			}
+			consumer, err := provision.QueueConsumer(w.conn.Names(), token, w.cfg.AckWait, w.cfg.Pools[q.Pool])
+			if err != nil {
+				return nil, err
+			}
+			consumers = append(consumers, consumer)
+		}
 	}
 	return consumers, nil
 }
 
 // prepare hides this process from the commands that it runs, makes what is missing on the server,
-// and announces the tools.
+// and announces the worker and its tools. The worker comes first: a call that is planned with a new
+// definition then finds a worker that has it.
 func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
@@ -216,7 +241,14 @@ func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) er
 	if err := provision.Ensure(ctx, w.conn, w.cfg.Provision, consumers...); err != nil {
 		return err
 	}
-	return provision.Patiently(ctx, w.announce)
+	if err := provision.Patiently(ctx, func(ctx context.Context) error { return w.present.put(ctx) }); err != nil {
+		return err
+	}
+	err := provision.Patiently(ctx, w.announce)
+	if err != nil {
+		w.present.remove(ctx)
+	}
+	return err
 }
 
 // Ready reports whether the worker takes calls: it is connected, and its tools are announced.
@@ -225,76 +257,25 @@ func (w *Worker) Ready() bool { return w.serving.Load() && w.conn.Connected() }
 // Busy returns how many calls this worker runs.
 func (w *Worker) Busy() int { return w.consumer.Busy() }
 
-func (w *Worker) pools() []string {
-	var pools []string
-	for _, t := range w.registry.Promises() {
-		if !slices.Contains(pools, t.Pool) {
-			pools = append(pools, t.Pool)
-		}
+// queuesOf returns the queues of the worker, and what it announces about them, sorted by pool. The
+// bound of a pool is that of one consumer, so the workers of a pool with a bound share one queue.
+func queuesOf(promises []schemas.Tool, bounds map[string]int) (queues []lane.Queues, announced map[string]wire.Queue) {
+	tools := map[string][]string{}
+	for _, t := range promises {
+		tools[t.Pool] = append(tools[t.Pool], t.Digest)
 	}
-	slices.Sort(pools)
-	return pools
-}
-
-// announce makes the tools known to every coordinator. They stay known after the worker has ended.
-func (w *Worker) announce(ctx context.Context) error {
-	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketTools))
-	if err != nil {
-		return err
-	}
-	for _, t := range w.registry.Promises() {
-		definition := rawjson.MustMarshal(schemas.Announcement{Tool: t, Denied: w.cfg.Rules.DeniesTool(t.Name)})
-		known, found, err := bucket.GetFromLeader(ctx, t.Name)
-		if err == nil && (!found || string(known) != string(definition)) {
-			err = bucket.Put(ctx, t.Name, definition)
+	announced = map[string]wire.Queue{}
+	for _, pool := range rawjson.SortedKeys(tools) {
+		digests := slices.Compact(slices.Sorted(slices.Values(tools[pool])))
+		q, token := lane.Queues{Pool: pool}, pool
+		if bounds[pool] == 0 {
+			token = wire.QueueToken(pool, digests)
+			q.Toolset = token
 		}
-		if err != nil {
-			return fmt.Errorf("announce tool %s: %w", t.Name, err)
-		}
+		queues = append(queues, q)
+		announced[pool] = wire.Queue{Token: token, Tools: digests}
 	}
-	return nil
-}
-
-// stayPresent announces the worker's presence until ctx ends, and then deletes it.
-func (w *Worker) stayPresent(ctx context.Context, pools []string) {
-	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketWorkers))
-	if err != nil {
-		w.cfg.Logger.Warn("the presence of the worker cannot be announced; it is tried again", "err", err)
-		return
-	}
-	presence := wire.Presence{
-		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Policy: w.cfg.Rules.Version(), Pools: pools, Slots: w.cfg.Slots, Started: w.started,
-	}
-	presence.Toolsets = map[string]map[string]string{}
-	for _, t := range w.registry.Promises() {
-		presence.Tools = append(presence.Tools, t.Name)
-		if w.cfg.Rules.DeniesTool(t.Name) {
-			presence.Denied = append(presence.Denied, t.Name)
-		}
-		if presence.Toolsets[t.Pool] == nil {
-			presence.Toolsets[t.Pool] = map[string]string{}
-		}
-		presence.Toolsets[t.Pool][t.Name] = t.Digest
-	}
-	key := messages.Token(w.cfg.Name)
-	ticks := time.NewTicker(w.cfg.Announce)
-	defer ticks.Stop()
-	for {
-		presence.Busy, presence.Seen = w.Busy(), time.Now()
-		if err := bucket.Put(ctx, key, rawjson.MustMarshal(presence)); err != nil && ctx.Err() == nil {
-			w.cfg.Logger.Warn("the presence of the worker cannot be announced; it is tried again", "err", err)
-		}
-		select {
-		case <-ticks.C:
-		case <-ctx.Done():
-			gone, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-			defer cancel()
-			if err := bucket.Delete(gone, key); err != nil {
-				w.cfg.Logger.Debug("departure not announced; presence will lapse", "err", err)
-			}
-			return
-		}
-	}
+	return queues, announced
 }
 
 // served shows the registry and the pipeline to the lane.

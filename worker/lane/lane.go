@@ -24,6 +24,7 @@
 package lane
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -32,7 +33,6 @@ import (
 	"log/slog"
 	jitter "math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,6 +93,9 @@ type Config struct {
 	// Closing Hurry ends the drain at once: running tools are stopped and their calls are given up.
 	// May be nil.
 	Hurry <-chan struct{}
+	// Leave is called when the context of Run has ended. The worker takes jobs until it returns, or
+	// until its context ends: at half of Drain, or because of Hurry. May be nil.
+	Leave func(ctx context.Context)
 	// LastWords is how long storing the end of a call may take after the drain. Default 5 s
 	LastWords time.Duration
 	// Poison is how many deliveries of one job may be lost with their workers before the call
@@ -150,7 +153,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Consumer takes jobs of its pools. It never has more jobs of a pool at once than slots.
+// Consumer takes the jobs of pools. It never has more jobs of a pool at once than slots.
 type Consumer struct {
 	conn    *bus.Conn
 	journal *journal.Journal
@@ -185,14 +188,25 @@ func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 // Busy returns how many calls the worker has taken and not ended.
 func (c *Consumer) Busy() int { return int(c.busy.Load()) }
 
-// Run takes jobs of the pools until ctx ends. It then takes no more, and gives the running calls
-// Config.Drain to end. After that it stops the rest and gives their calls up for other workers, if
-// their tools allow that.
-func (c *Consumer) Run(ctx context.Context, pools []string) error {
+// Queues says from which queues the jobs of a pool come.
+type Queues struct {
+	Pool string
+	// Toolset is the queue of the tools that are served here; "": the pool has only one queue. With
+	// a toolset, the queue of the pool is looked at now and then: coordinators of the version
+	// before put their jobs there.
+	Toolset string
+}
+
+// Run takes jobs from the queues until ctx ends and Config.Leave has returned. It then takes no
+// more. From the end of ctx on, running calls have Config.Drain to end. After that it stops the rest
+// and gives their calls up for other workers, if their tools allow that.
+func (c *Consumer) Run(ctx context.Context, queues []Queues) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	ctx, stopPulling := context.WithCancel(ctx)
-	defer stopPulling()
+	ctx, drain := context.WithCancel(ctx)
+	defer drain()
+	taking, stopTaking := context.WithCancel(work)
+	defer stopTaking()
 	ended := make(chan struct{})
 	defer close(ended)
 	stop := context.AfterFunc(ctx, func() {
@@ -207,6 +221,14 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 		cancel(attempt.ErrDraining)
 	})
 	defer stop()
+	var leaving sync.WaitGroup
+	defer leaving.Wait()
+	leaving.Go(func() {
+		<-ctx.Done()
+		c.leaveQueues(taking)
+		stopTaking()
+	})
+	defer drain()
 	unsubscribe, err := c.conn.Subscribe(c.conn.Names().All(wire.VerbStop), "", c.stop)
 	if err != nil {
 		return err
@@ -214,20 +236,43 @@ func (c *Consumer) Run(ctx context.Context, pools []string) error {
 	defer unsubscribe()
 
 	var pullers sync.WaitGroup
-	errs := make([]error, len(pools))
-	for i, pool := range pools {
+	errs := make([]error, len(queues))
+	for i, q := range queues {
 		pullers.Go(func() {
 			slots := pull.NewSlots(c.cfg.Slots)
-			p := pull.New(c.conn, c.conn.Names().Stream(bus.Jobs), pool)
-			err := p.Run(ctx, slots, func(d *pull.Delivery) { c.handle(work, pool, d) })
+			p := pull.New(c.conn, c.conn.Names().Stream(bus.Jobs), cmp.Or(q.Toolset, q.Pool))
+			if q.Toolset != "" {
+				p.Aside(q.Pool)
+			}
+			err := p.Run(taking, slots, func(d *pull.Delivery) { c.handle(work, q.Pool, d) })
 			if err != nil {
-				stopPulling()
+				drain()
+				stopTaking()
 			}
 			errs[i] = errors.Join(err, slots.Wait(context.WithoutCancel(ctx)))
 		})
 	}
 	pullers.Wait()
 	return errors.Join(errs...)
+}
+
+// leaveQueues calls Config.Leave and waits for it.
+func (c *Consumer) leaveQueues(ctx context.Context) {
+	if c.cfg.Leave == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Drain/2)
+	defer cancel()
+	left := make(chan struct{})
+	defer close(left)
+	go func() {
+		select {
+		case <-c.cfg.Hurry:
+			cancel()
+		case <-left:
+		}
+	}()
+	c.cfg.Leave(ctx)
 }
 
 // handle brings one delivery to its end. It leaves a delivery unsettled, so that the broker
@@ -279,7 +324,7 @@ func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service 
 // read returns the job in a delivery. It returns an error if the job's ids are not those of its
 // subject.
 func (c *Consumer) read(d *pull.Delivery) (job wire.Job, key wire.CallKey, err error) {
-	_, key, err = c.conn.Names().Call(afterPool(d.Subject))
+	_, key, err = c.conn.Names().Job(d.Subject)
 	if err == nil {
 		err = json.Unmarshal(d.Data, &job)
 	}
@@ -368,14 +413,4 @@ func (c *Consumer) settle(log *slog.Logger, err error) {
 	if err != nil {
 		log.Warn("delivery not settled; it will come again and be found done", "err", err)
 	}
-}
-
-// afterPool removes the pool from a job's subject: <prefix>.read.<pool>.<t>.<s>.<b>.<i>.
-func afterPool(subject string) string {
-	parts := strings.Split(subject, ".")
-	n := len(parts) - 5 // the position of the pool
-	if n < 1 {
-		return subject
-	}
-	return strings.Join(append(parts[:n:n], parts[n+1:]...), ".")
 }

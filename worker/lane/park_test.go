@@ -53,7 +53,7 @@ func inYard(t *testing.T, test func(*yard)) {
 		if err := provision.Ensure(t.Context(), y.conn, provision.Config{}); err != nil {
 			t.Fatal(err)
 		}
-		pool, err := provision.PoolConsumer(y.conn.Names(), "default", 10*time.Second, 0)
+		pool, err := provision.QueueConsumer(y.conn.Names(), "default", 10*time.Second, 0)
 		if err == nil {
 			err = provision.EnsureConsumer(t.Context(), y.conn, pool)
 		}
@@ -111,7 +111,7 @@ func (y *yard) worker(name string, claims bool, run runs) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(y.Context()))
 	var ended sync.WaitGroup
 	ended.Go(func() {
-		if err := consumer.Run(ctx, []string{"default"}); err != nil {
+		if err := consumer.Run(ctx, []lane.Queues{{Pool: "default"}}); err != nil {
 			y.Error(err)
 		}
 	})

@@ -394,7 +394,7 @@ func TestASilentLaneHandsOnTheContext(t *testing.T) {
 		}}, lane.Config{Worker: "w"})
 		ctx, cancel := context.WithCancel(y.Context())
 		var ended sync.WaitGroup
-		ended.Go(func() { _ = consumer.Run(ctx, []string{"default"}) })
+		ended.Go(func() { _ = consumer.Run(ctx, []lane.Queues{{Pool: "default"}}) })
 		y.Cleanup(func() { cancel(); ended.Wait() })
 		y.send(tracing.Extract(y.Context(), bus.Header{"TraceParent": {parent}}), y.job(false))
 		n := y.notice()

@@ -120,7 +120,7 @@ func Workshop(t *testing.T, srv *devserver.Server, ackWait time.Duration) *bus.C
 // EnsurePool makes the consumer of the pool.
 func EnsurePool(t *testing.T, c *bus.Conn, ackWait time.Duration) {
 	t.Helper()
-	consumer, err := provision.PoolConsumer(c.Names(), Pool, ackWait, 0)
+	consumer, err := provision.QueueConsumer(c.Names(), Pool, ackWait, 0)
 	if err == nil {
 		err = provision.EnsureConsumer(t.Context(), c, consumer)
 	}

@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // ServerState is what the connected server reports about itself.
@@ -80,25 +82,50 @@ func Consumer(ctx context.Context, c *bus.Conn, stream, name string) (s Consumer
 	return s, fmt.Errorf("ask about consumer %s of stream %s: %w", name, stream, err)
 }
 
-// Queue counts the jobs of a pool.
+// Queue counts the jobs of a pool, or of one of its queues.
 type Queue struct {
 	Pending  uint64    // never delivered
 	InFlight uint64    // delivered and not settled, or given back with a delay
 	Oldest   time.Time // when the oldest pending job was stored; zero: none is pending
 }
 
-// Pool counts the jobs of a pool. If the pool's durable consumer is missing, because the server has
-// restarted and no worker has come since, every job of the pool counts as pending. A replica that
-// is behind may answer.
-func Pool(ctx context.Context, c *bus.Conn, pool string) (q Queue, err error) {
-	durable, err := provision.PoolConsumer(c.Names(), pool, 0, 0)
+func (q *Queue) add(other Queue) {
+	q.Pending, q.InFlight = q.Pending+other.Pending, q.InFlight+other.InFlight
+	if q.Oldest.IsZero() || !other.Oldest.IsZero() && other.Oldest.Before(q.Oldest) {
+		q.Oldest = other.Oldest
+	}
+}
+
+// Pool counts the jobs of a pool: those in the queue of the pool, in the queues of these toolsets,
+// and those that wait because no worker serves their tools.
+func Pool(ctx context.Context, c *bus.Conn, pool string, toolsets ...string) (sum Queue, err error) {
+	tokens := append([]string{pool, wire.WaitingQueue(pool)}, toolsets...)
+	slices.Sort(tokens)
+	for _, token := range slices.Compact(tokens) {
+		q, err := QueueOf(ctx, c, token)
+		if err != nil {
+			return sum, err
+		}
+		sum.add(q)
+	}
+	return sum, nil
+}
+
+// QueueOf counts the jobs in the queue with a token. If the queue's durable consumer is missing,
+// because the server has restarted and no worker has come since, every job in it counts as pending.
+// A replica that is behind may answer.
+func QueueOf(ctx context.Context, c *bus.Conn, token string) (q Queue, err error) {
+	durable, err := provision.QueueConsumer(c.Names(), token, 0, 0)
 	if err != nil {
 		return q, err
 	}
-	info, err := Consumer(ctx, c, durable.Stream, durable.Name)
-	absent := errors.Is(err, bus.ErrNotFound)
-	if err != nil && !absent {
-		return q, err
+	var info ConsumerState
+	absent := token == wire.WaitingQueue(wire.PoolOf(token))
+	if !absent {
+		info, err = Consumer(ctx, c, durable.Stream, durable.Name)
+		if absent = errors.Is(err, bus.ErrNotFound); err != nil && !absent {
+			return q, err
+		}
 	}
 	q.Pending, q.InFlight = info.Pending, info.InFlight
 	if info.Pending == 0 && !absent {
@@ -107,7 +134,7 @@ func Pool(ctx context.Context, c *bus.Conn, pool string) (q Queue, err error) {
 	for _, filter := range durable.Filters {
 		n, first, err := c.CountAfter(ctx, durable.Stream, filter, info.Delivered.Stream)
 		if err != nil {
-			return q, fmt.Errorf("ask about pool %s: %w", pool, err)
+			return q, fmt.Errorf("ask about queue %s: %w", token, err)
 		}
 		if absent {
 			q.Pending += n

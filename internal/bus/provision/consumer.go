@@ -13,7 +13,6 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
-	"github.com/toolfleet/toolfleet/messages"
 )
 
 // maxWaiting is how many pull requests may wait on one consumer: one or two from every worker of
@@ -41,6 +40,9 @@ type Consumer struct {
 	// stream may have a message back that a consumer on disk counts as acknowledged: the consumer
 	// would never deliver it, and the message's subject would stay taken.
 	InMemory bool
+	// Unused is how long nobody may pull before the server removes the consumer; its messages stay
+	// in the stream. 0 = it stays.
+	Unused time.Duration
 }
 
 // BatchesConsumer returns the durable consumer of the log. It has no bound in flight, so that a
@@ -49,18 +51,27 @@ func BatchesConsumer(n wire.Names, ackWait time.Duration) Consumer {
 	return Consumer{Stream: n.Stream(bus.Batches), Name: bus.CoordinatorsConsumer, AckWait: ackWait}
 }
 
-// PoolConsumer returns the durable consumer of a pool of workers, named after the pool. It delivers
-// the pool's reads and writes.
-func PoolConsumer(n wire.Names, pool string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
-	if !messages.IsToken(pool) {
-		return Consumer{}, fmt.Errorf("pool %.80q: a pool's name is 1 to 64 of A-Z a-z 0-9 _ -", pool)
+// QueueConsumer returns the durable consumer of a queue of jobs, named after the queue's token. It
+// delivers reads and writes. The consumer of a toolset is removed when no worker has pulled from it
+// for some minutes, so that the toolsets of earlier releases do not pile up.
+func QueueConsumer(n wire.Names, queue string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
+	pool := wire.PoolOf(queue)
+	if pool == "" {
+		return Consumer{}, fmt.Errorf("pool %.80q: a pool's name is 1 to 64 of A-Z a-z 0-9 _ -", queue)
 	}
-	of := func(v wire.Verb) string { return strings.TrimSuffix(n.All(v), ">") + pool + ".>" }
-	return Consumer{
-		Stream: n.Stream(bus.Jobs), Name: pool, AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true,
-		Filters: []string{of(wire.VerbRead), of(wire.VerbWrite)},
-	}, nil
+	c := Consumer{
+		Stream: n.Stream(bus.Jobs), Name: queue, AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true,
+		Filters: n.QueueOf(queue),
+	}
+	if queue != pool {
+		c.Unused = toolsetUnused
+	}
+	return c, nil
 }
+
+// toolsetUnused is how long the consumer of a toolset outlives its last worker. A worker that loses
+// its connection for longer makes the consumer again.
+const toolsetUnused = 5 * time.Minute
 
 // EnsureConsumer makes a durable consumer, or updates the times and bounds of an existing one. An
 // existing one with other filters, acknowledgements or delivery is a *bus.Mismatch. One with the
@@ -86,7 +97,8 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 				return fmt.Errorf("make consumer %s of %s anew: %w", want.Name, want.Stream, err)
 			}
 		}
-		if is.MemoryStorage == config.MemoryStorage && is.AckWait == config.AckWait && is.MaxAckPending == config.MaxAckPending && is.MaxWaiting == config.MaxWaiting {
+		if is.MemoryStorage == config.MemoryStorage && is.AckWait == config.AckWait && is.MaxAckPending == config.MaxAckPending && is.MaxWaiting == config.MaxWaiting &&
+			is.InactiveThreshold == config.InactiveThreshold {
 			return nil
 		}
 	}
@@ -106,6 +118,8 @@ func (w Consumer) config() jetstream.ConsumerConfig {
 		MaxAckPending:  w.MaxInFlight,
 		MaxWaiting:     maxWaiting,
 		MemoryStorage:  w.InMemory,
+
+		InactiveThreshold: w.Unused,
 	}
 	if config.AckWait == 0 {
 		config.AckWait = DefaultAckWait

@@ -234,7 +234,7 @@ func TestEnsureConsumer(t *testing.T) {
 		t.Errorf("before Provision: %v", err)
 	}
 	bustest.Provision(t, c)
-	pool, err := provision.PoolConsumer(c.Names(), "gpu", 3*time.Second, 40)
+	pool, err := provision.QueueConsumer(c.Names(), "gpu", 3*time.Second, 40)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestEnsureConsumer(t *testing.T) {
 	if err := provision.EnsureConsumer(t.Context(), c, pool); !errors.As(err, &mismatch) || mismatch.Field != "filter_subjects" {
 		t.Errorf("another filter: %v", err)
 	}
-	if _, err := provision.PoolConsumer(c.Names(), "a.*", 0, 0); err == nil {
+	if _, err := provision.QueueConsumer(c.Names(), "a.*", 0, 0); err == nil {
 		t.Error("a pool named a.*")
 	}
 }

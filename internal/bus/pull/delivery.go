@@ -20,7 +20,8 @@ import (
 // acknowledgement of a worker whose AckWait is over.
 type Delivery struct {
 	bus.Msg
-	Delivered int // how many times the message was delivered, this time included
+	Delivered int    // how many times the message was delivered, this time included
+	Consumer  string // that delivered it
 
 	nc      *nats.Conn
 	settled atomic.Bool
@@ -36,7 +37,7 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*Delivery, error) {
 			Subject: m.Subject, Reply: m.Reply, Header: bus.Header(m.Header), Data: m.Data,
 			Seq: meta.Sequence.Stream, Time: meta.Timestamp,
 		},
-		Delivered: int(meta.NumDelivered), nc: nc,
+		Delivered: int(meta.NumDelivered), Consumer: meta.Consumer, nc: nc,
 	}, nil
 }
 
@@ -104,7 +105,7 @@ func (d *Delivery) settle(what string, tell func() error) error {
 type pullRequest struct {
 	Batch     int           `json:"batch"`
 	Expires   time.Duration `json:"expires"`
-	Heartbeat time.Duration `json:"idle_heartbeat"`
+	Heartbeat time.Duration `json:"idle_heartbeat,omitempty"`
 }
 
 func (r pullRequest) encode() []byte {

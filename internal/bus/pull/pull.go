@@ -21,17 +21,22 @@ const (
 	// missed ones the puller sends a new request.
 	pullHeartbeat = 3 * time.Second
 	maxSilence    = 2*pullHeartbeat + time.Second
+	// A puller with two consumers asks one after the other. asideEvery is the time between two
+	// looks at the second one, and asideFor is how long one look may take. For busyAside after a
+	// look that found a message, every other pull request is a look.
+	asideEvery, asideFor, busyAside = 3 * time.Second, 25 * time.Millisecond, 10 * time.Second
 	// Bounds on the pause before a failed pull is tried again.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 )
 
 var errSilent = fmt.Errorf("no sign of life for %v", maxSilence)
 
-// Puller pulls the messages of one durable consumer.
+// Puller pulls the messages of one durable consumer, or of two.
 type Puller struct {
 	conn             *bus.Conn
 	nc               *nats.Conn // of conn
 	stream, consumer string
+	aside            string // a second consumer; "": there is none
 }
 
 // New returns a puller for a durable consumer of a stream, both by their whole names. The consumer
@@ -39,6 +44,11 @@ type Puller struct {
 func New(conn *bus.Conn, stream, consumer string) *Puller {
 	return &Puller{conn: conn, nc: conn.JetStream().Conn(), stream: stream, consumer: consumer}
 }
+
+// Aside has Run also pull from a second durable consumer of the stream, with the same slots. It looks
+// there every few seconds, and often once it has found something. So the slots are free for the
+// first consumer nearly all the time. Call it before Run.
+func (p *Puller) Aside(consumer string) { p.aside = consumer }
 
 // Run pulls as many messages as there are free slots, calls handle for each on a goroutine of its
 // own, and frees the slot when handle returns. It fetches nothing ahead. It survives restarts of
@@ -123,6 +133,9 @@ type inbox struct {
 	// heard: the server has sent something, or was asked, since the silence timer was last reset;
 	// owned by oneInbox.
 	heard bool
+	// Of a puller with a second consumer; owned by oneInbox.
+	looking         bool      // the newest pull request went to the second consumer
+	looked, foundAt time.Time // when it was last asked, and when it last had a message
 }
 
 // oneInbox pulls until ctx ends, the connection is lost, or the server's answer makes a new inbox
@@ -184,12 +197,30 @@ func (i *inbox) ask() error {
 		return nil
 	}
 	i.asked, i.heard = i.asked+n, true
-	request := pullRequest{Batch: n, Expires: pullExpires, Heartbeat: pullHeartbeat}
-	next := "$JS.API.CONSUMER.MSG.NEXT." + i.p.stream + "." + i.p.consumer
+	consumer, request := i.request(n, time.Now())
+	next := "$JS.API.CONSUMER.MSG.NEXT." + i.p.stream + "." + consumer
 	if err := i.p.nc.PublishRequest(next, i.sub.Subject, request.encode()); err != nil {
 		return fmt.Errorf("pull: %w", bus.ClientError(err))
 	}
 	return nil
+}
+
+// request returns the next pull request, for n messages, and the consumer that it goes to.
+func (i *inbox) request(n int, now time.Time) (consumer string, r pullRequest) {
+	if i.p.aside == "" {
+		return i.p.consumer, pullRequest{Batch: n, Expires: pullExpires, Heartbeat: pullHeartbeat}
+	}
+	busy := !i.foundAt.IsZero() && now.Sub(i.foundAt) < busyAside
+	// A request to the first consumer that still waits holds slots, so it comes back soon: its end
+	// is the next chance to look aside.
+	if i.looking = !i.looking && (busy || now.Sub(i.looked) >= asideEvery); i.looking {
+		i.looked = now
+		return i.p.aside, pullRequest{Batch: n, Expires: asideFor}
+	}
+	if busy {
+		return i.p.consumer, pullRequest{Batch: n, Expires: asideFor}
+	}
+	return i.p.consumer, pullRequest{Batch: n, Expires: asideEvery}
 }
 
 // take reads a message of the inbox. It returns a delivery; or nil for a status that needs no
@@ -206,6 +237,9 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 			return nil, err
 		}
 		i.asked--
+		if d.Consumer == i.p.aside {
+			i.foundAt = time.Now()
+		}
 		return d, nil
 	case status.Heartbeat:
 		return nil, nil

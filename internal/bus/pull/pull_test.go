@@ -21,7 +21,7 @@ import (
 // keepRemade keeps the pool's consumer, which a restart of the server removes, until stop.
 func keepRemade(t *testing.T, c *bus.Conn, ackWait time.Duration) (stop func()) {
 	t.Helper()
-	consumer, err := provision.PoolConsumer(c.Names(), bustest.Pool, ackWait, 0)
+	consumer, err := provision.QueueConsumer(c.Names(), bustest.Pool, ackWait, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -301,4 +301,70 @@ func TestSettlingWhileDisconnected(t *testing.T) {
 			t.Errorf("ack while disconnected: %v, settled %v", err, d.Settled())
 		}
 	})
+}
+
+// A puller of two consumers takes the messages of both, with the same slots, and a message of the
+// first one hardly ever waits for a look at the second.
+func TestPullerLooksAside(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+			c := bustest.Workshop(t, srv, 10*time.Second)
+			first := wire.QueueToken(bustest.Pool, []string{"a"})
+			consumer, err := provision.QueueConsumer(c.Names(), first, 10*time.Second, 0)
+			if err == nil {
+				err = provision.EnsureConsumer(t.Context(), c, consumer)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			slots, m := pull.NewSlots(n), newMeter()
+			p := pull.New(c, c.Names().Stream(bus.Jobs), first)
+			p.Aside(bustest.Pool)
+			waited := make(chan time.Duration, 100)
+			ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+			done := make(chan error, 1)
+			go func() {
+				done <- p.Run(ctx, slots, func(d *pull.Delivery) {
+					m.enter(d.Subject)
+					defer m.leave()
+					waited <- time.Since(d.Time)
+					time.Sleep(time.Second)
+					_ = d.Ack()
+				})
+			}()
+			send := func(queue string, i int) {
+				if _, err := c.Append(t.Context(), c.Names().Lane(false, queue, bustest.Key("s", queue).Call(i)), nil, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range 40 { // one at a time, while the puller is idle
+				time.Sleep(7*time.Second + time.Duration(i)*100*time.Millisecond)
+				send(first, i)
+				if took := bustest.Receive(t, waited); took > 50*time.Millisecond { // simulated
+					t.Errorf("a message of the first consumer waited for %v", took)
+				}
+			}
+			time.Sleep(time.Minute)
+			send(bustest.Pool, 1000)
+			if took := bustest.Receive(t, waited); took > 4*time.Second { // simulated
+				t.Errorf("a message of the second consumer waited for %v", took)
+			}
+			for i := range 20 {
+				send(first, 100+i)
+				send(bustest.Pool, 100+i)
+			}
+			began := time.Now()
+			bustest.Until(t, "all are done", time.Hour, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.all == 81 && m.running == 0 })
+			if took, want := time.Since(began), time.Duration(40/n+2)*time.Second*3/2; took > want { // simulated
+				t.Errorf("40 messages of a second took %d slots %v, want at most %v", n, took, want)
+			}
+			if m.most > n {
+				t.Errorf("%d ran at once with %d slots", m.most, n)
+			}
+			cancel()
+			if err := bustest.Receive(t, done); err != nil {
+				t.Error(err)
+			}
+		}, natstest.Fast)
+	}
 }

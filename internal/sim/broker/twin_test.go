@@ -123,7 +123,7 @@ func newReal(t *testing.T, srv *devserver.Server, names wire.Names) *realServer 
 	}
 	r := &realServer{t: t, srv: srv, conn: conn}
 	r.must(provision.Ensure(t.Context(), conn, provision.Config{}))
-	pool, err := provision.PoolConsumer(conn.Names(), "default", ackWait, 3)
+	pool, err := provision.QueueConsumer(conn.Names(), "default", ackWait, 3)
 	r.must(err)
 	r.queues = []provision.Consumer{provision.BatchesConsumer(conn.Names(), ackWait), pool}
 	for _, q := range r.queues {
