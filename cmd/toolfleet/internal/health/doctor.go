@@ -281,40 +281,48 @@ func (e *examination) workers() {
 		e.policies(workers)
 		e.ok("workers", "%s in %s", terminal.Count(len(workers), "worker"), terminal.Count(len(poolsOf(workers, nil)), "pool"))
 	}
+	queues := queuesOf(workers)
 	for _, p := range poolsOf(workers, tools) {
-		e.pool(p, tools)
+		e.pool(p, queues, tools)
 	}
 	e.toolsets(workers, tools)
 }
 
-// toolsets reports workers that do not serve the same tools as their pool.
+// toolsets reports workers that do not serve the same tools as their pool, if that is in the way of
+// calls.
 func (e *examination) toolsets(workers []wire.Presence, tools []schemas.Tool) {
 	for _, d := range toolsetDifferences(workers, tools) {
 		if len(d.Unserved) > 0 {
 			e.fail("workers", "Restart a worker of the pool with the right tools file: calls are planned with the newest announcement.", "%s", d)
 			continue
 		}
-		e.warn("workers", "Start every worker of a pool with the same tools file, or give tools that only some workers serve a pool of their own.", "%s", d)
+		if d.Shared {
+			e.warn("workers", "They share one queue, because the pool has a bound or they are of an older version. Start every worker of such a pool with the same tools file, or give tools that only some workers serve a pool of their own.", "%s", d)
+		}
 	}
 }
 
 // pool finds jobs that no worker will take. Jobs in flight count too: without workers they are
 // delivered again, to none.
-func (e *examination) pool(p poolStatus, tools []schemas.Tool) {
-	if p.Workers > 0 {
-		if _, err := inspect.Consumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), p.Pool); err != nil {
-			e.fail("workers", "Restart a worker of the pool.", "%v", err)
-		}
+func (e *examination) pool(p poolStatus, queues []queueStatus, tools []schemas.Tool) {
+	if err := p.count(e.ctx, e.conn, queues); err != nil {
+		e.fail("workers", "", "%v", err)
 		return
 	}
-	queue, err := inspect.Pool(e.ctx, e.conn, p.Pool)
-	waiting := int(queue.Pending + queue.InFlight)
-	switch {
-	case err != nil:
-		e.fail("workers", "", "%v", err)
-	case waiting > 0:
+	switch waiting := p.Pending + p.InFlight; {
+	case p.Workers == 0 && waiting > 0:
 		e.fail("workers", "Start `toolfleet worker --tools FILE` with a file that has a tool of this pool: "+terminal.Clean(namesOf(toolsIn(p.Pool, tools)), 200)+".",
 			"pool %s: %s waiting and no worker that serves it", p.Pool, terminal.Count(waiting, "call"))
+	case p.Workers > 0 && p.Unserved > 0:
+		e.fail("workers", "Start a worker of the pool with the tools file that has this tool in this version.", "%s", p.waits())
+	}
+	for _, q := range queues {
+		if q.Pool != p.Pool {
+			continue
+		}
+		if _, err := inspect.Consumer(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs), q.Queue); err != nil {
+			e.fail("workers", "Restart a worker of the pool.", "%v", err)
+		}
 	}
 }
 

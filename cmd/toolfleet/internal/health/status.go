@@ -2,6 +2,8 @@ package health
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,6 +31,7 @@ type fleetStatus struct {
 	Workers []wire.Presence `json:"workers"`
 	Tools   []schemas.Tool  `json:"tools"`
 	Pools   []poolStatus    `json:"pools"`
+	Queues  []queueStatus   `json:"queues"`
 	// Differences lists the workers that do not serve the same tools as their pool.
 	Differences []toolsetDifference `json:"differences,omitempty"`
 	// Coordinators is how many coordinators answer; missing if this user may not ask them.
@@ -46,6 +49,10 @@ type poolStatus struct {
 	Slots    int    `json:"slots"`
 	Pending  int    `json:"pending"`   // jobs that no worker has taken
 	InFlight int    `json:"in_flight"` // jobs that a worker has
+	// Unserved counts the pending jobs whose tool no worker has in the planned version.
+	Unserved int `json:"unserved"`
+	// UnservedTool is the tool of the oldest of them.
+	UnservedTool string `json:"unserved_tool,omitempty"`
 }
 
 // Run prints the state of the fleet to stdout.
@@ -92,15 +99,66 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 	}
 	s.Pools = poolsOf(s.Workers, s.Tools)
 	s.Differences = toolsetDifferences(s.Workers, s.Tools)
+	s.Queues = queuesOf(s.Workers)
 	for i := range s.Pools {
 		p := &s.Pools[i]
-		queue, err := inspect.Pool(ctx, conn, p.Pool) // counted as in the gauges of coordinators
-		if err != nil {
+		if err := p.count(ctx, conn, s.Queues); err != nil {
 			return s, err
 		}
-		p.Pending, p.InFlight = int(queue.Pending), int(queue.InFlight)
 	}
 	return s, nil
+}
+
+// count counts the jobs of a pool, in all and by queue, as the gauges of coordinators do.
+func (p *poolStatus) count(ctx context.Context, conn *bus.Conn, queues []queueStatus) error {
+	var tokens []string
+	for i := range queues {
+		q := &queues[i]
+		if q.Pool != p.Pool {
+			continue
+		}
+		held, err := inspect.QueueOf(ctx, conn, q.Queue)
+		if err != nil {
+			return err
+		}
+		q.Pending, q.InFlight = int(held.Pending), int(held.InFlight)
+		tokens = append(tokens, q.Queue)
+	}
+	all, err := inspect.Pool(ctx, conn, p.Pool, tokens...)
+	if err != nil {
+		return err
+	}
+	p.Pending, p.InFlight = int(all.Pending), int(all.InFlight)
+	waiting := wire.WaitingQueue(p.Pool)
+	unserved, err := inspect.QueueOf(ctx, conn, waiting)
+	if p.Unserved = int(unserved.Pending); err != nil || p.Unserved == 0 {
+		return err
+	}
+	var oldest uint64
+	for _, filter := range conn.Names().QueueOf(waiting) {
+		msg, err := conn.First(ctx, conn.Names().Stream(bus.Jobs), filter)
+		if errors.Is(err, bus.ErrNotFound) {
+			continue
+		}
+		var job wire.Job
+		if err == nil {
+			err = json.Unmarshal(msg.Data, &job)
+		}
+		if err != nil {
+			return fmt.Errorf("read a job of pool %s that waits: %w", p.Pool, err)
+		}
+		if oldest == 0 || msg.Seq < oldest {
+			oldest, p.UnservedTool = msg.Seq, job.Tool
+		}
+	}
+	return nil
+}
+
+// waits says which jobs of the pool wait because no worker has their tool, as a sentence without
+// its full stop.
+func (p poolStatus) waits() string {
+	return fmt.Sprintf("pool %s: %s waiting for a tool that no worker serves in the planned version; the oldest is of %s",
+		p.Pool, terminal.Count(p.Unserved, "call"), terminal.Clean(p.UnservedTool, 64))
 }
 
 // countCoordinators returns how many coordinators answer, or nil if this user may not ask them.
@@ -158,7 +216,15 @@ func (s fleetStatus) show(a *command.App) error {
 			p.Pool, fmt.Sprint(p.Workers), fmt.Sprint(p.Slots), fmt.Sprint(p.Pending), fmt.Sprint(p.InFlight), namesOf(toolsIn(p.Pool, s.Tools)),
 		})
 	}
-	for i, rows := range [][][]string{workers, pools} {
+	tables := [][][]string{workers, pools}
+	if len(s.Queues) > len(poolsOf(s.Workers, nil)) { // otherwise the workers of each pool are alike
+		queues := [][]string{{"POOL", "TOOLSET", "WORKERS", "PENDING", "IN FLIGHT", "TOOLS"}}
+		for _, q := range s.Queues {
+			queues = append(queues, []string{q.Pool, q.Queue, few(q.Workers), fmt.Sprint(q.Pending), fmt.Sprint(q.InFlight), few(q.Tools)})
+		}
+		tables = append(tables, queues)
+	}
+	for i, rows := range tables {
 		if i > 0 {
 			fmt.Fprintln(a.Stdout)
 		}
@@ -170,11 +236,20 @@ func (s fleetStatus) show(a *command.App) error {
 	return err
 }
 
-// differ returns a line for each group of workers that do not serve the same tools as their pool.
+// differ returns a line for each group of workers that get calls of tools that they do not serve, or
+// that serve outdated tools which no worker serves as planned, and for each pool with calls that
+// wait for such a tool.
 func (s fleetStatus) differ() string {
 	var text strings.Builder
 	for _, d := range s.Differences {
-		fmt.Fprintf(&text, "%s (toolfleet doctor)\n", d)
+		if d.Shared || len(d.Unserved) > 0 {
+			fmt.Fprintf(&text, "%s (toolfleet doctor)\n", d)
+		}
+	}
+	for _, p := range s.Pools {
+		if p.Unserved > 0 && p.Workers > 0 {
+			fmt.Fprintf(&text, "%s (toolfleet doctor)\n", p.waits())
+		}
 	}
 	return text.String()
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolsetDifference says how some workers differ from the rest of their pool. They hand back calls
-// of the tools concerned, and another worker takes such a call later, or none does.
+// toolsetDifference says how some workers differ from the rest of their pool.
 type toolsetDifference struct {
 	Pool    string   `json:"pool"`
 	Workers []string `json:"workers"`
@@ -23,6 +22,58 @@ type toolsetDifference struct {
 	// Unserved lists outdated tools that no worker of the pool serves with the planned definition:
 	// calls of these tools expire.
 	Unserved []string `json:"unserved,omitempty"`
+	// Shared: they share a queue with others, so they get calls of the tools concerned and hand
+	// them back. Another worker takes such a call later, or none does.
+	Shared bool `json:"shared"`
+}
+
+// queueStatus is a queue from which workers of a pool take jobs. Workers that serve the same tools
+// share one.
+type queueStatus struct {
+	Pool     string   `json:"pool"`
+	Queue    string   `json:"queue"`
+	Workers  []string `json:"workers"`
+	Draining int      `json:"draining"` // of the workers: they take no new jobs
+	Tools    []string `json:"tools"`
+	Pending  int      `json:"pending"`   // jobs that no worker has taken
+	InFlight int      `json:"in_flight"` // jobs that a worker has
+}
+
+// queuesOf returns the queues that workers have announced, sorted by pool and token.
+func queuesOf(workers []wire.Presence) (queues []queueStatus) {
+	byToken := map[string]queueStatus{}
+	for _, w := range workers {
+		for _, pool := range w.Pools {
+			q := byToken[queueOf(w, pool)]
+			q.Pool, q.Workers = pool, append(q.Workers, w.Worker)
+			if w.Draining {
+				q.Draining++
+			}
+			for _, name := range rawjson.SortedKeys(w.Toolsets[pool]) {
+				if !slices.Contains(q.Tools, name) {
+					q.Tools = append(q.Tools, name)
+				}
+			}
+			byToken[queueOf(w, pool)] = q
+		}
+	}
+	for _, token := range rawjson.SortedKeys(byToken) {
+		q := byToken[token]
+		if q.Queue = token; wire.PoolOf(token) != q.Pool {
+			continue // no queue of ours
+		}
+		queues = append(queues, q)
+	}
+	return queues
+}
+
+// queueOf returns the token of the queue from which a worker takes the jobs of a pool. A worker of
+// an older version does not announce it.
+func queueOf(w wire.Presence, pool string) string {
+	if q, has := w.Queues[pool]; has {
+		return q.Token
+	}
+	return pool
 }
 
 // toolset maps the tools that a worker serves in one pool to their digests; "" if the worker does
@@ -52,18 +103,19 @@ func toolsetDifferences(workers []wire.Presence, tools []schemas.Tool) (all []to
 		planned[t.Name] = t
 	}
 	for _, p := range poolsOf(workers, nil) {
-		members := map[string]toolset{}
+		members, shares := map[string]toolset{}, map[string]bool{}
 		for _, w := range workers {
 			if slices.Contains(w.Pools, p.Pool) {
 				members[w.Worker] = toolsetOf(w, p.Pool, planned)
+				shares[w.Worker] = queueOf(w, p.Pool) == p.Pool
 			}
 		}
-		all = append(all, poolDifferences(p.Pool, members, planned)...)
+		all = append(all, poolDifferences(p.Pool, members, shares, planned)...)
 	}
 	return all
 }
 
-func poolDifferences(pool string, members map[string]toolset, planned map[string]schemas.Tool) (all []toolsetDifference) {
+func poolDifferences(pool string, members map[string]toolset, shares map[string]bool, planned map[string]schemas.Tool) (all []toolsetDifference) {
 	// The tools of the pool that a worker has; true: one has the planned definition.
 	served := map[string]bool{}
 	for _, tools := range members {
@@ -75,7 +127,7 @@ func poolDifferences(pool string, members map[string]toolset, planned map[string
 		}
 	}
 	for _, worker := range rawjson.SortedKeys(members) {
-		d := toolsetDifference{Pool: pool}
+		d := toolsetDifference{Pool: pool, Shared: shares[worker]}
 		for _, name := range rawjson.SortedKeys(served) {
 			digest, has := members[worker][name]
 			t, known := planned[name]
@@ -93,7 +145,7 @@ func poolDifferences(pool string, members map[string]toolset, planned map[string
 			continue
 		}
 		at := slices.IndexFunc(all, func(other toolsetDifference) bool {
-			return slices.Equal(other.Lacks, d.Lacks) && slices.Equal(other.Outdated, d.Outdated)
+			return slices.Equal(other.Lacks, d.Lacks) && slices.Equal(other.Outdated, d.Outdated) && other.Shared == d.Shared
 		})
 		if at < 0 {
 			at, all = len(all), append(all, d)
@@ -121,7 +173,7 @@ func (d toolsetDifference) String() string {
 	}
 	text := fmt.Sprintf("pool %s: %s %s", d.Pool, few(d.Workers), strings.Join(says, ", and "))
 	if len(d.Unserved) > 0 {
-		text += "; no worker serves " + few(d.Unserved) + " as planned, so those calls expire"
+		text += "; no worker serves " + few(d.Unserved) + " as planned, so those calls wait and then expire"
 	}
 	return text
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
@@ -68,7 +69,7 @@ func TestToolsetDifferences(t *testing.T) {
 		"both": {[]string{"w1 a=0", "w2 a=1,b=1"},
 			[]string{"pool default: w1 lacks b, and serves a under another definition than calls are planned with"}},
 		"nobody serves what is planned": {[]string{"w1 a=0,b=1", "w2 a=0,b=1"},
-			[]string{"pool default: w1, w2 serve a under another definition than calls are planned with; no worker serves a as planned, so those calls expire"}},
+			[]string{"pool default: w1, w2 serve a under another definition than calls are planned with; no worker serves a as planned, so those calls wait and then expire"}},
 		"a tool that has moved":     {[]string{"w1 a=1,c=0", "w2 a=1", "w3 gpu:c=1"}, nil},
 		"a tool that is not known":  {[]string{"w1 a=1,x=7", "w2 a=1"}, []string{"pool default: w2 lacks x"}},
 		"an older version":          {[]string{"w1 a,b", "w2 a=1,b=1"}, nil},
@@ -90,53 +91,80 @@ func TestToolsetDifferences(t *testing.T) {
 	}
 }
 
-// Two workers of one pool have different tools files. doctor and status name them and what each
-// lacks.
-func TestWorkersThatDifferAreNamed(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if err := provision.Ensure(t.Context(), conn, provision.Config{}); err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(t.Context())
-		ended := make(chan error, 2)
-		for name, serves := range map[string][]string{"left": {"both", "a"}, "right": {"both"}} {
-			registry := &tool.Registry{}
-			for _, name := range serves {
-				done := tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
-				if err := registry.Add(schemas.Tool{Name: name, Kind: messages.KindRead}, done); err != nil {
+// Two workers of one pool have different tools files. That is no fault if each has a queue of its
+// own. If they share one, doctor and status name them and what each lacks. A call whose tool nobody
+// serves is named either way.
+func TestWorkersThatDiffer(t *testing.T) {
+	for name, bound := range map[string]map[string]int{"a queue of their own": nil, "one queue": {schemas.DefaultPool: 10}} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
+				if err != nil {
 					t.Fatal(err)
 				}
-			}
-			w, err := worker.New(conn, registry, worker.Config{Name: name})
-			if err != nil {
-				t.Fatal(err)
-			}
-			go func() { ended <- w.Run(ctx) }()
-		}
-		time.Sleep(time.Second) // simulated
-		e := &examination{ctx: t.Context(), conn: conn}
-		e.workers()
-		const want = "pool default: right lacks a"
-		if last := e.findings[len(e.findings)-1]; last.Status != "warn" || last.Check != "workers" || last.Detail != want || last.Next == "" {
-			t.Errorf("the doctor finds %+v, want a warning: %s", e.findings, want)
-		}
-		status, err := statusOf(t.Context(), conn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !strings.Contains(status.differ(), want) {
-			t.Errorf("the status says %q, want %s", status.differ(), want)
-		}
-		stop()
-		for range 2 {
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
-		}
-	})
+				defer conn.Close()
+				if err := provision.Ensure(t.Context(), conn, provision.Config{}); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				ended := make(chan error, 2)
+				for name, serves := range map[string][]string{"left": {"both", "a"}, "right": {"both"}} {
+					registry := &tool.Registry{}
+					for _, name := range serves {
+						done := tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
+						if err := registry.Add(schemas.Tool{Name: name, Kind: messages.KindRead}, done); err != nil {
+							t.Fatal(err)
+						}
+					}
+					w, err := worker.New(conn, registry, worker.Config{Name: name, Pools: bound})
+					if err != nil {
+						t.Fatal(err)
+					}
+					go func() { ended <- w.Run(ctx) }()
+				}
+				time.Sleep(time.Second) // simulated
+				var found []string
+				examine := func() string {
+					e := &examination{ctx: t.Context(), conn: conn}
+					e.workers()
+					found = nil
+					for _, f := range e.findings {
+						if f.Check == "workers" && f.Status != "ok" {
+							found = append(found, f.Status+" "+f.Detail)
+						}
+					}
+					status, err := statusOf(t.Context(), conn)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return status.differ()
+				}
+				const lacks = "pool default: right lacks a"
+				var want []string
+				if bound != nil {
+					want = []string{"warn " + lacks}
+				}
+				says := examine()
+				if diff := cmp.Diff(want, found); diff != "" || strings.Contains(says, lacks) != (bound != nil) {
+					t.Errorf("the status says %q, the doctor (-want +got)\n%s", says, diff)
+				}
+				job := wire.Job{V: 1, Tool: "gone"}
+				key := wire.KeyOf(messages.OneTenant, "s", "b").Call(0)
+				if _, err := conn.Append(t.Context(), conn.Names().Lane(false, wire.WaitingQueue(schemas.DefaultPool), key), nil, rawjson.MustMarshal(job)); err != nil {
+					t.Fatal(err)
+				}
+				const waits = "pool default: 1 call waiting for a tool that no worker serves in the planned version; the oldest is of gone"
+				says, want = examine(), append([]string{"fail " + waits}, want...)
+				if diff := cmp.Diff(want, found); diff != "" || !strings.Contains(says, waits) {
+					t.Errorf("the status says %q, the doctor (-want +got)\n%s", says, diff)
+				}
+				stop()
+				for range 2 {
+					if err := <-ended; err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
 }
