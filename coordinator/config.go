@@ -27,9 +27,11 @@ type Config struct {
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
 	// BatchTTL is how long after its acceptance a batch may still start calls. The time that people
 	// have for their answers is added, up to another BatchTTL. Default 1 h.
-	BatchTTL  time.Duration
-	Grace     time.Duration   // added to a lease before it counts as lapsed. Default 2 s
-	StartWait time.Duration   // how long a batch waits for a fleet without any tool. Default 30 s
+	BatchTTL time.Duration
+	Grace    time.Duration // added to a lease before it counts as lapsed. Default 2 s
+	// StartWait is how long a batch waits for a fleet without any tool, and a call while workers of
+	// its pool are there, none with its tool as planned. Default 30 s.
+	StartWait time.Duration
 	Drain     time.Duration   // how long batches may continue after Run's ctx has ended. Default 5 s
 	Hurry     <-chan struct{} // closing it ends the drain at once. May be nil
 	Poison    int             // lost claims after which a call is given up. Default 5

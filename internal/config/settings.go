@@ -69,7 +69,7 @@ var settings = []setting{
 	{key: "queue_timeout", field: func(c *Config) any { return &c.Coordinators.QueueTimeout },
 		about: "How long a call may wait for a worker"},
 	{key: "start_wait", field: func(c *Config) any { return &c.Coordinators.StartWait },
-		about: "How long a batch waits for the first tool that a starting fleet announces"},
+		about: "How long a batch waits for the first tool of a starting fleet, and a call for a worker that has its tool as planned, while others are there"},
 	{key: "batch_ttl", field: func(c *Config) any { return &c.Coordinators.BatchTTL },
 		about: "Past it nothing of a batch is started. Its records are kept twice as long"},
 	{key: "approval_ttl", field: func(c *Config) any { return &c.Workers.ApprovalTTL }, derived: "15m, at most batch_ttl",
