@@ -54,7 +54,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		d.machine.Step(time.Now(), event)
 	}
 	if d.again {
-		if err := d.adoptJobs(ctx); err != nil {
+		if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.adoptJobs(ctx) }); err != nil {
 			return err
 		}
 	}

@@ -170,8 +170,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		case <-d.nudge:
 			act = func() { d.look(ctx) }
 		case <-d.workersChanged:
-			d.moveJobs(ctx)
-			continue
+			act = func() { d.moveJobs(ctx) }
 		case <-d.session.quiet:
 			d.suspended = d.session.suspendedUntil()
 			return nil
