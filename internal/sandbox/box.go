@@ -1,0 +1,62 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Box is a sandbox for the commands of one tool. It is safe for concurrent use. A nil Box confines
+// nothing.
+type Box struct {
+	Policy Policy
+	Plan   Plan
+	sealed steps
+}
+
+// New returns the sandbox of a policy on this machine. It fails if the machine lacks a property
+// that the policy requires. It makes the folder for temporary files if there is none.
+func New(p Policy) (*Box, error) { return NewOn(p, Local()) }
+
+// NewOn is New as if this machine had only what m says.
+func NewOn(p Policy, m Machine) (*Box, error) {
+	plan := Resolve(p, m)
+	if err := plan.Lacks(p.Required); err != nil {
+		return nil, err
+	}
+	if p.Temp != "" {
+		if err := os.MkdirAll(p.Temp, 0o700); err != nil {
+			return nil, fmt.Errorf("sandbox: folder for temporary files: %w", err)
+		}
+	}
+	b := &Box{Policy: p, Plan: plan}
+	if err := b.sealed.seal(plan.Steps); err != nil {
+		return nil, fmt.Errorf("sandbox: %w", err)
+	}
+	return b, nil
+}
+
+// Environ returns the variables that a command in the sandbox gets besides its own: where
+// temporary files and caches may be.
+func (b *Box) Environ() []string {
+	if b == nil || b.Policy.Temp == "" {
+		return nil
+	}
+	cache := filepath.Join(b.Policy.Temp, "cache")
+	env := []string{"TMPDIR=" + b.Policy.Temp, "XDG_CACHE_HOME=" + cache}
+	if !slices.ContainsFunc(b.Policy.Write, func(name string) bool { return filepath.Base(name) == ".npm" }) {
+		env = append(env, "npm_config_cache="+filepath.Join(cache, "npm")) // npm has a name of its own for it
+	}
+	return env
+}
+
+// Contains reports whether everything that a command starts has ended when the process that was
+// started has.
+func (b *Box) Contains() bool { return b != nil && b.Plan.Spaces.PID }
+
+// errNotRun is the error of a command that the helper could not start.
+type errNotRun struct{ error }
+
+func notRun(text string) error { return errNotRun{errors.New(text)} }

@@ -1,0 +1,132 @@
+package sandbox
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
+)
+
+// helperName is the first argument of the helper, as lists of processes show it.
+const helperName = "toolfleet-sandbox"
+
+// steps is a sealed file with the steps of a plan. All commands of a tool share it.
+type steps struct{ file *os.File }
+
+func (s *steps) seal(list []enter.Step) (err error) {
+	text := enter.Encode(list)
+	fd, err := unix.MemfdCreate("toolfleet-sandbox", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil { // a container may refuse it, and so does this sandbox
+		s.file, err = readOnlyFile(text)
+		return err
+	}
+	s.file = os.NewFile(uintptr(fd), "sandbox steps")
+	if _, err := s.file.Write(text); err != nil {
+		return fmt.Errorf("write the steps: %w", err)
+	}
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SEAL|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_WRITE)
+	if err != nil {
+		return fmt.Errorf("seal the steps: %w", err)
+	}
+	return nil
+}
+
+// readOnlyFile returns an open file without a name.
+func readOnlyFile(text []byte) (*os.File, error) {
+	f, err := os.CreateTemp("", "toolfleet-steps-")
+	if err != nil {
+		return nil, fmt.Errorf("file for the steps: %w", err)
+	}
+	defer f.Close()
+	defer os.Remove(f.Name())
+	if _, err := f.Write(text); err != nil {
+		return nil, fmt.Errorf("write the steps: %w", err)
+	}
+	return os.Open(f.Name())
+}
+
+// Entry is one command on its way into a sandbox.
+type Entry struct{ ours, childs *os.File } // the status pipe
+
+// Wrap makes a command that has not started enter the sandbox first. Its SysProcAttr, Env and
+// ExtraFiles must be set already. A nil Box changes nothing.
+func (b *Box) Wrap(cmd *exec.Cmd) (*Entry, error) {
+	if b == nil || cmd.Err != nil {
+		return nil, nil // Start reports cmd.Err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: %w", err)
+	}
+	first := 3 + len(cmd.ExtraFiles)
+	cmd.ExtraFiles = append(cmd.ExtraFiles[:len(cmd.ExtraFiles):len(cmd.ExtraFiles)], b.sealed.file, w)
+	cmd.Args = append([]string{helperName, cmd.Path}, cmd.Args...)
+	cmd.Path = "/proc/self/exe"
+	cmd.Env = append(cmd.Env[:len(cmd.Env):len(cmd.Env)], enter.Variable+"="+strconv.Itoa(first)+","+strconv.Itoa(first+1))
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	separate(cmd.SysProcAttr, b.Plan.Spaces, os.Geteuid() == 0)
+	return &Entry{r, w}, nil
+}
+
+// separate gives the helper its namespaces. Root maps all users, so that files keep their owners.
+// The helper of another user maps itself, and needs capabilities over its exec for that: nobody
+// else may write its map, because a worker hides from other processes.
+func separate(attr *syscall.SysProcAttr, n Namespaces, root bool) {
+	if n.Mount {
+		attr.Cloneflags |= unix.CLONE_NEWNS | unix.CLONE_NEWIPC
+	}
+	if n.PID {
+		attr.Cloneflags |= unix.CLONE_NEWPID
+	}
+	if !n.User {
+		return
+	}
+	attr.Cloneflags |= unix.CLONE_NEWUSER
+	if root {
+		all := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1<<32 - 1}}
+		attr.UidMappings, attr.GidMappings, attr.GidMappingsEnableSetgroups = all, all, true
+		return
+	}
+	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP}
+}
+
+// Started says that the command was started, or was not.
+func (e *Entry) Started() {
+	if e != nil {
+		_ = e.childs.Close()
+	}
+}
+
+// Ended returns how the command ended, after the process that was started has ended. ok is false if
+// that process was the command itself. An error says that the command never ran.
+func (e *Entry) Ended() (ws syscall.WaitStatus, ok bool, err error) {
+	if e == nil {
+		return 0, false, nil
+	}
+	defer e.ours.Close()
+	report, err := io.ReadAll(io.LimitReader(e.ours, 4096))
+	switch {
+	case err != nil || len(report) == 0:
+		return 0, false, nil
+	case report[0] == enter.Failed:
+		return 0, false, notRun(string(report[1:]))
+	}
+	status, ok := enter.EndedWith(report)
+	return syscall.WaitStatus(status), ok, nil
+}
+
+// Abandon closes an entry that was not started.
+func (e *Entry) Abandon() {
+	if e != nil {
+		_ = e.childs.Close()
+		_ = e.ours.Close()
+	}
+}

@@ -1,0 +1,130 @@
+package sandbox
+
+import (
+	"encoding/binary"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
+)
+
+// Access rights of Landlock, in the order of the kernel's header landlock.h.
+const (
+	llExecute uint64 = 1 << iota
+	llWriteFile
+	llReadFile
+	llReadDir
+	llRemoveDir
+	llRemoveFile
+	llMakeChar
+	llMakeDir
+	llMakeReg
+	llMakeSock
+	llMakeFifo
+	llMakeBlock
+	llMakeSym
+	llRefer       // from ABI 2
+	llTruncate    // from ABI 3
+	llIoctlDev    // from ABI 5
+	llResolveUnix // from ABI 9
+)
+
+// Versions of Landlock that brought something, and the other attributes of a ruleset.
+const (
+	abiRefer, abiTruncate, abiNet, abiIoctl, abiScopes, abiUnix, abiUDP = 2, 3, 4, 5, 6, 9, 10
+
+	llTCP               = 1<<0 | 1<<1 // bind and connect
+	llUDP               = 1<<2 | 1<<3 // bind, and connect or send
+	llScopeAbstractUnix = 1 << 0
+	llScopeSignal       = 1 << 1
+	llFileRights        = llExecute | llWriteFile | llReadFile | llTruncate | llIoctlDev | llResolveUnix
+	llRead              = llExecute | llReadFile | llReadDir
+	llReadWriteDevice   = llReadFile | llWriteFile | llTruncate | llIoctlDev
+	llChange            = llRead | llWriteFile | llRemoveDir | llRemoveFile | llMakeDir | llMakeReg | llMakeSock | llMakeFifo | llMakeSym | llRefer | llTruncate | llResolveUnix
+	llFirst             = llMakeSym<<1 - 1
+)
+
+// landlockRights returns the rights that a version knows.
+func landlockRights(abi int) uint64 {
+	rights := llFirst
+	for _, later := range []struct {
+		abi   int
+		right uint64
+	}{{abiRefer, llRefer}, {abiTruncate, llTruncate}, {abiIoctl, llIoctlDev}, {abiUnix, llResolveUnix}} {
+		if abi >= later.abi {
+			rights |= later.right
+		}
+	}
+	return rights
+}
+
+// landlock adds the ruleset: it refuses everything that is not allowed.
+func (r *resolver) landlock() {
+	abi := r.m.Landlock
+	if abi == 0 {
+		if r.m.Namespaces.Mount {
+			r.lack(Files, "there is no Landlock, so commands may read every file that the worker's user may")
+		} else {
+			r.lack(Files, "there is no Landlock, so commands may read and change every file that the worker's user may")
+		}
+		if !r.m.Namespaces.OwnPID {
+			r.lack(Processes, "there is neither Landlock nor a namespace for process ids, so commands may read the environment of others and kill them")
+		}
+		return
+	}
+	rights := landlockRights(abi)
+	r.step(enter.Step{Op: enter.Ruleset, Path: r.attributes(rights)})
+	allow := func(granted uint64, paths ...string) {
+		for _, p := range paths {
+			r.step(enter.Step{Op: enter.Allow, Path: p, A: granted & rights, B: llFileRights & rights})
+		}
+	}
+	allow(llRead, r.p.Read...)
+	allow(llChange, r.writable()...)
+	allow(llReadWriteDevice, devices...)
+	if r.m.Namespaces.OwnPID {
+		allow(llRead, "/proc")
+	} else {
+		allow(llRead, procFiles...)
+	}
+	if r.m.Namespaces.Mount {
+		allow(llChange, "/dev/shm")
+	}
+	r.step(enter.Step{Op: enter.Restrict})
+	r.have(Files, "Landlock (ABI %d): reads and writes by a list", abi)
+	r.have(Processes, "Landlock refuses the environment and memory of other processes")
+	if abi < abiTruncate {
+		r.lack(Files, "commands may empty files elsewhere, because Landlock has ABI %d and refuses that from ABI %d", abi, abiTruncate)
+	}
+	switch {
+	case abi >= abiScopes:
+		r.have(Processes, "Landlock refuses signals to other processes")
+	case !r.m.Namespaces.PID:
+		r.lack(Processes, "commands may kill other processes of the same user, because Landlock has ABI %d and refuses that from ABI %d", abi, abiScopes)
+	}
+	if r.p.Network != HostNetwork && abi >= abiNet {
+		r.have(Network, "none: Landlock refuses TCP")
+	}
+}
+
+// attributes returns a struct landlock_ruleset_attr, as long as this version has it.
+func (r *resolver) attributes(rights uint64) string {
+	abi := r.m.Landlock
+	var net uint64
+	if r.p.Network != HostNetwork {
+		net = llTCP
+		if abi >= abiUDP {
+			net |= llUDP
+		}
+	}
+	fields := []uint64{rights}
+	if abi >= abiNet {
+		fields = append(fields, net)
+	}
+	if abi >= abiScopes {
+		fields = append(fields, llScopeAbstractUnix|llScopeSignal)
+	}
+	var b []byte
+	for _, f := range fields {
+		b = binary.NativeEndian.AppendUint64(b, f)
+	}
+	return string(b)
+}

@@ -1,0 +1,36 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+)
+
+// refusals are what programs print when the system refuses something to them.
+var refusals = []string{
+	"ermission denied", "peration not permitted", "ead-only file system", "EACCES", "EPERM", "EROFS",
+	"ame resolution", "ould not resolve", "etwork is unreachable",
+}
+
+// Note says, for the model, what the sandbox allows, if a command that failed was refused
+// something. The sandbox may be the reason; "": it is not.
+func (b *Box) Note(output string) string {
+	if b == nil || !slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(output, words) }) {
+		return ""
+	}
+	p := b.Policy
+	folders := slices.Clone(p.Write)
+	if p.Temp != "" {
+		folders = append(folders, "$TMPDIR")
+	}
+	note := "[This ran in a sandbox"
+	if len(folders) > 0 {
+		note += ", which lets it change only " + strings.Join(folders, ", ")
+	}
+	if len(p.Write) > 0 && len(p.Protect) > 0 && b.Plan.Spaces.Mount {
+		note += " (but not .git/config, .git/hooks and other files that run commands)"
+	}
+	if p.Network != HostNetwork {
+		note += ". It has no network"
+	}
+	return note + ".]"
+}

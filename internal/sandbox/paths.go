@@ -1,0 +1,87 @@
+package sandbox
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// systemPaths may be read by every command: programs, libraries, and the part of the
+// configuration that programs read to run at all. Nothing in them is secret.
+var systemPaths = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu/store", "/snap",
+	"/run/current-system", "/etc/static", "/etc/profiles",
+	"/etc/alternatives", "/etc/bash.bashrc", "/etc/bashrc", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/crypto-policies",
+	"/etc/default/locale", "/etc/environment", "/etc/ethertypes", "/etc/fonts", "/etc/gai.conf", "/etc/gitconfig", "/etc/group",
+	"/etc/host.conf", "/etc/hostname", "/etc/hosts", "/etc/inputrc", "/etc/java", "/etc/ld.so.cache", "/etc/ld.so.conf",
+	"/etc/ld.so.conf.d", "/etc/ld.so.preload", "/etc/ld-musl-x86_64.path", "/etc/ld-musl-aarch64.path", "/etc/locale.alias",
+	"/etc/locale.conf", "/etc/localtime", "/etc/login.defs", "/etc/lsb-release", "/etc/machine-id", "/etc/magic", "/etc/mailcap",
+	"/etc/manpath.config", "/etc/mime.types", "/etc/networks", "/etc/nsswitch.conf", "/etc/openssl", "/etc/os-release",
+	"/etc/passwd", "/etc/perl", "/etc/pki/tls", "/etc/pki/ca-trust", "/etc/profile", "/etc/profile.d", "/etc/protocols",
+	"/etc/python", "/etc/python3", "/etc/resolv.conf", "/etc/rpc", "/etc/services", "/etc/shells", "/etc/skel", "/etc/ssl/certs",
+	"/etc/ssl/openssl.cnf", "/etc/ssl/cert.pem", "/etc/subgid", "/etc/subuid", "/etc/terminfo", "/etc/timezone", "/etc/vimrc",
+	"/etc/vim", "/etc/wgetrc", "/etc/xattr.conf", "/etc/xdg",
+	// What /etc/resolv.conf may link to.
+	"/run/systemd/resolve/resolv.conf", "/run/systemd/resolve/stub-resolv.conf", "/run/resolvconf/resolv.conf",
+	// What the machine has of processors and memory.
+	"/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
+}
+
+// homePaths are below the home folder, and may be read too: the configuration of git, which refuses
+// to run where it cannot read it, and where languages keep programs and libraries.
+var homePaths = []string{
+	".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes",
+	".local/bin", ".local/lib", ".local/pipx", ".local/share/mise", ".local/share/uv", "go", ".cargo/bin", ".cargo/registry", ".rustup",
+	".pyenv", ".rbenv", ".nvm", ".asdf", ".volta", ".bun/bin", ".deno/bin", ".sdkman/candidates",
+}
+
+// devices may be read and written.
+var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+
+// ProtectedPaths are the paths in a working folder that other programs run or obey: what a command
+// writes there would be done later, outside of its sandbox.
+var ProtectedPaths = []string{
+	".git/hooks", ".git/config", ".git/config.worktree", ".github", ".vscode", ".idea", ".mcp.json", ".claude", ".cursor", ".envrc",
+	".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile",
+	".zlogin", ".config/fish", ".gitconfig", ".config/git", ".ssh",
+}
+
+// services are sockets of programs that do things for their clients, and folders of such sockets.
+// They are hidden where that is possible.
+var services = []string{
+	"/run/docker.sock", "/run/containerd", "/run/crio", "/run/podman", "/run/dbus", "/run/user", "/run/systemd/private",
+	"/run/snapd.socket", "/run/snapd-snap.socket", "/run/libvirt", "/run/acpid.socket", "/tmp/.X11-unix", "/tmp/.ICE-unix",
+}
+
+// procFiles describe the machine, and no process.
+var procFiles = []string{
+	"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/proc/version", "/proc/filesystems",
+	"/proc/sys/kernel", "/proc/sys/vm", "/proc/sys/fs", "/proc/sys/net", "/proc/self",
+}
+
+// SystemPaths returns what every command may read: the system, the folders of PATH, and the
+// configuration of git in the home folder.
+func SystemPaths(home, path string) []string {
+	all := slices.Clone(systemPaths)
+	for _, dir := range filepath.SplitList(path) {
+		if filepath.IsAbs(dir) && dir != "/" {
+			all = append(all, filepath.Clean(dir))
+		}
+	}
+	if filepath.IsAbs(home) {
+		for _, name := range homePaths {
+			all = append(all, filepath.Join(home, name))
+		}
+	}
+	return all
+}
+
+// inside reports whether a path is a folder or lies in it.
+func inside(name, folder string) bool {
+	return name == folder || folder == "/" || strings.HasPrefix(name, folder+"/")
+}
+
+// insideAny reports whether a path lies in one of the folders, or is one.
+func insideAny(name string, folders []string) bool {
+	return slices.ContainsFunc(folders, func(f string) bool { return inside(name, f) })
+}

@@ -1,0 +1,104 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
+)
+
+// Local returns what this machine has. It finds out once.
+var Local = sync.OnceValue(probe)
+
+// candidates are namespaces, the best first.
+var candidates = []Namespaces{
+	{User: true, Mount: true, PID: true, OwnPID: true},
+	{User: true, Mount: true},
+	{Mount: true, PID: true, OwnPID: true},
+	{Mount: true},
+}
+
+func probe() Machine {
+	m := Machine{OS: "linux", Root: os.Geteuid() == 0, UID: os.Geteuid(), GID: os.Getegid()}
+	const versionFlag = 1
+	if abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, versionFlag); errno == 0 {
+		m.Landlock = int(abi)
+	}
+	m.Seccomp = seccompIsThere()
+	m.PIDBound = kernelIsAtLeast(6, 14)
+	for _, n := range candidates {
+		m.Namespaces = n
+		err := try(m)
+		if err == nil {
+			return m
+		}
+		if m.WhyNot == "" {
+			m.WhyNot = err.Error()
+		}
+	}
+	m.Namespaces = Namespaces{}
+	return m
+}
+
+func kernelIsAtLeast(major, minor int) bool {
+	var name unix.Utsname
+	if unix.Uname(&name) != nil {
+		return false
+	}
+	var has [2]int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &has[0], &has[1]); err != nil {
+		return false
+	}
+	return has[0] > major || has[0] == major && has[1] >= minor
+}
+
+func seccompIsThere() bool {
+	// A filter without instructions is refused for its address where there is seccomp.
+	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0, 0, 0)
+	return errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EACCES)
+}
+
+// try runs the helper on this machine with its namespaces, and no command.
+func try(m Machine) error {
+	bare := m
+	bare.Landlock, bare.Seccomp = 0, false
+	list := Resolve(Policy{Write: []string{filepath.Clean(os.TempDir())}}, bare).Steps
+	if m.Namespaces.PID {
+		list = list[:len(list)-1] // without Fork
+	}
+	b := &Box{Plan: Plan{Spaces: m.Namespaces}}
+	if err := b.sealed.seal(append(list, enter.Step{Op: enter.Probe})); err != nil {
+		return err
+	}
+	defer b.sealed.file.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{"PATH=/"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	entry, err := b.Wrap(cmd)
+	if err != nil {
+		return err
+	}
+	err = cmd.Start()
+	entry.Started()
+	if err != nil {
+		entry.Abandon()
+		var path *os.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return errors.New("new namespace: " + strings.TrimSpace(err.Error()))
+	}
+	left := cmd.Wait()
+	if _, _, err := entry.Ended(); err != nil {
+		return err
+	}
+	return left
+}

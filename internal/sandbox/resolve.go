@@ -1,0 +1,238 @@
+package sandbox
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
+)
+
+// Plan is a policy on a machine.
+type Plan struct {
+	Layers  []Layer
+	Missing []Missing
+	Steps   []enter.Step
+	Spaces  Namespaces
+}
+
+// Resolve returns how a machine enforces a policy. It is pure.
+func Resolve(p Policy, m Machine) Plan {
+	r := resolver{p: p, m: m}
+	if m.OS != "linux" {
+		for _, property := range []Property{Files, Processes, Network, Limits} {
+			if property != Network || p.Network != HostNetwork {
+				r.lack(property, "commands are not confined, because the sandbox needs Linux")
+			}
+		}
+		return r.plan
+	}
+	r.plan.Spaces = m.Namespaces
+	r.namespaces()
+	r.limits()
+	r.step(enter.Step{Op: enter.DropCaps, A: r.keptCaps()}, enter.Step{Op: enter.NoNewPrivs})
+	r.have(Processes, "no_new_privs, and no capabilities")
+	r.landlock()
+	r.filter()
+	if m.Namespaces.PID {
+		r.step(enter.Step{Op: enter.Fork})
+	}
+	order := []Property{Files, Processes, Network, Limits}
+	slices.SortStableFunc(r.plan.Layers, func(a, b Layer) int {
+		return slices.Index(order, a.Property) - slices.Index(order, b.Property)
+	})
+	return r.plan
+}
+
+type resolver struct {
+	p    Policy
+	m    Machine
+	plan Plan
+}
+
+func (r *resolver) step(steps ...enter.Step) { r.plan.Steps = append(r.plan.Steps, steps...) }
+
+func (r *resolver) have(p Property, format string, args ...any) {
+	r.plan.Layers = append(r.plan.Layers, Layer{p, fmt.Sprintf(format, args...)})
+}
+
+func (r *resolver) lack(p Property, format string, args ...any) {
+	r.plan.Missing = append(r.plan.Missing, Missing{p, fmt.Sprintf(format, args...)})
+}
+
+// leastPIDs is the lowest bound on process ids that the kernel takes.
+const leastPIDs = 302
+
+// shmSize bounds /dev/shm of a command. It counts as memory of nobody.
+const shmSize = 64 << 20
+
+func (r *resolver) namespaces() {
+	n := r.m.Namespaces
+	if n.User && !r.m.Root {
+		r.step(enter.Step{Op: enter.MapUser, A: uint64(r.m.UID), B: uint64(r.m.GID)})
+	}
+	if n.Mount {
+		r.step(enter.Step{Op: enter.OwnMounts}, enter.Step{Op: enter.FreezeAll})
+		for _, name := range r.writable() {
+			r.step(enter.Step{Op: enter.Writable, Path: name})
+		}
+		r.have(Files, "a mount namespace in which only the writable folders can be changed")
+	} else {
+		r.lack(Files, "commands may change modes, owners and times of files elsewhere, because there is no mount namespace (%s)", r.m.WhyNot)
+	}
+	r.hide()
+	r.protect()
+	if n.Mount {
+		r.step(enter.Step{Op: enter.MountShm, Path: "/dev/shm", A: shmSize})
+	}
+	if n.OwnPID {
+		r.step(enter.Step{Op: enter.MountProc, Path: "/proc"})
+		// Before Linux 6.14 the bound is that of the whole machine.
+		if most := r.p.Limit.Processes; most > 0 && r.m.PIDBound {
+			r.step(enter.Step{Op: enter.MostPIDs, A: uint64(max(most, leastPIDs))})
+		}
+		r.have(Processes, "%s: a command sees no other processes", n)
+	}
+}
+
+// writable returns the folders that may be changed.
+func (r *resolver) writable() []string {
+	if r.p.Temp == "" {
+		return r.p.Write
+	}
+	return append(slices.Clone(r.p.Write), r.p.Temp)
+}
+
+// hide puts the worker's keys out of reach. Landlock alone can only keep a key secret that lies
+// outside of every folder that may be read.
+func (r *resolver) hide() {
+	if r.m.Namespaces.Mount {
+		for _, name := range services {
+			r.step(enter.Step{Op: enter.Hide, Path: name})
+		}
+	}
+	open := slices.Concat(r.p.Read, r.p.Write)
+	for _, name := range r.p.Hide {
+		switch {
+		case r.m.Namespaces.Mount:
+			r.step(enter.Step{Op: enter.Hide, Path: name})
+		case r.m.Landlock > 0 && insideAny(name, open):
+			r.lack(Files, "%s may be read, because it lies in a folder that commands may read and there is no mount namespace (%s): move it elsewhere", name, r.m.WhyNot)
+		}
+	}
+}
+
+func (r *resolver) protect() {
+	if len(r.p.Protect) == 0 {
+		return
+	}
+	if !r.m.Namespaces.Mount {
+		r.lack(Files, "protected paths such as .git/hooks may be changed in the writable folders, because there is no mount namespace (%s)", r.m.WhyNot)
+		return
+	}
+	pinned := map[string]bool{}
+	for _, name := range r.p.Protect {
+		i := slices.IndexFunc(r.p.Write, func(w string) bool { return inside(name, w) && name != w })
+		if i < 0 {
+			continue // Landlock keeps it from being written
+		}
+		// The folders above it must not be renamed, for another one could take their place.
+		var above []string
+		for dir := path.Dir(name); dir != r.p.Write[i] && dir != "/"; dir = path.Dir(dir) {
+			above = append(above, dir)
+		}
+		for _, dir := range slices.Backward(above) {
+			if !pinned[dir] {
+				pinned[dir] = true
+				r.step(enter.Step{Op: enter.Pin, Path: dir})
+			}
+		}
+		r.step(enter.Step{Op: enter.ReadOnly, Path: name})
+	}
+	r.have(Files, "a mount namespace keeps protected paths such as .git/hooks from being changed")
+}
+
+// Resources of setrlimit, the same on every architecture of Go.
+const (
+	rlimitCPU, rlimitFileSize, rlimitCore, rlimitProcesses = 0, 1, 4, 6
+)
+
+func (r *resolver) limits() {
+	l := r.p.Limit
+	r.step(enter.Step{Op: enter.Limit, A: rlimitCore, B: 0})
+	if l.FileSize > 0 {
+		r.step(enter.Step{Op: enter.Limit, A: rlimitFileSize, B: uint64(l.FileSize)})
+	}
+	if l.CPU > 0 {
+		r.step(enter.Step{Op: enter.Limit, A: rlimitCPU, B: uint64(l.CPU)})
+	}
+	// Without a user namespace the kernel would count the processes of other commands as well, and
+	// the worker's own.
+	if l.Processes > 0 && r.m.Namespaces.User && !r.m.Root {
+		r.step(enter.Step{Op: enter.Limit, A: rlimitProcesses, B: uint64(l.Processes)})
+	}
+	r.step(enter.Step{Op: enter.OOMScore, Path: "500"})
+	if l != (Bounds{}) {
+		r.have(Limits, "%s", l)
+	}
+}
+
+// keptCaps returns the capabilities that a command of root keeps: to read and change the files of
+// other users, within what Landlock allows. Files would behave in an unusual way without them.
+func (r *resolver) keptCaps() uint64 {
+	const chown, dacOverride, fowner, fsetid = 0, 1, 3, 4
+	if !r.m.Root {
+		return 0
+	}
+	return 1<<chown | 1<<dacOverride | 1<<fowner | 1<<fsetid
+}
+
+func (r *resolver) filter() {
+	if !r.m.Seccomp {
+		r.lack(Processes, "there is no seccomp, so commands may trace and use every system call")
+		if r.p.Network != HostNetwork {
+			r.lack(Network, "there is no seccomp, so commands may use %s", r.leftOfNetwork())
+		}
+		return
+	}
+	r.step(enter.Step{Op: enter.Filter, Path: string(systemCallFilter(r.p.Network))})
+	r.have(Processes, "a seccomp filter refuses tracing, mounts, new namespaces, BPF, keys and io_uring")
+	if r.p.Network != HostNetwork {
+		r.have(Network, "none: a seccomp filter refuses sockets")
+	}
+}
+
+func (r *resolver) leftOfNetwork() string {
+	if r.m.Landlock >= abiNet {
+		return "every network but TCP"
+	}
+	return "the network"
+}
+
+func (b Bounds) String() string {
+	var parts []string
+	add := func(set bool, format string, args ...any) {
+		if set {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(b.Memory > 0, "memory %s", Size(b.Memory))
+	add(b.Processes > 0, "%d processes", b.Processes)
+	add(b.FileSize > 0, "files of %s", Size(b.FileSize))
+	add(b.CPU > 0, "%d s of CPU for each process", b.CPU)
+	return strings.Join(parts, ", ")
+}
+
+// Size writes a number of bytes as a tools file has it.
+func Size(n int64) string {
+	for _, unit := range []struct {
+		shift int
+		name  string
+	}{{30, "GB"}, {20, "MB"}, {10, "KB"}} {
+		if n >= 1<<unit.shift && n%(1<<unit.shift) == 0 {
+			return fmt.Sprintf("%d%s", n>>unit.shift, unit.name)
+		}
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,119 @@
+package sandbox
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
+)
+
+var (
+	everything = Machine{OS: "linux", Landlock: 7, Seccomp: true, PIDBound: true, Namespaces: Namespaces{User: true, Mount: true, PID: true, OwnPID: true}, UID: 1000, GID: 100}
+	pod        = Machine{OS: "linux", Landlock: 7, Seccomp: true, WhyNot: "operation not permitted", UID: 1000, GID: 100}
+)
+
+// A machine names each property that it cannot give, and no other.
+func TestMissingLayersAreNamed(t *testing.T) {
+	old := func(m Machine, abi int) Machine { m.Landlock = abi; return m }
+	noFilter := pod
+	noFilter.Seccomp = false
+	for name, tc := range map[string]struct {
+		machine Machine
+		policy  Policy
+		want    []string // the start of each line, in order
+	}{
+		"everything":                {everything, Policy{Write: []string{"/w"}, Protect: []string{"/w/.git/hooks"}, Hide: []string{"/w/key"}}, nil},
+		"a restricted pod":          {pod, Policy{Write: []string{"/w"}}, []string{"files: commands may change modes"}},
+		"protected paths in a pod":  {pod, Policy{Write: []string{"/w"}, Protect: []string{"/w/.git/hooks"}}, []string{"files: commands may change modes", "files: protected paths"}},
+		"a key in a readable place": {pod, Policy{Read: []string{"/w"}, Hide: []string{"/w/key"}}, []string{"files: commands may change modes", "files: /w/key may be read"}},
+		"a key elsewhere":           {pod, Policy{Read: []string{"/w"}, Hide: []string{"/etc/key"}}, []string{"files: commands may change modes"}},
+		"no Landlock":               {old(everything, 0), Policy{}, []string{"files: there is no Landlock"}},
+		"no Landlock in a pod":      {old(pod, 0), Policy{}, []string{"files: commands may change modes", "files: there is no Landlock", "processes: there is neither"}},
+		"an old Landlock":           {old(pod, 2), Policy{}, []string{"files: commands may change modes", "files: commands may empty files", "processes: commands may kill"}},
+		"no seccomp":                {noFilter, Policy{}, []string{"files: commands may change modes", "processes: there is no seccomp", "network: there is no seccomp, so commands may use every network but TCP"}},
+		"no seccomp, host":          {noFilter, Policy{Network: HostNetwork}, []string{"files: commands may change modes", "processes: there is no seccomp"}},
+		"another system":            {Machine{OS: "darwin"}, Policy{}, []string{"files: ", "processes: ", "network: ", "limits: "}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := Resolve(tc.policy, tc.machine).Missing
+			if len(got) != len(tc.want) {
+				t.Fatalf("got %q, want %q", got, tc.want)
+			}
+			for i, want := range tc.want {
+				if !strings.HasPrefix(got[i].String(), want) {
+					t.Errorf("got %q, want %q", got[i], want)
+				}
+			}
+		})
+	}
+}
+
+// If the machine lacks a required property, the error names what is missing.
+func TestRequiredProperties(t *testing.T) {
+	plan := Resolve(Policy{Write: []string{"/w"}}, pod)
+	if err := plan.Lacks([]Property{Processes, Network, Limits}); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if err := plan.Lacks([]Property{Files}); err == nil || !strings.Contains(err.Error(), "modes, owners and times") {
+		t.Errorf("got %v", err)
+	}
+	m := pod
+	if _, err := NewOn(Policy{Required: []Property{Files}}, m); err == nil {
+		t.Error("a sandbox was made without what it requires")
+	}
+}
+
+// The helper confines itself in an order in which each step is still possible.
+func TestOrderOfSteps(t *testing.T) {
+	steps := Resolve(Policy{Read: []string{"/usr"}, Write: []string{"/w"}, Temp: "/t", Protect: []string{"/w/a/b/c"}, Hide: []string{"/k"}, Limit: Bounds{Memory: 1, Processes: 5, FileSize: 1, CPU: 1}}, everything).Steps
+	at := func(op enter.Op) int { return slices.IndexFunc(steps, func(s enter.Step) bool { return s.Op == op }) }
+	order := []enter.Op{enter.MapUser, enter.OwnMounts, enter.FreezeAll, enter.Writable, enter.Hide, enter.Pin, enter.ReadOnly, enter.MountShm, enter.MountProc, enter.Limit, enter.DropCaps, enter.NoNewPrivs, enter.Ruleset, enter.Allow, enter.Restrict, enter.Filter, enter.Fork}
+	for i := 1; i < len(order); i++ {
+		if at(order[i-1]) < 0 || at(order[i-1]) >= at(order[i]) {
+			t.Errorf("step %c comes after %c, or is missing", order[i-1], order[i])
+		}
+	}
+	var pinned []string
+	for _, s := range steps {
+		if s.Op == enter.Pin {
+			pinned = append(pinned, s.Path)
+		}
+	}
+	if !slices.Equal(pinned, []string{"/w/a", "/w/a/b"}) {
+		t.Errorf("pinned are %q, want the folders above a protected path, from the top", pinned)
+	}
+}
+
+func TestNote(t *testing.T) {
+	box := &Box{Policy: Policy{Write: []string{"/w"}, Temp: "/t"}}
+	if got := box.Note("touch: cannot touch '/x': Permission denied"); got != "[This ran in a sandbox, which lets it change only /w, $TMPDIR. It has no network.]" {
+		t.Errorf("got %q", got)
+	}
+	var none *Box
+	if got := box.Note("no such file") + none.Note("Permission denied"); got != "" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add(enter.Encode([]enter.Step{{Op: enter.Allow, A: 1 << 40, B: 7, Path: "/usr"}, {Op: enter.Fork}}))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var steps []enter.Step
+		for {
+			s, rest, ok := enter.Decode(b)
+			if !ok {
+				break
+			}
+			steps, b = append(steps, s), rest
+		}
+		again := enter.Encode(steps)
+		for _, want := range steps {
+			got, rest, ok := enter.Decode(again)
+			if !ok || got != want {
+				t.Fatalf("got %v, want %v", got, want)
+			}
+			again = rest
+		}
+	})
+}

@@ -1,0 +1,97 @@
+// Package sandbox confines the commands that a worker runs.
+//
+//	Policy (what a command may touch) + Machine (what this kernel can do)
+//	   --Resolve--> Plan: the steps of the helper, the layers, and what is missing
+//	   --New--> Box --Wrap--> an exec.Cmd that enters the sandbox before it becomes the command
+//
+// A policy is described by properties: files, processes, network and limits. Each has the
+// mechanisms that give it, which [Resolve] picks. It is a pure function. What a machine cannot do
+// is never left out silently: the plan names it, doctor and status show it, and a policy may
+// require a property, so that nothing runs without it.
+//
+//	files      Landlock; a mount namespace protects paths inside of writable folders and hides keys
+//	processes  no_new_privs, no capabilities, a seccomp filter, Landlock against tracing and
+//	           signals, namespaces for users and process ids
+//	network    none: the seccomp filter refuses every socket, and Landlock refuses TCP
+//	limits     rlimits here; package process watches memory and the number of processes
+//
+// The helper is package enter. A command's children inherit all of it. Nothing here needs
+// privileges.
+package sandbox
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Property is one side of a sandbox that a policy can require.
+type Property string
+
+// The properties.
+const (
+	Files     Property = "files"
+	Processes Property = "processes"
+	Network   Property = "network"
+	Limits    Property = "limits"
+)
+
+// Reach says what a command may connect to.
+type Reach string
+
+// The reaches.
+const (
+	NoNetwork   Reach = "none"
+	HostNetwork Reach = "host" // as the worker itself
+)
+
+// Policy says what a command may touch. All paths are absolute.
+type Policy struct {
+	Read  []string `json:"read,omitempty"`  // files and folders that may be read and executed, besides those of [SystemPaths]
+	Write []string `json:"write,omitempty"` // folders that may be read, executed and changed
+	// Temp is the folder for temporary files, which may be changed too. It is the command's TMPDIR.
+	Temp string `json:"temp,omitempty"`
+	// Protect are paths below Write that may not be changed all the same.
+	Protect []string `json:"protect,omitempty"`
+	// Hide are files and folders that may not be read even below Read: the worker's keys.
+	Hide     []string   `json:"hide,omitempty"`
+	Network  Reach      `json:"network,omitempty"` // "": none
+	Limit    Bounds     `json:"limit,omitzero"`
+	Required []Property `json:"required,omitempty"` // without these nothing runs
+}
+
+// Bounds are the limits of one command with everything that it starts. Zero: no limit.
+type Bounds struct {
+	Memory    int64 `json:"memory,omitempty"` // bytes that all its processes together have in memory
+	Processes int   // at once
+	FileSize  int64 `json:"file_size,omitempty"` // bytes of one file that it writes
+	CPU       int   // seconds of one process
+}
+
+// Layer is a mechanism that is in effect.
+type Layer struct {
+	Property Property `json:"property"`
+	What     string   `json:"what"`
+}
+
+// Missing is something that a policy wants and this machine cannot do.
+type Missing struct {
+	Property Property `json:"property"`
+	What     string   `json:"what"` // what is possible for the command because of that, and why
+}
+
+func (m Missing) String() string { return string(m.Property) + ": " + m.What }
+
+// Lacks returns the error about the required properties that a plan does not have; nil: it has all.
+func (p Plan) Lacks(required []Property) error {
+	var lines []string
+	for _, m := range p.Missing {
+		if slices.Contains(required, m.Property) {
+			lines = append(lines, m.String())
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the sandbox requires what this machine cannot do: %s. Run the worker on another machine, or take the property out of required", strings.Join(lines, "; "))
+}
