@@ -187,8 +187,13 @@ func read(answer []byte) (messages.Reply, error) {
 	case "unknown":
 		return reply, ErrUnknown
 	}
-	if err := json.Unmarshal(answer, &reply); err != nil {
+	decoder := json.NewDecoder(bytes.NewReader(answer))
+	decoder.UseNumber() // the details of an error keep their digits
+	if err := decoder.Decode(&reply); err != nil {
 		return reply, fmt.Errorf("the reply cannot be read: %w", err)
+	}
+	if reply.Append == nil { // an older coordinator has stored it
+		reply = reply.WithAppend()
 	}
 	if reply.Status == messages.ReplyRefused && reply.Error != nil {
 		return reply, reply.Error

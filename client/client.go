@@ -15,7 +15,9 @@
 //	one batch     Run, or Submit and then Await or Get    submit it, and its reply
 //	              Follow, Timeline                        what happens to it, what has happened
 //	              Abort                                   end it now
+//	a turn        Loop                                    model and fleet in turn, until it makes no calls
 //	a session     Watch, Batches                          its batches as they run, and a list of them
+//	              Live                                    what happens now in all sessions
 //	              AbortSession, Steer                     end them; say something to the model
 //	people        Approvals, Approval, WatchApprovals     calls that wait for a person
 //	              Signer.Sign, Decide                     allow or deny one
@@ -115,8 +117,9 @@ func (c *Client) key(s messages.SessionID, b messages.BatchID) wire.BatchKey {
 type RunOption func(*runOptions)
 
 type runOptions struct {
-	each func(messages.Event) // never nil
-	body []byte               // nil: the batch is encoded
+	each     func(messages.Event) // never nil
+	body     []byte               // nil: the batch is encoded
+	patience time.Duration        // how long refusals of the class busy are retried; negative: forever
 }
 
 // OnEvent calls each for the live events of the batch, on the goroutine of Run. Events may be lost;
@@ -125,6 +128,10 @@ type runOptions struct {
 // If a coordinator was there and none has answered for 3 s, Run itself emits one event of the type
 // waiting, with the index -1, per outage.
 func OnEvent(each func(messages.Event)) RunOption { return func(o *runOptions) { o.each = each } }
+
+// BusyFor has Run return a refusal of the class busy once the fleet has refused the batch for d.
+// Without it, Run tries again for as long as its context lasts.
+func BusyFor(d time.Duration) RunOption { return func(o *runOptions) { o.patience = d } }
 
 // Encoded sends body, which encodes the same batch, unchanged: the fleet takes two submits for the
 // same batch only if their bytes are equal, whichever programs send them.
@@ -140,40 +147,46 @@ func Encoded(body []byte) RunOption { return func(o *runOptions) { o.body = body
 // For a refused batch the error is a *messages.Refusal, and the reply is returned too. The error is
 // [ErrNoFleet] if no coordinator has answered for 3 s and none ever did.
 func (c *Client) Run(ctx context.Context, b messages.Batch, options ...RunOption) (messages.Reply, error) {
-	o := runOptions{each: func(messages.Event) {}}
+	b, o, err := c.prepare(b, options)
+	if err != nil {
+		return messages.Reply{}, err
+	}
+	return c.run(ctx, b, o)
+}
+
+// prepare applies options, and returns the batch with the body that is sent for it.
+func (c *Client) prepare(b messages.Batch, options []RunOption) (_ messages.Batch, o runOptions, err error) {
+	o = runOptions{each: func(messages.Event) {}, patience: -1}
 	for _, option := range options {
 		option(&o)
 	}
-	var err error
 	if o.body == nil {
 		o.body, err = c.encode(&b)
 	} else if b, err = messages.DecodeBatch(o.body); err == nil {
 		err = c.fits(o.body)
 	}
-	if err != nil {
-		return messages.Reply{}, err
-	}
-	return c.run(ctx, b, o.body, o.each)
+	return b, o, err
 }
 
-func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each func(messages.Event)) (reply messages.Reply, err error) {
+func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply messages.Reply, err error) {
 	// Ask for events in any case: the waiting events among them show that the coordinator
 	// still works on the request.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
 	ctx, span := c.send(ctx, trace.SpanKindClient, wire.VerbRun, b, header)
 	defer func() { sent(ctx, span, reply, err) }()
 	key := c.key(b.Session, b.ID)
-	n, stop, err := c.listen(key, messages.Digest(body))
+	n, stop, err := c.listen(key, messages.Digest(o.body))
 	if err != nil {
 		return messages.Reply{}, err
 	}
 	defer stop()
 	var deserted time.Time // since when no coordinator answers
+	var crowded time.Time  // since when the fleet refuses the batch as busy
 	// met: a coordinator was there, so the batch may have been accepted.
 	// told: the current outage was reported.
 	var met, told bool
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		reply, err := c.ask(ctx, c.names.Of(wire.VerbRun, key), n, header, body, each)
+		reply, err := c.ask(ctx, c.names.Of(wire.VerbRun, key), n, header, o.body, o.each)
 		var refusal *messages.Refusal
 		switch {
 		case err == nil:
@@ -192,7 +205,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 			}
 			if long && !told {
 				told = true
-				each(messages.Event{V: messages.Version, Type: messages.EventWaiting, Session: b.Session, Batch: b.ID, Index: -1, Time: time.Now()})
+				o.each(messages.Event{V: messages.Version, Type: messages.EventWaiting, Session: b.Session, Batch: b.ID, Index: -1, Time: time.Now()})
 			}
 		case bus.IsTerminal(err):
 			return reply, fmt.Errorf("batch %s: %w", b.ID, err)
@@ -201,7 +214,15 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 			deserted, told = time.Time{}, false
 			met = met || !errors.Is(err, bus.ErrDisconnected) // without a connection nothing was sent
 		}
-		if refusal != nil {
+		if refusal == nil {
+			crowded = time.Time{}
+		} else {
+			if crowded.IsZero() {
+				crowded = time.Now()
+			}
+			if o.patience >= 0 && time.Since(crowded) >= o.patience {
+				return reply, err
+			}
 			wait = max(100*time.Millisecond, time.Duration(refusal.RetryAfterMS)*time.Millisecond)
 		}
 		// Send the batch again: the request was lost, or the fleet was busy. That is safe, because
@@ -217,14 +238,16 @@ func (c *Client) run(ctx context.Context, b messages.Batch, body []byte, each fu
 // [Client.Await] or [Client.Get]. A batch that exists already is no error, and neither is one that
 // the fleet will refuse: its reply says so. After any other error the batch may be stored or not;
 // to submit it again is safe.
-func (c *Client) Submit(ctx context.Context, b messages.Batch) error {
-	body, err := c.encode(&b)
+//
+// Of the options only [Encoded] has a meaning.
+func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...RunOption) error {
+	b, o, err := c.prepare(b, options)
 	if err != nil {
 		return err
 	}
 	header := bus.Header{}
 	ctx, span := c.send(ctx, trace.SpanKindProducer, wire.VerbBatch, b, header)
-	_, err = c.conn.Append(ctx, c.names.Of(wire.VerbBatch, c.key(b.Session, b.ID)), header, body)
+	_, err = c.conn.Append(ctx, c.names.Of(wire.VerbBatch, c.key(b.Session, b.ID)), header, o.body)
 	switch {
 	case errors.Is(err, bus.ErrExists):
 		err = nil // the batch is stored already
@@ -307,10 +330,12 @@ func (c *Client) encode(b *messages.Batch) ([]byte, error) {
 	return body, c.fits(body)
 }
 
-// fits refuses a body that does not fit into one message with 64 KiB to spare for headers and
-// subject.
+// MaxBatch returns the largest batch that the fleet takes, in bytes: what fits into one message
+// with 64 KiB to spare for headers and subject.
+func (c *Client) MaxBatch() int { return c.conn.MaxPayload() - 64<<10 }
+
 func (c *Client) fits(body []byte) error {
-	if limit := c.conn.MaxPayload() - 64<<10; len(body) > limit {
+	if limit := c.MaxBatch(); len(body) > limit {
 		return &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf("the batch has %d bytes; the limit is %d", len(body), limit)}
 	}
 	return nil

@@ -46,8 +46,8 @@ func (c *Client) AbortSession(ctx context.Context, s messages.SessionID, why Rea
 
 // Steer sends a message to a session: any JSON value except null, at most 256 KiB. The next reply
 // of the session holds it in Steering, for the agent to append after the reinjection. The parameter
-// when says which calls of the running batch still run; the result of a call that is skipped tells
-// the reason.
+// when says which calls still run of the batches that were accepted before; the result of a call
+// that is skipped tells the reason.
 func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Reason) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Text, By: why.By})
 }

@@ -49,10 +49,14 @@ type WatchOption func(*sessionList)
 // Since begins with the batches that have ended at this time or later.
 func Since(t time.Time) WatchOption { return func(l *sessionList) { l.since = t } }
 
+// Subscribed has ready called once Watch is subscribed: of batches that are submitted after that it
+// misses nothing.
+func Subscribed(ready func()) WatchOption { return func(l *sessionList) { l.subscribed = ready } }
+
 // Watch is [Client.Follow] for every batch of a session, until ctx ends: first the batches that are
 // open, then those that come. Batches that begin and end while the connection is lost are yielded
 // after the reconnect, as long as their replies are kept (reply_ttl, by default 24 h): each from
-// its beginning, one after another in the order in which they ran.
+// its beginning, one after another in the order in which they ended.
 //
 // Watch waits for a fleet to appear and to come back. It ends without an error when ctx ends; a
 // refusal or a connection that is closed for good is yielded once, as the last pair.
@@ -129,6 +133,10 @@ func (w *watcher) run(ctx context.Context, batches string) error {
 		defer unsubscribe()
 	}
 	defer conn.OnReconnect(w.mail.signal)()
+	if w.list != nil && w.list.subscribed != nil {
+		_ = conn.Flush(ctx) // without a connection, the subscription is made with the next one
+		w.list.subscribed()
+	}
 	requests, cancel := context.WithCancel(ctx)
 	defer w.requests.Wait()
 	defer cancel()
@@ -225,7 +233,7 @@ func (w *watcher) show(ctx context.Context, b *watched, events []messages.Event)
 }
 
 // round reads what is due: the list first, then the timelines, in order. Batches that begin or have
-// ended meanwhile are thereby shown in the order in which they ran.
+// ended meanwhile are thereby shown in the order of the list.
 func (w *watcher) round(ctx context.Context) error {
 	if w.stopped || time.Now().Before(w.next) {
 		return nil

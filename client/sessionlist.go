@@ -24,6 +24,8 @@ type sessionList struct {
 	awaited   bool
 	requested int           // how many pages were requested
 	retry     time.Duration // the delay after the last page; 0: it did not fail
+
+	subscribed func() // called once the watch is subscribed; nil: nobody asks
 }
 
 // errBehind is about a page that announces more but does not move on from the last place: the

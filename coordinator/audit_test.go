@@ -81,7 +81,7 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 func TestATraceSaysNothingOfItsBatch(t *testing.T) {
 	r := newTraces()
 	id := func(a journal.Accepted) string {
-		c := &Coordinator{cfg: Config{Tracer: r.Tracer}.withDefaults()}
+		c := &Coordinator{cfg: Config{Tracer: r.Tracer}.withDefaults(), toolsets: &toolsets{}}
 		c.log = c.cfg.Logger
 		return tracing.ID(c.newRun(c.newSessionRun(a.Key), a, nil).beginSpans(t.Context()))
 	}

@@ -30,7 +30,10 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 		d.noteRan(e.Index, e.Record)
 	case batch.LetGo:
 		d.removeJob(ctx, n)
-		d.gaveBack(e.Index)
+		if !d.jobs.Holds(e.Index, n.LetGo.Queue) {
+			return // the call has another job by now, in another queue
+		}
+		d.jobs.GaveBack(e.Index)
 	}
 	d.step(ctx, event)
 }
@@ -159,6 +162,11 @@ func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.
 // or the record of a faster worker.
 func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
+	if want.Result.Err.Code == messages.CodeToolVersionGone {
+		if events, gone := d.isGone(ctx, want.Index); !gone {
+			return events
+		}
+	}
 	d.log.Warn("a call was ended by the coordinator", d.callAttr(want.Index), "tool", want.Result.Tool, "status", want.Result.Status, "code", want.Result.Err.Code)
 	if !d.machine.Claims(want.Index) {
 		if noWorker(want.Result.Err.Code) && d.publishedElsewhere(ctx, want.Index) {
@@ -199,6 +207,19 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 		d.questions.Audit(ctx, key, messages.AuditExpired, *q)
 	}
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
+}
+
+// isGone reports whether no worker has the tool of a call. It reads that anew: this coordinator may
+// have been asleep, and a worker may have come meanwhile.
+func (d *batchRun) isGone(ctx context.Context, index int) (events []batch.Event, gone bool) {
+	fleet, err := d.toolsets.read(ctx)
+	if err != nil {
+		d.log.Log(ctx, logfields.RetryLevel(err), "the workers cannot be read, so a call waits on for one; trying again at the next poll", d.callAttr(index), "err", err)
+		return nil, false
+	}
+	events = d.jobs.Served(index, fleet)
+	d.recheck = d.recheck || len(events) > 0
+	return events, len(events) == 0
 }
 
 // noWorker reports whether a call ends because no worker took it.

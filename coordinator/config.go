@@ -21,7 +21,7 @@ import (
 type Config struct {
 	Slots        int           // batches driven at once. Default 1024
 	Window       int           // calls of one session dispatched at once. Default 8
-	Lookahead    int           // batches of one session driven at once. Default 1
+	Lookahead    int           // batches of one session driven at once. Default 32
 	AckWait      time.Duration // longest silence of a driver before a redelivery. Default 10 s
 	Poll         time.Duration // time between reads of the journal. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
@@ -29,8 +29,9 @@ type Config struct {
 	// have for their answers is added, up to another BatchTTL. Default 1 h.
 	BatchTTL time.Duration
 	Grace    time.Duration // added to a lease before it counts as lapsed. Default 2 s
-	// StartWait is how long a batch waits for a fleet without any tool, and a call while workers of
-	// its pool are there, none with its tool as planned. Default 30 s.
+	// StartWait is how long a batch waits for a fleet without any tool. A call waits as long, and
+	// at least twice as long as an announcement counts, while workers of its pool are there and
+	// none has its tool as planned. Default 30 s.
 	StartWait time.Duration
 	Drain     time.Duration   // how long batches may continue after Run's ctx has ended. Default 5 s
 	Hurry     <-chan struct{} // closing it ends the drain at once. May be nil
@@ -98,6 +99,13 @@ func (c Config) withDefaults() Config {
 		c.Metrics = metrics.New(nil)
 	}
 	return c
+}
+
+// unservedWait returns how long a call waits while workers of its pool are there, none with its
+// tool as planned. A worker whose announcements do not get through has the time to announce itself
+// again.
+func (c Config) unservedWait() time.Duration {
+	return max(c.StartWait, 2*c.Provision.WithDefaults().WorkerTTL)
 }
 
 func (c Config) validate() error {

@@ -3,10 +3,12 @@
 //
 //	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go    the happy path
 //	             toolsets.go     in which queue a job waits for a worker
+//	             successors.go   which batches behind the head are driven too
 //	             recover.go      what an earlier driver has left behind
 //	             control.go      aborts and steering
 //	             close.go        a batch that no driver can bring to its end
 //	suspend.go, resume.go        a batch that only waits for people has no driver
+//	rested.go                    its session is left alone
 //	sweep.go                     a batch whose driver is gone
 //
 // No coordinator owns a session. Any of them may drive the head of a session's log, and the batches
@@ -18,6 +20,7 @@
 //
 //	what tools promise                     schemas
 //	requests                               coordinator/handlers, coordinator/approvals
+//	definitions that agents were given     coordinator/catalogue
 //	notices among coordinators             coordinator/peers
 //	the dialects of the providers          coordinator/provider
 //	the order of calls                     coordinator/plan
@@ -38,11 +41,13 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/catalog"
+	"github.com/toolfleet/toolfleet/coordinator/catalogue"
 	"github.com/toolfleet/toolfleet/coordinator/handlers"
 	"github.com/toolfleet/toolfleet/coordinator/metrics"
 	"github.com/toolfleet/toolfleet/coordinator/peers"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/objects"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/bus/service"
@@ -61,17 +66,21 @@ type Coordinator struct {
 	recorder  *audit.Recorder // writes the audit lines of batches that have ended
 	questions *approvals.Service
 	catalog   *catalog.Catalog
-	toolsets  *toolsets
-	cfg       Config
-	id        string // workers and peers address this coordinator by this token
-	log       *slog.Logger
+	// catalogues holds the definitions that agents were given.
+	catalogues *catalogue.Store
+	toolsets   *toolsets
+	delivered  *delivered
+	cfg        Config
+	id         string // workers and peers address this coordinator by this token
+	log        *slog.Logger
 
 	runs    *runs // the batches that this coordinator drives
 	peers   *peers.Peers
 	resumer *resumer
 	// successors bounds the batches of all sessions behind their heads that are driven at once.
 	successors *semaphore.Weighted
-	serving    atomic.Bool // whether this coordinator takes requests and batches
+	bodies     *semaphore.Weighted // bounds the bytes of their bodies
+	serving    atomic.Bool         // whether this coordinator takes requests and batches
 }
 
 // New returns a coordinator that uses conn. It sends nothing yet, and never closes conn.
@@ -87,16 +96,22 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	cfg.Metrics.Slots.Set(float64(cfg.Slots))
 	c := &Coordinator{
 		conn: conn, names: conn.Names(), journal: journal.New(conn), auditLog: auditLog, cfg: cfg, id: rand.Text(), log: cfg.Logger,
-		runs: newRuns(cfg.Metrics.Live, cfg.Logger),
+		runs: newRuns(cfg.Metrics.Live, cfg.Logger), catalogues: catalogue.NewStore(objects.In(conn), cfg.Logger),
 	}
-	c.catalog = catalog.New(conn, catalog.Config{Unknown: metrics.UnknownTool, Learned: cfg.Metrics.Learned, Logger: cfg.Logger})
-	c.toolsets = newToolsets(conn, cfg.Logger, c.runs.moveJobs)
+	c.toolsets = newToolsets(conn, cfg.Logger, func() {
+		c.catalog.WorkersChanged()
+		c.runs.moveJobs()
+	})
+	c.catalog = catalog.New(conn, catalog.Config{
+		Unknown: metrics.UnknownTool, Learned: cfg.Metrics.Learned, Served: c.toolsets.serves, Logger: cfg.Logger,
+	})
+	c.delivered = newDelivered(conn)
 	c.recorder = audit.NewRecorder(auditLog, c.journal, audit.RecorderConfig{
 		Writer: c.id, Digest: c.catalog.Digest, Failed: cfg.Metrics.AuditFailed,
 	})
 	c.peers = peers.New(conn, c.runs, peers.Config{ID: c.id, AckWait: cfg.AckWait, Logger: cfg.Logger})
 	c.resumer = newResumer(c, cfg.Slots)
-	c.successors = semaphore.NewWeighted(int64(cfg.Slots))
+	c.successors, c.bodies = semaphore.NewWeighted(int64(cfg.Slots)), semaphore.NewWeighted(maxAllSuccessors)
 	c.questions = approvals.New(conn, auditLog, c.resumer, c.catalog, cfg.Metrics, approvals.Config{
 		Writer: c.id, Approvers: cfg.Approvers, Tracer: cfg.Tracer, Logger: cfg.Logger,
 	})
@@ -190,7 +205,7 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 // serve answers requests. It takes no new request after ctx has ended; it may answer an earlier one
 // until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
-	h := handlers.New(c.conn, c.resumer, c.catalog, handlers.Config{
+	h := handlers.New(c.conn, c.resumer, c.catalog, catalogue.NewStore(objects.In(c.conn), c.log), handlers.Config{
 		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Logger: c.log,
 	})
 	return service.Serve(ctx, c.conn, service.Service{

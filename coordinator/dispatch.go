@@ -19,14 +19,14 @@ import (
 
 // prepare plans the batch, tells the machine what the journal already holds, and begins.
 func (d *batchRun) prepare(ctx context.Context) error {
-	tools, err := d.catalog.For(ctx, d.in.Calls, d.cfg.StartWait)
+	calls, tools, err := d.awaitTools(ctx)
 	if err != nil {
 		return err
 	}
-	d.machine = batch.New(plan.New(d.in.Routed(tools), tools), batch.Config{
+	d.machine = batch.New(plan.With(calls, tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
-		QueueTimeout: d.cfg.QueueTimeout, Unserved: d.cfg.StartWait, Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
+		QueueTimeout: d.cfg.QueueTimeout, Unserved: d.cfg.unservedWait(), Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
 		NotAfter: d.conn.Local(ctx, d.notAfter()), Forgets: d.conn.Local(ctx, d.accepted.Stored.Add(3*d.cfg.BatchTTL)), Waits: d.cfg.BatchTTL,
 		Timeout: time.Duration(min(d.in.Batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
@@ -54,13 +54,15 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		d.machine.Step(time.Now(), event)
 	}
 	if d.again {
-		if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.adoptJobs(ctx) }); err != nil {
+		if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.jobs.Adopt(ctx, time.Now()) }); err != nil {
 			return err
 		}
 	}
-	d.late, d.sure = late, late
+	d.late, d.sure = late, d.again
 	d.spans.Planned(d.in.Batch, d.machine)
-	begin := func() { d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late, Again: d.again}) }
+	begin := func() {
+		d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late, Again: d.again, Jobs: d.jobs.Any()})
+	}
 	if d.resumed {
 		d.spans.Replay(begin)
 	} else {
@@ -117,7 +119,7 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	case batch.Stop:
 		d.stop(effect)
 	case batch.Tell:
-		d.unplace(effect.Result.Index)
+		d.jobs.Forget(effect.Result.Index)
 		d.spans.EndCall(ctx, effect.Result)
 		d.events.result(messages.EventEnd, effect.Result)
 	case batch.Finish:
@@ -133,14 +135,18 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
+	if gone := d.gone(want.Index); gone != nil {
+		return gone
+	}
+	tool := d.ask(want.Index)
+	queue, events := d.jobs.For(ctx, time.Now(), want.Index)
 	job := wire.Job{
 		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.Batch.Session, Batch: d.in.Batch.ID,
-		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest,
+		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: tool.Digest,
 		Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.id,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter().Add(d.machine.Waits()),
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.Batch.Round, Policy: d.cfg.Policy,
 	}
-	queue, events := d.queueFor(ctx, want.Index)
 	subject := d.names.Lane(want.Exclusive, queue, key)
 	header, span := d.spans.SendCall(ctx, call, want)
 	defer span.End()

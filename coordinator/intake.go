@@ -59,7 +59,7 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 		log.Debug("the batch goes back to the broker: it is not the head of its session", "head", seen.Head)
 		c.decline(log, d)
 	case session.Wait:
-		log.Debug("the batch goes back to the broker: its session is driven already, or was not taken over yet", "head", seen.Head)
+		log.Debug("the batch goes back to the broker: its session is driven already, or only waits", "head", seen.Head)
 		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil {
 			s.readSoon()
 		}
@@ -101,6 +101,7 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	head, _, headErr = c.journal.Head(ctx, a.Key.Tenant, a.Key.Session)
 	reads.Wait()
 	seen.Head, seen.Here = head.Seq, c.runs.ofSession(sessionName(a.Key)) != nil
+	seen.Rests = c.runs.rested.covers(sessionName(a.Key), head.Seq, a.Seq)
 	seen.Elsewhere, seen.Peer = c.peers.DriveBatch(a.Key), c.peers.Drive(a.Key)
 	if headErr == nil && head.Seq != 0 {
 		seen.Peer = seen.Peer || c.peers.DriveBatch(head.Key)
@@ -142,7 +143,10 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 		s.offered = offered
 		done = s.run(ctx, head, delivery)
 		c.runs.leaveSession(s)
-		if s.asked.Load() {
+		switch {
+		case s.abandoned(ctx):
+			c.peers.Publish(wire.Notice{Batch: s.key.String(), LetGo: &wire.LetGo{}, Worker: c.id})
+		case s.asked.Load():
 			c.peers.PublishEnd(sessionName(s.key))
 		}
 		again := s.again || done && s.suspended.IsZero() && len(s.more) > 0

@@ -26,6 +26,7 @@ type lease struct {
 	log      *slog.Logger   // guarded by mu
 	delivery *pull.Delivery // the newest of the batch; nil: there was none; guarded by mu
 	ended    bool           // the run of the batch has ended; guarded by mu
+	head     bool           // it is the oldest batch of its session that is not over; guarded by mu
 	told     bool           // peers were told that this coordinator drives the batch; guarded by mu
 }
 
@@ -56,10 +57,20 @@ func (l *lease) adopt(delivery *pull.Delivery) {
 	l.delivery = delivery
 }
 
+// announce has the peers told about the batch from now on: it is the head of its session.
+func (l *lease) announce() {
+	l.mu.Lock()
+	before := l.head || l.ended
+	l.head = true
+	l.mu.Unlock()
+	if !before {
+		l.publishRunning()
+	}
+}
+
 // keep tells the broker and the peers at intervals that the batch is driven, until stop is called.
 func (l *lease) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	l.publishRunning()
 	var signs sync.WaitGroup
 	signs.Go(func() {
 		ticks := time.NewTicker(l.cfg.AckWait / 3)
@@ -87,14 +98,14 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the peers about a batch that is driven without a delivery, because the
-// broker may deliver it to one of them.
+// publishRunning tells the peers about a head that is driven without a delivery, because the broker
+// may deliver it to one of them.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
-	delivered := l.delivery != nil
-	l.told = l.told || !delivered
+	publish := l.head && l.delivery == nil
+	l.told = l.told || publish
 	l.mu.Unlock()
-	if !delivered {
+	if publish {
 		l.peers.PublishRunning(l.accepted.Key.String())
 	}
 }
@@ -107,7 +118,7 @@ func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
-	if (l.delivery == nil || l.told) && !finished {
+	if l.told && !finished {
 		let := wire.LetGo{}
 		switch {
 		case !suspended.IsZero():

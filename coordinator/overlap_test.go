@@ -1,12 +1,18 @@
 package coordinator
 
 import (
+	"context"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -104,9 +110,7 @@ func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 			}
 		}
 		d.machine.Step(now, batch.Planned{Record: record, Seq: seq})
-		s.line.Add(d, seq, 0)
-		s.giveTurns()
-		c.runs.add(d)
+		s.take(d)
 		return d
 	}
 	b1 := run("b1", 1, "write") // its write is at a worker
@@ -129,4 +133,47 @@ func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 			t.Error("the write of b2 starts although b1 is not over")
 		}
 	}
+}
+
+// faultyTracer panics when the second batch is driven, which no driver survives.
+type faultyTracer struct {
+	trace.Tracer
+	batches atomic.Int32
+}
+
+func (f *faultyTracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+	if name == tracing.ProcessBatch && f.batches.Add(1) == 2 {
+		panic("the tracer is broken")
+	}
+	return f.Tracer.Start(ctx, name, options...)
+}
+
+// TestAnErrorHoldsUpOneBatch: one batch of three cannot be driven at first. The run of the batch
+// before it goes on, and all are answered.
+func TestAnErrorHoldsUpOneBatch(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		tracer := &faultyTracer{Tracer: noop.NewTracerProvider().Tracer("")}
+		c, _ := o.coordinator(Config{Lookahead: 32, Tracer: tracer})
+		first := o.submit("s", "first", 1)
+		o.until("the first is driven", time.Minute, func() bool { return c.runs.of(first) != nil })
+		run := c.runs.of(first)
+		broken := o.submit("s", "broken", 1)
+		o.until("the second has failed", time.Minute, func() bool { return tracer.batches.Load() == 2 })
+		last := o.submit("s", "last", 1)
+		o.until("the last is driven", time.Minute, func() bool { return c.runs.of(last) != nil })
+		time.Sleep(time.Second)
+		if c.runs.of(first) != run {
+			t.Error("the first was given up too")
+		}
+		o.worker()
+		for _, key := range []wire.BatchKey{first, broken, last} {
+			q := o.rests(key.Call(0))
+			if a := o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice")); !a.OK {
+				t.Fatalf("the decision was refused: %+v", a)
+			}
+		}
+		for _, key := range []wire.BatchKey{first, broken, last} {
+			o.reply(key, time.Minute)
+		}
+	})
 }

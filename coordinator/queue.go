@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/toolfleet/toolfleet/coordinator/placement"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
@@ -11,8 +12,9 @@ import (
 // queue removes jobs of one batch from the job stream. A worker may hold a removed job; it then
 // finds that the call has ended.
 type queue struct {
-	conn *bus.Conn
-	key  wire.BatchKey
+	conn      *bus.Conn
+	key       wire.BatchKey
+	delivered *delivered
 }
 
 // of returns the jobs of a call, waiting or held by workers.
@@ -25,6 +27,33 @@ func (q queue) of(ctx context.Context, index int) ([]bus.Msg, error) {
 func (q queue) all(ctx context.Context) ([]bus.Msg, error) {
 	names := q.conn.Names()
 	return q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.JobsOf(q.key)...)
+}
+
+// Of implements [placement.Queues].
+func (q queue) Of(ctx context.Context, index int) ([]placement.Queued, error) {
+	return q.queued(q.of(ctx, index))
+}
+
+// All implements [placement.Queues].
+func (q queue) All(ctx context.Context) ([]placement.Queued, error) { return q.queued(q.all(ctx)) }
+
+func (q queue) queued(jobs []bus.Msg, err error) (all []placement.Queued, _ error) {
+	for _, job := range jobs {
+		token, key, nameErr := q.conn.Names().Job(job.Subject)
+		if nameErr != nil {
+			token = ""
+		}
+		all = append(all, placement.Queued{Token: token, Index: key.Index, Seq: job.Seq})
+	}
+	return all, err
+}
+
+// Remove implements [placement.Queues].
+func (q queue) Remove(ctx context.Context, seq uint64) error { return q.removeAt(ctx, seq) }
+
+// Delivered implements [placement.Queues].
+func (q queue) Delivered(ctx context.Context, job placement.Queued) bool {
+	return q.delivered.maybe(ctx, job.Token, job.Seq)
 }
 
 // withdraw removes the jobs of a call, so that no worker starts them.

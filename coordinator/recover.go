@@ -12,15 +12,17 @@ import (
 )
 
 // recall tells the machine what the journal holds of a batch that may have had a driver before.
-// found: it held something. late: this may not be the first driver. There is no other recovery
-// code: the machine gets old records as it gets new ones.
+// found: it held something. late: this is not known to be the first driver. There is no other
+// recovery code: the machine gets old records as it gets new ones.
 func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
-	delivery := d.lease.current()
-	late = delivery == nil || delivery.Delivered > 1
 	// After a restart, the server may not know how many times it has delivered the batch.
-	if !late && !d.conn.Before(ctx, d.accepted.Stored) {
+	delivery := d.lease.current()
+	if delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
 		return false, false, nil
 	}
+	// A batch that nobody can have driven before is read too: it may have waited here for so long
+	// that a peer took the session over.
+	late = !d.first
 	d.again = true
 	plans, err := d.journal.Plans(ctx, d.accepted.Key)
 	if err != nil {

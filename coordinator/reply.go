@@ -45,11 +45,11 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 		d.spans.Fail(messages.ClassInternal)
 		return
 	}
-	d.reply = &messages.Reply{
+	d.reply = new(messages.Reply{
 		V: messages.Version, Batch: d.in.Batch.ID, Session: d.in.Batch.Session, Provider: d.in.Batch.Provider,
 		Status: messages.ReplyCompleted, Digest: d.digest, Reinjection: reinjection, Results: submission.SlimAll(results), Steering: d.steering(ctx),
 		Hooks: stopSummary(results),
-	}
+	}.WithAppend())
 	for _, r := range results {
 		if r.Status == messages.StatusAborted {
 			d.reply.Status = messages.ReplyAborted

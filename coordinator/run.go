@@ -10,10 +10,13 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/catalog"
+	"github.com/toolfleet/toolfleet/coordinator/catalogue"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/placement"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/coordinator/spans"
 	"github.com/toolfleet/toolfleet/coordinator/submission"
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/pull"
@@ -21,6 +24,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // batchRun drives one batch: it carries out the effects of the batch's machine. Its fields belong
@@ -33,6 +37,7 @@ type batchRun struct {
 	recorder       *audit.Recorder
 	questions      *approvals.Service
 	catalog        *catalog.Catalog
+	catalogues     *catalogue.Store
 	toolsets       *toolsets
 	runs           *runs
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
@@ -42,6 +47,7 @@ type batchRun struct {
 	accepted journal.Accepted
 	digest   string // of the batch's body
 	in       submission.Submission
+	named    *schemas.Catalog // what the batch's catalogue has; nil: it names none, or an unknown one
 	machine  *batch.Machine
 	spans    *spans.Batch
 	events   *events
@@ -54,20 +60,20 @@ type batchRun struct {
 	// workersChanged: workers have come or gone, so jobs may be in the wrong queue.
 	workersChanged chan struct{}
 	session        *sessionRun
-	place          *place // of a batch behind the first of its session
+	place          *place // of a batch behind the first of its session; owned by the session's run
 	finished       bool   // the batch has left the log; set when run has ended
 
 	turn batch.Turn // as the machine knows it
 
-	placed  map[int]placed // where the job of each call is
-	lacking map[int]bool   // the calls that wait because no worker of their pool has their tool
-	moved   bool           // a job was taken out of a queue
-	recheck bool           // look whether the jobs are in the right queues
+	jobs    *placement.Jobs      // nil until the batch is decoded
+	asked   map[int]toolset.Tool // that the last job of a call asks for
+	recheck bool                 // look whether the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
 	// sure: records and controls were read from the leader after the newest known record was
 	// stored.
 	sure      bool
+	first     bool              // no coordinator is known to have driven the batch before
 	resumed   bool              // an earlier driver has left records
 	again     bool              // jobs of the batch may have been published before
 	late      bool              // another coordinator may have driven the batch before, or drives it now
@@ -84,16 +90,14 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 	log := logfields.Batch(context.Background(), c.log, a.Key)
 	return &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
-		catalog: c.catalog, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
+		catalog: c.catalog, catalogues: c.catalogues, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
 		log:      log,
 		accepted: a, digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
 		events:  &events{conn: c.conn, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
-		queue:   queue{c.conn, a.Key},
+		queue:   queue{c.conn, a.Key, c.delivered},
 		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1), workersChanged: make(chan struct{}, 1),
-		placed: map[int]placed{}, lacking: map[int]bool{}, toolsets: c.toolsets,
-		session: s,
-		synced:  map[int]string{}, ran: map[int]audit.Ran{},
+		asked: map[int]toolset.Tool{}, toolsets: c.toolsets, session: s, synced: map[int]string{}, ran: map[int]audit.Ran{},
 	}
 }
 
@@ -138,7 +142,10 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		d.events.in = d.in.Batch
 		return refusal
 	}
-	d.events.in = d.in.Batch
+	d.events.in, d.jobs = d.in.Batch, d.newJobs()
+	if err := d.loadCatalogue(ctx); err != nil {
+		return err
+	}
 	if err := d.awaitTurn(ctx); err != nil || !d.suspended.IsZero() {
 		return err
 	}
@@ -199,6 +206,12 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 	}
 	d.waits.Store(true)
 	defer d.waits.Store(false)
+	// The tools may still be on their way here. If they cannot be asked for, the next poll looks
+	// again.
+	if _, err := d.catalog.For(ctx, d.in.Calls, d.cfg.StartWait); err != nil && ctx.Err() != nil {
+		return err
+	}
+	d.session.waits(d, d.beginsSafe())
 	if d.unwanted(ctx) {
 		return nil
 	}
@@ -216,9 +229,14 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 		case <-d.notices: // of an earlier driver's job; the journal has what it says
 		case <-d.nudge:
 			unwanted = d.unwanted(ctx)
+			d.session.waits(d, d.beginsSafe())
+		case <-d.workersChanged:
+			d.session.waits(d, d.beginsSafe())
 		case <-expired.C:
 			unwanted = true
 		case <-d.session.quiet:
+			d.suspended = d.session.suspendedUntil()
+			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -243,16 +261,26 @@ func (d *batchRun) unwanted(ctx context.Context) bool {
 	return err == nil && len(controls) > 0
 }
 
-// mayStart reports whether the first call of the batch may start, as its tool is known now. Nothing
-// of the plan is settled before that.
+// mayStart reports whether a call of the batch may start, as its tools are known now. Nothing of
+// the plan is settled before that.
 func (d *batchRun) mayStart() bool {
 	switch d.session.turnOf(d) {
 	case batch.Everything:
 		return true
 	case batch.SafeCalls:
-		tools := d.catalog.Current()
-		first := plan.New(d.in.Routed(tools)[:1], tools).Calls[0]
-		return first.ConcurrencySafe && first.Refused == nil
+		return d.beginsSafe()
+	}
+	return false
+}
+
+// beginsSafe reports whether the first call that can run may run beside others.
+func (d *batchRun) beginsSafe() bool {
+	tools := d.catalog.Current()
+	calls := d.in.Routed(tools)
+	for i := range calls {
+		if p := plan.With(calls[i:i+1], d.tools(tools)).Calls[0]; p.Refused == nil {
+			return p.ConcurrencySafe
+		}
 	}
 	return false
 }

@@ -15,8 +15,9 @@ import (
 // runs holds the sessions that this coordinator drives, at most one run for each, and their
 // batches.
 type runs struct {
-	size prometheus.Gauge
-	log  *slog.Logger
+	size   prometheus.Gauge
+	log    *slog.Logger
+	rested rested
 
 	mu       sync.Mutex
 	byKey    map[string]*batchRun   // by batch key; guarded by mu
@@ -42,6 +43,7 @@ func (r *runs) enter(s *sessionRun) (other *sessionRun) {
 		return other
 	}
 	r.sessions[name] = s
+	r.rested.forget(name)
 	return nil
 }
 
@@ -122,6 +124,7 @@ func (r *runs) named(batch string) *batchRun {
 
 // Nudge asks the run of every batch whose key begins with prefix to read the journal.
 func (r *runs) Nudge(prefix string) {
+	r.rested.forget(strings.TrimSuffix(prefix, "."))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.nudge(prefix)

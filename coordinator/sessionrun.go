@@ -3,11 +3,11 @@ package coordinator
 import (
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/semaphore"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/recall"
@@ -28,6 +28,7 @@ type sessionRun struct {
 	left  chan *batchRun // batches whose run has ended
 	quiet chan struct{}  // closed: the session is suspended
 	asked atomic.Bool    // a peer has asked who drives the session
+	since time.Time      // no other coordinator is known to have driven batches that were stored later
 
 	// offered is a delivery of a batch behind the head, for when that batch is read; nil: there is
 	// none.
@@ -35,26 +36,24 @@ type sessionRun struct {
 
 	mu        sync.Mutex
 	line      session.Line[*batchRun] // guarded by mu
+	driven    map[*batchRun]bool      // the batches of the line that have not been given up; guarded by mu
 	suspended time.Time               // set: every batch only waits, until then at most; guarded by mu
-	givenUp   bool                    // a batch goes to another driver, so nothing more starts here; guarded by mu
 	reading   bool                    // the log is still to be read for the first time; guarded by mu
 	again     bool                    // a batch had news when the session was suspended; guarded by mu
+	full      bool                    // there is no place for another batch in the line; guarded by mu
 }
-
-// maxSuccessors bounds the bodies of the batches of a session behind the first, in bytes.
-const maxSuccessors = 8 << 20
 
 func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
 	return &sessionRun{
 		c: c, key: key, log: c.log.With("session", key.Session, "tenant", key.Tenant),
 		more: make(chan struct{}, 1), left: make(chan *batchRun, c.cfg.Lookahead), quiet: make(chan struct{}),
-		line: session.Line[*batchRun]{Window: c.cfg.Window},
+		line: session.Line[*batchRun]{Window: c.cfg.Window}, driven: map[*batchRun]bool{},
 	}
 }
 
 // run drives the session, beginning with its head, until the log holds no more of it, every batch
-// only waits, or a batch cannot be driven on here. done reports whether the rest of the session is
-// in other hands: those of people or of the broker.
+// only waits, or those that are left cannot be driven on here. done reports whether the rest of the
+// session is in other hands: those of people or of the broker.
 func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *pull.Delivery) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -62,8 +61,10 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 		s.c.peers.PublishRunning(sessionName(s.key))
 		s.askedByPeer()
 	}
-	if delivery == nil || delivery.Delivered > 1 { // the log may hold batches that nobody tells of any more
-		s.readSoon()
+	s.since = head.Stored.Add(-1)
+	if delivery == nil || delivery.Delivered > 1 {
+		s.since = s.c.conn.Now(ctx)
+		s.readSoon() // the log may hold batches that nobody tells of any more
 	}
 	s.reading = len(s.more) > 0
 	s.begin(ctx, head, delivery, nil)
@@ -74,13 +75,11 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 		select {
 		case d := <-s.left:
 			last := s.leave(d)
-			if !d.finished { // the whole session is suspended, or goes to another driver
-				if d.suspended.IsZero() {
-					cancel()
+			if suspended := !s.suspendedUntil().IsZero(); suspended || last && !s.empty() {
+				if last {
+					return suspended
 				}
-				for ; !last; last = s.leave(<-s.left) {
-				}
-				return !d.suspended.IsZero()
+				continue
 			}
 			if err := s.readLog(ctx); err != nil && last {
 				d.log.Warn("the next batch of the session cannot be read; it is driven when the broker delivers it", "err", err)
@@ -88,10 +87,11 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 			if s.empty() {
 				return true
 			}
+			s.suspendIfQuiet()
 			continue
 		case <-s.more:
 		case <-poll.C:
-			if s.asked.Load() {
+			if s.asked.Load() && s.c.serving.Load() { // else a peer is to drive the session soon
 				s.c.peers.PublishRunning(sessionName(s.key))
 			}
 			s.lookForControls(ctx)
@@ -114,104 +114,19 @@ func (s *sessionRun) askedByPeer() {
 	s.readSoon()
 }
 
-// returnOffer hands a delivery back to the broker that no batch has taken.
-func (s *sessionRun) returnOffer() {
-	if s.offered != nil {
-		s.c.decline(s.log, s.offered)
-		s.offered = nil
-	}
-}
-
-// readLog reads the batches behind those that are driven, as many as the bounds allow, and begins
-// to drive them. A batch that has its reply, because it was submitted again or came back into the
-// log, is answered and removed.
-func (s *sessionRun) readLog(ctx context.Context) error {
-	for s.c.serving.Load() { // else the broker delivers the next batch to a peer
-		place, ok := s.place()
-		if !ok {
-			return nil
-		}
-		next, found, err := s.c.journal.Next(ctx, s.key.Tenant, s.key.Session, s.last())
-		if err != nil || !found || !s.fits(next) {
-			place.free()
-			return err
-		}
-		reply, replied, err := s.c.journal.ReplyTo(ctx, next)
-		if err == nil && replied {
-			if err = s.c.answerAgain(ctx, s.log, next, reply); err == nil {
-				err = s.c.journal.Remove(ctx, next)
-			}
-		}
-		if err != nil || replied {
-			place.free()
-		}
-		if err != nil {
-			return err
-		}
-		if replied {
-			continue
-		}
-		var delivery *pull.Delivery
-		if s.offered != nil && s.offered.Seq == next.Seq {
-			delivery, s.offered = s.offered, nil
-		}
-		if !s.begin(ctx, next, delivery, place) {
-			return nil
-		}
-	}
-	return nil
-}
-
-// place is a place of a batch behind the first of its session, which all sessions share; nil: the
-// batch needs none.
-type place struct{ all *semaphore.Weighted }
-
-func (p *place) free() {
-	if p != nil {
-		p.all.Release(1)
-	}
-}
-
-// place takes a place for another batch. The first batch of the session needs none.
-func (s *sessionRun) place() (p *place, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	successors, _ := s.line.Successors()
-	switch {
-	case s.line.Last() == 0:
-		return nil, true
-	case successors+1 >= s.c.cfg.Lookahead || !s.c.successors.TryAcquire(1):
-		return nil, false
-	}
-	return &place{s.c.successors}, true
-}
-
-// fits reports whether the body of another batch may be held.
-func (s *sessionRun) fits(a journal.Accepted) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, size := s.line.Successors()
-	return s.line.Last() == 0 || size+len(a.Body) <= maxSuccessors
-}
-
 // begin puts a batch at the end of the line and drives it. It returns false if the session was
 // suspended meanwhile: the session is then driven again at once, from its head.
 func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pull.Delivery, p *place) bool {
 	d := s.c.newRun(s, a, delivery)
-	d.place = p
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.suspended.IsZero() {
-		s.again = true
+	d.place, d.first = p, a.Stored.After(s.since)
+	if !s.take(d) {
 		p.free()
 		if delivery != nil {
 			logUnsettled(s.log, delivery.Nak(s.c.cfg.Poll))
 		}
 		return false
 	}
-	s.line.Add(d, a.Seq, len(a.Body))
-	s.giveTurns()
-	s.c.runs.add(d)
+	s.announceHead()
 	go func() {
 		_ = guard(d.log, func() error { d.finished = d.run(ctx); return nil })
 		d.lease.release(d.finished, !s.c.serving.Load(), d.suspended)
@@ -220,16 +135,78 @@ func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pu
 	return true
 }
 
-// leave takes a batch whose run has ended out of the line. last: it was the only one.
+// take puts a batch at the end of the line. It returns false if the session was suspended.
+func (s *sessionRun) take(d *batchRun) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.suspended.IsZero() {
+		s.again = true
+		return false
+	}
+	s.line.Add(d, d.accepted.Seq, len(d.accepted.Body))
+	s.driven[d] = true
+	s.giveTurns()
+	s.c.runs.add(d)
+	return true
+}
+
+// leave takes a batch out of the line that has left the log. A batch that was given up stays there
+// as one that rests, and those behind it go on to wait for it: it is tried again when the session
+// is driven anew, at the latest after Config.AckWait if nothing else goes on. last: no batch is
+// driven any more.
 func (s *sessionRun) leave(d *batchRun) (last bool) {
 	s.c.runs.leave(d)
 	d.place.free()
+	defer s.announceHead()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.line.Remove(d)
-	s.givenUp = s.givenUp || !d.finished
+	delete(s.driven, d)
+	if d.finished {
+		s.line.Remove(d)
+		s.freeFirst()
+	} else {
+		s.line.Rest(d, time.Now().Add(s.c.cfg.AckWait))
+	}
 	s.giveTurns()
-	return s.line.Last() == 0
+	return len(s.driven) == 0
+}
+
+// freeFirst gives back the place of a batch that has become the first of the line, because only
+// those behind it need places. The caller holds mu.
+func (s *sessionRun) freeFirst() {
+	if all := s.line.All(); len(all) > 0 && s.driven[all[0]] {
+		all[0].place.free()
+		all[0].place = nil
+	}
+}
+
+// announceHead has the peers told about the oldest batch that is not over, if the broker may
+// deliver it to one of them. The batches behind it they leave to the driver of the session.
+func (s *sessionRun) announceHead() {
+	s.mu.Lock()
+	head, found := s.line.Head()
+	found = found && s.driven[head]
+	s.mu.Unlock()
+	if found {
+		head.lease.announce()
+	}
+}
+
+// abandoned reports whether the log holds a batch of the session that nobody may drive for long,
+// because the run has ended and has no delivery to hand back.
+func (s *sessionRun) abandoned(ctx context.Context) bool {
+	s.mu.Lock()
+	head, left := s.line.Head()
+	suspended, again := !s.suspended.IsZero(), s.again
+	s.mu.Unlock()
+	switch {
+	case left && !suspended:
+		return head.lease.current() == nil
+	case s.c.serving.Load(), suspended && !again:
+		return false
+	}
+	_, found, err := s.c.journal.Head(ctx, s.key.Tenant, s.key.Session)
+	return found || err != nil
 }
 
 func (s *sessionRun) empty() bool { return s.last() == 0 }
@@ -258,26 +235,32 @@ func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []b
 		wants = d.machine.Step(now, turn)
 	}
 	wants = append(wants, d.machine.Step(now, ev)...)
-	s.line.Set(d, session.Standing{Passable: d.machine.Passable(), Running: d.machine.Running(now), Held: d.machine.Held()})
+	s.line.Set(d, session.Standing{
+		Passable: d.machine.Passable(), Safe: d.machine.Safe(), Running: d.machine.Running(now), Held: d.machine.Held(),
+	})
 	s.giveTurns()
 	return wants
 }
 
+// waits notes that a batch waits for its turn, and whether it begins with safe calls.
+func (s *sessionRun) waits(d *batchRun, safe bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.line.Set(d, session.Standing{Safe: safe})
+	s.giveTurns()
+}
+
 // over notes that the reply of a batch is stored.
 func (s *sessionRun) over(d *batchRun) {
+	defer s.announceHead()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.line.Over(d)
 	s.giveTurns()
 }
 
-// giveTurns wakes the batches whose turn has changed. It gives no turns once a batch has gone to
-// another driver: that batch is in the line no more, and the batches behind it still have to wait
-// for it. The caller holds mu.
+// giveTurns wakes the batches whose turn has changed. The caller holds mu.
 func (s *sessionRun) giveTurns() {
-	if s.givenUp {
-		return
-	}
 	for _, d := range s.line.GiveTurns() {
 		select {
 		case d.turned <- struct{}{}:
@@ -311,12 +294,26 @@ func (s *sessionRun) suspendIfQuiet() bool {
 		return true
 	}
 	until, rests := s.line.Resting()
-	if !rests || s.reading || len(s.more) > 0 || !s.c.runs.leaveIfQuiet(s, s.line.All()) {
+	if !rests || s.reading || len(s.more) > 0 || !s.c.runs.leaveIfQuiet(s, slices.Collect(maps.Keys(s.driven))) {
 		return false
 	}
 	s.suspended = until
+	s.noteRested()
 	close(s.quiet)
 	return true
+}
+
+// noteRested has deliveries of the batches that wait in the session handed back without a look. The
+// caller holds mu.
+func (s *sessionRun) noteRested() {
+	head, _ := s.line.Head()
+	last := s.line.Last()
+	if s.full {
+		last = noMore
+	}
+	if head != nil {
+		s.c.runs.rested.note(sessionName(s.key), head.accepted.Seq, last)
+	}
 }
 
 // wake says that a batch has news. It returns false if the session is suspended: its next driver
@@ -344,7 +341,7 @@ func (s *sessionRun) suspendedUntil() time.Time {
 func (s *sessionRun) lookForControls(ctx context.Context) {
 	s.mu.Lock()
 	var waiting []*batchRun
-	for _, d := range s.line.All() {
+	for d := range s.driven {
 		if d.waits.Load() {
 			waiting = append(waiting, d)
 		}

@@ -263,8 +263,8 @@ func TestASessionWithNewsIsNotSuspended(t *testing.T) {
 		s = c.newSessionRun(accepted.Key)
 		d = c.newRun(s, accepted, nil)
 		if other = c.runs.enter(s); other == nil {
-			s.line.Add(d, 1, 0)
-			c.runs.add(d)
+			s.take(d)
+			<-d.turned
 		}
 		return s, d, other
 	}
@@ -459,7 +459,7 @@ func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 		head, _, err := o.journal.Head(t.Context(), key.Tenant, key.Session)
 		o.must(err)
 		d := one.newRun(nil, head, nil)
-		d.lease.publishRunning()
+		d.lease.announce()
 		o.until("the other has heard that the batch is driven", soon, func() bool { return other.peers.Drive(key) })
 		d.lease.adopt(<-came)
 		d.suspended = time.Now().Add(time.Minute)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/session"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
@@ -46,13 +48,60 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 			continue
 		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // so that not all peers sweep at once
 		}
-		if err := c.sweep(ctx, &running); err != nil && ctx.Err() == nil {
-			c.log.Log(ctx, logfields.RetryLevel(err), "the log was not swept for batches without a driver; trying again", "err", err)
+		if err := errors.Join(c.sweep(ctx, &running), c.sweepJobs(ctx)); err != nil && ctx.Err() == nil {
+			c.log.Log(ctx, logfields.RetryLevel(err), "the log was not swept for batches without a driver, or the queues for jobs without a batch; trying again", "err", err)
 			wait = c.cfg.AckWait
 			continue
 		}
 		wait = sweepEvery
 	}
+}
+
+// sweepJobs removes jobs of batches that are over from queues without workers. A driver that died
+// after it had put a job there, or whose job came late, has left it behind: the next driver of the
+// batch may have put another one elsewhere. Workers remove such jobs from their own queues.
+func (c *Coordinator) sweepJobs(ctx context.Context) error {
+	subjects, err := inspect.Subjects(ctx, c.conn, c.names.Stream(bus.Jobs))
+	if err != nil {
+		return err
+	}
+	suspects := map[wire.BatchKey]bool{}
+	for _, subject := range subjects {
+		token, key, err := c.names.Job(subject)
+		if err == nil && !c.toolsets.board.Fleet().Staffs(token) {
+			suspects[key.BatchKey] = true
+		}
+	}
+	var errs []error
+	for key := range suspects {
+		if c.runs.of(key) != nil {
+			continue
+		}
+		switch _, open, err := c.journal.Open(ctx, key); {
+		case err != nil:
+			errs = append(errs, err)
+		case !open:
+			errs = append(errs, c.removeStrays(ctx, key))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeStrays removes the jobs of a batch that is over from queues without workers.
+func (c *Coordinator) removeStrays(ctx context.Context, key wire.BatchKey) error {
+	jobs, err := queue{conn: c.conn, key: key}.all(ctx)
+	removed := 0
+	for _, job := range jobs {
+		token, _, nameErr := c.names.Job(job.Subject)
+		if nameErr == nil && c.toolsets.board.Strays(token, c.conn.Now(ctx).Sub(job.Time), c.cfg.AckWait) {
+			err = errors.Join(err, c.conn.Delete(ctx, c.names.Stream(bus.Jobs), job.Seq))
+			removed++
+		}
+	}
+	if removed > 0 {
+		logfields.Batch(ctx, c.log, key).Info("jobs of a batch that has ended were removed from queues without workers", "jobs", removed)
+	}
+	return err
 }
 
 // sweep removes the heads that have their reply, and drives the old heads that have no driver.

@@ -23,14 +23,18 @@ type Batch struct {
 	// ID is the idempotency key for as long as replies are kept. The same id with the same body
 	// gets the stored reply and runs nothing; the same id with another body is refused.
 	ID BatchID `json:"id"`
-	// Session is the conversation. Its batches run one after another, in the order in which they
-	// were stored.
+	// Session is the conversation. Its writes run one at a time, in the order in which their
+	// batches were stored. Reads of later batches may run beside earlier ones that they need not
+	// wait for.
 	Session SessionID `json:"session"`
 	// Provider names the dialect of Message, which is the model's message as it came.
 	Provider Provider        `json:"provider"`
 	Message  json.RawMessage `json:"message"`
 	// TimeoutMS bounds the batch's active time. 0: the batch sets no bound.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
+	// Catalogue is the digest of the catalogue that the model was given. The calls use the versions
+	// of tools in it. "": they use the current versions.
+	Catalogue string `json:"catalogue,omitempty"`
 	// Round counts the batches of one request of the user, for metrics, traces and the audit log;
 	// 0: the agent does not count. Labels are the agent's own, and never interpreted.
 	Round  int               `json:"round,omitempty"`
@@ -66,6 +70,7 @@ func DecodeBatch(body []byte) (Batch, error) {
 	}{
 		{"v", &b.V}, {"id", &b.ID}, {"session", &b.Session}, {"provider", &b.Provider},
 		{"timeout_ms", &b.TimeoutMS}, {"round", &b.Round}, {"labels", &b.Labels},
+		{"catalogue", &b.Catalogue},
 	} {
 		if raw, ok := members[f.name]; ok {
 			err = cmp.Or(err, readMember(f.name, raw, f.into))
@@ -93,6 +98,8 @@ func DecodeBatch(body []byte) (Batch, error) {
 		return b, &Refusal{Class: ClassTooLarge, Message: fmt.Sprintf("batch: id has %d bytes and session %d; the limit is %d", len(b.ID), len(b.Session), MaxID)}
 	case b.TimeoutMS < 0:
 		return b, malformedBatch("timeout_ms is negative")
+	case b.Catalogue != "" && !IsDigest(b.Catalogue):
+		return b, malformedBatch("catalogue %.80q is no digest: want the 64 hex digits that came with the definitions of the tools", b.Catalogue)
 	}
 	b.V = Version
 	return b, nil
@@ -172,6 +179,10 @@ type Reply struct {
 	// Reinjection is what the agent appends to the conversation; null when there is nothing to
 	// append.
 	Reinjection json.RawMessage `json:"reinjection"`
+	// Append is the same as a list, one element for each message or item, with Steering at its end:
+	// an agent extends the conversation with it, whatever its provider. Replies of builds before it
+	// came lack it; [Reply.Extend] works with all.
+	Append []json.RawMessage `json:"append"`
 	// Results are in call order. They leave out the outputs, which Reinjection holds.
 	Results []Result `json:"results"`
 	// Error says why the batch was refused. Steering is a list of what was said to the session
@@ -186,10 +197,33 @@ type Reply struct {
 // meanwhile. There is then nothing to append.
 func (r Reply) Done() bool { return len(r.Results) == 0 && len(list(r.Steering)) == 0 }
 
+// WithAppend returns the reply with Append made from Reinjection and Steering.
+func (r Reply) WithAppend() Reply {
+	r.Append = r.Extend([]json.RawMessage{})
+	return r
+}
+
 // Extend returns the conversation with what the agent appends to it: the reinjection, one by one
 // where it is a list, and then the steering messages. Append the model's own message before it.
 func (r Reply) Extend(history []json.RawMessage) []json.RawMessage {
 	return append(append(history, list(r.Reinjection)...), list(r.Steering)...)
+}
+
+// Single returns the result of the only call of a canonical batch, with its output.
+func (r Reply) Single() (Result, error) {
+	var shown struct {
+		Results []struct {
+			Output  json.RawMessage `json:"output"`
+			Content []Block         `json:"content"`
+			IsError bool            `json:"is_error"`
+		} `json:"results"`
+	}
+	if err := json.Unmarshal(r.Reinjection, &shown); err != nil || len(shown.Results) != 1 || len(r.Results) != 1 {
+		return Result{}, fmt.Errorf("the reply of a call has %d results: %w", len(r.Results), err)
+	}
+	result, outcome := r.Results[0], shown.Results[0]
+	result.Output, result.Content, result.IsError = outcome.Output, outcome.Content, outcome.IsError
+	return result, nil
 }
 
 // list returns the elements of a JSON list, none of null, or any other value as the only element.
@@ -205,7 +239,7 @@ type Control struct {
 	V     int             `json:"v"`
 	Abort json.RawMessage `json:"abort,omitempty"` // a batch id, or true for the session
 	Steer json.RawMessage `json:"steer,omitempty"` // a message for the next reply
-	// When says which calls of the running batch a steering message skips. Default after_batch.
+	// When says which calls of the open batches a steering message skips. Default after_batch.
 	When SteerWhen `json:"when,omitempty"`
 	// Reason and By appear in the results of the calls that are aborted or skipped.
 	Reason string `json:"reason,omitempty"`
@@ -218,7 +252,7 @@ type SteerWhen string
 
 // The calls that a steering message skips.
 const (
-	// SteerAfterBatch skips none: all of the batch runs.
+	// SteerAfterBatch skips no call.
 	SteerAfterBatch SteerWhen = "after_batch"
 	// SteerBetweenGroups lets the running calls end, and skips later stages.
 	SteerBetweenGroups SteerWhen = "between_groups"

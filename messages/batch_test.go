@@ -153,3 +153,20 @@ func TestReplyDone(t *testing.T) {
 		}
 	}
 }
+
+// Append is a list for every shape of a reinjection, and never null.
+func TestReplyAppend(t *testing.T) {
+	for name, test := range map[string]struct{ reinjection, steering, want string }{
+		"nothing":      {"null", "", `[]`},
+		"one message":  {`{"role":"user"}`, "", `[{"role":"user"}]`},
+		"items":        {`[{"id":1},{"id":2}]`, "null", `[{"id":1},{"id":2}]`},
+		"steering":     {`{"role":"user"}`, `["wait",{"n":1.10}]`, `[{"role":"user"},"wait",{"n":1.10}]`},
+		"only steered": {"null", `["wait"]`, `["wait"]`},
+	} {
+		reply := messages.Reply{Reinjection: json.RawMessage(test.reinjection), Steering: json.RawMessage(test.steering)}.WithAppend()
+		got, err := json.Marshal(reply.Append)
+		if err != nil || string(got) != test.want {
+			t.Errorf("%s: got %s, %v, want %s", name, got, err, test.want)
+		}
+	}
+}

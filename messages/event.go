@@ -40,6 +40,9 @@ const (
 	// batch is still open; it is not meant for people. The Go client also emits it when no
 	// coordinator answers run requests any more.
 	EventWaiting EventType = "waiting"
+	// EventGap says that events may have been missed before it. Only readers of live events make
+	// it: the Go client, and the HTTP API.
+	EventGap EventType = "gap"
 )
 
 // Event is news about a batch, over core NATS. It may be lost, so no code decides by it.

@@ -124,7 +124,7 @@ const (
 	CodeUnknownTool Code = "unknown_tool"
 	// CodePolicyDenied: a deny rule matched.
 	CodePolicyDenied Code = "policy_denied"
-	// CodeApprovalRequired: a rule requires a person, and there is none to ask.
+	// CodeApprovalRequired: the call needs more approvers than the fleet has.
 	CodeApprovalRequired Code = "approval_required"
 	// CodeDeniedByUser: a person was asked and said no.
 	CodeDeniedByUser Code = "denied_by_user"

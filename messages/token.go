@@ -42,5 +42,10 @@ func Digest(body []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
+var digestForm = regexp.MustCompile(`^[0-9a-f]{64}$`)
+
+// IsDigest reports whether a text has the form of a digest.
+func IsDigest(text string) bool { return digestForm.MatchString(text) }
+
 // OneTenant is the tenant token of a fleet with a single tenant.
 const OneTenant = "_"

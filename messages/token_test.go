@@ -62,3 +62,15 @@ func TestTokensNeverCollide(t *testing.T) {
 		seen[token] = string(id)
 	}
 }
+
+func TestIsDigest(t *testing.T) {
+	good := messages.Digest(nil)
+	if !messages.IsDigest(good) {
+		t.Errorf("%q is a digest", good)
+	}
+	for _, bad := range []string{"", good[1:], good + "0", good + "\n", strings.ToUpper(good), "../" + good[3:], strings.Repeat("é", 32)} {
+		if messages.IsDigest(bad) {
+			t.Errorf("%q is no digest", bad)
+		}
+	}
+}

@@ -26,6 +26,7 @@ var goTypes = map[string]any{
 	"call-record": wire.CallRecord{}, "plan-record": wire.PlanRecord{}, "hand-back": wire.HandBack{}, "notice": wire.Notice{},
 	"approval": messages.Approval{}, "decision": messages.Decision{}, "decision-answer": messages.DecisionAnswer{}, "pending": messages.Pending{},
 	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": wire.AuditLines{}, "timeline": messages.Timeline{}, "batch-list": messages.BatchList{},
+	"get-tools": messages.GetTools{}, "tool-list": messages.ToolList{},
 	"buried": wire.DeadLetter{}, "tool": Announcement{}, "tools-file": nil, "policy-file": nil,
 }
 
@@ -288,6 +289,9 @@ func textFor(s map[string]any) string {
 	text := "a"
 	if pattern, ok := s["pattern"].(string); ok && !regexp.MustCompile(pattern).MatchString(text) {
 		text = strings.Repeat("a", 64)
+		if examples := stringsOf(s["examples"]); len(examples) > 0 {
+			text = examples[0]
+		}
 	}
 	return text
 }

@@ -20,7 +20,9 @@ import (
 // Tool is the definition of a tool: everything about it that is true wherever it runs. Workers
 // announce it, coordinators plan with it, and codecs export it to providers.
 type Tool struct {
-	Name        string `json:"name"` // ^[a-zA-Z0-9_-]{1,64}$
+	Name string `json:"name"` // ^[a-zA-Z0-9_-]{1,64}$
+	// Version orders the definitions of one name: see [CompareVersions]. "" is none.
+	Version     string `json:"version,omitempty"`
 	Description string `json:"description,omitempty"`
 	// Kind defaults to write, so a tool about which nothing is known runs alone.
 	Kind messages.Kind `json:"kind"`
@@ -82,6 +84,9 @@ func (t Tool) WithDefaults() (Tool, error) {
 	}
 	fail := func(format string, args ...any) (Tool, error) {
 		return t, fmt.Errorf("tool %s: %s", t.Name, fmt.Sprintf(format, args...))
+	}
+	if err := checkVersion(t.Version); err != nil {
+		return fail("%v", err)
 	}
 	if t.Kind == "" {
 		t.Kind = messages.KindWrite

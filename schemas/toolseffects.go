@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/toolfleet/toolfleet/internal/strictyaml"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -27,9 +26,9 @@ type CheckHTTP struct {
 	Headers []CheckHeader
 }
 
-// CheckHeader is a header whose value comes from the worker's environment, so that no file has to
-// hold a secret.
-type CheckHeader struct{ Name, Env string }
+// CheckHeader is a header whose value comes from the worker's environment or from the secrets
+// folder, so that no tools file has to hold a secret.
+type CheckHeader struct{ Name, Env, Secret string }
 
 // DefaultCheckTimeout bounds a probe that has no timeout of its own.
 const DefaultCheckTimeout = 10 * time.Second
@@ -49,7 +48,7 @@ func (f *yamlFile) check(p string, in *entryInFile) *Check {
 		f.url(p+"/http/url", request.URL)
 		check.HTTP = &CheckHTTP{URL: request.URL, Method: cmp.Or(request.Method, "GET")}
 		for name, value := range request.Headers {
-			check.HTTP.Headers = append(check.HTTP.Headers, CheckHeader{name, value.Env})
+			check.HTTP.Headers = append(check.HTTP.Headers, CheckHeader{name, value.Env, value.Secret})
 		}
 		f.headers(p+"/http/headers", check.HTTP.Headers)
 	}
@@ -71,13 +70,7 @@ func (f *yamlFile) url(p, text string) {
 
 // headers sorts headers into the order of the file, and checks their names.
 func (f *yamlFile) headers(p string, headers []CheckHeader) {
-	at := func(h CheckHeader) strictyaml.Position {
-		key, _, _ := f.Root.Find(p + "/" + h.Name)
-		return key.KeyAt
-	}
-	slices.SortFunc(headers, func(a, b CheckHeader) int {
-		return cmp.Or(cmp.Compare(at(a).Line, at(b).Line), cmp.Compare(at(a).Column, at(b).Column))
-	})
+	slices.SortFunc(headers, func(a, b CheckHeader) int { return f.inOrder(p, a.Name, b.Name) })
 	seen := map[string]bool{}
 	for _, h := range headers {
 		name := strings.ToLower(h.Name)
@@ -126,8 +119,8 @@ func (f *yamlFile) effects(p string, e Entry) {
 	switch {
 	case f.has(p+"/check") && !checkable:
 		f.addKey(p+"/check", "this is for on_crash: checkable; nothing else asks it")
-	case checkable && f.has(p+"/builtin") && !f.has(p+"/exec"):
-		f.addKey(p+"/on_crash", "checkable is for exec; of a builtin use idempotent or once")
+	case checkable && f.has(p+"/builtin") && !f.has(p+"/exec") && !f.has(p+"/http"):
+		f.addKey(p+"/on_crash", "checkable is for exec and http; of a builtin use idempotent or once")
 	case checkable && !f.has(p+"/check"):
 		f.addKey(p+"/on_crash", "checkable needs a probe to ask: write check: {command: [./probe]}")
 	}

@@ -23,7 +23,7 @@ func TestParseCheckAndRetry(t *testing.T) {
 		{"transfer", &Check{Command: []string{"./transfer", "--probe"}, Timeout: 2 * time.Second}, Retry{3, 250, 60_000}},
 		{"book", &Check{Timeout: 10 * time.Second, HTTP: &CheckHTTP{
 			URL: "https://bookings.example.com/probe?full=1", Method: "POST",
-			Headers: []CheckHeader{{"Authorization", "BOOKINGS_TOKEN"}, {"x-account", "BOOKINGS_ACCOUNT"}},
+			Headers: []CheckHeader{{Name: "Authorization", Env: "BOOKINGS_TOKEN"}, {Name: "x-account", Env: "BOOKINGS_ACCOUNT"}},
 		}}, Retry{}},
 		{"ask", nil, Retry{2, 500, 10_000}},
 		{"never_again", nil, Retry{}},
@@ -57,7 +57,7 @@ func TestParseCheckAndRetryNameEveryMistake(t *testing.T) {
 		{"check without on_crash", toolWith("check: {command: [./probe]}"), false, []string{"f:5:3: tools[0].check: this is for on_crash: checkable; nothing else asks it"}},
 		{"check of an idempotent write", toolWith("on_crash: idempotent", "check: {command: [./probe]}"), false, []string{"f:6:3: tools[0].check: this is for on_crash: checkable; nothing else asks it"}},
 		{"checkable builtin", "tools:\n- name: x\n  builtin: noop\n  on_crash: checkable\n  check: {command: [./probe]}\n", false, []string{
-			"f:4:3: tools[0].on_crash: checkable is for exec; of a builtin use idempotent or once"}},
+			"f:4:3: tools[0].on_crash: checkable is for exec and http; of a builtin use idempotent or once"}},
 		{"checkable read", "tools:\n- name: x\n  input_schema: {type: object}\n  kind: read\n  exec: {command: [./x]}\n  on_crash: checkable\n  check: {command: [./probe]}\n", true, []string{"f:6:3: tools[0].on_crash: this is for writes; a read may always be run again"}},
 		{"check is text", checkedBy("./probe"), false, []string{
 			"f:6:10: tools[0].check: want one probe: {command: [./probe]} or {http: {url: https://...}}, got text"}},
@@ -86,9 +86,9 @@ func TestParseCheckAndRetryNameEveryMistake(t *testing.T) {
 		{"headers are a list", checkedBy("{http: {url: http://x, headers: [a]}}"), false, []string{
 			"f:6:42: tools[0].check.http.headers: want the name of a header and where its value is, as in Authorization: {env: TOKEN}, got a list"}},
 		{"header is text", checkedBy("{http: {url: http://x, headers: {a: secret}}}"), false, []string{
-			"f:6:46: tools[0].check.http.headers.a: want where the header's value is, as in {env: TOKEN}, got text"}},
+			"f:6:46: tools[0].check.http.headers.a: want where the header's value is, as in {env: TOKEN} or {secret: token}, got text"}},
 		{"header of nothing", checkedBy("{http: {url: http://x, headers: {a: {}}}}"), false, []string{
-			"f:6:46: tools[0].check.http.headers.a: env is missing; want where the header's value is, as in {env: TOKEN}"}},
+			"f:6:46: tools[0].check.http.headers.a: want where the header's value is, as in {env: TOKEN} or {secret: token}"}},
 		{"env of a header", checkedBy("{http: {url: http://x, headers: {a: {env: a b}}}}"), false, []string{
 			`f:6:52: tools[0].check.http.headers.a.env: "a b": want the name of an environment variable`}},
 		{"header names", checkedBy("{http: {url: http://x, headers: {a b: {env: A}, Toolfleet-Fence: {env: A}, HOST: {env: A}, c: {env: A}, C: {env: A}}}}"), true, []string{

@@ -15,20 +15,28 @@ import (
 // ToolsFile holds the tools that a worker serves in addition to its builtins. Its schema is
 // tools-file.json.
 type ToolsFile struct {
-	Tools []Entry // in the order of the file
-	Rules Rules   // the layer below the policy
+	Tools   []Entry  // in the order of the file; several versions of a tool may be among them
+	Servers []Server // MCP servers and programs, in the order of the file
+	Rules   Rules    // the layer below the policy
 }
 
-// Entry is one tool, with how it is run: exactly one of Exec and Builtin is set.
+// Entry is one tool, with how it is run: exactly one of Exec, Builtin and HTTP is set.
 type Entry struct {
 	// Tool has its defaults filled in, except for a file builtin. What such an entry leaves open
 	// comes from the builtin's own definition, which the worker knows.
 	Tool
 	Exec    *Exec
-	Builtin string   // one of [FileBuiltins] or [DemoBuiltins]
+	Builtin string // one of [FileBuiltins] or [DemoBuiltins]
+	HTTP    *HTTP
 	Check   *Check   // set exactly when on_crash is checkable
 	Env     []string // environment variables that the tool and its check get
+	Sandbox Sandbox  // of the tool's commands, and of its check
 	Line    int      // where the entry starts, from 1
+}
+
+// RunsCommands reports whether calls of the tool, or probes of them, start programs.
+func (e Entry) RunsCommands() bool {
+	return e.Exec != nil || e.Builtin == "Bash" || e.Check != nil && len(e.Check.Command) > 0
 }
 
 // Exec runs a program for each call.
@@ -45,7 +53,6 @@ var (
 
 // instead says what to write instead of keys that this version does not have.
 var instead = map[string]string{
-	"http":   "; use exec with a program that makes the request",
 	"cwd":    "; let the program change its directory",
 	"limits": "; put bounds into input_schema, and what that cannot say into semantic",
 }
@@ -55,20 +62,23 @@ type entryInFile struct {
 	Entry
 	ConcurrencySafe any             `json:"concurrency_safe"` // a bool, or text
 	MaxOutput       json.RawMessage `json:"max_output"`       // a number, or text
+	Version         json.RawMessage `json:"version"`          // a number, or text
 	Timeout         string          `json:"timeout"`
 	Retry           struct {
 		Attempts   json.Number
 		Backoff    string
 		MaxBackoff string `json:"max_backoff"`
 	} `json:"retry"`
+	HTTP  *httpInFile `json:"http"`
 	Check *struct {
 		Command []string
 		HTTP    *struct {
 			URL, Method string
-			Headers     map[string]struct{ Env string }
+			Headers     map[string]struct{ Env, Secret string }
 		}
 		Timeout string
 	}
+	Sandbox *sandboxInFile
 }
 
 var byteSize = regexp.MustCompile(`^([0-9]{1,12}) ?(B|KB|KiB|MB|MiB)?$`)
@@ -77,12 +87,12 @@ var byteSize = regexp.MustCompile(`^([0-9]{1,12}) ?(B|KB|KiB|MB|MiB)?$`)
 // for every mistake in the file.
 func ParseToolsFile(name string, data []byte) (ToolsFile, error) {
 	var in struct {
-		Tools       []entryInFile
-		Permissions rulesInFile
+		Tools         []entryInFile
+		MCP, Programs []serverInFile
+		Permissions   rulesInFile
 	}
 	f := readYAML(name, "tools-file", data, &in)
-	f.checkVersion("", "mcp_servers")
-	file := ToolsFile{f.entries(in.Tools), f.rules("/permissions", in.Permissions)}
+	file := ToolsFile{f.entries(in.Tools), f.servers(in.MCP, in.Programs), f.rules("/permissions", in.Permissions)}
 	if err := f.Err(); err != nil {
 		return ToolsFile{}, err
 	}
@@ -99,7 +109,6 @@ func (f *yamlFile) checkVersion(pointer string, keys ...string) {
 }
 
 func (f *yamlFile) entries(in []entryInFile) (entries []Entry) {
-	first := map[string]int{} // line of each name
 	for i := range in {
 		p := fmt.Sprintf("/tools/%d", i)
 		at, _, _ := f.Root.Find(p)
@@ -108,14 +117,38 @@ func (f *yamlFile) entries(in []entryInFile) (entries []Entry) {
 		}
 		entry := f.entry(p, &in[i])
 		entry.Line = at.Line
+		f.twice(p, entry, entries)
 		// A faulty entry also takes its name, so that a second one is reported.
-		if line, twice := first[entry.Name]; twice && entry.Name != "" {
-			f.add(p, "a tool named %q is there already, in line %d", entry.Name, line)
-		}
-		first[entry.Name] = entry.Line
 		entries = append(entries, entry)
 	}
 	return entries
+}
+
+// twice reports an entry whose name and version another entry has, and the first entry that is one
+// version of a tool too many.
+func (f *yamlFile) twice(p string, entry Entry, before []Entry) {
+	if entry.Name == "" || f.faulty[p+"/version"] {
+		return
+	}
+	versions := 1
+	for _, other := range slices.Backward(before) {
+		if other.Name != entry.Name {
+			continue
+		}
+		versions++
+		if CompareVersions(other.Version, entry.Version) != 0 {
+			continue
+		}
+		if entry.Version == "" {
+			f.add(p, "a tool named %q is there already, in line %d; two versions of it need a version: each", entry.Name, other.Line)
+		} else {
+			f.add(p, "version %s of %q is there already, in line %d", entry.Version, entry.Name, other.Line)
+		}
+		return
+	}
+	if versions == MaxVersions+1 {
+		f.add(p, "%q has more than %d versions", entry.Name, MaxVersions)
+	}
 }
 
 // entry checks the rules for the entry at p that the schema cannot express, and fills in its
@@ -124,8 +157,9 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 	e := in.Entry
 	e.Env, e.Semantic = nonEmpty(e.Env), nonEmpty(e.Semantic)
 	e.TimeoutMS = f.duration(p+"/timeout", in.Timeout).Milliseconds()
-	f.checkVersion(p, "http", "cwd", "limits")
-	f.runner(p, e.Builtin)
+	e.Version = f.version(p+"/version", in.Version)
+	f.checkVersion(p, "cwd", "limits")
+	f.runner(p)
 	f.concurrencySafe(p+"/concurrency_safe", in.ConcurrencySafe, &e.Tool)
 	for i, rule := range e.Semantic {
 		f.condition(fmt.Sprintf("%s/semantic/%d/require", p, i), rule.Require)
@@ -136,8 +170,10 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 			f.add(p+"/input_schema", "%s", strings.TrimPrefix(err.Error(), "schema: "))
 		}
 	}
+	e.HTTP = f.http(p+"/http", in.HTTP, e.InputSchema)
 	e.MaxOutput = f.maxOutput(p+"/max_output", in.MaxOutput)
 	e.Check = f.check(p+"/check", in)
+	e.Sandbox = f.toolSandbox(p, in.Sandbox, e)
 	e.Retry = f.retry(p+"/retry", in)
 	f.effects(p, e)
 	if !f.faulty[p] && !slices.Contains(FileBuiltins, e.Builtin) {
@@ -151,20 +187,26 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 }
 
 // runner checks the keys that say how the tool at p is run.
-func (f *yamlFile) runner(p, builtin string) {
-	exec, lent := f.has(p+"/exec"), f.has(p+"/builtin")
+func (f *yamlFile) runner(p string) {
+	var runners []string
+	for _, key := range []string{"exec", "http", "builtin"} {
+		if f.has(p + "/" + key) {
+			runners = append(runners, key)
+		}
+	}
+	builtin := slices.Contains(runners, "builtin")
 	switch {
-	case exec && lent:
-		f.addKey(p+"/builtin", "a tool is run by exec or by builtin, not by both")
-	case !exec && !lent && !f.has(p+"/http"):
-		f.add(p, `how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of %s`,
+	case len(runners) > 1:
+		f.addKey(p+"/"+runners[1], "a tool is run by %s or by %s, not by both", runners[0], runners[1])
+	case len(runners) == 0:
+		f.add(p, `how to run the tool is missing: write exec: {command: [./program]}, http: {url: https://...} or builtin: with one of %s`,
 			strings.Join(slices.Concat(FileBuiltins, DemoBuiltins), ", "))
 	}
-	if exec && !f.has(p+"/input_schema") {
+	if len(runners) > 0 && !builtin && !f.has(p+"/input_schema") {
 		f.add(p, "input_schema is missing: write the JSON Schema of the arguments, at least {type: object}")
 	}
-	if f.has(p+"/env") && !exec {
-		f.addKey(p+"/env", "this is for exec; a builtin reads no environment variables")
+	if f.has(p+"/env") && !f.has(p+"/exec") {
+		f.addKey(p+"/env", "this is for exec; nothing else reads environment variables of its own")
 	}
 }
 
@@ -179,6 +221,16 @@ func (f *yamlFile) concurrencySafe(p string, value any, tool *Tool) {
 			f.add(p, "%v", errAsksWho)
 		}
 	}
+}
+
+// version reads a version, written as a number or as text.
+func (f *yamlFile) version(p string, value json.RawMessage) string {
+	version := strings.Trim(string(value), `"`)
+	if len(value) > 0 && !versionForm.MatchString(version) {
+		f.add(p, "want whole numbers joined by dots, such as 3 or 1.10")
+		return ""
+	}
+	return version
 }
 
 // maxOutput reads a size such as 10000 or 256KB. KB and KiB are both 1,024 bytes, MB and MiB both

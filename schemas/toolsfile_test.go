@@ -147,25 +147,32 @@ func (tt mistakesCase) checkBy(t *testing.T, schema string, parse func([]byte) e
 func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 	const run = "Read, Glob, Grep, Write, Edit, Bash, noop, sleep, fail, blob"
 	for _, tt := range []mistakesCase{
-		{"empty", "", false, []string{"f: want a mapping with the key tools, got nothing"}},
-		{"a list", "- name: x\n", false, []string{"f:1:1: want a mapping with the key tools, got a list"}},
-		{"no tools", "{}\n", false, []string{"f:1:1: tools is missing; want a mapping with the key tools"}},
+		{"empty", "", false, []string{"f: want a mapping with the key tools, mcp or programs, got nothing"}},
+		{"a list", "- name: x\n", false, []string{"f:1:1: want a mapping with the key tools, mcp or programs, got a list"}},
+		{"no tools", "{}\n", false, []string{"f:1:1: want a mapping with the key tools, mcp or programs"}},
 		{"tools is a mapping", "tools:\n  x: {}\n", false, []string{"f:2:3: tools: want a list of tools, got a mapping"}},
 		{"no YAML", "tools: [\n", true, []string{"f:1:8: not valid YAML: sequence end token ']' not found"}},
 		{"two documents", "tools: []\n---\ntools: []\n", true, []string{"f:3:1: a second document starts here; put everything into one"}},
 		{"unknown top key", "tools: []\ntool: []\n", false, []string{`f:2:1: unknown key "tool"; did you mean tools?`}},
-		{"mcp_servers", "tools: []\nmcp_servers: {}\n", true, []string{"f:2:1: mcp_servers: not in this version"}},
 		{"entry is text", "tools: [Read]\n", false, []string{
-			"f:1:9: tools[0]: want a tool: a mapping with name, input_schema and exec or builtin, got text"}},
+			"f:1:9: tools[0]: want a tool: a mapping with name, input_schema and exec, http or builtin, got text"}},
 		{"nothing but a name", "tools:\n- name: x\n", false, []string{
-			"f:2:3: tools[0]: how to run the tool is missing: write exec: {command: [./program]} or builtin: with one of " + run}},
+			"f:2:3: tools[0]: how to run the tool is missing: write exec: {command: [./program]}, http: {url: https://...} or builtin: with one of " + run}},
 		{"no name", "tools:\n- builtin: noop\n", false, []string{
-			"f:2:3: tools[0]: name is missing; want a tool: a mapping with name, input_schema and exec or builtin"}},
+			"f:2:3: tools[0]: name is missing; want a tool: a mapping with name, input_schema and exec, http or builtin"}},
 		{"no schema", "tools:\n- name: x\n  exec: {command: [./x]}\n", false, []string{
 			"f:2:3: tools[0]: input_schema is missing: write the JSON Schema of the arguments, at least {type: object}"}},
 		{"unknown key", toolWith("timeuot: 5s"), false, []string{`f:5:3: tools[0]: unknown key "timeuot"; did you mean timeout?`}},
 		{"duplicate key", toolWith("pool: a", "pool: b"), true, []string{`f:6:3: key "pool" is there twice, first in line 5`}},
-		{"duplicate tool", "tools:\n- {name: x, builtin: noop}\n- {name: x, builtin: fail}\n", true, []string{`f:3:3: tools[1]: a tool named "x" is there already, in line 2`}},
+		{"duplicate tool", "tools:\n- {name: x, builtin: noop}\n- {name: x, builtin: fail}\n", true, []string{`f:3:3: tools[1]: a tool named "x" is there already, in line 2; two versions of it need a version: each`}},
+		{"duplicate version", "tools:\n- {name: x, version: 1, builtin: noop}\n- {name: x, version: 2, builtin: noop}\n- {name: x, version: \"1.0\", builtin: noop}\n", true, []string{
+			`f:4:3: tools[2]: version 1.0 of "x" is there already, in line 2`}},
+		{"version", "tools:\n- {name: x, version: v1, builtin: noop}\n", false, []string{`f:2:22: tools[0].version: "v1": want whole numbers joined by dots, such as 3 or 1.10`}},
+		{"version with a leading zero", "tools:\n- {name: x, version: \"1.01\", builtin: noop}\n", false, []string{`f:2:22: tools[0].version: "1.01": want whole numbers joined by dots, such as 3 or 1.10`}},
+		{"version as a number", "tools:\n- {name: x, version: 1e3, builtin: noop}\n", true, []string{`f:2:22: tools[0].version: want whole numbers joined by dots, such as 3 or 1.10`}},
+		{"version below zero", "tools:\n- {name: x, version: -1, builtin: noop}\n", true, []string{`f:2:22: tools[0].version: want whole numbers joined by dots, such as 3 or 1.10`}},
+		{"version of another type", "tools:\n- {name: x, version: [1], builtin: noop}\n", false, []string{`f:2:22: tools[0].version: want whole numbers joined by dots, such as 3 or 1.10, got a list`}},
+		{"too many versions", versions(18), true, []string{`f:18:3: tools[16]: "x" has more than 16 versions`}},
 		{"name", "tools:\n- name: a b\n  builtin: noop\n", false, []string{`f:2:9: tools[0].name: "a b": want 1 to 64 of [a-zA-Z0-9_-]`}},
 		{"name is a number", "tools:\n- name: 7\n  builtin: noop\n", false, []string{"f:2:9: tools[0].name: want 1 to 64 of [a-zA-Z0-9_-], got a number"}},
 		{"kind", toolWith("kind: Read"), false, []string{`f:5:9: tools[0].kind: "Read" is not one of read, write, compute`}},
@@ -194,7 +201,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 			"f:5:14: tools[0].env[1]: names that begin with TOOLFLEET_ are set by toolfleet itself",
 			"f:5:31: tools[0].env[2]: want the name of an environment variable; its value is not written here, got a number"}},
 		{"env of a builtin", "tools:\n- {name: x, builtin: Bash, env: [A]}\n", false, []string{
-			"f:2:28: tools[0].env: this is for exec; a builtin reads no environment variables"}},
+			"f:2:28: tools[0].env: this is for exec; nothing else reads environment variables of its own"}},
 		{"exec is text", "tools:\n- {name: x, input_schema: {type: object}, exec: ./x}\n", false, []string{"f:2:49: tools[0].exec: want {command: [./program, argument]}, got text"}},
 		{"command is text", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: ./x}}\n", false, []string{
 			`f:2:59: tools[0].exec.command: want a list that begins with the program, such as [./program, argument] or [sh, -c, "a | b"], got text`}},
@@ -206,8 +213,6 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 		{"command with a number", "tools:\n- {name: x, input_schema: {type: object}, exec: {command: [head, -3]}}\n", false, []string{"f:2:66: tools[0].exec.command[1]: want text (put it into quotes), got a number"}},
 		{"builtin", "tools:\n- {name: x, builtin: bash}\n", false, []string{`f:2:22: tools[0].builtin: "bash" is not one of ` + run}},
 		{"two runners", toolWith("builtin: noop"), false, []string{"f:5:3: tools[0].builtin: a tool is run by exec or by builtin, not by both"}},
-		{"http", "tools:\n- name: x\n  input_schema: {type: object}\n  http: {url: https://example.com}\n", true, []string{
-			"f:4:3: tools[0].http: not in this version; use exec with a program that makes the request"}},
 		{"not yet", toolWith("cwd: /", "limits: {}"), true, []string{
 			"f:5:3: tools[0].cwd: not in this version; let the program change its directory",
 			"f:6:3: tools[0].limits: not in this version; put bounds into input_schema, and what that cannot say into semantic"}},
@@ -232,7 +237,7 @@ func TestParseToolsFileNamesEveryMistake(t *testing.T) {
 			`f:2:10: tools[0].name: "x y": want 1 to 64 of [a-zA-Z0-9_-]`,
 			`f:2:36: tools[0].kind: "z" is not one of read, write, compute`,
 			`f:3:22: tools[1].timeout: want a duration of at least 1ms, such as "5s", "500ms" or "2m", got a number`,
-			`f:4:1: unknown key "x"; the keys here: permissions, tools`}},
+			`f:4:1: unknown key "x"; the keys here: mcp, permissions, programs, tools`}},
 	} {
 		t.Run(tt.name, tt.check)
 	}
@@ -297,4 +302,30 @@ func FuzzParseToolsFile(f *testing.F) {
 			t.Errorf("accepted, but no catalog: %v", err)
 		}
 	})
+}
+
+// versions is a file with versions 1 to n of one tool.
+func versions(n int) string {
+	file := "tools:\n"
+	for i := range n {
+		file += fmt.Sprintf("- {name: x, version: %d, builtin: noop}\n", i+1)
+	}
+	return file
+}
+
+func TestParseToolsFileReadsVersions(t *testing.T) {
+	file, err := ParseToolsFile("f", []byte("tools:\n- {name: x, version: 1.10, builtin: noop}\n- {name: x, version: '1.9', builtin: noop}\n- {name: x, builtin: noop}\n- {name: y, version: 1, builtin: noop}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range file.Tools {
+		got = append(got, e.Name+" "+e.Version)
+	}
+	if diff := cmp.Diff([]string{"x 1.10", "x 1.9", "x ", "y 1"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if _, err := ParseToolsFile("f", []byte(versions(MaxVersions))); err != nil {
+		t.Error(err)
+	}
 }

@@ -251,7 +251,7 @@ func TestRunRefuses(t *testing.T) {
 		want    string
 	}{
 		"no tool":      {Options{}, nil, "there is no tool to serve: make one with worker.New"},
-		"twice":        {Options{}, []Tool{good, good}, "tool good is registered twice"},
+		"twice":        {Options{}, []Tool{good, good}, "tool good is registered twice; two versions of it need a version each"},
 		"all at once":  {Options{Slots: -1}, []Tool{New("x", "", "", book), {}}, "tool x: its kind is missing: want worker.Read, worker.Write or worker.Compute\na tool is made by worker.New or worker.Custom\nworker.Options.Slots: \"-1\" is not a whole number from 1"},
 		"a short time": {Options{Drain: 1}, []Tool{good}, `worker.Options.Drain: "1ns" is no duration of at least 1ms, such as 500ms, 10s or 1h30m`},
 		"no policy":    {Options{Policy: "not-there.yaml"}, []Tool{good}, "read the policy file: open not-there.yaml"},

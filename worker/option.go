@@ -59,9 +59,13 @@ func Retry(attempts int, backoff, maxBackoff time.Duration) Option {
 	}
 }
 
-// Pool names the workers that run the tool: 1 to 32 of [a-zA-Z0-9_-]. All workers of a pool serve
-// the same tools. Slow tools belong in a pool of their own. Default "default".
+// Pool names the workers that run the tool: 1 to 32 of [a-zA-Z0-9_-]. Slow tools belong in a pool
+// of their own. Default "default".
 func Pool(name string) Option { return func(p *promise) { p.Pool = name } }
+
+// Version says which version of the tool this is: one to four whole numbers joined by dots, such as
+// "3" or "1.10". A worker may serve several versions of one name; see docs/tools.md.
+func Version(version string) Option { return func(p *promise) { p.Tool.Version = version } }
 
 // Require adds a rule about arguments that fit the schema: a CEL expression such as input.amount <=
 // 1000. Where it is not true, the call is refused with the message, before hooks and permissions.
@@ -90,7 +94,8 @@ func MaxOutput(n int) Option { return func(p *promise) { p.Tool.MaxOutput = n } 
 // "tail". Default "head".
 func Keep(part schemas.Truncate) Option { return func(p *promise) { p.Truncate = part } }
 
-// ConcurrencySafe says whether calls of the tool may run beside other calls of their batch.
+// ConcurrencySafe says whether calls of the tool may run beside other calls of their
+// session, in the same batch or in later ones.
 // Default: true for a read and a compute, false for a write.
 func ConcurrencySafe(safe bool) Option {
 	return func(p *promise) { p.Tool.ConcurrencySafe = &safe }

@@ -46,9 +46,10 @@ func (t Tool) Try(ctx context.Context, c tool.Call) (messages.Result, error) {
 	if definition.Kind == Write {
 		grant.Fence = cmp.Or(c.Fence, uint64(grant.Attempt))
 	}
+	served, _ := registry.Lookup(definition.Name)
 	job := wire.Job{
 		Tenant: c.Tenant, Session: c.Session, Batch: c.Batch, Index: c.Index, CallID: c.ID,
-		Tool: definition.Name, Kind: definition.Kind, Input: c.Input,
+		Tool: served.Name, ToolDigest: served.Digest, Kind: definition.Kind, Input: c.Input,
 	}
 	result, err := p.Run(ctx, job, nil,
 		func(context.Context, call.Frozen) (call.Grant, error) { return grant, nil },

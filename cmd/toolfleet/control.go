@@ -40,7 +40,7 @@ type steerCmd struct {
 	daemon.Server
 	Session string `arg:"" help:"Id of the session."`
 	Message string `arg:"" help:"What to say: JSON, or text, which becomes a user message."`
-	When    string `enum:"after_batch,between_groups,immediate" default:"after_batch" placeholder:"after_batch|between_groups|immediate" help:"What is still run of the batch in hand: all of it, the calls that run now, or what a worker has in hand."`
+	When    string `enum:"after_batch,between_groups,immediate" default:"after_batch" placeholder:"after_batch|between_groups|immediate" help:"What is still run of the batches that are there: all of it, the calls that run now, or what a worker has in hand."`
 	Reason  string `placeholder:"TEXT" help:"Why calls are skipped. The model reads it in the results."`
 	By      string `placeholder:"TEXT" default:"an operator" help:"Who. The model reads that too."`
 }
@@ -69,7 +69,7 @@ func sendControl(a *command.App, what string, say func(*client.Client) (uint64, 
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return err
 	}

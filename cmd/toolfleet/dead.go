@@ -151,7 +151,7 @@ func withJournal(a *command.App, do func(*journal.Journal) error) error {
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return err
 	}

@@ -4,13 +4,18 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/approvals"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/messages"
@@ -20,9 +25,11 @@ import (
 type devCmd struct {
 	daemon.General
 	command.ToolFlags
+	builtinFlags
 	daemon.Governed
 	command.ServerFlags
 	daemon.Listens
+	API   string `setting:"api.listen" placeholder:"ADDR"`
 	Slots string `setting:"slots" placeholder:"N"`
 }
 
@@ -35,7 +42,7 @@ If the policy names no approvers, the user who runs dev is one. The key is that 
 the user's own settings, where "toolfleet approvals" finds it. A tool that runs as the same user can read it too.`
 }
 
-func (devCmd) Run(a *command.App) error {
+func (d devCmd) Run(a *command.App) error {
 	cfg, log, err := a.Load()
 	if err != nil {
 		return err
@@ -46,7 +53,7 @@ func (devCmd) Run(a *command.App) error {
 		return err
 	}
 	defer shown.flush()
-	f, err := newFleet(a.Ctx, cfg, shown, devserverOptions(cfg, log), a.Hurry(), (*fleet).letOwnerDecide)
+	f, err := newFleet(a.Ctx, cfg, d.root(cfg), shown, devserverOptions(cfg, log), a.Hurry(), (*fleet).letOwnerDecide)
 	defer f.close()
 	if err != nil {
 		return err
@@ -59,9 +66,36 @@ func (devCmd) Run(a *command.App) error {
 		}
 		return daemon.Usable(ctx, f.conn)
 	}
+	if f.api, err = devAPI(a.Ctx, cfg, log); err != nil {
+		return err
+	}
+	serve := func(context.Context) error { return nil }
+	if f.api != nil {
+		defer f.api.close()
+		if serve, err = f.api.serverOver(f.conn, shown, telemetry.Handler(reg, ready)); err != nil {
+			return err
+		}
+	}
 	return daemon.Serve(a.Ctx, cfg.HTTP, reg, ready, log, func(ctx context.Context) error {
-		return f.run(ctx, func() { f.greet(a) })
+		group, ctx := errgroup.WithContext(ctx)
+		group.Go(func() error { return serve(ctx) })
+		group.Go(func() error { return f.run(ctx, func() { f.greet(a) }) })
+		return group.Wait()
 	})
+}
+
+// devAPI listens for the HTTP API, unless the settings say none. If nobody chose the address and
+// another program has it, it takes any free one.
+func devAPI(ctx context.Context, cfg *config.Config, log *slog.Logger) (*apiListener, error) {
+	if cfg.API.Listen == "none" {
+		return nil, nil
+	}
+	api, err := listenForAPI(ctx, cfg, log)
+	if err != nil && !cfg.Given("api.listen") {
+		cfg.API.Listen = "127.0.0.1:0"
+		api, err = listenForAPI(ctx, cfg, log)
+	}
+	return api, err
 }
 
 // letOwnerDecide makes the user who runs this fleet its approver, if the policy names none.
@@ -112,18 +146,45 @@ func (f *fleet) shell() bool {
 	})
 }
 
+// howToPut returns the line that shows how to run a batch over HTTP; "" without the API.
+func (f *fleet) howToPut() string {
+	if f.api == nil {
+		return ""
+	}
+	return fmt.Sprintf("  Over HTTP:        PUT %s/v1/sessions/<session>/batches/<batch>\n", f.api.addr())
+}
+
+// howToRun returns a command that works in the current folder: it runs a batch, or shows the tools
+// where no batch is known to work.
+func (f *fleet) howToRun() string {
+	const example = "examples/anthropic.json"
+	glob := slices.ContainsFunc(f.serving.Registry.Promises(), func(t schemas.Tool) bool { return t.Name == "Glob" })
+	url := f.server.URL()
+	if !glob || len(f.serving.Roots) == 0 {
+		return "Look at the tools: toolfleet tools ls --nats " + url
+	}
+	if _, err := os.Stat(example); err == nil {
+		return "Run a batch:      toolfleet run " + example + " --nats " + url
+	}
+	return `Run a batch:      echo '{"calls":[{"id":"1","name":"Glob","input":{"pattern":"*"}}]}' | toolfleet run --provider canonical --nats ` + url
+}
+
 // greet prints how to reach the fleet.
 func (f *fleet) greet(a *command.App) {
 	url := f.server.URL()
+	tools := terminal.Count(len(f.serving.Registry.Promises()), "tool")
+	if len(f.serving.Roots) > 0 {
+		tools += " on " + f.serving.Roots[0]
+	}
 	a.Say(`
-toolfleet is ready at %s, with %s on %s.
+toolfleet is ready at %s, with %s.
 
-  Run a batch:      toolfleet run examples/anthropic.json --nats %s
+  %s
   From an agent:    publish a batch to %s.batch._.<session>.<batch>
                     its reply comes on %s.reply._.<session>.<batch>
-  Look at it:       toolfleet status --nats %s
+%s  Look at it:       toolfleet watch --nats %s
   Answer questions: %s
 
 Data is in %s. Ctrl-C ends it.
-`, url, terminal.Count(len(f.serving.Registry.Promises()), "tool"), f.serving.Roots[0], url, f.cfg.NATS.Prefix, f.cfg.NATS.Prefix, url, f.howToDecide(), f.server.DataDir())
+`, url, tools, f.howToRun(), f.cfg.NATS.Prefix, f.cfg.NATS.Prefix, f.howToPut(), url, f.howToDecide(), f.server.DataDir())
 }

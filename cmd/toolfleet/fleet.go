@@ -26,23 +26,38 @@ type fleet struct {
 	serving *localtools.Serving
 	policy  *config.Policy
 	owner   messages.Approver // the user who runs this fleet, if dev made them its approver
+	api     *apiListener      // nil: none is served
 	parts   struct {
 		coordinator *coordinator.Coordinator
 		worker      *worker.Worker
 	}
 }
 
+// builtinFlags holds the flag of commands that serve tools in this process.
+type builtinFlags struct {
+	NoBuiltin bool `help:"Serve only your own tools: no Read, Glob, Grep, Write, Edit and Bash, whatever --root says."`
+}
+
+// root returns the folder of the builtin tools if the settings name none; "": none is served.
+func (b builtinFlags) root(cfg *config.Config) string {
+	if b.NoBuiltin {
+		cfg.Root = ""
+		return ""
+	}
+	return localtools.Here
+}
+
 // newFleet starts the server, connects, and makes the coordinator and the worker; run runs them.
-// people may set the policy's approvers before they are made. The fleet is never nil. After an
-// error it is closed already, and a second close does nothing.
-func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devserver.Options, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
+// root is as in builtinFlags. people may set the policy's approvers before they are made. The fleet
+// is never nil. After an error it is closed already, and a second close does nothing.
+func newFleet(ctx context.Context, cfg *config.Config, root string, shown instruments, o devserver.Options, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
 	f = &fleet{cfg: cfg, shown: shown}
 	defer func() {
 		if err != nil {
 			f.close()
 		}
 	}()
-	if f.serving, err = localtools.Open(cfg, localtools.Here); err != nil {
+	if f.serving, err = localtools.Open(ctx, cfg, root, shown.log); err != nil {
 		return f, err
 	}
 	if f.policy, err = f.serving.Policy(cfg); err != nil {
@@ -74,7 +89,7 @@ func newFleet(ctx context.Context, cfg *config.Config, shown instruments, o devs
 // workerOf returns the parts for a worker in this process.
 func workerOf(s *localtools.Serving, p *config.Policy, shown instruments, hurry <-chan struct{}) daemon.Worker {
 	return daemon.Worker{
-		Tools: s.Registry, Policy: p, Roots: s.Roots, Version: daemon.ThisBuild().Release(),
+		Tools: s.Registry, Servers: s.States, Policy: p, Roots: s.Roots, Gaps: s.Gaps, Version: daemon.ThisBuild().Release(),
 		Logger: shown.log, Metrics: shown.metrics, Tracer: shown.tracer, Hurry: hurry,
 	}
 }

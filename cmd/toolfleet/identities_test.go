@@ -125,6 +125,6 @@ func refund(t *testing.T) (dir string, args []string) {
 	if err := os.CopyFS(dir, os.DirFS("../../examples/refund")); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(dir, "ledger")) // a copied leftover of a manual run
+	_ = os.RemoveAll(filepath.Join(dir, "ledger")) // a copied leftover of a manual run
 	return dir, []string{"run", filepath.Join(dir, "batch.json"), "--tools", filepath.Join(dir, "tools.yaml"), "--policy", filepath.Join(dir, "policy.yaml"), "-o", "reply"}
 }

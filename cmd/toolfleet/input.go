@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/rand"
 	"encoding/json"
@@ -21,7 +22,7 @@ import (
 type input struct {
 	File     string `arg:"" optional:"" help:"A batch, or with --provider a model's message as the provider gave it, as JSON. - is stdin, and the default."`
 	Provider string `placeholder:"NAME" help:"Whose message FILE is: anthropic, openai-chat, openai-responses, bedrock, gemini, canonical."`
-	Session  string `placeholder:"ID" help:"The conversation that the batch belongs to; its batches run one at a time. Default: the batch's own, else a new one."`
+	Session  string `placeholder:"ID" help:"The conversation that the batch belongs to; its writes run in order. Default: the batch's own, else a new one."`
 	BatchID  string `name:"batch" placeholder:"ID" help:"Id of the batch, its idempotency key. Default: the batch's own, else a new one."`
 }
 
@@ -68,6 +69,8 @@ func (in input) body(a *command.App) (body []byte, name string, err error) {
 		return nil, "", command.Usage(fmt.Errorf("read %s: %w", name, err))
 	case len(body) > maxInput:
 		return nil, "", command.Usagef("%s is larger than %d bytes; no batch is", name, maxInput)
+	case len(bytes.TrimSpace(body)) == 0:
+		return nil, "", command.Usagef("%s is empty; want a batch, or with --provider a model's message", name)
 	}
 	return body, name, nil
 }

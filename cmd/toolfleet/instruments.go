@@ -25,6 +25,7 @@ type instruments struct {
 // The service names of toolfleet's processes in traces, unless OTEL_SERVICE_NAME sets another.
 const (
 	coordinatorService = "toolfleet-coordinator"
+	httpService        = "toolfleet-http"
 	wholeService       = "toolfleet" // commands, and a whole fleet in one process
 )
 

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -38,6 +39,9 @@ type cli struct {
 	Nkey        nkeyCmd          `cmd:"" help:"Make a key: who a program or a person is at the NATS server."`
 	Coordinator coordinatorCmd   `cmd:"" help:"Run a coordinator: it takes batches, plans them and replies."`
 	Worker      workerCmd        `cmd:"" help:"Run a worker: it runs tool calls."`
+	HTTP        httpCmd          `cmd:"" name:"http" help:"Serve the HTTP API: for agents without a NATS client."`
+	HTTPToken   httpTokenCmd     `cmd:"" name:"http-token" help:"Make a token for the HTTP API."`
+	MCP         mcpCmd           `cmd:"" name:"mcp" help:"Be an MCP server over stdio: for Claude Code, editors and SDKs."`
 	Reinject    reinjectCmd      `cmd:"" help:"Answer a model's message with results from stdin. No fleet: the codecs alone."`
 	Tools       toolsCmd         `cmd:"" help:"List tools, or export their definitions for a provider."`
 	Batch       batches.Cmd      `cmd:"" help:"List the batches that are open, and fetch what became of one."`
@@ -45,6 +49,7 @@ type cli struct {
 	Approvals   approvals.Cmd    `cmd:"" help:"Answer the calls that wait for a person."`
 	Audit       audit.Cmd        `cmd:"" help:"Show who asked for a call, who allowed it, what ran where, and how it ended."`
 	Policy      policy.Cmd       `cmd:"" help:"Try a policy: run its tests, or explain what it says of a call."`
+	Sandbox     sandboxCmd       `cmd:"" help:"Explain the sandbox of a tool, or run a command in one."`
 	Abort       abortCmd         `cmd:"" help:"Abort a batch, or every batch of a session."`
 	Steer       steerCmd         `cmd:"" help:"Say something to a session: its next reply takes it along."`
 	Status      health.StatusCmd `cmd:"" help:"Show workers, tools, pools and what waits."`
@@ -74,15 +79,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	if err != nil {
 		panic(err) // never, unless the struct tags are wrong
 	}
-	if len(args) == 0 {
-		args = []string{"--help"}
-	}
+	args = asTyped(args)
 	parsed, err := parser.Parse(args)
 	if left >= 0 {
 		return left
 	}
 	if err != nil {
-		fmt.Fprintf(stderr, "toolfleet: %v\nRun \"toolfleet %s\" for the usage.\n", err, helpFor(err))
+		fmt.Fprintf(stderr, "toolfleet: %v%s\nRun \"toolfleet %s\" for the usage.\n", err, meant(parser.Model, args[0]), helpFor(err))
 		return command.Misuse
 	}
 	ctx, signals := daemon.UntilSignal(context.Background())
@@ -90,6 +93,39 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &command.App{Ctx: ctx, Hurry: signals.Patience, Stdin: stdin, Stdout: stdout, Stderr: stderr}
 	a.SetCommandLine(parsed)
 	return a.Finish(parsed.Run(a))
+}
+
+// asTyped returns the arguments of a command line that uses the words of other programs for help
+// and version.
+func asTyped(args []string) []string {
+	switch {
+	case len(args) == 0:
+		return []string{"--help"}
+	case args[0] == "--version":
+		return append([]string{"version"}, args[1:]...)
+	case args[0] == "help":
+		return append(slices.Clone(args[1:]), "--help")
+	}
+	return args
+}
+
+// meant names the commands that somebody may mean by the first word of a command line that cannot
+// be read; "" if it is a command.
+func meant(model *kong.Application, word string) string {
+	var paths []string
+	for _, command := range model.Leaves(true) {
+		path := strings.Fields(command.Path())
+		switch {
+		case path[0] == word:
+			return ""
+		case path[len(path)-1] == word, path[0] == "dev" && (word == "start" || word == "server"):
+			paths = append(paths, `"`+strings.Join(path, " ")+`"`)
+		}
+	}
+	if len(paths) == 0 {
+		return ""
+	}
+	return "; did you mean " + strings.Join(paths, " or ") + "?"
 }
 
 // helpFor returns the arguments that show the help of the command in which a mistake was made.

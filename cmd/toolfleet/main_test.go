@@ -20,7 +20,7 @@ import (
 // These tests wait for processes most of the time, so that eight run at once even on two cores.
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // before -parallel of the command line
-	testscript.Main(m, map[string]func(){"toolfleet": main})
+	testscript.Main(m, map[string]func(){"toolfleet": main, "mcp-test-server": mcpTestServer, "mcp-test-client": mcpTestClient})
 }
 
 // TestScripts runs the commands as real processes; see testdata/script.

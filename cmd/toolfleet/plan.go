@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
@@ -48,7 +49,7 @@ func (p planCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	catalog, err := schemas.NewCatalog(tools...)
+	catalog, err := schemas.NewCatalog(current(tools)...)
 	if err != nil {
 		return err
 	}
@@ -69,6 +70,11 @@ func (p planCmd) Run(a *command.App) error {
 		return a.Print(map[string]any{"stages": stagesOf(planned)})
 	}
 	return a.Table(stageRows(planned))
+}
+
+// current returns the first version of each tool.
+func current(tools []schemas.Tool) []schemas.Tool {
+	return slices.CompactFunc(tools, func(a, b schemas.Tool) bool { return a.Name == b.Name })
 }
 
 func stagesOf(p plan.Plan) []plannedStage {

@@ -61,7 +61,7 @@ func TestRunAsksAtTheTerminal(t *testing.T) {
 			if board := strings.Join(terminaltest.Rows(term.Text()), "\n"); strings.Count(board, "   1  issue_refund  ") != 1 {
 				t.Errorf("the board is not there once:\n%s", board)
 			}
-			ledger, _ := os.ReadFile(filepath.Join(dir, "ledger")) // no file: nothing was refunded
+			ledger, _ := os.ReadFile(filepath.Join(dir, "ledger", "refunds")) // no file: nothing was refunded
 			if tc.ledger == "" && len(ledger) > 0 || !strings.Contains(string(ledger), tc.ledger) || strings.Count(string(ledger), "\n") > 1 {
 				t.Errorf("the ledger holds %q, want one line with %q", ledger, tc.ledger)
 			}

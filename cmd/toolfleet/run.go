@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/progress"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -26,11 +28,13 @@ import (
 type runCmd struct {
 	daemon.Server
 	command.ToolFlags
+	builtinFlags
 	daemon.Governed
 	input
-	Timeout time.Duration `placeholder:"DURATION" help:"How long the batch may run, for example 30s. Calls that have not ended by then are answered as timed out. Default: the batch's own timeout_ms."`
-	Events  bool          `help:"Write the events of the batch to stderr, one JSON object a line, instead of the progress."`
-	Output  string        `short:"o" enum:"reinjection,reply,json" default:"reinjection" placeholder:"reinjection|reply" help:"What to print: the reinjection, which is appended to the conversation, or the whole reply. json is the same as reply."`
+	Timeout    time.Duration `placeholder:"DURATION" help:"How long the batch may run, for example 30s. Calls that have not ended by then are answered as timed out. Default: the batch's own timeout_ms."`
+	Events     bool          `help:"Write the events of the batch to stderr, one JSON object a line, instead of the progress."`
+	ExitStatus bool          `help:"End with status 1 if a call is not ok, too."`
+	Output     string        `short:"o" enum:"reinjection,reply,json" default:"reinjection" placeholder:"reinjection|reply" help:"What to print: the reinjection, which is appended to the conversation, or the whole reply. json is the same as reply."`
 }
 
 // Help is shown below the command's usage.
@@ -43,7 +47,8 @@ A call that needs a person's approval is shown and asked about, if this is a ter
 a fleet elsewhere, use "toolfleet approvals". If no person can be asked, such a call is refused.
 
 stdout holds the reinjection or the reply and nothing else; progress and events go to stderr. The exit status is 0 when
-every call was answered, failed calls included, and 1 when the batch was refused or aborted.`
+every call was answered, failed calls included, and 1 when the batch was refused or aborted. With --exit-status it is 1 too when
+a call is not ok.`
 }
 
 // quick bounds the drain of an embedded fleet after Ctrl-C.
@@ -126,21 +131,25 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 			prompt = terminal.PromptAt(a.Stdin, a.Stderr)
 		}
 		prompter := approvals.NewPrompter(a, prompt, d)
-		f, err := newFleet(a.Ctx, cfg, shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return prompter.SetApprovers(f.policy, cfg.Tenant) })
+		f, err := newFleet(a.Ctx, cfg, r.root(cfg), shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return prompter.SetApprovers(f.policy, cfg.Tenant) })
 		defer f.close()
 		if err != nil {
 			return reply, "", err
+		}
+		if !r.Events {
+			f.serving.SayWhatIsDown(a)
 		}
 		reply, err = f.once(a.Ctx, sending, batch, body, prompter)
 		return reply, "", err
 	}
 	d.SetApproveCommand(func(id string) string { return approvals.ApproveCommand(os.Args[0], cfg, id) })
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet run", log)
+	conn, err := daemon.ConnectSaying(a.Ctx, cfg, "toolfleet run", log, func(text string) { _, _ = fmt.Fprintln(d, text) })
 	if err != nil {
 		return reply, "", err
 	}
 	defer conn.Close()
 	c := command.ClientOver(conn, cfg.Tenant, client.Tracer(sending))
+	d.ExpectEvents(func() string { return whyItWaits(a.Ctx, conn, c, batch) })
 	reply, err = c.Run(a.Ctx, batch, client.Encoded(body), client.OnEvent(d.Take))
 	if err != nil && a.Ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + progress.FetchHint(batch.Session, batch.ID))
@@ -154,6 +163,27 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 		}
 	}
 	return reply, "", err
+}
+
+// whyItWaits says which pool no worker serves, if the batch waits for that. "": it does not, or
+// this user may not know.
+func whyItWaits(ctx context.Context, conn *bus.Conn, c *client.Client, batch messages.Batch) string {
+	ctx, cancel := context.WithTimeout(ctx, command.LookTimeout)
+	defer cancel()
+	t, err := c.Timeline(ctx, batch.Session, batch.ID)
+	if err != nil || t.Status != "running" {
+		return ""
+	}
+	around, err := command.ReadFleet(ctx, conn)
+	if err != nil {
+		return ""
+	}
+	s := progress.NewFleet(around.Workers, around.Current()).Explain(progress.StatusOf(t))
+	if s.State != progress.StateUnserved {
+		return ""
+	}
+	return fmt.Sprintf("No worker serves pool %s, where %s is queued. `toolfleet worker` starts one; `toolfleet doctor` looks further.",
+		terminal.Clean(s.Pool, 64), terminal.Clean(s.Tool, 64))
 }
 
 // once runs the fleet until one batch has its reply, then stops it.
@@ -200,7 +230,8 @@ func (r runCmd) tell(a *command.App, reply messages.Reply, refusal *messages.Ref
 	if !r.Events {
 		a.Say("%s", progress.Summary(reply, elapsed))
 	}
-	if reply.Status != messages.ReplyCompleted {
+	notOK := func(result messages.Result) bool { return result.Status != messages.StatusOK }
+	if reply.Status != messages.ReplyCompleted || r.ExitStatus && slices.ContainsFunc(reply.Results, notOK) {
 		return command.ErrPrinted
 	}
 	return nil
@@ -208,7 +239,9 @@ func (r runCmd) tell(a *command.App, reply messages.Reply, refusal *messages.Ref
 
 // refusedWith turns a refusal into an error that says what to do about it.
 func refusedWith(r *messages.Refusal) error {
-	text := fmt.Sprintf("refused (%s): %s.", r.Class, strings.TrimSuffix(r.Message, "."))
+	// The text of the case below asks that too.
+	message := strings.TrimSuffix(strings.TrimSuffix(r.Message, "."), "; is the provider right?")
+	text := fmt.Sprintf("refused (%s): %s.", r.Class, message)
 	switch r.Class {
 	case messages.ClassMalformedMessage, messages.ClassUnsupportedCall:
 		text += " Is the provider right? --provider says whose message it is, and `toolfleet plan` how it is read"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -8,10 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
-	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
-	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -19,6 +18,7 @@ import (
 type toolsCmd struct {
 	Ls     toolsLsCmd     `cmd:"" help:"List the tools that run would serve here, or with --nats those of a fleet."`
 	Export toolsExportCmd `cmd:"" help:"Print tool definitions as the requests of a provider hold them, the same bytes each time."`
+	MCP    toolsMCPCmd    `cmd:"" help:"Add, accept and list the MCP servers of a tools file."`
 }
 
 type toolsLsCmd struct {
@@ -39,10 +39,17 @@ func (t toolsLsCmd) Run(a *command.App) error {
 	if t.JSON() {
 		return a.Print(map[string]any{"tools": tools})
 	}
-	rows := [][]string{{"NAME", "KIND", "POOL", "TIMEOUT", "ON CRASH", "DESCRIPTION"}}
+	rows := [][]string{{"NAME", "VERSION", "KIND", "POOL", "TIMEOUT", "ON CRASH", "DESCRIPTION"}}
+	versions := false
 	for _, tool := range tools {
 		sentence, _, _ := strings.Cut(strings.ReplaceAll(tool.Description, "\n", " "), ". ")
-		rows = append(rows, []string{tool.Name, string(tool.Kind), tool.Pool, tool.Timeout().String(), string(tool.OnCrash), terminal.Clean(sentence, 80)})
+		rows = append(rows, []string{tool.Name, tool.Version, string(tool.Kind), tool.Pool, tool.Timeout().String(), string(tool.OnCrash), terminal.Clean(sentence, 80)})
+		versions = versions || tool.Version != ""
+	}
+	if !versions {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], 1, 2)
+		}
 	}
 	return a.Table(rows)
 }
@@ -94,43 +101,40 @@ func (t toolsExportCmd) Run(a *command.App) error {
 }
 
 // knownTools returns the tools of the fleet if the settings name a server, else those that run
-// would serve here; sorted by name.
+// would serve here; sorted by name, and of one name the current version first.
 func knownTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
-		return toolsHere(cfg)
+		return toolsHere(a, cfg)
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	return command.ReadBucket[schemas.Tool](a.Ctx, conn, bus.BucketTools)
+	fleet, err := command.ReadFleet(a.Ctx, conn)
+	return fleet.Tools(), err
 }
 
 // offeredTools returns the known tools, without those of which the policy of the fleet's workers
 // denies every call.
 func offeredTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
-		return toolsHere(cfg)
+		tools, err := toolsHere(a, cfg)
+		return schemas.Newest(tools), err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	announced, err := command.ReadBucket[schemas.Announcement](a.Ctx, conn, bus.BucketTools)
-	if err != nil {
-		return nil, err
-	}
-	present, err := command.ReadBucket[wire.Presence](a.Ctx, conn, bus.BucketWorkers)
-	if err != nil {
-		return nil, err
-	}
-	return schemas.Offered(announced, present), nil
+	fleet, err := command.ReadFleet(a.Ctx, conn)
+	return fleet.Offered(), err
 }
 
-func toolsHere(cfg *config.Config) ([]schemas.Tool, error) {
-	tools, err := localtools.Promises(cfg, localtools.Here)
-	slices.SortFunc(tools, func(a, b schemas.Tool) int { return strings.Compare(a.Name, b.Name) })
+func toolsHere(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
+	tools, _, err := localtools.Promises(a.Ctx, cfg, localtools.Here)
+	slices.SortStableFunc(tools, func(a, b schemas.Tool) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), schemas.CompareVersions(b.Version, a.Version))
+	})
 	return tools, err
 }

@@ -19,7 +19,7 @@ type workerCmd struct {
 // Help is shown below the command's usage.
 func (workerCmd) Help() string {
 	return `Serves the tools of its tools file, and the builtin Read, Glob, Grep, Write, Edit and Bash only with --root. Bash starts in
-that folder and is not confined to it. Several workers with --root should see one shared folder: the next call of a session
+that folder; its commands, and those of exec tools, run in a sandbox where the machine has one (see toolfleet sandbox explain). Several workers with --root should see one shared folder: the next call of a session
 may run on another. Without --nats it looks for a server at nats://127.0.0.1:4222. After SIGTERM running calls have the time of
 drain to end; then they are stopped, and calls that may run again go to other workers. A second SIGTERM stops them at once.`
 }
@@ -29,7 +29,7 @@ func (workerCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	tools, err := localtools.Open(cfg, "")
+	tools, err := localtools.Open(a.Ctx, cfg, "", log)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,8 @@ type Driver interface {
 
 // Tools is what the fleet knows of its tools.
 type Tools interface {
-	Current() schemas.Catalog
+	// Version returns the definition of a tool with this digest.
+	Version(tool, digest string) (schemas.Tool, bool)
 	// Refresh reads one tool from the leader.
 	Refresh(ctx context.Context, name string) error
 }

@@ -132,14 +132,14 @@ func holds(r wire.CallRecord, d messages.Decision) bool {
 
 // fits refuses an edit whose arguments do not fit the tool's schema.
 func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
-	tool, known := s.tools.Current().Lookup(q.Tool)
-	if !known || tool.Digest != q.ToolDigest { // the catalog may be behind
+	tool, known := s.tools.Version(q.Tool, q.ToolDigest)
+	if !known { // the catalog may be behind
 		if err := s.tools.Refresh(ctx, q.Tool); err != nil {
 			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}
-		tool, known = s.tools.Current().Lookup(q.Tool)
+		tool, known = s.tools.Version(q.Tool, q.ToolDigest)
 	}
-	if !known || tool.Digest != q.ToolDigest {
+	if !known {
 		return refusal(messages.ClassApprovalMismatch, "The definition of %s has changed since the question was asked.", q.Tool)
 	}
 	schema, err := schemas.Compile(tool.InputSchema)

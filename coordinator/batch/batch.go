@@ -16,7 +16,7 @@ type Config struct {
 	Poll         time.Duration // time between later looks
 	QueueTimeout time.Duration // how long a call may wait for a sign of a worker
 	// Unserved is how long a call may wait while workers of its pool are there, none with its tool.
-	// 0: as long as any call.
+	// 0: as long as any call, which is the most in any case.
 	Unserved time.Duration
 	Grace    time.Duration // added to every lease and deadline
 	NotAfter time.Time     // no call starts later; time for answers of people is added
@@ -145,6 +145,8 @@ func (m *Machine) onBegin(now time.Time, ev Begin) {
 	m.began, m.late, m.again, m.activeSince, m.tookOver = true, ev.Late, ev.Again, now, -1
 	if ev.Late { // a worker may send its notices to the other coordinator
 		m.pollSoon(now)
+	}
+	if ev.Late && (ev.Resumed || ev.Jobs) {
 		m.tookOver = m.current()
 	}
 }
@@ -241,7 +243,7 @@ func (m *Machine) runnable() (calls []int, exclusive bool) {
 	for _, i := range m.stage() {
 		switch c := &m.calls[i]; {
 		case c.state() == ended:
-		case c.handedBack:
+		case m.handedBack(i):
 			handedBack = append(handedBack, i)
 		default:
 			calls = append(calls, i)
@@ -297,8 +299,8 @@ func (m *Machine) stage() []int {
 	return nil
 }
 
-// dispatch returns the effect that publishes the job of a call. Publishing a job again that nobody
-// took leaves since as it is, so that the call's waiting time counts from the first job.
+// dispatch returns the effect that publishes the job of a call. If nobody took the job, publishing
+// it again does not reset c.since: the waiting time of the call counts from its first job.
 func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	c := &m.calls[i]
 	if !c.published || m.lapsed(now, c) {

@@ -130,11 +130,16 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 	case m.cfg.Timeout > 0 && m.left(now.Add(-m.slack(c))) <= 0:
 		return m.endWith(i, messages.StatusTimeout, messages.CodeTimeout, fmt.Sprintf(
 			"%s: the %s that this message was given are used up.", m.notRun(i, c), m.cfg.Timeout)), true
-	case reached(now, m.unservedUntil(c)):
+	case (reached(now, m.unservedUntil(i, c)) || quiet && !c.unserved.IsZero()) && c.gone != "":
+		return m.endWith(i, messages.StatusValidationError, messages.CodeToolVersionGone, c.gone), true
+	case reached(now, m.unservedUntil(i, c)), quiet && !c.unserved.IsZero():
 		return m.endWith(i, messages.StatusExpired, messages.CodeToolVersionGone, fmt.Sprintf(
 			"%s: no worker of pool %s has %s in the version that this call was planned with, though others are there.", m.notRunHere(i, c), m.plan.Calls[i].Pool, tool)), true
 	case !quiet:
 		return messages.Result{}, false
+	case c.taken && !m.Claims(i):
+		return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
+			"A worker had the call of %s and did not end it, and no other took it within %s. It may have run.", tool, m.cfg.QueueTimeout)), true
 	case m.hasFailed(i, c):
 		return m.endWith(i, messages.StatusExpired, messages.CodeQueueTimeout, fmt.Sprintf(
 			"%s failed without having been applied, and no worker took it again within %s.", tool, m.cfg.QueueTimeout)), true
@@ -148,7 +153,7 @@ func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
 // notRunHere is notRun for a call that is in a queue without workers.
 func (m *Machine) notRunHere(i int, c *call) string {
-	if m.hasFailed(i, c) {
+	if m.hasFailed(i, c) || c.taken {
 		return m.notRun(i, c)
 	}
 	return "Not run"
@@ -163,16 +168,17 @@ func (m *Machine) notRun(i int, c *call) string {
 		return "Not run"
 	case c.base == running:
 		return "Stopped while it ran"
-	case c.base == queued, p.Stage == m.tookOver: // a worker may have taken the job and sent no report
+	// A worker may have taken the job and sent no report, or no later one.
+	case c.base == queued, c.taken, p.Stage == m.tookOver:
 		return "Not known to have run"
 	}
 	return "Not run"
 }
 
-// hasFailed reports whether an attempt has failed. For a call that claims, its record says so;
-// attempts then counts only workers that were lost before they claimed it.
+// hasFailed reports whether the newest attempt has failed. For a call that claims, its record says
+// so; attempts then counts only workers that were lost before they claimed it.
 func (m *Machine) hasFailed(i int, c *call) bool {
-	return c.record.Error != nil || c.attempts > 0 && !m.Claims(i)
+	return c.record.Error != nil || c.attempts > 0 && !c.taken && !m.Claims(i)
 }
 
 // lostClaim ends a call whose claim has lapsed or is overdue, unless another worker may take the
@@ -205,8 +211,8 @@ func (m *Machine) wanted(i int) bool { return m.abort == nil && m.whySkipped(i) 
 
 // whySkipped returns why the call is skipped, or "" if it is not.
 func (m *Machine) whySkipped(i int) string {
-	p, c := m.plan.Calls[i], &m.calls[i]
-	write := p.Claims() && (!p.ConcurrencySafe || c.handedBack)
+	p := m.plan.Calls[i]
+	write := p.Claims() && (!p.ConcurrencySafe || m.handedBack(i))
 	switch {
 	case write && !m.cfg.KeepGoing && m.unknownBefore(i):
 		return "Not run, because the outcome of an earlier write in this message is unknown. Check that one first, then ask for this one again."
@@ -235,15 +241,18 @@ func (s *Steered) said() string {
 }
 
 // keepTime adds up the active time of the batch. No time is added while every call that could run
-// is parked or waits for an earlier batch.
+// is parked, or waits for an earlier batch or for a place that other batches have.
 func (m *Machine) keepTime(now time.Time) {
 	if !m.activeSince.IsZero() {
 		m.active += now.Sub(m.activeSince)
 	}
 	m.activeSince = time.Time{}
 	calls, exclusive := m.runnable()
+	crowded := m.crowdedOut(now)
 	for _, i := range calls {
-		if c := &m.calls[i]; c.base != parked && !m.behind(c, exclusive) {
+		c := &m.calls[i]
+		waits := m.behind(c, exclusive) || crowded && !c.reported()
+		if c.base != parked && !waits {
 			m.activeSince = now
 		}
 	}
@@ -273,10 +282,17 @@ func (m *Machine) patience(i int, c *call) time.Duration {
 	switch {
 	case c.reported(): // a sign is due at every poll, and the broker needs time to notice a crash
 		return m.cfg.QueueTimeout + 3*m.cfg.Poll
-	case m.late: // a worker may be reporting to a coordinator that is gone
-		return m.cfg.QueueTimeout + m.plan.Calls[i].Tool.Timeout()
 	}
-	return m.cfg.QueueTimeout
+	return m.cfg.QueueTimeout + m.unheard(i)
+}
+
+// unheard returns for how long a worker may run a call of which this driver hears nothing, because
+// the worker reports to a coordinator that is gone.
+func (m *Machine) unheard(i int) time.Duration {
+	if m.late {
+		return m.plan.Calls[i].Tool.Timeout()
+	}
+	return 0
 }
 
 // unknownBefore reports whether an earlier call of the batch ended with its outcome unknown.

@@ -30,7 +30,8 @@
 //	released  claimed  released  parked  running*  -          waiting     queued
 //	parked    claimed  released  parked  -         -          -           never
 //
-//	-  the state stays; a second HandedBack changes nothing either
+//	-  the state stays; a second HandedBack changes nothing either. A call that is fixed by the
+//	   stored plan is published again as before
 //	*  claimed, if the newest record is a claim: an earlier hint had contradicted it
 //	+  only if this driver has published the job; otherwise the hint is about another driver's job
 //

@@ -14,8 +14,9 @@ type (
 	// Begin starts the batch, after the machine got all records in the journal. Resumed: there were
 	// some, so watchers have seen the start already. Late: this may not be the first driver, so a
 	// worker may be running a call and sending its notices to another coordinator. Again: jobs of
-	// the batch may have been published before, even if no record says so.
-	Begin struct{ Resumed, Late, Again bool }
+	// the batch may have been published before, even if no record says so. Jobs: some are there,
+	// waiting or with workers.
+	Begin struct{ Resumed, Late, Again, Jobs bool }
 	// Late says, after Begin, that another coordinator drives or drove the batch too.
 	Late struct{}
 	// Planned is a plan record of the batch, from this coordinator or another.
@@ -41,11 +42,12 @@ type (
 	HandedBack struct{ Index int }
 	// LetGo is a worker's hint that it gave up the call's job, and that the job should be published
 	// again after the pause. Attempt is how many attempts of a call that does not claim have
-	// failed.
+	// failed. Lost: a worker that had the job is gone, and said nothing.
 	LetGo struct {
 		Index   int
 		After   time.Duration
 		Attempt int
+		Lost    bool
 	}
 	// Running is a worker's hint that it runs the call, or prepares to.
 	Running struct{ Index int }
@@ -54,6 +56,9 @@ type (
 	Unserved struct {
 		Index int
 		Is    bool
+		// Gone is why no other version of the tool can take its place, for the model; "": one can,
+		// or that is not known. With it the call does not wait for workers with its version.
+		Gone string
 	}
 	// Aborted says who aborted the batch and why. No call starts after it.
 	Aborted struct{ wire.Stop }

@@ -185,9 +185,11 @@ func (s *story) tell(words []string) {
 		ev = batch.Recorded{Index: index, Seq: seq, Expires: s.now.Add(expires),
 			Record: wire.CallRecord{State: wire.Parked, Approval: &messages.Approval{Asked: serverTime, Expires: serverTime.Add(expires)}}}
 	case "letgo":
-		ev = batch.LetGo{Index: index, After: after, Attempt: failed}
+		ev = batch.LetGo{Index: index, After: after, Attempt: failed, Lost: slices.Contains(words, "lost")}
 	case "unserved", "served":
 		ev = batch.Unserved{Index: index, Is: words[0] == "unserved"}
+	case "gone":
+		ev = batch.Unserved{Index: index, Is: true, Gone: "Not run: the arguments do not fit."}
 	case "handed":
 		ev = batch.HandedBack{Index: index}
 	case "aborted":

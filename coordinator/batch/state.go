@@ -53,10 +53,10 @@ type call struct {
 
 	// The fields below mean the same in every state.
 
-	// handedBack: the input needs stricter treatment than planned, so the call runs alone at the
-	// end of its stage.
-	handedBack bool
+	handedBack bool          // a worker has handed the call back: see Machine.handedBack
+	taken      bool          // a worker has had the call, and has not said what became of it
 	unserved   time.Time     // since when no worker that is there has the tool; zero: that is not so
+	gone       string        // why no other version of the tool can take its place
 	stopped    bool          // the machine asked for a Stop
 	dispatches int           // how many times this driver has published the job
 	attempts   int           // failed attempts of a call that does not claim
@@ -146,7 +146,9 @@ func (m *Machine) onRecord(now time.Time, ev Recorded) {
 // onRunning applies a worker's report that it runs the call. A parked call does not run, so for it
 // the report is out of date.
 func (m *Machine) onRunning(now time.Time, i int) {
-	switch c := &m.calls[i]; {
+	c := &m.calls[i]
+	c.taken = true
+	switch {
 	case c.base == parked:
 	case c.hasClaim():
 		c.become(claimed, now)
@@ -163,6 +165,10 @@ func (m *Machine) onUnserved(now time.Time, ev Unserved) {
 	case c.unserved.IsZero():
 		c.unserved = now
 	}
+	m.calls[ev.Index].gone = ev.Gone
+	if c := &m.calls[ev.Index]; m.hasFailed(ev.Index, c) || c.taken && !m.Claims(ev.Index) {
+		c.gone = "" // it says that the call was not run
+	}
 }
 
 // JobOut reports whether a job of the call is out that no worker's live claim covers. sign is when a
@@ -178,6 +184,10 @@ func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 	return sign, true
 }
 
+// Fresh reports whether nothing is stored about the call: it has no claim, no question and no
+// result.
+func (m *Machine) Fresh(i int) bool { return m.calls[i].seq == 0 }
+
 // onHandedBack makes the call wait for the rest of its stage. Its job is no longer of use, because
 // it is in a lane that the call may not use.
 func (m *Machine) onHandedBack(now time.Time, i int) {
@@ -188,16 +198,31 @@ func (m *Machine) onHandedBack(now time.Time, i int) {
 	c.handedBack = true
 }
 
+// handedBack reports whether the call runs alone at the end of its stage, because its input needs
+// stricter treatment than planned. A call that is fixed by the stored plan never does: later
+// batches may have passed it. A worker that hands it back has another definition of its tool than
+// the plan.
+func (m *Machine) handedBack(i int) bool {
+	return m.calls[i].handedBack && !(m.planned && m.plan.Calls[i].Fixed)
+}
+
 // onLetGo makes the call wait for the pause, after which its job is published again. If no attempt
-// has failed, the time for which the call may wait for a worker does not start again.
+// has failed and no worker was lost, the time for which the call may wait for a worker does not
+// start again. A lost worker counts as a failed attempt, since the next job of the call starts with
+// no lost deliveries. If there is a claim, its lapse counts instead.
 func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c := &m.calls[ev.Index]
 	if !c.published || c.base == released {
 		return
 	}
 	c.notBefore = now.Add(ev.After)
-	if ev.Attempt > c.attempts || c.reported() {
-		c.attempts, c.since = max(c.attempts, ev.Attempt), c.notBefore
+	failed := max(c.attempts, ev.Attempt)
+	if ev.Lost && !c.hasClaim() {
+		failed++
+	}
+	c.taken = ev.Lost || c.taken && ev.Attempt <= c.attempts
+	if failed > c.attempts || c.reported() {
+		c.attempts, c.since = failed, c.notBefore
 	}
 	c.become(released, now)
 }

@@ -44,3 +44,35 @@ func TestTinyTimeouts(t *testing.T) {
 		}
 	}
 }
+
+// TestTheTimeOfABatchWithoutPlaces: other batches of the session have all places of the window. The
+// batch's own time does not run, and begins when it gets a place.
+func TestTheTimeOfABatchWithoutPlaces(t *testing.T) {
+	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "read", Kind: messages.KindRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config("n")
+	cfg.Timeout = 10 * time.Second
+	m := batch.New(plan.New([]messages.ToolCall{
+		{Index: 0, ID: "0", Name: "read", Input: []byte("{}")}, {Index: 1, ID: "1", Name: "read", Input: []byte("{}")},
+	}, catalog), cfg)
+	dispatched := func(wants []batch.Effect) (left []time.Duration) {
+		for _, want := range wants {
+			if d, is := want.(batch.Dispatch); is {
+				left = append(left, d.Deadline)
+			}
+		}
+		return left
+	}
+	m.Step(epoch, batch.Turn{Room: 0})
+	m.Step(epoch, batch.Begin{})
+	now := epoch.Add(time.Minute)
+	if got := dispatched(m.Step(now, batch.Turn{Room: 1})); len(got) != 1 || got[0] != cfg.Timeout {
+		t.Errorf("after a minute without a place, jobs with %v are published; want one with the whole %v", got, cfg.Timeout)
+	}
+	now = now.Add(4 * time.Second) // the first call runs, so the time runs too
+	if got := dispatched(m.Step(now, batch.Turn{Room: 2})); len(got) != 1 || got[0] != 6*time.Second {
+		t.Errorf("after 4 s with a place, jobs with %v are published; want one with 6 s", got)
+	}
+}

@@ -17,6 +17,15 @@ func (m *Machine) behind(c *call, exclusive bool) bool {
 	return !m.mayStart(exclusive) && !c.published && !c.reported() && !c.hasClaim()
 }
 
+// crowdedOut reports whether other batches have all places of the session's window.
+func (m *Machine) crowdedOut(now time.Time) bool { return m.turn.Room <= 0 && m.Running(now) == 0 }
+
+// Safe reports whether the calls that run next may run beside others.
+func (m *Machine) Safe() bool {
+	calls, exclusive := m.runnable()
+	return len(calls) > 0 && !exclusive
+}
+
 // Passable reports whether later batches may start calls beside this one: the plan is stored, and
 // each call that they wait for has ended durably. Once true it stays true.
 func (m *Machine) Passable() bool {
@@ -34,7 +43,7 @@ func (m *Machine) letsPass() bool {
 func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
-		if (!p.Fixed || c.handedBack) && p.Refused == nil && !ok(c) {
+		if (!p.Fixed || m.handedBack(i)) && p.Refused == nil && !ok(c) {
 			return false
 		}
 	}
@@ -77,7 +86,7 @@ func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 func (m *Machine) losesExclusive() bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
-		if (!p.ConcurrencySafe || c.handedBack) && p.Refused == nil && c.state() == ended && !c.durable {
+		if (!p.ConcurrencySafe || m.handedBack(i)) && p.Refused == nil && c.state() == ended && !c.durable {
 			return true
 		}
 	}

@@ -46,7 +46,7 @@ func (m *Machine) Wake() (time.Time, bool) {
 			earlier(m.notAfter().Add(1))
 			earlier(m.waitsUntil(i, c))
 			earlier(m.timeUp(c))
-			earlier(m.unservedUntil(c))
+			earlier(m.unservedUntil(i, c))
 		}
 	}
 	return wake, !wake.IsZero()
@@ -80,9 +80,12 @@ func (m *Machine) timeUp(c *call) time.Time {
 }
 
 // unservedUntil returns when the call is given up because no worker has its tool; zero: never.
-func (m *Machine) unservedUntil(c *call) time.Time {
+func (m *Machine) unservedUntil(i int, c *call) time.Time {
 	if m.cfg.Unserved == 0 || c.unserved.IsZero() || c.hasClaim() || c.base != queued && c.base != released {
 		return time.Time{}
 	}
-	return c.unserved.Add(m.cfg.Unserved)
+	if c.gone != "" {
+		return c.unserved
+	}
+	return c.unserved.Add(m.cfg.Unserved + m.unheard(i))
 }

@@ -1,5 +1,8 @@
 // Package catalog keeps the definitions of the tools that workers have announced.
 //
+// There may be several definitions of a tool. The one that calls use unless their batch says
+// otherwise depends on which workers are there: see [schemas.Announcement.Current].
+//
 // Announcements are durable: a fleet that is scaled to zero still has its tools. The catalog
 // follows a bucket and may be out of date, so it asks the leader before a tool counts as unknown.
 //
@@ -16,6 +19,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
@@ -24,7 +28,10 @@ import (
 type Config struct {
 	Unknown string                                // the name that Fold gives to all unknown tools
 	Learned func(tool string, kind messages.Kind) // called for each announcement. May be nil
-	Logger  *slog.Logger                          // nil: silent
+	// Served reports whether a worker serves exactly this definition. Call [Catalog.WorkersChanged]
+	// when its answers change. Nil: no worker serves any.
+	Served func(schemas.Tool) bool
+	Logger *slog.Logger // nil: silent
 }
 
 // Catalog holds the tools of the fleet. Safe for concurrent use.
@@ -34,11 +41,11 @@ type Catalog struct {
 	ready chan struct{} // closed once the catalog knows all earlier announcements
 	once  sync.Once
 
-	mu    sync.Mutex
-	tools map[string]schemas.Tool // guarded by mu
-	value schemas.Catalog         // built from tools; guarded by mu
-	since time.Time               // when tools last changed; guarded by mu
-	first chan struct{}           // closed once there is a tool; guarded by mu
+	mu     sync.Mutex
+	byName map[string]schemas.Announcement // guarded by mu
+	value  schemas.Catalog                 // built from byName; guarded by mu
+	since  time.Time                       // when byName last changed; guarded by mu
+	first  chan struct{}                   // closed once there is a tool; guarded by mu
 }
 
 // New returns a catalog. It is empty until Run.
@@ -49,13 +56,16 @@ func New(conn *bus.Conn, cfg Config) *Catalog {
 	if cfg.Learned == nil {
 		cfg.Learned = func(string, messages.Kind) {}
 	}
-	return &Catalog{conn: conn, cfg: cfg, ready: make(chan struct{}), tools: map[string]schemas.Tool{}, first: make(chan struct{})}
+	if cfg.Served == nil {
+		cfg.Served = func(schemas.Tool) bool { return false }
+	}
+	return &Catalog{conn: conn, cfg: cfg, ready: make(chan struct{}), byName: map[string]schemas.Announcement{}, first: make(chan struct{})}
 }
 
 // Ready is closed once the catalog knows everything that was announced before Run.
 func (k *Catalog) Ready() <-chan struct{} { return k.ready }
 
-// Current returns the tools that the catalog knows now.
+// Current returns the tools that the catalog knows now, each in its current version.
 func (k *Catalog) Current() schemas.Catalog {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -71,7 +81,39 @@ func (k *Catalog) Fold(tool string) string {
 	return k.cfg.Unknown
 }
 
-// Digest returns the digest of a tool's definition; "" for an unknown tool.
+// Version returns the definition of a tool with this digest, current or not.
+func (k *Catalog) Version(tool, digest string) (schemas.Tool, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, t := range k.byName[tool].All() {
+		if t.Digest == digest {
+			return t, true
+		}
+	}
+	return schemas.Tool{}, false
+}
+
+// Announced returns what workers have announced about each tool, sorted by name.
+func (k *Catalog) Announced() []schemas.Announcement {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []schemas.Announcement
+	for _, name := range rawjson.SortedKeys(k.byName) {
+		all = append(all, k.byName[name])
+	}
+	return all
+}
+
+// WorkersChanged finds the current versions anew, because other definitions are served now.
+func (k *Catalog) WorkersChanged() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := k.rebuild(); err != nil {
+		k.cfg.Logger.Error("the tools cannot be read anew; calls are planned with the tools as before", "err", err)
+	}
+}
+
+// Digest returns the digest of a tool's current definition; "" for an unknown tool.
 func (k *Catalog) Digest(tool string) string {
 	t, _ := k.Current().Lookup(tool)
 	return t.Digest
@@ -101,26 +143,41 @@ func (k *Catalog) learn(name string, value []byte) error {
 	if value == nil {
 		return k.unset(name)
 	}
-	var t schemas.Tool
-	if err := json.Unmarshal(value, &t); err != nil {
+	var a schemas.Announcement
+	if err := json.Unmarshal(value, &a); err != nil {
 		return fmt.Errorf("read its definition: %w", err)
 	}
-	if t.Name != name {
-		return fmt.Errorf("its definition has the name %.80q", t.Name)
-	}
-	t, err := t.WithDefaults()
+	t, err := complete(name, a.Tool)
 	if err != nil {
 		return err
 	}
+	versions := a.Versions
+	a.Tool, a.Versions = t, nil
+	for _, version := range versions {
+		v, err := complete(name, version)
+		if err != nil { // of a later version of this program, perhaps: a worker here has no use for it
+			k.cfg.Logger.Warn("a version of a tool cannot be used; correct its definition at the worker", "tool", name, "version", version.Version, "err", err)
+			continue
+		}
+		a.Versions = append(a.Versions, v)
+	}
 	k.cfg.Learned(t.Name, t.Kind)
-	return k.set(t)
+	return k.set(a)
 }
 
-func (k *Catalog) set(t schemas.Tool) error {
+// complete checks the definition of a tool, and fills in its defaults.
+func complete(name string, t schemas.Tool) (schemas.Tool, error) {
+	if t.Name != name {
+		return t, fmt.Errorf("its definition has the name %.80q", t.Name)
+	}
+	return t.WithDefaults()
+}
+
+func (k *Catalog) set(a schemas.Announcement) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	before := len(k.tools)
-	k.tools[t.Name] = t
+	before := len(k.byName)
+	k.byName[a.Name], k.since = a, time.Now()
 	if before == 0 {
 		close(k.first)
 	}
@@ -130,22 +187,23 @@ func (k *Catalog) set(t schemas.Tool) error {
 func (k *Catalog) unset(name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.tools, name)
-	if len(k.tools) == 0 {
+	delete(k.byName, name)
+	k.since = time.Now()
+	if len(k.byName) == 0 {
 		k.first = make(chan struct{})
 	}
 	return k.rebuild()
 }
 
-// rebuild builds value from tools. The caller holds mu.
+// rebuild builds value from byName. The caller holds mu.
 func (k *Catalog) rebuild() error {
-	tools := make([]schemas.Tool, 0, len(k.tools))
-	for _, t := range k.tools {
-		tools = append(tools, t)
+	tools := make([]schemas.Tool, 0, len(k.byName))
+	for _, a := range k.byName {
+		tools = append(tools, a.Current(k.cfg.Served))
 	}
 	value, err := schemas.NewCatalog(tools...)
 	if err == nil {
-		k.value, k.since = value, time.Now()
+		k.value = value
 	}
 	return err
 }

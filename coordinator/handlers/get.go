@@ -80,6 +80,9 @@ func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []by
 	if err := json.Unmarshal(body, &reply); err != nil {
 		return nil, fmt.Errorf("stored reply of batch %s: %w", key, err)
 	}
+	if reply.Append == nil { // an older coordinator has stored it
+		reply = reply.WithAppend()
+	}
 	known, err := h.journal.Calls(ctx, key)
 	if err != nil {
 		return nil, err

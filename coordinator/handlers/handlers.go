@@ -3,6 +3,7 @@
 //	run      submit a batch and answer with its reply         run.go
 //	get      a reply, a status, a history, a session's list   get.go, history.go, list.go
 //	control  abort or steer a session                         control.go
+//	tools    the definitions that an agent may call           tools.go
 //
 // A handler drives no batch. It writes into the log or the journal, reads what is stored there, and
 // waits for what is published. Every coordinator has the same handlers, and any of them may answer
@@ -54,10 +55,12 @@ type Handlers struct {
 	cfg     Config
 	log     *slog.Logger
 	limiter *perTenantLimiter // for histories and lists
+
+	catalogues Catalogues
 }
 
 // New returns handlers that use the connection. It sends nothing yet.
-func New(conn *bus.Conn, driver Driver, tools Tools, cfg Config) *Handlers {
+func New(conn *bus.Conn, driver Driver, tools Tools, catalogues Catalogues, cfg Config) *Handlers {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -66,7 +69,7 @@ func New(conn *bus.Conn, driver Driver, tools Tools, cfg Config) *Handlers {
 	}
 	return &Handlers{
 		conn: conn, names: conn.Names(), journal: journal.New(conn), driver: driver, tools: tools, cfg: cfg, log: cfg.Logger,
-		limiter: newPerTenantLimiter(maxHistories),
+		limiter: newPerTenantLimiter(maxHistories), catalogues: catalogues,
 	}
 }
 
@@ -77,5 +80,6 @@ func (h *Handlers) Endpoints(ctx context.Context) []service.Endpoint {
 		{Name: "run", Subject: h.names.EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) { h.run(ctx, m) }},
 		{Name: "get", Subject: h.names.EveryBatch(wire.VerbGet), Handle: func(m bus.Msg) { h.get(ctx, m) }},
 		{Name: "control", Subject: h.names.EverySession(wire.VerbControl), Handle: func(m bus.Msg) { h.control(ctx, m) }},
+		{Name: "tools", Subject: h.names.OfTenant(wire.VerbTools, "*"), Handle: func(m bus.Msg) { h.listTools(ctx, m) }},
 	}
 }

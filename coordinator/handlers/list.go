@@ -24,9 +24,8 @@ type sessionList struct {
 	key     wire.BatchKey // of which only tenant and session are used
 	want    messages.Get
 	out     messages.BatchList
-	// before is the newest reply when the list was begun, if the request wants no ended batches. A
-	// batch that ends while the list is made is in it.
-	before *messages.ListedBatch
+	// here: the request wants no ended batches. One that ends while the list is made is in it.
+	here bool
 }
 
 // list returns the batches of a session.
@@ -47,8 +46,7 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 			err = l.addEnded(ctx)
 		}
 		if err == nil && !l.out.More {
-			l.addEnding(open)
-			l.addOpen(open)
+			err = l.addOpen(ctx, open)
 		}
 		return l.out, err
 	})
@@ -56,11 +54,8 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 
 // beginHere has the list hold the batches that end from now on.
 func (l *sessionList) beginHere(ctx context.Context) error {
-	newest, found, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
-	l.want.After = &newest.Place
-	if found {
-		l.before = new(listed(newest))
-	}
+	newest, _, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
+	l.want.After, l.here = &newest.Place, true
 	return err
 }
 
@@ -113,27 +108,37 @@ func listed(r journal.Replied) messages.ListedBatch {
 	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
 }
 
-// addEnding adds the reply that was the newest when the list was begun, if its batch is still in
-// the log. The list's place is past that reply, so no later list would have it.
-func (l *sessionList) addEnding(open []messages.ListedBatch) {
-	if l.before != nil && slices.ContainsFunc(open, func(o messages.ListedBatch) bool {
-		return o.Batch == l.before.Batch && !l.before.Ended.Before(o.Accepted)
-	}) {
-		l.out.Batches = slices.Insert(l.out.Batches, 0, *l.before)
+// addOpen adds the open batches. A batch can be in the log although its reply is stored, and later
+// lists leave the replies up to the place of this one out. So this list has such a batch as ended,
+// or leaves it out if the asker has its reply from an earlier list, or wants newer ones only.
+func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) error {
+	open = slices.DeleteFunc(open, func(o messages.ListedBatch) bool {
+		return slices.ContainsFunc(l.out.Batches, func(e messages.ListedBatch) bool { return ends(e, o) })
+	})
+	keys := make([]wire.BatchKey, len(open))
+	for i, o := range open {
+		keys[i] = wire.BatchKey{Tenant: l.key.Tenant, Session: l.key.Session, Batch: messages.Token(o.Batch)}
 	}
-}
-
-// addOpen adds the open batches, except those that the list already has with their reply.
-func (l *sessionList) addOpen(open []messages.ListedBatch) {
-	ended := l.out.Batches
-	for _, o := range open {
-		replied := slices.ContainsFunc(ended, func(b messages.ListedBatch) bool {
-			return b.Batch == o.Batch && !b.Ended.Before(o.Accepted)
-		})
-		if !replied {
-			l.out.Batches = append(l.out.Batches, o)
+	replies, err := l.journal.RepliesOf(ctx, keys...)
+	ended := []messages.ListedBatch{} // not nil: an empty list is no null
+	for _, r := range replies {
+		i := slices.IndexFunc(open, func(o messages.ListedBatch) bool { return ends(listed(r), o) })
+		if i >= 0 && r.Place <= l.out.Place {
+			open = slices.Delete(open, i, i+1)
+			ended = append(ended, listed(r))
 		}
 	}
+	if l.here {
+		l.out.Batches = append(ended, l.out.Batches...)
+	}
+	l.out.Batches = append(l.out.Batches, open...)
+	return err
+}
+
+// ends reports whether an entry of an ended batch is about this open one, and not about an earlier
+// batch with its id.
+func ends(e, open messages.ListedBatch) bool {
+	return e.Batch == open.Batch && !e.Ended.Before(open.Accepted)
 }
 
 func later(a, b time.Time) time.Time {

@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,26 +48,44 @@ func (x *fixture) must(err error) {
 // accept puts the batch into the log.
 func (x *fixture) accept() journal.Accepted {
 	x.Helper()
-	body, err := messages.Batch{ID: "b", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[]}`)}.Encode()
+	return x.acceptAs("b")
+}
+
+// acceptAs puts a batch with an id into the log.
+func (x *fixture) acceptAs(id messages.BatchID) journal.Accepted {
+	x.Helper()
+	key := wire.KeyOf(messages.OneTenant, "s", id)
+	body, err := messages.Batch{ID: id, Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[]}`)}.Encode()
 	x.must(err)
-	_, err = x.conn.Append(x.Context(), x.conn.Names().Of(wire.VerbBatch, x.key), nil, body)
+	_, err = x.conn.Append(x.Context(), x.conn.Names().Of(wire.VerbBatch, key), nil, body)
 	x.must(err)
-	accepted, _, err := x.journal.Open(x.Context(), x.key)
+	accepted, _, err := x.journal.Open(x.Context(), key)
 	x.must(err)
 	return accepted
 }
 
 func (x *fixture) reply(a journal.Accepted) {
 	x.Helper()
-	_, err := x.journal.WriteReply(x.Context(), a, messages.Reply{Batch: "b", Session: "s", Status: messages.ReplyCompleted})
+	_, err := x.journal.WriteReply(x.Context(), a, messages.Reply{Batch: messages.BatchID(a.Key.Batch), Session: "s", Status: messages.ReplyCompleted})
 	x.must(err)
 }
 
 // list returns the list that a new watcher of the session gets.
-func (x *fixture) list(j *journal.Journal) (list messages.BatchList) {
+func (x *fixture) list(j *journal.Journal) messages.BatchList {
+	x.Helper()
+	return x.get(j, messages.Get{Batches: true})
+}
+
+// listAfter returns the list that follows one with this place.
+func (x *fixture) listAfter(place uint64) messages.BatchList {
+	x.Helper()
+	return x.get(x.journal, messages.Get{Batches: true, After: &place})
+}
+
+func (x *fixture) get(j *journal.Journal, want messages.Get) (list messages.BatchList) {
 	x.Helper()
 	h := &Handlers{journal: j, limiter: newPerTenantLimiter(maxHistories)}
-	body, err := h.list(x.Context(), x.key, messages.Get{Batches: true})
+	body, err := h.list(x.Context(), x.key, want)
 	x.must(err)
 	x.must(json.Unmarshal(body, &list))
 	return list
@@ -86,8 +105,33 @@ func TestAListHasABatchThatIsEnding(t *testing.T) {
 			t.Errorf("after its reply, and in the log: %+v, place %d; want it to have ended at that place", l.Batches, l.Place)
 		}
 		x.must(x.journal.Remove(x.Context(), accepted))
-		if l := x.list(x.journal); len(l.Batches) != 0 {
-			t.Errorf("out of the log: %+v, want nothing", l.Batches)
+		if l := x.list(x.journal); len(l.Batches) != 0 || l.Batches == nil { // null would be no list
+			t.Errorf("out of the log: %#v, want an empty list", l.Batches)
+		}
+	})
+}
+
+// TestAListHasEveryBatchThatIsEnding: batches of a session overlap, so two of them can have their
+// reply and be in the log still. A list that follows an earlier one does not repeat them.
+func TestAListHasEveryBatchThatIsEnding(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		first, second := x.acceptAs("first"), x.acceptAs("second")
+		x.acceptAs("third")
+		x.reply(second)
+		x.reply(first)
+		got := func(l messages.BatchList) string {
+			var all []string
+			for _, b := range l.Batches {
+				all = append(all, string(b.Batch)+" "+b.Status)
+			}
+			return strings.Join(all, ", ")
+		}
+		l := x.list(x.journal)
+		if want := "second completed, first completed, third running"; got(l) != want {
+			t.Errorf("a new watcher gets %s; want %s", got(l), want)
+		}
+		if next, want := x.listAfter(l.Place), "third running"; got(next) != want {
+			t.Errorf("its next list has %s; want %s", got(next), want)
 		}
 	})
 }

@@ -8,7 +8,9 @@
 //
 // So a read after a write sees the effect of the write, and a read before it does not.
 //
-// The package is pure: no clock, no I/O, no goroutine. The same calls and the same catalog give the
+// A tool may have several versions. [Tools] decides which of them a call uses.
+//
+// The package is pure: no clock, no I/O, no goroutine. The same calls and the same tools give the
 // same plan on every coordinator.
 package plan
 
@@ -45,28 +47,40 @@ func (c Call) Claims() bool { return c.Kind == messages.KindWrite }
 // New plans the calls with the tools of the catalog. It refuses a call if its tool is unknown or
 // its arguments could not be read; such a call has its result already and delays no other call.
 func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
+	return With(calls, Tools{Current: catalog})
+}
+
+// With is like New, but the batch may name the versions of tools that its calls use. It also
+// refuses a call whose version is gone.
+func With(calls []messages.ToolCall, tools Tools) Plan {
 	planned := make([]Call, len(calls))
 	for i, c := range calls {
-		planned[i] = classify(c, catalog)
+		planned[i] = classify(c, tools)
 	}
 	return Plan{Calls: planned, Stages: stages(planned)}
 }
 
 // classify decides whether a call can run at all, and whether it may overlap others.
-func classify(c messages.ToolCall, catalog schemas.Catalog) Call {
-	tool, known := catalog.Lookup(c.Tool())
+func classify(c messages.ToolCall, tools Tools) Call {
+	choice := tools.Choose(c.Tool(), c.Input)
+	tool := choice.Tool
 	call := Call{
-		PlannedCall: wire.PlannedCall{Index: c.Index, Tool: c.Tool()},
+		PlannedCall: wire.PlannedCall{Index: c.Index, Tool: c.Tool(), Kind: tool.Kind},
 		ID:          c.ID, Input: c.Input, Tool: tool,
 	}
-	if known {
-		call.ToolDigest, call.Kind, call.Pool = tool.Digest, tool.Kind, tool.Pool
+	if choice.Gone == "" {
+		call.ToolDigest, call.Pool = tool.Digest, tool.Pool
 	}
 	switch {
-	case !known:
-		call.refuse(messages.StatusUnknownTool, messages.CodeUnknownTool, unknownTool(c.Tool(), catalog))
+	case !choice.Known:
+		call.refuse(messages.StatusUnknownTool, messages.CodeUnknownTool, unknownTool(c.Tool(), tools.Current))
 	case c.InputError != "":
 		call.refuse(messages.StatusValidationError, messages.CodeInvalidArguments, c.InputError)
+	case choice.Gone != "" && tool.Name == "":
+		call.refuse(messages.StatusUnknownTool, messages.CodeToolVersionGone, choice.Gone)
+	case choice.Gone != "":
+		call.refuse(messages.StatusValidationError, messages.CodeToolVersionGone, choice.Gone)
+		call.Refused.Err.Details = choice.Details
 	default:
 		call.ConcurrencySafe, call.Reason = safety.Classify(tool, c.Input)
 		call.Fixed = call.ConcurrencySafe && !safety.DependsOnInput(tool)

@@ -18,6 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/provider/anthropic"
 	"github.com/toolfleet/toolfleet/coordinator/provider/bedrock"
 	"github.com/toolfleet/toolfleet/coordinator/provider/canonical"
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
 	"github.com/toolfleet/toolfleet/coordinator/provider/gemini"
 	"github.com/toolfleet/toolfleet/coordinator/provider/openaichat"
 	"github.com/toolfleet/toolfleet/coordinator/provider/openairesponses"
@@ -38,6 +39,8 @@ type Codec interface {
 	// Tools writes tool definitions in the form of the provider's requests. The order of tools does
 	// not change the bytes.
 	Tools(tools []schemas.Tool) (json.RawMessage, error)
+	// ToolsWith is Tools with the agent's options.
+	ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error)
 }
 
 // For returns the codec of a provider. The error is a *messages.Refusal that lists the known

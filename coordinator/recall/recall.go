@@ -16,22 +16,17 @@ import (
 )
 
 // Controls returns the controls of a session that concern one of its batches, as events. An abort
-// by id concerns a batch only if that was stored no later than ttl after the abort.
+// by id concerns a batch only if that was stored no later than ttl after the abort. A steering
+// message skips calls of every batch that was in the log, whichever reply takes the message.
 func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Duration) []batch.Event {
 	var events []batch.Event
 	for _, e := range entries {
-		// The reply of another batch has the steering messages that were stored before this record.
-		if by := e.Record.Taken; by != "" && by != a.Key.Batch {
-			events = slices.DeleteFunc(events, func(ev batch.Event) bool { _, steered := ev.(batch.Steered); return steered })
-		}
 		stop := wire.Stop{V: messages.Version, Reason: e.Record.Reason, By: e.Record.By}
 		if e.Record.Aborts(e.Stored, a.Key.Batch, a.Seq, a.Stored, ttl) {
 			events = append(events, batch.Aborted{Stop: stop})
 		}
-		if e.Record.UpTo < a.Seq {
-			continue
-		}
-		if w := e.Record.When; w == messages.SteerBetweenGroups || w == messages.SteerImmediate {
+		w := e.Record.When
+		if (w == messages.SteerBetweenGroups || w == messages.SteerImmediate) && e.Record.Covers(e.Stored, a.Seq, a.Stored) {
 			events = append(events, batch.Steered{Stop: stop, Now: w == messages.SteerImmediate})
 		}
 	}

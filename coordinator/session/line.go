@@ -19,14 +19,17 @@ type Standing struct {
 	Over bool
 	// Passable: later batches may start calls beside it. See [batch.Machine.Passable].
 	Passable bool
-	Running  int // calls that have a place in the window
-	Held     int // calls that start as soon as the window has room for them
+	// Safe: the calls that it starts next may run beside others, so it may pass earlier batches.
+	Safe    bool
+	Running int // calls that have a place in the window
+	Held    int // calls that start as soon as the window has room for them
 }
 
 // Turns returns what each batch may start, given those before it in the line. The line holds the
 // batches of a session in the order of the log, without gaps from the oldest that is not over. At
 // most window calls of the session may have a place at the same time; an earlier batch has the
-// first claim to a place that becomes free.
+// first claim to a place that becomes free. A batch is to be passed if the next one starts safe
+// calls, or has been passed itself.
 func Turns(line []Standing, window int) []batch.Turn {
 	turns := make([]batch.Turn, len(line))
 	running := 0
@@ -34,14 +37,10 @@ func Turns(line []Standing, window int) []batch.Turn {
 		running += s.Running
 	}
 	may, held := batch.Everything, 0
-	last := len(line) - 1
-	for last >= 0 && line[last].Over {
-		last--
-	}
 	for i, s := range line {
-		turns[i] = batch.Turn{
-			May: may, Room: max(window-(running-s.Running)-held, 0),
-			Passed: i < last && !s.Over && may != batch.Nothing,
+		turns[i].May = may
+		if may != batch.Nothing {
+			turns[i].Room = max(window-(running-s.Running)-held, 0)
 		}
 		held += s.Held
 		switch {
@@ -50,6 +49,13 @@ func Turns(line []Standing, window int) []batch.Turn {
 			may = batch.SafeCalls
 		default:
 			may = batch.Nothing
+		}
+	}
+	passed := false // a later batch wants to pass this one
+	for i, s := range slices.Backward(line) {
+		if !s.Over {
+			turns[i].Passed = passed && turns[i].May != batch.Nothing
+			passed = s.Safe || s.Passable && passed
 		}
 	}
 	return turns
@@ -134,6 +140,16 @@ func (l *Line[B]) All() []B {
 		all[i] = m.batch
 	}
 	return all
+}
+
+// Head returns the oldest batch that is not over.
+func (l *Line[B]) Head() (b B, found bool) {
+	for _, m := range l.members {
+		if !m.standing.Over {
+			return m.batch, true
+		}
+	}
+	return b, false
 }
 
 // Last returns the sequence of the last batch; 0: there is none.

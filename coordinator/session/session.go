@@ -25,6 +25,7 @@ type Observation struct {
 	Here       bool   // this coordinator drives the session
 	Elsewhere  bool   // another coordinator said lately that it drives the batch
 	Peer       bool   // another coordinator said lately that it drives the session
+	Rests      bool   // this coordinator saw lately that the session only waits, this batch too
 	Deliveries int    // how many times the batch was delivered so far, this delivery included
 }
 
@@ -39,8 +40,7 @@ const (
 	Join
 	// Answer: the batch has its reply. Publish the reply again and remove the batch from the log.
 	Answer
-	// Wait: the session is driven, and its driver gets to this batch; or a later delivery asks
-	// again.
+	// Wait: the session is driven, and its driver gets to this batch; or it only waits for people.
 	Wait
 	// AskPeers: an earlier batch comes first. Ask the other coordinators which of them drives it.
 	AskPeers
@@ -56,9 +56,9 @@ func (a Action) String() string {
 	return [...]string{"drive", "join", "answer", "wait", "ask", "take over", "vanished"}[a]
 }
 
-// Decide returns what to do about a delivered batch. A session is taken over at the second delivery
-// of a batch behind its head, and then each time that the count has doubled: many batches may wait
-// behind a head that waits for a person.
+// Decide returns what to do about a delivered batch. At the second delivery of a batch behind its
+// head, and at each later one, the session is taken over if nobody is known to drive or to have
+// suspended it.
 func Decide(o Observation) Action {
 	switch {
 	case o.Driven:
@@ -75,10 +75,10 @@ func Decide(o Observation) Action {
 		return Wait
 	case o.Deliveries <= 1:
 		return AskPeers
-	case o.Deliveries&(o.Deliveries-1) == 0:
-		return TakeOver
+	case o.Rests:
+		return Wait
 	}
-	return Wait
+	return TakeOver
 }
 
 // RemovesHead reports whether a head that has its reply is removed by who looks for the next head.

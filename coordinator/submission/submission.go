@@ -121,7 +121,7 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 	return messages.Reply{
 		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
 		Digest: digest, Reinjection: []byte("null"), Results: []messages.Result{}, Error: refusal,
-	}
+	}.WithAppend()
 }
 
 // Routed returns the calls with the tool names of the catalog. If a provider does not accept a

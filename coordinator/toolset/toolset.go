@@ -7,7 +7,9 @@
 // queue from which no worker takes jobs, until a worker comes that has the tool.
 //
 // Once a job is in a queue it stays there as long as a worker takes jobs from it: a job in two
-// queues could run twice. Keeps and [Job.Moves] say when it goes elsewhere.
+// queues could run twice. Keeps and [Job.Moves] say when it goes elsewhere. A job that no worker
+// has got for a while also goes elsewhere if a worker could take it there at once:
+// [Fleet.PlaceFree].
 //
 // The package is pure: no clock, no I/O, no goroutine.
 package toolset
@@ -51,18 +53,16 @@ type Fleet struct {
 	pools  map[string]int    // workers that take new jobs, by pool
 }
 
-// New returns the queues that workers have announced. A worker of the version before takes its jobs
-// from the queue of the pool.
+// New returns the queues that workers have announced, as far as [Bound] lets them count. A worker
+// of the version before takes its jobs from the queue of the pool.
 func New(present []wire.Presence) *Fleet {
 	f := &Fleet{queues: map[string]*Queue{}, pools: map[string]int{}}
 	for _, w := range present {
+		w, _ := Bound(w)
 		for _, pool := range w.Pools {
 			announced, has := w.Queues[pool]
 			if !has {
 				announced.Token = pool
-			}
-			if wire.PoolOf(announced.Token) != pool || announced.Token == wire.WaitingQueue(pool) {
-				continue // it would end up in a subject
 			}
 			q := f.queues[announced.Token]
 			if q == nil {
@@ -92,6 +92,27 @@ func New(present []wire.Presence) *Fleet {
 	return f
 }
 
+// Busier returns the fleet after a worker has taken that many more calls. The fleet itself stays as
+// it is.
+func (f *Fleet) Busier(w wire.Presence, more int) *Fleet {
+	if w.Draining {
+		return f
+	}
+	busier := &Fleet{queues: maps.Clone(f.queues), pools: f.pools}
+	for _, pool := range w.Pools {
+		token := pool
+		if announced, has := w.Queues[pool]; has {
+			token = announced.Token
+		}
+		if q := busier.queues[token]; q != nil {
+			changed := *q
+			changed.Busy += more
+			busier.queues[token] = &changed
+		}
+	}
+	return busier
+}
+
 func add(set map[string]bool, values ...string) {
 	for _, v := range values {
 		set[v] = true
@@ -110,8 +131,21 @@ func (f *Fleet) Queues() []Queue {
 // Serves reports whether a worker that takes new jobs has the tool.
 func (f *Fleet) Serves(t Tool) bool { return len(f.serving(t)) > 0 }
 
+// Has reports whether a worker has the tool. Workers that drain count too.
+func (f *Fleet) Has(t Tool) bool {
+	for _, q := range f.queues {
+		if q.Pool == t.Pool && (q.stay.has(t) || q.drain.has(t)) {
+			return true
+		}
+	}
+	return false
+}
+
 // Staffed reports whether a worker of the pool takes new jobs.
 func (f *Fleet) Staffed(pool string) bool { return f.pools[pool] > 0 }
+
+// Staffs reports whether a worker takes jobs from the queue with a token.
+func (f *Fleet) Staffs(token string) bool { return f.queues[token] != nil }
 
 // serving returns the queues whose workers have the tool and take new jobs.
 func (f *Fleet) serving(t Tool) (all []*Queue) {
@@ -128,15 +162,38 @@ func (f *Fleet) serving(t Tool) (all []*Queue) {
 // workers' own count is some seconds old. Among equals the call decides, so every coordinator takes
 // the same. served: a worker has the tool. Otherwise the job waits.
 func (f *Fleet) Place(t Tool, call string, out func(token string) int) (token string, served bool) {
-	all := f.serving(t)
-	if len(all) == 0 {
+	best := lightest(f.serving(t), call, out)
+	if best == nil {
 		return wire.WaitingQueue(t.Pool), false
 	}
+	return best.Token, true
+}
+
+// PlaceFree is Place for a job that waits in a queue where no worker has taken it for [Patience].
+// It returns another queue that has a free slot; ok is false if there is none.
+func (f *Fleet) PlaceFree(t Tool, call, from string, out func(token string) int) (token string, ok bool) {
+	best := lightest(slices.DeleteFunc(f.serving(t), func(q *Queue) bool {
+		return q.Token == from || max(q.Busy, out(q.Token)) >= q.Slots
+	}), call, out)
+	if best == nil {
+		return "", false
+	}
+	return best.Token, true
+}
+
+// Patience is how long a job waits in a queue before it may go to one that has a free slot. A
+// worker with a free slot takes a job within milliseconds.
+const Patience = 3 * time.Second
+
+// lightest returns the queue with the smallest share of its slots taken; nil if there is none.
+func lightest(all []*Queue, call string, out func(token string) int) *Queue {
+	if len(all) == 0 {
+		return nil
+	}
 	load := func(q *Queue) float64 { return float64(max(q.Busy, out(q.Token))+1) / float64(q.Slots) }
-	best := slices.MinFunc(all, func(a, b *Queue) int {
+	return slices.MinFunc(all, func(a, b *Queue) int {
 		return cmp.Or(cmp.Compare(load(a), load(b)), cmp.Compare(rank(call, a.Token), rank(call, b.Token)), cmp.Compare(a.Token, b.Token))
 	})
-	return best.Token, true
 }
 
 // rank orders the queues for a call: another call has another order.
@@ -165,9 +222,8 @@ func (f *Fleet) Same(other *Fleet) bool {
 
 // Job is what a driver knows of a job in a queue that keeps it no longer.
 type Job struct {
-	Published time.Time // when it was put into the queue
+	Delivered time.Time // when the driver first saw that a worker has got it; zero: none has
 	Sign      time.Time // when a worker last reported that it runs the call; zero: none has
-	Delivered bool      // a worker has got it
 }
 
 // Moves reports whether the job is put into another queue now. It is not while its worker shows
@@ -177,8 +233,8 @@ func (j Job) Moves(now time.Time, silence time.Duration) bool {
 	switch {
 	case !j.Sign.IsZero():
 		return now.Sub(j.Sign) >= silence
-	case j.Delivered:
-		return now.Sub(j.Published) >= firstSign
+	case !j.Delivered.IsZero():
+		return now.Sub(j.Delivered) >= firstSign
 	}
 	return true
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,12 @@ func TestPlace(t *testing.T) {
 	hostile.Queues["p"] = wire.Queue{Token: "p.>", Tools: []string{"a1"}}
 	stranger := worker(1, 0, "a1")
 	stranger.Queues["p"] = wire.Queue{Token: wire.QueueToken("q", []string{"a1"}), Tools: []string{"a1"}}
+	greedy := worker(1, 0, "a1") // it would take another's calls into a queue of its own
+	greedy.Queues["p"] = wire.Queue{Token: "p~0123456789abcdef", Tools: []string{"a1"}}
+	poser := worker(1, 0, "b1") // it would have calls put where workers without the tool take them
+	poser.Queues["p"] = wire.Queue{Token: token("b1"), Tools: []string{"a1"}}
+	empty := worker(1, 0, "a1")
+	empty.Queues["p"] = wire.Queue{Token: waiting}
 	bounded := worker(1, 0, "a1")
 	bounded.Queues["p"] = wire.Queue{Token: "p", Tools: []string{"a1"}}
 	for name, tc := range map[string]struct {
@@ -71,6 +78,9 @@ func TestPlace(t *testing.T) {
 		"and one that stays":             {[]wire.Presence{draining(worker(1, 0, "a1")), worker(1, 1, "a1")}, token("a1")},
 		"a token that is none":           {[]wire.Presence{hostile}, waiting},
 		"the token of another pool":      {[]wire.Presence{stranger}, waiting},
+		"the token of no tools":          {[]wire.Presence{greedy}, waiting},
+		"the token of other tools":       {[]wire.Presence{poser, worker(1, 0, "b1")}, waiting},
+		"the token of waiting jobs":      {[]wire.Presence{empty}, waiting},
 	} {
 		got, served := toolset.New(tc.present).Place(tool("a1"), "call", none)
 		if got != tc.want || served != (tc.want != waiting) {
@@ -135,6 +145,67 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
+// One announcement cannot claim more than a worker can serve, and costs little to read.
+func TestBound(t *testing.T) {
+	many := func(n int, prefix string) (all []string) {
+		for i := range n {
+			all = append(all, fmt.Sprint(prefix, i))
+		}
+		return all
+	}
+	for name, tc := range map[string]struct {
+		announced   wire.Presence
+		slots, busy int // of queue "p", or of the queue of a1 there
+		want        string
+	}{
+		"a worker":        {worker(10, 2, "a1"), 10, 2, ""},
+		"too many slots":  {worker(1<<40, 0, "a1"), 4096, 0, "1099511627776 slots, of which 4096 count"},
+		"too many pools":  {wire.Presence{Slots: 1, Pools: append([]string{"p"}, many(120_000, "q")...), Tools: []string{"a"}}, 1, 0, "120001 pools, of which 64 count"},
+		"too many tools":  {worker(1, 0, append([]string{"a1"}, many(5000, "b")...)...), 0, 0, "pool p with 5001 tools; at most 4096 count"},
+		"a pool twice":    {wire.Presence{Slots: 1, Pools: []string{"p", "p"}, Tools: []string{"a"}}, 1, 0, ""},
+		"no name of one":  {wire.Presence{Slots: 1, Pools: []string{"p.>"}, Tools: []string{"a"}}, 0, 0, `pool "p.>", which is no name of one`},
+		"another's queue": {wire.Presence{Slots: 1, Pools: []string{"p"}, Queues: map[string]wire.Queue{"p": {Token: "q", Tools: []string{"a1"}}}}, 0, 0, `queue "q" of pool p, which is not the one of its tools`},
+	} {
+		_, dropped := toolset.Bound(tc.announced)
+		if got := strings.Join(dropped, "; "); got != tc.want {
+			t.Errorf("%s: left out %q, want %q", name, got, tc.want)
+		}
+		var slots, busy int
+		all := toolset.New([]wire.Presence{tc.announced}).Queues()
+		for _, q := range all {
+			if q.Pool == "p" {
+				slots, busy = q.Slots, q.Busy
+			}
+		}
+		if slots != tc.slots || busy != tc.busy || len(all) > 64 {
+			t.Errorf("%s: %d slots, %d busy, %d queues", name, slots, busy, len(all))
+		}
+	}
+}
+
+func TestPlaceFree(t *testing.T) {
+	from, both, three := wire.QueueToken("p", []string{"a1"}), wire.QueueToken("p", []string{"a1", "b1"}), wire.QueueToken("p", []string{"a1", "c1"})
+	for name, tc := range map[string]struct {
+		present []wire.Presence
+		out     map[string]int
+		want    string
+	}{
+		"only its own queue":                  {[]wire.Presence{worker(9, 0, "a1")}, nil, ""},
+		"another has a free slot":             {[]wire.Presence{worker(1, 1, "a1"), worker(1, 0, "a1", "b1")}, nil, both},
+		"its own seems to be free too":        {[]wire.Presence{worker(9, 0, "a1"), worker(9, 8, "a1", "b1")}, nil, both},
+		"the other is full":                   {[]wire.Presence{worker(1, 1, "a1"), worker(2, 2, "a1", "b1")}, nil, ""},
+		"other jobs are on their way there":   {[]wire.Presence{worker(1, 1, "a1"), worker(2, 0, "a1", "b1")}, map[string]int{both: 2}, ""},
+		"one of two others has a free slot":   {[]wire.Presence{worker(1, 1, "a1"), worker(1, 1, "a1", "b1"), worker(9, 8, "a1", "c1")}, nil, three},
+		"the other has another version of it": {[]wire.Presence{worker(1, 1, "a1"), worker(1, 0, "a2", "b1")}, nil, ""},
+		"the other drains":                    {[]wire.Presence{worker(1, 1, "a1"), draining(worker(1, 0, "a1", "b1"))}, nil, ""},
+	} {
+		got, ok := toolset.New(tc.present).PlaceFree(tool("a1"), "call", from, func(token string) int { return tc.out[token] })
+		if got != tc.want || ok != (tc.want != "") {
+			t.Errorf("%s: %q, %v; want %q", name, got, ok, tc.want)
+		}
+	}
+}
+
 func TestMoves(t *testing.T) {
 	now := time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -142,12 +213,12 @@ func TestMoves(t *testing.T) {
 		job  toolset.Job
 		want bool
 	}{
-		"no worker has got it":          {toolset.Job{Published: now}, true},
-		"a worker has just got it":      {toolset.Job{Published: ago(100 * time.Millisecond), Delivered: true}, false},
-		"and is silent":                 {toolset.Job{Published: ago(time.Second), Delivered: true}, true},
-		"it runs":                       {toolset.Job{Published: ago(time.Hour), Delivered: true, Sign: ago(5 * time.Second)}, false},
-		"it ran, and is silent":         {toolset.Job{Published: ago(time.Hour), Delivered: true, Sign: ago(10 * time.Second)}, true},
-		"it runs by another's delivery": {toolset.Job{Published: ago(time.Hour), Sign: ago(time.Second)}, false},
+		"no worker has got it":          {toolset.Job{}, true},
+		"a worker has just got it":      {toolset.Job{Delivered: ago(100 * time.Millisecond)}, false},
+		"and is silent":                 {toolset.Job{Delivered: ago(time.Second)}, true},
+		"it runs":                       {toolset.Job{Delivered: ago(time.Hour), Sign: ago(5 * time.Second)}, false},
+		"it ran, and is silent":         {toolset.Job{Delivered: ago(time.Hour), Sign: ago(10 * time.Second)}, true},
+		"it runs by another's delivery": {toolset.Job{Sign: ago(time.Second)}, false},
 	} {
 		if got := tc.job.Moves(now, 10*time.Second); got != tc.want {
 			t.Errorf("%s: moves %v", name, got)

@@ -25,7 +25,7 @@ type Config struct {
 // [DefaultPoll].
 func Default() Config {
 	return Config{
-		Slots: 1024, Window: 8, Lookahead: 1, AckWait: provision.DefaultAckWait, QueueTimeout: time.Minute,
+		Slots: 1024, Window: 8, Lookahead: 32, AckWait: provision.DefaultAckWait, QueueTimeout: time.Minute,
 		BatchTTL: provision.Config{}.WithDefaults().BatchTTL, Grace: journal.DefaultGrace(journal.DefaultLease),
 		StartWait: 30 * time.Second, Drain: 5 * time.Second, Poison: journal.DefaultPoison, AfterUnknown: "stop",
 	}

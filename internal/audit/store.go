@@ -18,10 +18,11 @@ import (
 func (l *Log) Include() Include { return l.include }
 
 // Append stores the lines of a batch that has ended, and returns when each of its calls has a
-// stored line, by this writer or a faster one. seq is the sequence of the batch in the log. The
-// batches of a session end in the order of the log, and leave it only after their lines are stored.
-// So the newest message of the session's subject shows how far the session's lines go. If that
-// message is of a later batch, Append stores missing lines at the overflow subject of the batch.
+// stored line, by this writer or a faster one. seq is the sequence of the batch in the log. A batch
+// leaves the log only after its lines are stored, so the newest message of the session's subject
+// shows how far the session's lines go. Batches of a session may end in another order than that of
+// the log. If that message is of a later batch, Append stores missing lines at the overflow subject
+// of the batch.
 func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	return l.append(ctx, l.findOrdered, key, seq, all)
 }
@@ -119,8 +120,9 @@ func (l *Log) findUnordered(ctx context.Context, key wire.BatchKey, at position)
 	return l.findAt(ctx, l.names.Aside(key), at, func(position) bool { return false })
 }
 
-// maxClockSkew is how far apart the clocks of two servers may be.
-const maxClockSkew = time.Minute
+// maxClockSkew is how far apart the clocks of two servers of a cluster may be. It costs a read of
+// that much of the session's lines for each batch that ends after a later one.
+const maxClockSkew = 5 * time.Second
 
 // findAt reads the newest message of a subject. If that message is of the batch, it lists all
 // stored lines of the batch; if it is of an earlier batch, none are stored. A message that cannot

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -37,12 +38,19 @@ func (b *Bucket) subject(key string) string { return "$KV." + b.name + "." + key
 
 // Put sets a key. Keys are tokens joined by dots.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
+	_, err := b.PutRevision(ctx, key, value)
+	return err
+}
+
+// PutRevision is Put, and returns the revision for [Bucket.DeleteRevision].
+func (b *Bucket) PutRevision(ctx context.Context, key string, value []byte) (uint64, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if _, err := b.kv.Put(ctx, key, value); err != nil {
-		return b.failed("put", key, err)
+	revision, err := b.kv.Put(ctx, key, value)
+	if err != nil {
+		return 0, b.failed("put", key, err)
 	}
-	return nil
+	return revision, nil
 }
 
 // Get reads a key; ok is false if the key has no value. On a replicated bucket the value may be out
@@ -62,24 +70,56 @@ func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, er
 
 // GetFromLeader is like Get, but asks the leader, so the value is never out of date.
 func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, ok bool, err error) {
+	value, _, err = b.newest(ctx, key)
+	return value, value != nil, err
+}
+
+// newest reads a key from the leader. value is nil if the key has none; seq is that of the newest
+// entry all the same.
+func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint64, err error) {
 	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
-	if errors.Is(err, ErrNotFound) {
-		return nil, false, nil
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return nil, 0, nil
+	case err != nil:
+		return nil, 0, err
+	case m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "":
+		return nil, m.Seq, nil
 	}
-	if err != nil {
-		return nil, false, err
-	}
-	if m.Header.Get("KV-Operation") != "" || m.Header.Get("Nats-Marker-Reason") != "" {
-		return nil, false, nil
-	}
-	return m.Data, true, nil
+	return append([]byte{}, m.Data...), m.Seq, nil
+}
+
+// Change sets a key to what change makes of its value, which is nil if the key has none. Of several
+// writers each sees the value of the one before. Nothing is written if the value stays the same.
+func (b *Bucket) Change(ctx context.Context, key string, change func(value []byte) ([]byte, error)) error {
+	return Retry(ctx, Backoff{
+		First: time.Millisecond, Most: minBackoff, Jitter: true, Again: func(err error) bool { return errors.Is(err, ErrConflict) },
+	}, func() error {
+		old, seq, err := b.newest(ctx, key)
+		if err != nil {
+			return err
+		}
+		value, err := change(old)
+		if err != nil || old != nil && bytes.Equal(value, old) {
+			return err
+		}
+		_, err = b.c.CompareAndSet(ctx, b.subject(key), nil, value, seq)
+		return err
+	})
 }
 
 // Delete removes a key. Deleting a key that has no value is no error.
-func (b *Bucket) Delete(ctx context.Context, key string) error {
+func (b *Bucket) Delete(ctx context.Context, key string) error { return b.delete(ctx, key) }
+
+// DeleteRevision removes a key whose newest value has this revision. Another revision is an error.
+func (b *Bucket) DeleteRevision(ctx context.Context, key string, revision uint64) error {
+	return b.delete(ctx, key, jetstream.LastRevision(revision))
+}
+
+func (b *Bucket) delete(ctx context.Context, key string, options ...jetstream.KVDeleteOpt) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	if err := b.kv.Delete(ctx, key); err != nil {
+	if err := b.kv.Delete(ctx, key, options...); err != nil {
 		return b.failed("delete", key, err)
 	}
 	return nil

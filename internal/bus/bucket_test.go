@@ -245,3 +245,51 @@ func TestValues(t *testing.T) {
 		}
 	}, natstest.Fast)
 }
+
+// Several writers change a value at the same time, and none loses the change of another.
+func TestBucketChange(t *testing.T) {
+	c := bustest.Fleet(t, natstest.Fast)
+	b := openBucket(t, c, bus.BucketTools)
+	add := func(word string) error {
+		return b.Change(t.Context(), "k", func(value []byte) ([]byte, error) { return append(value, word...), nil })
+	}
+	var writers sync.WaitGroup
+	for i := range 8 {
+		writers.Go(func() {
+			if err := add(string(rune('a' + i))); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	writers.Wait()
+	got, _, err := b.GetFromLeader(t.Context(), "k")
+	slices.Sort(got)
+	if err != nil || string(got) != "abcdefgh" {
+		t.Errorf("%q, %v", got, err)
+	}
+	before, err := c.Last(t.Context(), "KV_"+c.Names().Stream(bus.BucketTools), "$KV."+c.Names().Stream(bus.BucketTools)+".k")
+	if err != nil || add("") != nil {
+		t.Fatal(err)
+	}
+	if after, _ := c.Last(t.Context(), "KV_"+c.Names().Stream(bus.BucketTools), "$KV."+c.Names().Stream(bus.BucketTools)+".k"); after.Seq != before.Seq {
+		t.Error("the same value was written again")
+	}
+	if err := b.Delete(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Change(t.Context(), "k", func(value []byte) ([]byte, error) {
+		if value != nil {
+			t.Errorf("a deleted key has the value %q", value)
+		}
+		return []byte("new"), nil
+	}); err != nil {
+		t.Error(err)
+	}
+	refused := errors.New("no")
+	if err := b.Change(t.Context(), "k", func([]byte) ([]byte, error) { return nil, refused }); !errors.Is(err, refused) {
+		t.Errorf("a change that fails: %v", err)
+	}
+	if got, _, err := b.GetFromLeader(t.Context(), "k"); err != nil || string(got) != "new" {
+		t.Errorf("%q, %v", got, err)
+	}
+}

@@ -69,6 +69,9 @@ type Options struct {
 	Logger      *slog.Logger // nil = silent
 	// Timeout bounds Connect, in addition to its context. 0 = DefaultTimeout.
 	Timeout time.Duration
+	// OnUnreached is called once, when the first try of Connect has failed and it goes on trying.
+	// where is the URL without secrets. nil: nothing is called.
+	OnUnreached func(where string, timeout time.Duration)
 }
 
 // DefaultTimeout bounds Connect if Options.Timeout is 0.
@@ -137,9 +140,15 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	unreached := sync.OnceFunc(func() {
+		if o.OnUnreached != nil {
+			o.OnUnreached(withoutSecrets(o.URL), timeout)
+		}
+	})
 	err = Retry(ctx, Backoff{
 		First: 50 * time.Millisecond, Most: 2 * time.Second, Jitter: true,
-		Again: func(err error) bool { return !IsTerminal(err) && !errors.Is(err, fs.ErrNotExist) },
+		Again:     func(err error) bool { return !IsTerminal(err) && !errors.Is(err, fs.ErrNotExist) },
+		OnFailure: func(error, time.Duration) { unreached() },
 	}, func() (err error) {
 		if c.nc, err = options.Connect(); err == nil {
 			err = c.hears(ctx)
@@ -185,8 +194,9 @@ type hidden struct{ error }
 func (h hidden) Error() string { return withoutSecrets(h.error.Error()) }
 func (h hidden) Unwrap() error { return h.error }
 
-// natsOptions reads the named files, so that a wrong file is reported before the first try to
-// connect.
+// natsOptions returns the options of the NATS client. It reads the nkey seed and the TLS files, so
+// that a wrong one is reported before the first try to connect. The client reads a credentials file
+// when it connects.
 func (c *Conn) natsOptions() (*nats.Options, error) {
 	o := c.opts
 	options := []nats.Option{

@@ -78,6 +78,8 @@ type Config struct {
 		Include []string
 	}
 	Tools, Root Path
+	MCP         Path // a file .mcp.json
+	Secrets     Path
 	Policy      Path
 	Permissions struct {
 		Default          string
@@ -91,7 +93,14 @@ type Config struct {
 	TraceURL string
 	Log      struct{ Level, Format string }
 	HTTP     string
-	Server   struct {
+	API      struct {
+		Listen  string
+		Tokens  Path
+		JWT     struct{ Issuer, Audience, Keys, TenantClaim string }
+		Open    bool
+		Origins []string
+	}
+	Server struct {
 		Listen     string
 		Data       Path
 		Sync       Interval
@@ -179,6 +188,7 @@ func defaults() *Config {
 	c.Coordinators.Grace, c.Workers.ApprovalTTL = 0, 0
 	c.Audit.Hash, c.Permissions.Default = "keyed", string(permission.Allow)
 	c.Log.Level, c.Log.Format = "info", "auto"
+	c.API.Listen = "127.0.0.1:8090"
 	c.Server.Listen, c.Server.MaxPayload = "127.0.0.1:4222", 1<<20
 	return c
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -83,9 +84,21 @@ const AnyServer = "nats://127.0.0.1:4222"
 // Connect connects to the server of the settings, or to nats://127.0.0.1:4222 if they name none.
 // name appears in the server's list of connections.
 func Connect(ctx context.Context, cfg *config.Config, name string, log *slog.Logger) (*bus.Conn, error) {
+	return ConnectSaying(ctx, cfg, name, log, func(text string) {
+		if log != nil {
+			log.Warn(text)
+		}
+	})
+}
+
+// ConnectSaying is Connect. It calls say at once when no server answers, and goes on trying.
+func ConnectSaying(ctx context.Context, cfg *config.Config, name string, log *slog.Logger, say func(string)) (*bus.Conn, error) {
 	o := cfg.Bus(name, log)
 	if o.URL == "" {
 		o.URL = AnyServer
+	}
+	o.OnUnreached = func(where string, timeout time.Duration) {
+		say(fmt.Sprintf("no NATS server answers at %s; trying for %v. `toolfleet nats` starts one, --nats or NATS_URL names another", where, timeout))
 	}
 	return bus.Connect(ctx, o)
 }

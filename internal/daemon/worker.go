@@ -11,6 +11,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -24,6 +25,10 @@ type Worker struct {
 	Policy  *config.Policy
 	Roots   []string // paths of the folder of file tools, the canonical one first
 	Version string   // of the program, for status
+	// Servers says how the programs and services are that bring tools. May be nil.
+	Servers func() []wire.ToolServer
+	// Gaps says what sandboxes lack, by tool or server.
+	Gaps map[string][]string
 	// Connection is the name of the connection, in the server's list. Default "toolfleet worker".
 	Connection string
 
@@ -43,7 +48,8 @@ func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) 
 	if err != nil {
 		return nil, Usage(err)
 	}
-	c.Version, c.Hurry, c.Tracer, c.OnReady = o.Version, o.Hurry, o.Tracer, o.Ready
+	c.Gaps = o.Gaps
+	c.Version, c.Hurry, c.Tracer, c.OnReady, c.Servers = o.Version, o.Hurry, o.Tracer, o.Ready, o.Servers
 	return worker.New(conn, o.Tools, c)
 }
 

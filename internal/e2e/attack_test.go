@@ -365,7 +365,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 	ear.Subscribe("toolfleet.>")
 	ear.Flush()
 	var n wire.Names
-	agent := "batch control get run"
+	agent := "batch control get run tools"
 	for who, want := range map[string]string{
 		"acme": agent, "globex": agent, "operator": agent,
 		"approver":    "approval.decide approval.list approval.show",

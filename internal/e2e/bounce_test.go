@@ -192,23 +192,26 @@ func TestACallThatNoWorkerServes(t *testing.T) {
 	})
 }
 
-// A call whose tool no worker serves ends after start_wait if workers of its pool are there, and
-// after its queue timeout if none is.
+// A call whose tool no worker serves ends after twice worker_ttl, or start_wait if that is longer,
+// if workers of its pool are there, and after its queue timeout if none is.
 func TestACallThatNoWorkerServesForLong(t *testing.T) {
 	for name, tc := range map[string]struct {
-		others bool
-		wait   time.Duration
-		code   messages.Code
+		others    bool
+		startWait time.Duration
+		wait      time.Duration
+		code      messages.Code
 	}{
-		"nobody is there": {false, 40 * time.Second, messages.CodeQueueTimeout},
-		"others are":      {true, 10 * time.Second, messages.CodeToolVersionGone},
+		"nobody is there":               {false, 10 * time.Second, 90 * time.Second, messages.CodeQueueTimeout},
+		"others are":                    {true, 10 * time.Second, 60 * time.Second, messages.CodeToolVersionGone},
+		"others are, start_wait counts": {true, 70 * time.Second, 70 * time.Second, messages.CodeToolVersionGone},
+		"others are, it takes too long": {true, 2 * time.Minute, 90 * time.Second, messages.CodeToolVersionGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
 				gone := f.only("a", worker.Config{})
-				f.coordinator(coordinator.Config{QueueTimeout: 40 * time.Second, StartWait: 10 * time.Second})
+				f.coordinator(coordinator.Config{QueueTimeout: 90 * time.Second, StartWait: tc.startWait})
 				f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""})), "ok")
 				if tc.others {
 					f.only("b", worker.Config{})

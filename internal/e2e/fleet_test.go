@@ -6,6 +6,7 @@ import (
 	"context"
 	"flag"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +25,10 @@ import (
 // The tests with t.Parallel are those in real time. They wait most of the time, so that eight run at
 // once even on two cores.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 2 && os.Args[1] == effectsProgram {
+		serveEffects(os.Args[2])
+		return
+	}
 	_ = flag.Set("test.parallel", "8") // before -parallel of the command line
 	m.Run()
 }

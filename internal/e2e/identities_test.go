@@ -202,6 +202,12 @@ func TestAFleetWithIdentities(t *testing.T) {
 	t.Run("large replies", f.largeReplies)
 	t.Run("doors", f.checkEndpoints)
 	t.Run("gauges", f.gauges)
+	t.Run("tools", func(t *testing.T) {
+		list, err := f.client.Tools(t.Context(), messages.GetTools{Provider: messages.Anthropic})
+		if err != nil || len(list.Tools) == 0 {
+			t.Errorf("an agent is answered %+v, %v", list, err)
+		}
+	})
 	t.Run("restart of the server", func(t *testing.T) {
 		if err := f.srv.Restart(); err != nil {
 			t.Fatal(err)

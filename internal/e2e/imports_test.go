@@ -30,7 +30,7 @@ type room struct {
 var (
 	words       = []string{"messages", "internal/rawjson", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/dialect", "coordinator/provider/export")
-	runner      = plus(words, "worker/tool", "worker/tool/process", "internal/tracing")
+	runner      = plus(words, "worker/tool", "worker/tool/process", "worker/tool/outbound", "internal/sandbox", "internal/tracing", "internal/secrets")
 	fileTool    = plus(runner, "worker/tool/builtin/base", "worker/tool/builtin/rootdir")
 	foundations = plus(words, "fleet", "internal/wire", "internal/bus/...", "internal/journal", "internal/audit", "internal/tracing")
 	// What a program outside this module may import. Examples import nothing else.
@@ -48,6 +48,7 @@ var rooms = []room{
 	{path: "messages", may: []string{"internal/rawjson"}, pure: true},
 	{path: "fleet", pure: true},
 	{path: "internal/strictyaml", pure: true},
+	{path: "internal/secrets"},
 	{path: "internal/wire", may: []string{"messages", "internal/rawjson"}, pure: true},
 	{path: "schemas/expression", may: []string{"messages", "internal/rawjson"}, pure: true},
 	{path: "schemas", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/strictyaml", "schemas/expression"}},
@@ -68,12 +69,18 @@ var rooms = []room{
 	{path: "coordinator/toolset", may: []string{"internal/wire"}, pure: true},
 	{path: "coordinator/session", may: plus(words, "coordinator/batch"), pure: true},
 	{path: "coordinator/batch", may: plus(words, "internal/wire", "coordinator/plan"), pure: true},
+	{path: "coordinator/placement", may: []string{"internal/wire", "coordinator/batch", "coordinator/toolset"}},
+
+	// The helper starts before everything else of the program is initialized.
+	{path: "internal/sandbox/enter"},
+	{path: "internal/sandbox", may: []string{"internal/sandbox/enter"}},
 
 	{path: "worker/hook", may: words},
 	{path: "worker/hook/exechook", may: plus(runner, "worker/hook")},
 	{path: "worker/permission", may: words, pure: true},
 	{path: "worker/tool", may: words},
 	{path: "worker/tool/process", may: runner},
+	{path: "worker/tool/outbound"},
 	{path: "worker/tool/builtin/base", may: runner},
 	{path: "worker/tool/builtin/filetext", pure: true},
 	{path: "worker/tool/builtin/glob", may: []string{"worker/tool/builtin/base"}, pure: true},
@@ -86,6 +93,7 @@ var rooms = []room{
 	{path: "worker/tool/exectool", may: runner},
 	{path: "worker/tool/httptool", may: runner},
 	{path: "worker/tool/mcptool", may: runner},
+	{path: "worker/tool/mcptool/programtest", may: plus(runner, "worker/tool/mcptool", "worker/tool/tooltest")},
 	{path: "worker/tool/tooltest", may: runner},
 	{path: "worker/call", may: []string{"messages"}},
 	{path: "worker/pipeline", may: plus(words, "internal/wire", "worker/call", "worker/tool", "worker/hook", "worker/permission", "internal/approval", "internal/tracing")},
@@ -111,29 +119,39 @@ var rooms = []room{
 	{path: "internal/clientconn", may: []string{"internal/bus"}},
 	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/approval", "internal/clientconn", "internal/tracing"}},
 
+	{path: "internal/httpapi/access", may: []string{"messages", "internal/strictyaml"}},
+	// Clients of the fleet's endpoints: they know no connection.
+	{path: "internal/mcpserver", may: plus(words, "client", "internal/tracing")},
+	{path: "internal/httpapi", may: plus(words, "client", "internal/httpapi/access", "internal/mcpserver", "internal/tracing")},
+
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
 	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/provision", "internal/bus/pull", "internal/journal", "internal/tracing"}},
-	{path: "internal/worker", may: plus(foundations, "worker/attempt", "worker/call", "worker/hook", "worker/lane", "worker/permission", "worker/pipeline", "worker/tool/...")},
+	{path: "internal/worker", may: plus(foundations, "internal/sandbox", "internal/secrets", "worker/attempt", "worker/call", "worker/hook", "worker/lane", "worker/permission", "worker/pipeline", "worker/tool/...")},
 	{path: "coordinator/recall", may: plus(words, "internal/wire", "internal/journal", "coordinator/batch"), pure: true},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
 	{path: "coordinator/catalog", may: plus(words, "internal/bus")},
+	{path: "coordinator/catalogue", may: plus(words, "internal/bus")},
 	{path: "coordinator/metrics", may: []string{"messages", "internal/tracing"}},
 	{path: "coordinator/tuning", may: []string{"internal/bus", "internal/bus/provision", "internal/journal"}},
 	{path: "coordinator/peers", may: []string{"messages", "internal/rawjson", "internal/bus", "internal/wire"}},
 	{path: "coordinator/spans", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/tracing", "coordinator/batch", "coordinator/logfields", "coordinator/plan")},
 	{path: "coordinator/approvals", may: plus(foundations, "internal/approval", "coordinator/logfields", "coordinator/spans")},
-	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/submission")},
+	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/provider", "coordinator/provider/export", "coordinator/submission", "coordinator/toolset")},
 	{path: "coordinator", may: plus(foundations, "internal/approval", "internal/fleetgauges", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
 	{path: "internal/sim/broker", may: []string{"internal/wire", "internal/bus"}},
 	{path: "internal/sim/world", may: []string{"internal/sim/broker", "internal/bus", "internal/rawjson"}},
-	{path: "internal/sim", may: plus(words, "internal/sim/broker", "internal/sim/world", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "worker/attempt", "worker/call")},
+	{path: "internal/sim/store", may: []string{"internal/sim/broker", "internal/sim/world", "internal/wire", "internal/bus", "internal/journal", "messages"}},
+	{path: "internal/sim/staff", may: plus(words, "internal/wire")},
+	{path: "internal/sim/judge", may: []string{"internal/rawjson", "messages", "internal/wire", "internal/sim/broker", "internal/sim/world", "internal/sim/staff", "internal/sim/store", "coordinator/plan", "worker/call"}},
+	{path: "internal/sim", may: plus(words, "internal/sim/...", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "coordinator/toolset", "coordinator/placement", "worker/attempt", "worker/call")},
 
 	// No server and no coordinator: workers in Go are built from it too.
 	{path: "internal/config", may: plus(foundations, "coordinator/tuning", "internal/approval", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
 	{path: "internal/daemon", may: plus(foundations, "internal/config", "internal/telemetry", "internal/worker", "worker/tool")},
+	{path: "internal/toolservers", may: plus(words, "internal/sandbox", "internal/secrets", "internal/wire", "worker/tool", "worker/tool/mcptool")},
 	// The API of Go programs that bring tools.
 	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/daemon", "internal/telemetry", "internal/wire", "worker/call", "worker/hook", "worker/pipeline", "worker/tool/...")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
@@ -143,7 +161,7 @@ var rooms = []room{
 	{path: "cmd/toolfleet/internal/terminaltest"},
 	{path: "cmd/toolfleet/internal/terminal", may: []string{"internal/rawjson", "internal/daemon"}},
 	{path: "cmd/toolfleet/internal/progress", may: plus(words, "internal/wire", "cmd/toolfleet/internal/terminal")},
-	{path: "cmd/toolfleet/internal/command", may: plus(foundations, "client", "internal/clientconn", "internal/config", "internal/daemon", "internal/telemetry", "cmd/toolfleet/internal/terminal")},
+	{path: "cmd/toolfleet/internal/command", may: plus(foundations, "client", "coordinator/toolset", "internal/clientconn", "internal/config", "internal/daemon", "internal/telemetry", "cmd/toolfleet/internal/terminal")},
 	{path: "cmd/...", may: []string{"..."}},
 }
 

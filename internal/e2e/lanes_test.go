@@ -93,19 +93,38 @@ func (l *laneBook) tools(f *fleet) {
 // inOrder checks that every session's writes ran once each, one at a time, in the order of the log.
 func (l *laneBook) inOrder(t *testing.T, log map[messages.SessionID][]messages.BatchID, writes ...int) {
 	t.Helper()
+	var want laneOrder
+	for session, batches := range log {
+		for _, b := range batches {
+			for _, i := range writes {
+				want.add(session, b, i)
+			}
+		}
+	}
+	l.inOrderOf(t, want)
+}
+
+// laneOrder is the writes of each session, in the order in which they have to run.
+type laneOrder map[messages.SessionID][]string
+
+func (o *laneOrder) add(session messages.SessionID, b messages.BatchID, index int) {
+	if *o == nil {
+		*o = laneOrder{}
+	}
+	(*o)[session] = append((*o)[session], fmt.Sprint(b, ".", index))
+}
+
+// inOrderOf checks that exactly these writes ran, once each, one at a time.
+func (l *laneBook) inOrderOf(t *testing.T, order laneOrder) {
+	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := map[messages.SessionID][]laneRun{}
 	for _, w := range l.writes {
 		of[w.session] = append(of[w.session], w)
 	}
-	for session, batches := range log {
-		var want, got []string
-		for _, b := range batches {
-			for _, i := range writes {
-				want = append(want, fmt.Sprint(b, ".", i))
-			}
-		}
+	for session, want := range order {
+		var got []string
 		for n, w := range of[session] {
 			got = append(got, fmt.Sprint(w.batch, ".", w.index))
 			if n > 0 && w.from.Before(of[session][n-1].to) {

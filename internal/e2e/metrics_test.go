@@ -14,6 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
+	"github.com/toolfleet/toolfleet/internal/httpapi"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
@@ -77,7 +78,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 			read[heading][m[1]] = m[2] + " " + m[3]
 		}
 	}
-	work, coordinating, both := shown{}, shown{}, shown{}
+	work, coordinating, both, api := shown{}, shown{}, shown{}, shown{}
+	httpapi.NewMetrics(api)
 	worker.NewMetrics(work)
 	coordinator.NewMetrics(coordinating)
 	fleet := shown{}
@@ -98,7 +100,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 	}
 	want := map[string]shown{
-		"What a worker shows": work, "What a coordinator shows": coordinating, "What every coordinator shows of the whole fleet": fleet, "What both show": both,
+		"What a worker shows": work, "What a coordinator shows": coordinating, "What every coordinator shows of the whole fleet": fleet, "What both show": both, "What an HTTP server shows": api,
 	}
 	if diff := gocmp.Diff(want, read); diff != "" {
 		t.Errorf("docs/metrics.md (- is shown, + is documented)\n%s", diff)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -70,7 +71,12 @@ func (f *fleet) wantOffered(want string) {
 	f.t.Helper()
 	time.Sleep(time.Second) // simulated
 	var names []string
-	for _, tool := range schemas.Offered(f.announced(), values[wire.Presence](f, bus.BucketWorkers)) {
+	present := values[wire.Presence](f, bus.BucketWorkers)
+	queues := toolset.New(present)
+	serves := func(t schemas.Tool) bool {
+		return queues.Serves(toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest})
+	}
+	for _, tool := range schemas.Offered(f.announced(), present, serves) {
 		names = append(names, tool.Name)
 	}
 	if got := strings.Join(names, " "); got != want {

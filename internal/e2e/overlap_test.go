@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -8,11 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // An agent that hands over one call at a time gets its reads side by side: three that take a second
@@ -43,10 +51,58 @@ func TestReadsOfThreeBatchesOverlap(t *testing.T) {
 	}
 }
 
-// A session's calls are handed over one by one, reads and writes in any order. Three coordinators
-// drive them while one after another stops and restarts. Each read sees exactly the
-// writes before it, and the writes run in order, one at a time.
+// Reads that are handed over before any worker has announced its tools overlap too, once one has.
+func TestReadsThatComeBeforeTheirToolsOverlap(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var l laneBook
+		l.tools(f)
+		f.coordinator(coordinator.Config{})
+		var replies sync.WaitGroup
+		for n := range 3 {
+			replies.Go(func() { f.run(canonical("s", fmt.Sprint("b", n), call{"count", `{"ms":20000}`})) })
+		}
+		time.Sleep(time.Second)
+		began := time.Now()
+		f.worker(worker.Config{})
+		replies.Wait()
+		if took := time.Since(began); took > 25*time.Second {
+			t.Errorf("three reads of 20 s took %v", took)
+		}
+	})
+}
+
+// Sessions whose batches are reads and writes in any order: one call a batch, as most agents hand
+// them over, or the given calls in each. Three coordinators drive them while one after another
+// stops and restarts. Each read sees exactly the writes before it, and the writes run in order, one
+// at a time.
 func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
+	inOrderUnderRestarts(t, 60, func(rng *rand.Rand) []string {
+		return []string{[]string{"count", "count", "count", "put"}[rng.IntN(4)]}
+	})
+}
+
+func TestBatchesOfWriteAndReadKeepTheirOrder(t *testing.T) {
+	inOrderUnderRestarts(t, 15, func(*rand.Rand) []string { return []string{"put", "count"} })
+}
+
+func TestBatchesWithAWriteBetweenReadsKeepTheirOrder(t *testing.T) {
+	inOrderUnderRestarts(t, 15, func(*rand.Rand) []string { return []string{"count", "put", "count"} })
+}
+
+func TestMixedBatchesKeepTheirOrder(t *testing.T) {
+	inOrderUnderRestarts(t, 20, func(rng *rand.Rand) (names []string) {
+		for range rng.IntN(5) {
+			names = append(names, []string{"count", "count", "put"}[rng.IntN(3)])
+		}
+		return names
+	})
+}
+
+// inOrderUnderRestarts runs ten sessions of that many batches, 200 in the long form, and checks
+// what their reads and writes saw. mix returns the calls of a batch.
+func inOrderUnderRestarts(t *testing.T, batches int, mix func(*rand.Rand) []string) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -56,19 +112,22 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 		f.worker(worker.Config{Slots: 30})
 		comeAndGo := f.coordinatorsThatComeAndGo(coordinator.Config{Lookahead: 32})
 		rng := rand.New(rand.NewPCG(13, 1))
-		sessions, batches := 10, repeats(60, 60)
 		var p published
-		tools := map[string]string{}
-		for n := range batches {
-			for s := range sessions {
-				name := []string{"count", "count", "count", "put"}[rng.IntN(4)]
-				b := canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), call{name, fmt.Sprintf(`{"ms":%d}`, rng.IntN(5)*20)})
-				tools[fmt.Sprint(b.Session, b.ID)] = name
+		calls := map[string][]string{}
+		for n := range repeats(batches, 200) {
+			for s := range 10 {
+				names := mix(rng)
+				var list []call
+				for _, name := range names {
+					list = append(list, call{name, fmt.Sprintf(`{"ms":%d}`, rng.IntN(5)*20)})
+				}
+				b := canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), list...)
+				calls[fmt.Sprint(b.Session, b.ID)] = names
 				p.publish(f, f.conn, b)
 			}
 		}
 		comeAndGo()
-		log := map[messages.SessionID][]messages.BatchID{}
+		var want laneOrder
 		for session, ids := range p.log() {
 			puts := 0
 			for _, id := range ids {
@@ -76,16 +135,32 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 				if err != nil {
 					t.Fatalf("batch %s of %s: %v", id, session, err)
 				}
-				if tools[fmt.Sprint(session, id)] == "put" {
-					puts++
-					log[session] = append(log[session], id)
-				} else if want := fmt.Sprintf(`"%d"`, puts); !strings.Contains(string(reply.Reinjection), want) {
-					t.Errorf("batch %s of %s: %d writes came before it, and its read says %s", id, session, puts, reply.Reinjection)
+				outputs := outputsOf(t, reply)
+				for i, name := range calls[fmt.Sprint(session, id)] {
+					if name == "put" {
+						puts++
+						want.add(session, id, i)
+					} else if outputs[i] != fmt.Sprint(puts) {
+						t.Errorf("batch %s of %s: %d writes come before call %d, and it says %s", id, session, puts, i, outputs[i])
+					}
 				}
 			}
 		}
-		l.inOrder(t, log, 0)
+		l.inOrderOf(t, want)
 	})
+}
+
+// outputsOf returns what the calls of a canonical batch returned, as text.
+func outputsOf(t *testing.T, r messages.Reply) (outputs []string) {
+	t.Helper()
+	var out struct{ Results []struct{ Output string } }
+	if err := json.Unmarshal(r.Reinjection, &out); err != nil {
+		t.Fatalf("the reinjection of batch %s: %v: %s", r.Batch, err, r.Reinjection)
+	}
+	for _, result := range out.Results {
+		outputs = append(outputs, result.Output)
+	}
+	return outputs
 }
 
 // Coordinators that were told that another one drives a session hear when it has ended. The next
@@ -114,4 +189,202 @@ func TestASessionThatHasEndedIsDrivenAtOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A coordinator shuts down while batches of a session wait behind one that it still ends. A peer
+// goes on with them at once.
+func TestADrainHandsTheRestOfASessionOn(t *testing.T) {
+	for _, lookahead := range []int{1, 2, 32} {
+		t.Run(fmt.Sprint(lookahead), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				pay := f.gated(schemas.Tool{Name: "pay"})
+				f.worker(worker.Config{})
+				going := f.coordinator(coordinator.Config{Lookahead: lookahead})
+				f.submit(canonical("s", "b0", call{"pay", ""}))
+				var last messages.Batch
+				for n := range 4 {
+					last = canonical("s", fmt.Sprint("b", n+1), call{"pay", through})
+					f.submit(last)
+				}
+				f.atGate(pay, 1)
+				time.Sleep(2 * time.Minute) // simulated: the deliveries come back rarely by now
+				f.coordinator(coordinator.Config{Lookahead: lookahead})
+				var stopping sync.WaitGroup
+				stopping.Go(going.stop)
+				time.Sleep(time.Second)
+				close(pay.open)
+				stopping.Wait()
+				began := time.Now()
+				f.wantStatuses(f.reply(last, time.Minute), "ok")
+				if took := time.Since(began); took > 3*time.Second {
+					t.Errorf("the last batch was answered %v after the shutdown", took)
+				}
+			})
+		})
+	}
+}
+
+// A batch begins with a call that never runs. Its read passes the batch before it all the same.
+func TestAReadBehindARefusedCallPasses(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		look := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Lookahead: 32})
+		first := canonical("s", "first", call{"look", ""})
+		f.submit(first)
+		f.atGate(look, 1)
+		f.wantStatuses(f.run(canonical("s", "second", call{"nope", ""}, call{"look", through})), "unknown_tool ok")
+		close(look.open)
+		f.wantStatuses(f.reply(first, time.Minute), "ok")
+	})
+}
+
+// A read that is followed by a write is not passed, so its plan is not stored: the batches cost as
+// many messages as one after another.
+func TestAReadBeforeAWriteCostsNoRecord(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		look, pay := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Lookahead: 32})
+		all := []messages.Batch{canonical("s", "read", call{"look", ""}), canonical("s", "write", call{"pay", through}), canonical("s", "last", call{"look", through})}
+		for _, b := range all {
+			f.submit(b)
+		}
+		f.atGate(look, 1)
+		time.Sleep(time.Minute)
+		if pay.runs.Load() > 0 {
+			t.Error("the write did not wait for the read")
+		}
+		close(look.open)
+		for _, b := range all {
+			f.wantStatuses(f.reply(b, time.Minute), "ok")
+		}
+		plans, err := journal.New(f.conn).Plans(t.Context(), wire.KeyOf(messages.OneTenant, "s", "read"))
+		if err != nil || len(plans) > 0 {
+			t.Errorf("%d plan records of the read, err %v; want none", len(plans), err)
+		}
+	})
+}
+
+// A session that sends one batch at a time pays nothing for the overlap: the server sees the same
+// messages with it and without.
+func TestOneBatchAtATimeCostsNoMore(t *testing.T) {
+	counts := map[int]map[string]int{}
+	for _, lookahead := range []int{1, 32} {
+		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+			f := newFleet(t, srv)
+			defer f.close()
+			quick(f)
+			f.worker(worker.Config{})
+			f.coordinator(coordinator.Config{Lookahead: lookahead})
+			f.coordinator(coordinator.Config{Lookahead: lookahead})
+			f.run(canonical("s", "first", call{"rd", `{"n":1}`}))
+			time.Sleep(time.Second) // simulated: what is in flight settles
+			var mu sync.Mutex
+			count := map[string]int{}
+			unsubscribe, err := f.conn.Subscribe(">", "", func(m bus.Msg) {
+				mu.Lock()
+				defer mu.Unlock()
+				switch words := strings.Split(m.Subject, "."); {
+				case words[0] == "_INBOX" || strings.Contains(m.Subject, "$KV") || strings.Contains(m.Subject, "MSG.NEXT"):
+				case words[0] == "toolfleet":
+					count[words[1]]++
+				default:
+					count[strings.Join(words[:min(4, len(words))], ".")]++
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for n := range 10 {
+				f.run(canonical("s", fmt.Sprint("b", n), call{[]string{"rd", "wr"}[n%2], `{"n":1}`}))
+				time.Sleep(50 * time.Millisecond)
+			}
+			unsubscribe()
+			mu.Lock()
+			defer mu.Unlock()
+			counts[lookahead] = count
+		})
+	}
+	if diff := cmp.Diff(counts[1], counts[32]); diff != "" || counts[1]["final"] != 10 {
+		t.Errorf("messages of ten batches, one batch at a time (-) and overlapping (+):\n%s\n%v", diff, counts[1])
+	}
+}
+
+// A batch waits behind another, and meanwhile its tools become known. Its plan is made when its
+// first call may start.
+func TestThePlanOfABatchThatWaitsIsOpen(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{Lookahead: 32})
+		first, second := canonical("s", "first", call{"pay", ""}), canonical("s", "second", call{"late", through})
+		f.submit(first)
+		f.submit(second)
+		f.atGate(pay, 1)
+		time.Sleep(time.Minute)
+		f.gated(schemas.Tool{Name: "late"})
+		f.worker(worker.Config{})
+		time.Sleep(time.Second)
+		close(pay.open)
+		f.wantStatuses(f.reply(first, time.Minute), "ok")
+		f.wantStatuses(f.reply(second, time.Minute), "ok")
+	})
+}
+
+// A thousand batches wait in one session, ten thousand in the long form. The coordinator holds only
+// those that it may look ahead to, and other sessions are served at once.
+func TestALongQueueHoldsUpOnlyItsSession(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		pay := f.gated(schemas.Tool{Name: "pay"})
+		f.worker(worker.Config{})
+		live := prometheus.NewRegistry()
+		f.coordinator(coordinator.Config{Lookahead: 32, Metrics: coordinator.NewMetrics(live)})
+		f.submit(canonical("long", "head", call{"pay", ""}))
+		f.atGate(pay, 1)
+		before, waiting := heap(), repeats(1000, 10_000)
+		for n := range waiting {
+			f.submit(canonical("long", fmt.Sprint("b", n), call{"pay", through}))
+		}
+		for range 5 {
+			time.Sleep(20 * time.Second) // simulated: deliveries come and go back
+			began := time.Now()
+			f.wantStatuses(f.run(canonical("other", fmt.Sprint("b", began.UnixNano()), call{"pay", through})), "ok")
+			if took := time.Since(began); took > time.Second {
+				t.Errorf("another session waited %v", took)
+			}
+			if driven := gauge(t, live, "toolfleet_batches_live"); driven > 33 {
+				t.Errorf("%v batches are driven, want 32 of the session at most", driven)
+			}
+		}
+		if grown := heap() - before; grown > 32<<20+int64(waiting)*8<<10 { // the server's share is in it
+			t.Errorf("%d MiB for %d batches that wait", grown>>20, waiting)
+		}
+	})
+}
+
+// gauge returns the value of a gauge without labels.
+func gauge(t *testing.T, from prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no gauge %s", name)
+	return 0
 }

@@ -437,6 +437,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
+		reply = reply.WithAppend() // empty too
 		body = rawjson.MustMarshal(reply)
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}
@@ -504,12 +505,20 @@ type Accepted struct {
 
 // Head returns the oldest unfinished batch of a session.
 func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, bool, error) {
-	return j.first(ctx, j.names.OfSession(wire.VerbBatch, tenant, session)+".*")
+	return j.Next(ctx, tenant, session, 0)
 }
 
 // Open returns a batch that is still in the log.
 func (j *Journal) Open(ctx context.Context, key wire.BatchKey) (Accepted, bool, error) {
-	return j.first(ctx, j.names.Of(wire.VerbBatch, key))
+	msg, err := j.conn.First(ctx, j.names.Stream(bus.Batches), j.names.Of(wire.VerbBatch, key))
+	if errors.Is(err, bus.ErrNotFound) {
+		return Accepted{}, false, nil
+	}
+	if err != nil {
+		return Accepted{}, false, fmt.Errorf("read the log for batch %s: %w", key, err)
+	}
+	a, err := j.Accepted(msg)
+	return a, err == nil, err
 }
 
 // Next returns the oldest batch of a session in the log after a sequence; with 0, the head. A
@@ -529,19 +538,6 @@ func (j *Journal) Next(ctx context.Context, tenant, session string, after uint64
 		}
 		after = msg.Seq
 	}
-}
-
-// first returns the oldest batch in the log that matches filter.
-func (j *Journal) first(ctx context.Context, filter string) (Accepted, bool, error) {
-	msg, err := j.conn.First(ctx, j.names.Stream(bus.Batches), filter)
-	if errors.Is(err, bus.ErrNotFound) {
-		return Accepted{}, false, nil
-	}
-	if err != nil {
-		return Accepted{}, false, fmt.Errorf("read the log for %s: %w", filter, err)
-	}
-	a, err := j.Accepted(msg)
-	return a, err == nil, err
 }
 
 // Accepted decodes a message of the log. It returns an error if the subject is not that of a batch.

@@ -2,6 +2,7 @@ package journal
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -17,4 +18,24 @@ func (j *Journal) EachOpen(ctx context.Context, tenant, session string, each fun
 		// Skip a message whose subject is not that of a batch: it becomes a dead letter.
 		return err != nil || each(a)
 	})
+}
+
+// Begun reports whether a batch in the log has begun: a job of it is queued or at a worker, its
+// plan is stored, or a call has a record or a result. A replica that is behind may answer.
+func (j *Journal) Begun(ctx context.Context, key wire.BatchKey) (bool, error) {
+	of := func(verb wire.Verb) string { return j.names.Of(verb, key) + ".*" }
+	for stream, filters := range map[string][]string{
+		bus.Jobs:    j.names.JobsOf(key),
+		bus.Calls:   {of(wire.VerbCall), of(wire.VerbHand), j.names.Of(wire.VerbPlan, key)},
+		bus.Results: {of(wire.VerbResult)},
+	} {
+		found, err := j.conn.Glance(ctx, j.names.Stream(stream), filters...)
+		if err != nil {
+			return false, fmt.Errorf("look whether batch %s has begun: %w", key, err)
+		}
+		if len(found) > 0 {
+			return true, nil
+		}
+	}
+	return false, nil
 }

@@ -3,6 +3,7 @@ package journal_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -255,8 +256,8 @@ func TestEachOpen(t *testing.T) {
 			}))
 			x.same(test.tenant+"."+test.session, test.want, got)
 		}
-		if _, found, err := x.journal.Head(x.t.Context(), "_", "s"); err == nil || found {
-			t.Error("a message without an address is a head")
+		if head, found, err := x.journal.Head(x.t.Context(), "_", "s"); err != nil || !found || head.Key.Batch != "b" {
+			t.Errorf("the head is %v, found %v, err %v; want b, because the message before it is no batch", head.Key, found, err)
 		}
 	})
 }
@@ -366,6 +367,31 @@ func TestDeadLetters(t *testing.T) {
 		}
 		if !slices.ContainsFunc(entries, func(e journal.DeadLetterEntry) bool { return e.Seq == foreign }) {
 			t.Error("the message of another program is not listed")
+		}
+	})
+}
+
+// A batch has begun once a job, a plan, a record or a result of it is stored.
+func TestBegun(t *testing.T) {
+	withFixture(t, func(x *fixture) {
+		for n, verb := range []wire.Verb{wire.VerbCall, wire.VerbHand, wire.VerbResult, wire.VerbPlan, wire.VerbRead, wire.VerbWrite} {
+			a := x.submit("s", fmt.Sprint("b", n))
+			begun := func(want bool) {
+				t.Helper()
+				if got, err := x.journal.Begun(x.t.Context(), a.Key); err != nil || got != want {
+					t.Errorf("%s: begun %v, err %v; want %v", verb, got, err, want)
+				}
+			}
+			begun(false)
+			switch verb {
+			case wire.VerbPlan:
+				x.append(x.names.Of(verb, a.Key), "{}")
+			case wire.VerbRead, wire.VerbWrite:
+				x.append(x.names.Lane(verb == wire.VerbWrite, "pool", a.Key.Call(0)), "{}")
+			default:
+				x.append(x.names.OfCall(verb, a.Key.Call(0)), "{}")
+			}
+			begun(true)
 		}
 	})
 }

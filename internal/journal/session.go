@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -12,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Replies are stored in the order in which the batches of a session end. A place (a sequence in the
-// stream of replies) therefore separates the batches that have ended from those that end later,
-// whatever the clocks say.
+// Replies are stored in the order in which the batches of a session end, which may differ from the
+// order of the log. A place (a sequence in the stream of replies) separates the batches that have
+// ended from those that end later, whatever the clocks say.
 
 // Replied is a batch that has ended, with the parts of its reply that need no results.
 type Replied struct {
@@ -36,6 +37,23 @@ func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Repl
 		return Replied{}, false, fmt.Errorf("read the replies of session %s: %w", session, err)
 	}
 	return j.readReplied(msg), true, nil
+}
+
+// RepliesOf returns the stored replies of these batches, in the order in which they were stored.
+func (j *Journal) RepliesOf(ctx context.Context, keys ...wire.BatchKey) ([]Replied, error) {
+	subjects := make([]string, len(keys))
+	for i, key := range keys {
+		subjects[i] = j.names.Of(wire.VerbFinal, key)
+	}
+	msgs, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Replies), subjects...)
+	if err != nil {
+		return nil, fmt.Errorf("read the replies of %d batches in the log: %w", len(keys), err)
+	}
+	replies := make([]Replied, len(msgs))
+	for i, msg := range msgs {
+		replies[i] = j.readReplied(msg)
+	}
+	return replies, nil
 }
 
 // EachReplied calls each for every batch of a session whose reply is stored at or after from, the
@@ -60,4 +78,31 @@ func (j *Journal) readReplied(msg bus.Msg) Replied {
 		r.Batch, r.Status = reply.Batch, reply.Status
 	}
 	return r
+}
+
+// SessionsWith returns the sessions of a tenant that have a batch with this id, open or with a
+// stored reply: those with a reply first, each once. A replica that is behind may answer.
+func (j *Journal) SessionsWith(ctx context.Context, tenant string, batch messages.BatchID) ([]messages.SessionID, error) {
+	anywhere := wire.BatchKey{Tenant: tenant, Session: "*", Batch: messages.Token(batch)}
+	var sessions []messages.SessionID
+	for _, in := range []struct {
+		stream string
+		verb   wire.Verb
+	}{{bus.Replies, wire.VerbFinal}, {bus.Batches, wire.VerbBatch}} {
+		found, err := j.conn.Glance(ctx, j.names.Stream(in.stream), j.names.Of(in.verb, anywhere))
+		if err != nil {
+			return nil, fmt.Errorf("look for batch %s: %w", batch, err)
+		}
+		for _, msg := range found {
+			_, key, err := j.names.Batch(msg.Subject)
+			var says struct{ Session messages.SessionID }
+			if err != nil || json.Unmarshal(msg.Data, &says) != nil || messages.Token(says.Session) != key.Session {
+				continue // a body that cannot be read does not name its session
+			}
+			if !slices.Contains(sessions, says.Session) {
+				sessions = append(sessions, says.Session)
+			}
+		}
+	}
+	return sessions, nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -22,25 +23,6 @@ type policy struct {
 
 // Policies is what the rules change to, one after another. All of them ask about the same tools.
 var policies = []policy{{version: "p1"}, {version: "p2"}, {version: "p3", denies: "askonce"}, {version: "p4", denies: "askagain"}}
-
-// asks is how many people have to allow a call of the tool.
-func asks(tool string) int {
-	switch tool {
-	case "askonce", "askagain", "askread", "sternask":
-		return 1
-	case "askboth":
-		return 2
-	}
-	return 0
-}
-
-func hashOf(input json.RawMessage) string {
-	canonical, err := rawjson.Canonical(input)
-	if err != nil {
-		panic(err)
-	}
-	return messages.Digest(canonical)
-}
 
 // The people of every fleet here. Keys are made once: they cost more than a history.
 var (
@@ -63,8 +45,8 @@ var (
 	}()
 )
 
-// asked has every person think about a question, without using the fleet meanwhile.
-func (f *Fleet) asked(key wire.CallKey, q messages.Approval) {
+// Asked has every person think about a question, without using the fleet meanwhile.
+func (f *Fleet) Asked(key wire.CallKey, q messages.Approval) {
 	for _, name := range rawjson.SortedKeys(keys) {
 		f.people.Spawn(name, func(t *world.Task) { f.answer(t, name, key, q) })
 	}
@@ -96,7 +78,7 @@ func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.
 	if err != nil {
 		panic(err)
 	}
-	f.ledger.said(key, d)
+	f.judge.Said(key, d)
 	if f.Rng.IntN(4) == 0 {
 		f.people.Spawn(name+" again", func(t *world.Task) { f.decide(t, key, q, d) })
 	}
@@ -110,7 +92,7 @@ func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d m
 		if !ok || answer.(messages.DecisionAnswer).Error != nil && answer.(messages.DecisionAnswer).Error.Class == messages.ClassBusy {
 			continue
 		}
-		f.ledger.told(key, q, d, answer.(messages.DecisionAnswer))
+		f.judge.Told(key, q, d, answer.(messages.DecisionAnswer))
 		return
 	}
 }
@@ -134,7 +116,8 @@ func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 	return t.Hear(inbox)
 }
 
-// startReform changes the policy once, and starts the workers again, one after another.
+// startReform changes the policy or the version of the tools once, and starts the workers again,
+// one after another.
 func (f *Fleet) startReform() {
 	p := f.Start("r", nil)
 	p.Spawn("reform", func(t *world.Task) {
@@ -143,9 +126,15 @@ func (f *Fleet) startReform() {
 			within = 20 * time.Second
 		}
 		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
-		f.policy = policies[1+f.Rng.IntN(len(policies)-1)]
-		t.Logf(t.Name, "POLICY", "%s", f.policy.version)
-		f.Count("policies")
+		if f.Rng.IntN(2) == 0 {
+			f.policy = policies[1+f.Rng.IntN(len(policies)-1)]
+			t.Logf(t.Name, "POLICY", "%s", f.policy.version)
+			f.Count("policies")
+		} else {
+			f.version = (f.version + 1) % staff.Versions
+			t.Logf(t.Name, "VERSION", "%d of the tools", f.version)
+			f.Count("rolling updates")
+		}
 		for f.anyBehind() != nil {
 			f.anyBehind().drain()
 			t.Sleep(time.Duration(1+f.Rng.IntN(5000)) * time.Millisecond)
@@ -153,10 +142,10 @@ func (f *Fleet) startReform() {
 	})
 }
 
-// anyBehind is a worker that has an old policy.
+// anyBehind is a worker that was started before the last change.
 func (f *Fleet) anyBehind() *worker {
 	for _, w := range f.workers {
-		if w.policy != f.policy && !w.Doomed && !w.drains && f.alive(w.Process) {
+		if (w.policy != f.policy || w.file.Version != f.version) && !w.Doomed && !w.leave && f.Alive(w.Process) {
 			return w
 		}
 	}

@@ -3,14 +3,14 @@ package sim
 import (
 	"time"
 
-	"github.com/toolfleet/toolfleet/coordinator/batch"
-	"github.com/toolfleet/toolfleet/coordinator/recall"
+	"github.com/toolfleet/toolfleet/coordinator/placement"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	records "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/judge"
+	"github.com/toolfleet/toolfleet/internal/sim/store"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
-	"github.com/toolfleet/toolfleet/messages"
 )
 
 // coordinator is what package coordinator does with its deliveries, around the real batch.Machine.
@@ -19,24 +19,16 @@ type coordinator struct {
 	fleet *Fleet
 	live  map[wire.BatchKey]*drive
 	lines map[string]*line // by session
+	board *placement.Board
 }
 
 func (f *Fleet) startCoordinator() {
-	c := &coordinator{Process: f.Start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}, lines: map[string]*line{}}
+	c := &coordinator{Process: f.Start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}, lines: map[string]*line{}, board: placement.NewBoard()}
 	f.coordinators = append(f.coordinators, c)
 	inbox := names.Notify(c.Name)
 	c.Subscribe(inbox)
 	c.Bye = func() { c.Unsubscribe(inbox) }
-	c.openDoors()
-	c.Spawn("pull", func(t *world.Task) {
-		for {
-			t.Wait(world.Never, func() bool { return f.Waiting(f.log) })
-			if d := t.Take(f.log); d != nil {
-				c.Spawn("drive", func(t *world.Task) { c.intake(t, d) })
-			}
-		}
-	})
-	c.Spawn("sweep", c.sweep)
+	c.Spawn("toolsets", func(t *world.Task) { c.followStaff(t, c.begin) })
 	c.Spawn("hear", func(t *world.Task) {
 		for {
 			t.Wait(world.Never, func() bool { n, _ := t.Heard(inbox); return n > 0 })
@@ -45,6 +37,20 @@ func (f *Fleet) startCoordinator() {
 			}
 		}
 	})
+}
+
+// begin begins to take batches and requests.
+func (c *coordinator) begin() {
+	c.openDoors()
+	c.Spawn("pull", func(t *world.Task) {
+		for {
+			t.Wait(world.Never, func() bool { return t.Waiting(c.fleet.log) })
+			if d := t.Take(c.fleet.log); d != nil {
+				c.Spawn("drive", func(t *world.Task) { c.intake(t, d) })
+			}
+		}
+	})
+	c.Spawn("sweep", c.sweep)
 }
 
 // notice passes a worker's notice on to the driver of its batch.
@@ -60,7 +66,11 @@ func (c *coordinator) notice(n wire.Notice) {
 func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 	key := delivery.Body.(*Submission).Key
 	if live := c.live[key]; live != nil {
-		live.delivery = delivery
+		if live.accepted.Seq == delivery.Seq {
+			live.delivery = delivery
+		} else { // the batch was submitted again
+			t.Nak(delivery, Poll)
+		}
 		return
 	}
 	_, replied, replyErr := truth(t).ReplyTo(anytime, accepted(t, delivery.Message))
@@ -103,12 +113,9 @@ func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	}
 }
 
-// sweepEvery is the time between two sweeps without a restart of the server.
-const sweepEvery = 5 * time.Minute
-
 // sweep looks for heads that nobody drives: after each restart of the server, and now and then.
 func (c *coordinator) sweep(t *world.Task) {
-	for wait := AckWait; ; wait = sweepEvery {
+	for wait := AckWait; ; wait = judge.SweepEvery {
 		last := t.Restarted
 		t.Wait(t.Now.Add(wait), func() bool { return t.Restarted.After(last) })
 		if t.Restarted.After(last) { // what is in flight settles first
@@ -126,6 +133,7 @@ func (c *coordinator) sweep(t *world.Task) {
 				c.attend(t, a)
 			}
 		}
+		c.sweepJobs(t)
 	}
 }
 
@@ -142,7 +150,7 @@ func open(t *world.Task, age time.Duration) (all []records.Accepted, err error) 
 
 // accepted returns a message of the log as the journal does.
 func accepted(t *world.Task, m *broker.Message) records.Accepted {
-	a, err := truth(t).Accepted(asMsg(m))
+	a, err := truth(t).Accepted(store.Msg(m))
 	if err != nil {
 		panic(err)
 	}
@@ -162,18 +170,6 @@ func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 	if waits, err := c.waitsForPeople(t, head.Key); err == nil && !waits {
 		c.Spawn("drive", func(t *world.Task) { c.driveLine(t, head, nil, nil) })
 	}
-}
-
-// letGo hands an unfinished batch back to the log.
-func (d *drive) letGo(t *world.Task) {
-	if d.delivery == nil {
-		return
-	}
-	wait := min(100*time.Millisecond<<min(d.delivery.Count, 10), 10*time.Second)
-	if !d.line.suspended.IsZero() {
-		wait = session.PutOff(t.Now, d.line.suspended)
-	}
-	t.Nak(d.delivery, wait)
 }
 
 // settledHead is nextHead, where a head whose reply is new is left to its driver.
@@ -203,289 +199,4 @@ func (c *coordinator) headAfter(t *world.Task, key wire.BatchKey, settled time.D
 			return next, false, err
 		}
 	}
-}
-
-// drive is one batch being driven.
-type drive struct {
-	journal
-	coordinator *coordinator
-	accepted    records.Accepted
-	sub         *Submission
-	machine     *batch.Machine
-	delivery    *broker.Delivery // of the batch, if it came by one
-	heard       []wire.Notice
-	broken      bool // no driver can bring the batch to its end
-	reply       *messages.Reply
-	over        bool // the drive has ended
-	nudged      bool // it is to look into the journal
-	late        bool // another coordinator may have driven the batch before, or drives it now
-	sure        bool // what was said since the newest record that we know was asked for
-	born        time.Time
-
-	line     *line
-	turn     batch.Turn // as the machine knows it
-	turned   bool       // it has another turn
-	finished bool       // it has left the log; set when the drive is over
-}
-
-// run reports whether the batch has left the log.
-func (d *drive) run() bool {
-	defer func() { d.over = true }()
-	d.coordinator.Spawn("alive", d.stayAlive)
-	if d.sub.Refused {
-		d.reply = &messages.Reply{Status: messages.ReplyRefused}
-		return d.finish()
-	}
-	if !d.awaitTurn() {
-		return false
-	}
-	config := machineConfig
-	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.Nonce(), d.accepted.Stored.Add(BatchTTL)
-	d.machine = batch.New(d.sub.Plan, config)
-	late := d.delivery == nil || d.delivery.Count > 1
-	again, resumed := late || d.Knew(d.accepted.Stored), false
-	if again {
-		var err error
-		if resumed, err = d.recall(); err != nil {
-			return false
-		}
-		late = late || resumed
-	}
-	said, err := d.controls()
-	if err != nil {
-		return false
-	}
-	for _, e := range said {
-		d.machine.Step(d.Now, e)
-	}
-	d.late, d.sure = late, late
-	d.step(batch.Begin{Resumed: resumed, Late: late, Again: again})
-	for d.reply == nil && !d.broken {
-		if d.rest() {
-			return false
-		}
-		if d.reply != nil || d.broken {
-			break
-		}
-		wake, ok := d.machine.Wake()
-		if !ok {
-			wake = world.Never
-		}
-		d.Wait(wake, func() bool { return len(d.heard) > 0 || d.nudged || d.turned || d.line.ends() })
-		if d.line.ends() {
-			return false
-		}
-		d.line.batches.Rest(d, time.Time{})
-		d.turned = false // the next step takes the turn
-		switch {
-		case len(d.heard) > 0:
-			n := d.heard[0]
-			d.heard = d.heard[1:]
-			if n.LetGo != nil && n.LetGo.Job > 0 {
-				_ = d.Ask("remove job", n.Batch, func() error { d.Delete(jobsStream, n.LetGo.Job); return nil })
-			}
-			if event := recall.Notice(n, d.recalled()); event != nil {
-				d.step(event)
-			}
-		case d.nudged:
-			d.nudged = false
-			d.look()
-		default:
-			d.step(batch.Tick{})
-		}
-	}
-	if d.reply == nil {
-		d.close()
-	}
-	return d.finish()
-}
-
-func (d *drive) stayAlive(t *world.Task) {
-	for {
-		t.Wait(t.Now.Add(AckWait/3), func() bool { return d.over })
-		if d.over {
-			return
-		}
-		if held := d.delivery; held != nil {
-			t.Tell("progress", held.Subject, held.InProgress)
-		}
-	}
-}
-
-// recall tells the machine what the journal holds.
-func (d *drive) recall() (found bool, err error) {
-	plans, err := truth(d.Task).Plans(anytime, d.sub.Key)
-	if err != nil {
-		return false, err
-	}
-	calls, err := truth(d.Task).Calls(anytime, d.sub.Key)
-	if err != nil {
-		return false, err
-	}
-	for _, p := range plans {
-		d.machine.Step(d.accepted.Stored, batch.Planned{Record: p.Record, Seq: p.Seq})
-	}
-	events := d.events(calls)
-	for _, e := range events {
-		d.machine.Step(d.Now, e)
-	}
-	return len(plans)+len(events) > 0, nil
-}
-
-// controls returns the controls of the session that mean this batch.
-func (d *drive) controls() ([]batch.Event, error) {
-	all, err := truth(d.Task).Controls(anytime, d.sub.Key.Tenant, d.sub.Key.Session)
-	return recall.Controls(all, d.accepted, BatchTTL), err
-}
-
-func (d *drive) events(k records.Known) []batch.Event { return recall.Calls(k, d.recalled()) }
-
-// recalled is the batch as package recall sees it.
-func (d *drive) recalled() recall.Batch {
-	return recall.Batch{
-		Calls: len(d.sub.Plan.Calls), Claims: d.machine.Claims, Local: local,
-		IsOf: func(int, messages.Result) bool { return true },
-	}
-}
-
-// local returns a time of the server by the clock of the processes, which is the same here.
-func local(t time.Time) time.Time { return t }
-
-func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
-
-func (d *drive) step(e batch.Event) {
-	if d.broken = d.broken || d.Breaks(); d.broken {
-		d.Count("broken drivers")
-		return
-	}
-	wants := d.line.step(d, e)
-	d.follow(e)
-	for len(wants) > 0 {
-		want := wants[0]
-		wants = wants[1:]
-		for _, told := range d.perform(want) {
-			d.follow(told)
-			wants = append(wants, d.line.step(d, told)...)
-		}
-	}
-}
-
-// follow notes that there is something new of a call.
-func (d *drive) follow(e batch.Event) {
-	if _, is := e.(batch.Recorded); is {
-		d.sure = false
-	}
-}
-
-// perform carries out one effect and gives what is to be told of it.
-func (d *drive) perform(want batch.Effect) []batch.Event {
-	switch want := want.(type) {
-	case batch.Dispatch:
-		d.dispatch(want)
-	case batch.StorePlan:
-		return d.storePlan(want)
-	case batch.Look:
-		said, _ := d.controls()
-		k, err := truth(d.Task).Calls(anytime, d.sub.Key)
-		if err != nil {
-			return said
-		}
-		return append(append(said, d.events(k)...), batch.Looked{})
-	case batch.End:
-		return d.end(want)
-	case batch.Stop:
-		key := d.sub.Key.Call(want.Index)
-		d.Tell("stop", key.String(), func() { d.coordinator.fleet.stopCall(key) })
-	case batch.Finish:
-		d.reply = &messages.Reply{Status: messages.ReplyCompleted, Results: want.Results}
-	}
-	return nil
-}
-
-func (d *drive) dispatch(want batch.Dispatch) {
-	call := d.machine.Plan().Calls[want.Index]
-	subject := names.Lane(want.Exclusive, call.Pool, d.sub.Key.Call(want.Index))
-	job := wire.Job{
-		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
-		Tool: call.PlannedCall.Tool, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.Name,
-		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Stored.Add(BatchTTL + d.machine.Waits()),
-	}
-	d.coordinator.fleet.ledger.sends(d, want.Index)
-	d.Tell("dispatch", subject, func() { _, _ = d.Append(subject, job) })
-}
-
-func (d *drive) storePlan(want batch.StorePlan) (events []batch.Event) {
-	err := d.Insist(func() error {
-		stored, err := truth(d.Task).WritePlan(anytime, d.sub.Key, want.Record, want.Expect)
-		for _, p := range stored {
-			events = append(events, batch.Planned{Record: p.Record, Seq: p.Seq})
-		}
-		return err
-	})
-	d.broken = d.broken || err != nil
-	return events
-}
-
-func (d *drive) end(want batch.End) []batch.Event {
-	key := d.sub.Key.Call(want.Index)
-	if !d.claims(want.Index) {
-		if want.Result.Err.Code == messages.CodeQueueTimeout && d.publishedElsewhere(key) {
-			return []batch.Event{batch.Late{}}
-		}
-		stored, err := d.writeResult(key, want.Result)
-		if err != nil {
-			return nil
-		}
-		return []batch.Event{batch.Ended{Index: want.Index, Result: stored}}
-	}
-	record := wire.CallRecord{State: wire.Ended, Nonce: d.Nonce(), Attempt: want.Result.Attempt, Result: &want.Result}
-	if q, _ := d.machine.Question(want.Index); q != nil {
-		record.ArgsHash, record.Approval = q.ArgsHash, q
-	}
-	seq, err := d.write(key, record, want.Expect, world.Never)
-	if lost, ok := err.(*lostTo); ok {
-		return []batch.Event{recorded(want.Index, lost.newest)}
-	}
-	if err != nil {
-		return nil
-	}
-	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
-}
-
-// publishedElsewhere reports, once in a drive, that another coordinator has published the job of a
-// call.
-func (d *drive) publishedElsewhere(key wire.CallKey) bool {
-	if d.late {
-		return false
-	}
-	pool := d.machine.Plan().Calls[key.Index].Pool
-	_ = d.Ask("jobs of", key.String(), func() error {
-		for _, m := range d.Stream(jobsStream).LastOfEach(names.Lane(false, pool, key), names.Lane(true, pool, key)) {
-			d.late = d.late || m.Body.(wire.Job).Notify != d.Name
-		}
-		return nil
-	})
-	return d.late
-}
-
-// finish stores the reply and takes the batch out of the log, by its delivery or by its place.
-func (d *drive) finish() bool {
-	if d.Insist(func() error {
-		_, err := truth(d.Task).WriteReply(anytime, d.accepted, *d.reply)
-		return err
-	}) != nil {
-		return false
-	}
-	d.line.isOver(d)
-	_ = d.Insist(func() error {
-		if held := d.delivery; held != nil && !d.Knew(d.accepted.Stored) { // else its place may be another batch's now
-			confirmed := false
-			err := d.Ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
-			if err == nil && confirmed {
-				return nil
-			}
-		}
-		return truth(d.Task).Remove(anytime, d.accepted)
-	})
-	return true
 }

@@ -12,24 +12,25 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/judge"
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // The tunables of every fleet here: the defaults of the daemons.
 const (
-	AckWait  = 10 * time.Second
-	Lease    = 10 * time.Second
-	Grace    = 2 * time.Second
+	AckWait  = judge.AckWait
+	Lease    = judge.Lease
+	Grace    = judge.Grace
 	Poll     = AckWait / 3
-	BatchTTL = time.Hour
+	BatchTTL = judge.BatchTTL
 	Slots    = 3 // fewer than the daemons have: who waits for a slot is part of it
 )
 
 var machineConfig = batch.Config{
-	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Grace: Grace, Waits: BatchTTL, Poison: lapses,
+	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Unserved: 30 * time.Second, Grace: Grace, Waits: BatchTTL, Poison: judge.Lapses,
 }
 
 // Shape is how large a fleet is and what it is given to do.
@@ -46,8 +47,16 @@ type Shape struct {
 	// AskFor is how long a question stays open. Prompt people answer all of them, and soon.
 	AskFor time.Duration
 	Prompt bool
-	// Reforms is how many times the policy changes in a run.
+	// Reforms is how many times the policy, or the version of the tools files, changes in a run.
 	Reforms int
+	// Parts are the parts of the tools that the workers have, first worker first; the others have
+	// the whole. Old is how many of them are of the version before.
+	Parts []staff.Part
+	Old   int
+	// Bounded: the pool has max_in_flight, so all workers share its queue.
+	Bounded bool
+	// Gaps is how many times workers are away for a while: those of one part, or all.
+	Gaps int
 	// Late agents send some batches when others are answered, and again when only the reply is
 	// kept.
 	Late bool
@@ -56,56 +65,35 @@ type Shape struct {
 // Fleet is agents, coordinators and workers on one broker.
 type Fleet struct {
 	*world.World
-	*ledger
-	log, jobs *broker.Queue
-	agents    int // that still wait for a reply
-	shape     Shape
-	policy    policy // of workers that start now
-	people    *world.Process
+	judge   *judge.Ledger
+	log     *broker.Queue
+	queues  map[string]*jobQueue // by token
+	staff   *staff.Bucket        // what workers have announced
+	agents  int                  // that still wait for a reply
+	shape   Shape
+	policy  policy // of workers that start now
+	version int    // of their tools files
+	people  *world.Process
 	// Everybody who ever was.
 	workers      []*worker
+	posts        []*post
 	coordinators []*coordinator
-	decidedAt    map[string]time.Time // by the nonce of the record
 	// submissions holds every batch that an agent publishes, by the bytes that the log has of it.
 	submissions map[string]*Submission
 }
 
-// catalog is the tools of every fleet here: one for each promise that a tool can make.
-var catalog = func() schemas.Catalog {
-	alone, safe := false, true
-	c, err := schemas.NewCatalog(
-		schemas.Tool{Name: "read", Kind: messages.KindRead}, schemas.Tool{Name: "sum", Kind: messages.KindCompute},
-		schemas.Tool{Name: "alone", Kind: messages.KindRead, ConcurrencySafe: &alone},
-		schemas.Tool{Name: "shell", Kind: messages.KindWrite, ConcurrencySafe: &safe},
-		schemas.Tool{Name: "stern", Kind: messages.KindRead, SafeWhen: "true"}, schemas.Tool{Name: "sternshell", Kind: messages.KindWrite, SafeWhen: "true"},
-		schemas.Tool{Name: "once", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
-		schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
-		schemas.Tool{Name: "askread", Kind: messages.KindRead}, schemas.Tool{Name: "sternask", Kind: messages.KindRead, SafeWhen: "true"},
-		schemas.Tool{Name: "askonce", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
-		schemas.Tool{Name: "askagain", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
-		schemas.Tool{Name: "askboth", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
-	)
-	if err != nil {
-		panic(err)
-	}
-	return c
-}()
-
 // NewFleet is a fleet in which nothing has happened yet.
 func NewFleet(shape Shape, faults world.Faults, rng *rand.Rand) *Fleet {
 	w := world.New(broker.NewBroker(world.Epoch, broker.Streams(names, BatchTTL, 24*time.Hour)...), faults, rng)
-	f := &Fleet{World: w, shape: shape, policy: policies[0], decidedAt: map[string]time.Time{}, submissions: map[string]*Submission{}}
+	f := &Fleet{World: w, shape: shape, policy: policies[0], submissions: map[string]*Submission{}, queues: map[string]*jobQueue{}, staff: staff.NewBucket()}
 	f.people = f.Start("p", nil)
-	f.ledger = newLedger(f)
-	w.Stored = f.ledger.stored
-	queues := broker.Queues(names, AckWait, 0)
-	f.log, f.jobs = w.Queue(queues[0]), w.Queue(queues[1])
+	f.judge = judge.New(w, f, shape.Coordinators)
+	w.Stored = f.judge.Stored
+	f.log = w.Queue(broker.Queues(names, AckWait, 0)[0])
 	for range shape.Coordinators {
 		f.startCoordinator()
 	}
-	for range shape.Workers {
-		f.startWorker()
-	}
+	f.hire()
 	for s, batches := range shape.Sessions {
 		for b, tools := range batches {
 			f.startAgent(submission(fmt.Sprint("s", s), fmt.Sprint("b", b), strings.Fields(tools)))
@@ -117,11 +105,14 @@ func NewFleet(shape Shape, faults world.Faults, rng *rand.Rand) *Fleet {
 	for range shape.Reforms {
 		f.startReform()
 	}
+	for range shape.Gaps {
+		f.startGap()
+	}
 	return f
 }
 
-// handsBack reports whether the tool finds that it must run alone only when it has its input.
-func (f *Fleet) handsBack(tool string) bool { return strings.HasPrefix(tool, "stern") }
+// Slowest is the longest that it took from a grant to the job that follows it.
+func (f *Fleet) Slowest() time.Duration { return f.judge.Slowest() }
 
 // startSpeaker says one thing to a session at some time.
 func (f *Fleet) startSpeaker(key wire.BatchKey) {
@@ -160,13 +151,8 @@ func submission(session, id string, tools []string) *Submission {
 	for i, tool := range tools {
 		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint("call", i)), Name: tool, Input: []byte("{}")})
 	}
-	sub.Plan = plan.New(calls, catalog)
+	sub.Calls, sub.Plan = calls, plan.New(calls, staff.First)
 	return sub
-}
-
-func (f *Fleet) tool(name string) schemas.Tool {
-	tool, _ := catalog.Lookup(name)
-	return tool
 }
 
 // startAgent publishes a batch until it knows that it is accepted, and waits for the reply.
@@ -215,7 +201,7 @@ func (f *Fleet) Run() (err error) {
 	defer func() {
 		switch cause := recover().(type) {
 		case nil:
-		case violation:
+		case judge.Violation:
 			err = cause
 		default:
 			panic(cause)
@@ -226,22 +212,22 @@ func (f *Fleet) Run() (err error) {
 			at, steps = f.Now, 0
 		}
 		if steps > restless {
-			f.fail("%d steps, and the clock stands still", steps)
+			f.judge.Fail("%d steps, and the clock stands still", steps)
 		}
 		if !f.Step() && f.unfinished() {
-			f.fail("nobody waits for anything, and %d agents have no reply", f.agents)
+			f.judge.Fail("nobody waits for anything, and %d agents have no reply", f.agents)
 		}
-		f.ledger.look()
+		f.judge.Look()
 		if f.Now.Sub(world.Epoch) > patience {
-			f.fail("no end after %v: %d agents have no reply, %d batches are in the log, %d jobs in the queue", patience, f.agents, f.log.Len(), f.jobs.Len())
+			f.judge.Fail("no end after %v: %d agents have no reply, %d batches are in the log, %d jobs in the queue", patience, f.agents, f.log.Len(), len(f.Stream(jobsStream).Messages()))
 		}
 	}
-	f.atTheEnd()
+	f.judge.AtTheEnd()
 	return nil
 }
 
 func (f *Fleet) unfinished() bool {
-	return f.agents > 0 || f.log.Len() > 0 || f.jobs.Len() > 0
+	return f.agents > 0 || f.log.Len() > 0 || len(f.Stream(jobsStream).Messages()) > 0
 }
 
 // restless is more than all parties of a fleet here have to do at any one moment.

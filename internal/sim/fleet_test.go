@@ -9,6 +9,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/sim"
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 )
 
@@ -55,6 +56,7 @@ func TestNothingIsRunTwiceForNothing(t *testing.T) {
 	for seed := range uint64(600) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		shape := randomShape(rng)
+		shape.Parts, shape.Old, shape.Gaps, shape.Bounded = nil, 0, 0, false
 		shape.Says, shape.Reforms, shape.Prompt, shape.AskFor = 0, 0, true, 15*time.Minute
 		f := sim.NewFleet(shape, world.Calm{}, rng)
 		f.Record()
@@ -93,8 +95,14 @@ func storm(seed uint64, verbose bool) (history string, tally map[string]int, err
 
 func randomShape(rng *rand.Rand) sim.Shape {
 	tools := []string{"read", "read", "read", "sum", "alone", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope"}
-	reforms := max(0, rng.IntN(4)-1) % 3
+	reforms := max(0, rng.IntN(4)-1)
 	shape := sim.Shape{Reforms: reforms, Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute, Late: rng.IntN(3) == 0}
+	if rng.IntN(2) == 0 { // workers differ, come and go
+		for range shape.Workers {
+			shape.Parts = append(shape.Parts, []staff.Part{staff.Whole, staff.Whole, staff.Reads, staff.Writes}[rng.IntN(4)])
+		}
+		shape.Old, shape.Bounded, shape.Gaps = max(0, rng.IntN(6)-3), rng.IntN(5) == 0, rng.IntN(3)
+	}
 	if rng.IntN(2) == 0 { // people are asked
 		tools = append(tools, "askread", "askread", "askonce", "askonce", "askagain", "askagain", "askboth", "sternask")
 		shape.AskFor = []time.Duration{20 * time.Second, 2 * time.Minute, 15 * time.Minute}[rng.IntN(3)]

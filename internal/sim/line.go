@@ -8,6 +8,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	records "github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/judge"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
@@ -22,16 +23,18 @@ type line struct {
 	c         *coordinator
 	key       wire.BatchKey // of its first batch
 	batches   session.Line[*drive]
+	driven    map[*drive]bool  // those of batches that were not given up
 	left      []*drive         // whose task has ended
 	more      bool             // the log may hold another batch
+	reading   bool             // the log is still to be read for the first time
 	offered   *broker.Delivery // of a batch behind the head
 	suspended time.Time        // set: every batch only waits, until then at most
-	cancelled bool             // the session goes to another driver
 	again     bool             // another batch was read when the session was suspended
+	since     time.Time        // no other coordinator is known to have driven batches stored later
 }
 
 // ends reports whether no batch of the line goes on.
-func (l *line) ends() bool { return l.cancelled || !l.suspended.IsZero() }
+func (l *line) ends() bool { return !l.suspended.IsZero() }
 
 // driveLine drives a session from its head. It reports whether the session was given up.
 func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery, offered *broker.Delivery) (givenUp bool) {
@@ -47,7 +50,7 @@ func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery, 
 		}
 		return false
 	}
-	l := &line{c: c, key: head.Key, offered: offered, batches: session.Line[*drive]{Window: machineConfig.Window}}
+	l := &line{c: c, key: head.Key, offered: offered, driven: map[*drive]bool{}, batches: session.Line[*drive]{Window: machineConfig.Window}}
 	c.lines[head.Key.Session] = l
 	givenUp = l.run(t, head, delivery)
 	if c.lines[head.Key.Session] == l {
@@ -67,6 +70,13 @@ func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery, 
 }
 
 func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delivery) (givenUp bool) {
+	l.since = head.Stored.Add(-1)
+	if delivery == nil || delivery.Count > 1 {
+		l.since = t.Now
+	}
+	// The log may hold batches that nobody tells of any more.
+	l.more = delivery == nil || delivery.Count > 1
+	l.reading = l.more
 	l.begin(head, delivery)
 	poll := t.Now.Add(Poll)
 	for {
@@ -75,20 +85,18 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 		case len(l.left) > 0:
 			d := l.left[0]
 			l.left = l.left[1:]
-			l.leave(d)
-			if !d.finished {
-				l.cancelled = l.suspended.IsZero()
-				for l.batches.Last() != 0 {
-					t.Wait(world.Never, func() bool { return len(l.left) > 0 })
-					l.leave(l.left[0])
-					l.left = l.left[1:]
+			last := l.leave(d, t.Now)
+			if l.ends() || last && l.batches.Last() != 0 {
+				if last {
+					return !l.ends()
 				}
-				return l.suspended.IsZero()
+				continue
 			}
 			_ = l.readLog(t)
 			if l.batches.Last() == 0 {
 				return false
 			}
+			l.suspendIfQuiet()
 			continue
 		case !l.more:
 			poll = t.Now.Add(Poll)
@@ -96,6 +104,7 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 		}
 		l.more = false
 		_ = l.readLog(t)
+		l.reading = false
 		l.suspendIfQuiet()
 	}
 }
@@ -135,9 +144,10 @@ func (l *line) readLog(t *world.Task) error {
 // begin drives a batch in a task of its own.
 func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
 	sub := l.c.fleet.submissions[string(a.Body)]
-	d := &drive{coordinator: l.c, line: l, accepted: a, sub: sub, delivery: delivery}
+	d := &drive{coordinator: l.c, line: l, accepted: a, sub: sub, delivery: delivery, born: l.c.Now}
 	l.c.live[sub.Key] = d
 	l.batches.Add(d, a.Seq, len(a.Body))
+	l.driven[d] = true
 	l.giveTurns()
 	l.c.Spawn("batch", func(t *world.Task) {
 		d.journal, d.born = journal{t}, t.Now
@@ -149,14 +159,19 @@ func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
 	})
 }
 
-func (l *line) leave(d *drive) {
+// leave takes a batch out of the line that has left the log. One that was given up stays there.
+func (l *line) leave(d *drive, now time.Time) (last bool) {
 	if l.c.live[d.sub.Key] == d {
 		delete(l.c.live, d.sub.Key)
 	}
-	l.batches.Remove(d)
+	delete(l.driven, d)
 	if d.finished {
-		l.giveTurns()
+		l.batches.Remove(d)
+	} else {
+		l.batches.Rest(d, now.Add(AckWait))
 	}
+	l.giveTurns()
+	return len(l.driven) == 0
 }
 
 // step takes one step of the machine of a batch.
@@ -166,7 +181,7 @@ func (l *line) step(d *drive, e batch.Event) (wants []batch.Effect) {
 		wants = d.machine.Step(d.Now, turn)
 	}
 	wants = append(wants, d.machine.Step(d.Now, e)...)
-	l.batches.Set(d, session.Standing{Passable: d.machine.Passable(), Running: d.machine.Running(d.Now), Held: d.machine.Held()})
+	l.batches.Set(d, session.Standing{Passable: d.machine.Passable(), Safe: d.machine.Safe(), Running: d.machine.Running(d.Now), Held: d.machine.Held()})
 	l.giveTurns()
 	return wants
 }
@@ -189,10 +204,10 @@ func (l *line) suspendIfQuiet() bool {
 		return true
 	}
 	until, rests := l.batches.Resting()
-	for _, d := range l.batches.All() {
+	for d := range l.driven {
 		rests = rests && !d.nudged && !d.turned && len(d.heard) == 0
 	}
-	if !rests || l.more {
+	if !rests || l.reading || l.more {
 		return false
 	}
 	l.suspended = until
@@ -221,6 +236,10 @@ func (l *line) lookForControls(t *world.Task) {
 // returns false if the drive ends before.
 func (d *drive) awaitTurn() bool {
 	end := d.accepted.Stored.Add(BatchTTL)
+	if !d.mayStart() {
+		d.line.batches.Set(d, session.Standing{Safe: d.beginsSafe()})
+		d.line.giveTurns()
+	}
 	for len(d.sub.Plan.Calls) > 0 && !d.mayStart() && d.Now.Before(end) {
 		d.line.batches.Rest(d, end)
 		if d.line.suspendIfQuiet() {
@@ -247,8 +266,32 @@ func (d *drive) mayStart() bool {
 	case batch.Everything:
 		return true
 	case batch.SafeCalls:
-		first := d.sub.Plan.Calls[0]
-		return first.ConcurrencySafe && first.Refused == nil
+		return d.beginsSafe()
 	}
 	return false
+}
+
+// beginsSafe reports whether the first call that can run may run beside others.
+func (d *drive) beginsSafe() bool {
+	for _, call := range d.sub.Plan.Calls {
+		if call.Refused == nil {
+			return call.ConcurrencySafe
+		}
+	}
+	return false
+}
+
+// Drives implements [judge.Fleet].
+func (f *Fleet) Drives(key wire.BatchKey) (all []judge.Drive) {
+	for _, c := range f.coordinators {
+		if d := c.live[key]; d != nil && len(d.line.batches.All()) == 1 {
+			all = append(all, d.view())
+		}
+	}
+	return all
+}
+
+// view is the drive as the judge sees it.
+func (d *drive) view() judge.Drive {
+	return judge.Drive{Process: d.coordinator.Process, Sub: d.sub, Born: d.born}
 }

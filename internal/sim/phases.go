@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/sim/judge"
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -21,14 +23,14 @@ func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 	if a.cause != nil {
 		return a.unstarted()
 	}
-	if a.job.ConcurrencySafe && a.worker.fleet.handsBack(a.job.Tool) {
+	if a.job.ConcurrencySafe && staff.HandsBack(a.job.Tool) {
 		return machine.Ended{Err: &call.HandBack{Reason: "stern"}}
 	}
 	a.freeze(prior)
 	if end := a.forbidden(prior); end != nil {
 		return *end
 	}
-	onCrash := a.worker.fleet.tool(a.job.Tool).OnCrash
+	onCrash := staff.Tool(a.job.Tool).OnCrash
 	if a.job.Kind != messages.KindWrite { // nothing is changed by another run
 		onCrash = messages.OnCrashIdempotent
 	}
@@ -41,27 +43,27 @@ func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 	if a.cause != nil {
 		return a.unstarted()
 	}
-	a.run = a.worker.fleet.began(a)
-	t.Wait(t.Now.Add(a.run.takes), func() bool { return a.cause != nil })
+	a.run = a.worker.fleet.judge.Began(a.view())
+	t.Wait(t.Now.Add(a.run.Takes), func() bool { return a.cause != nil })
 	var stop *wire.Stop
 	switch stopped := errors.As(a.cause, &stop); {
 	case a.cause == nil:
-		a.worker.fleet.over(a)
-		return machine.Ended{Result: a.run.end(t.Now, false)}
+		a.worker.fleet.judge.Over(a.view())
+		return machine.Ended{Result: a.run.End(t.Now, false)}
 	case stopped:
-		return machine.Ended{Result: a.run.end(a.cutAt, true)}
+		return machine.Ended{Result: a.run.End(a.cutAt, true)}
 	case a.repeatable():
 		return machine.Ended{Err: a.cause}
 	}
-	return machine.Ended{Result: a.run.end(a.cutAt, true)}
+	return machine.Ended{Result: a.run.End(a.cutAt, true)}
 }
 
 // cut cancels the run. A tool that runs is dead at once.
 func (a *attempt) cut(cause error) {
 	a.cause, a.cutAt = cause, a.Now
-	if a.run != nil && !a.run.done {
-		a.worker.fleet.over(a)
-		a.run.dead = true
+	if a.run != nil && !a.run.Done {
+		a.worker.fleet.judge.Over(a.view())
+		a.run.Dead = true
 	}
 }
 
@@ -89,7 +91,7 @@ func (a *attempt) claims() bool { return a.job.Kind == messages.KindWrite || a.j
 
 // repeatable reports whether the tool may run again without harm.
 func (a *attempt) repeatable() bool {
-	return a.job.Kind != messages.KindWrite || a.worker.fleet.tool(a.job.Tool).OnCrash == messages.OnCrashIdempotent
+	return a.job.Kind != messages.KindWrite || staff.Tool(a.job.Tool).OnCrash == messages.OnCrashIdempotent
 }
 
 // freeze gives the attempt its input. The hooks of this fleet make another one each time they run.
@@ -102,12 +104,12 @@ func (a *attempt) freeze(prior *wire.CallRecord) {
 	default:
 		a.input = prior.Input
 	}
-	a.argsHash = hashOf(a.input)
+	a.argsHash = judge.HashOf(a.input)
 }
 
 // forbidden is the end of a call that may not be claimed; nil when it may.
 func (a *attempt) forbidden(prior *wire.CallRecord) *machine.Ended {
-	rules, people := a.worker.policy, asks(a.job.Tool)
+	rules, people := a.worker.policy, staff.People(a.job.Tool)
 	if rules.denies == a.job.Tool {
 		return &machine.Ended{Result: a.unrun(messages.StatusDenied, messages.CodePolicyDenied)}
 	}

@@ -86,7 +86,7 @@ func (c *coordinator) decide(t *world.Task, asked decision) (messages.DecisionSt
 			return "", refused
 		}
 		record := approval.Answered(entry.Record, q, state, t.Nonce())
-		c.fleet.decidedAt[record.Nonce] = t.Now
+		c.fleet.judge.Decided(record.Nonce)
 		_, err = journal{t}.write(asked.key, record, entry.Seq, world.Never)
 		var lost *lostTo
 		switch {

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/judge"
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
 	"github.com/toolfleet/toolfleet/internal/sim/world"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -22,19 +24,14 @@ type worker struct {
 	policy policy
 	inHand []*attempt
 	drains bool // it takes no more jobs, and ends when it has none in hand
-}
 
-func (f *Fleet) startWorker() {
-	w := &worker{Process: f.Start("w", f.startWorker), fleet: f, policy: f.policy}
-	f.workers = append(f.workers, w)
-	w.Spawn("pull", func(t *world.Task) {
-		for {
-			t.Wait(world.Never, func() bool { return !w.drains && len(w.inHand) < Slots && f.Waiting(f.jobs) })
-			if d := t.Take(f.jobs); d != nil {
-				w.take(d)
-			}
-		}
-	})
+	post  *post
+	file  staff.File
+	says  wire.Presence
+	queue string    // the token of the queue of its jobs
+	since time.Time // when it was first announced; zero: it was not
+	leave bool      // it is about to drain
+	ended time.Time // when its process ended
 }
 
 // stop hears that a call should stop.
@@ -46,26 +43,13 @@ func (w *worker) stop(key wire.CallKey) {
 	}
 }
 
-// drain lets the worker end as a signal does, when its drain time is over.
-func (w *worker) drain() {
-	w.Count("drains")
-	w.Logf(w.Name, "DRAINS", "%d calls", len(w.inHand))
-	w.drains = true
-	for _, a := range w.inHand {
-		a.post(machine.Draining{})
-	}
-	w.Spawn("drain", func(t *world.Task) {
-		t.Wait(world.Never, func() bool { return len(w.inHand) == 0 })
-		w.Doomed = true
-	})
-}
-
 // attempt is one job on its way through a worker.
 type attempt struct {
 	*world.Task
 	worker   *worker
 	machine  *machine.Machine
 	job      wire.Job
+	served   bool // its tool is
 	key      wire.CallKey
 	delivery *broker.Delivery // the newest of the job
 	lost     int              // deliveries of the job that were lost with their worker
@@ -76,9 +60,9 @@ type attempt struct {
 	argsHash string // of input
 	answer   *answer
 	grant    call.Grant
-	run      *run      // of the tool; nil before it starts
-	cause    error     // why the run was cancelled; nil: it was not
-	cutAt    time.Time // when
+	run      *judge.Run // of the tool; nil before it starts
+	cause    error      // why the run was cancelled; nil: it was not
+	cutAt    time.Time  // when
 }
 
 type mail struct {
@@ -92,38 +76,42 @@ type answer struct {
 	err   error
 }
 
-// Fewer than the daemons have, so that it happens.
-const (
-	poison   = 3
-	lapses   = 2 // of claims
-	attempts = 3
-)
-
 // take has a delivery in hand, unless it is one more of a job that is.
 func (w *worker) take(d *broker.Delivery) {
 	job := d.Body.(wire.Job)
 	key := wire.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
-	first := mail{machine.Delivered{Count: d.Count, Seq: d.Seq, Notify: job.Notify, Served: true, Queued: d.Time, Now: w.Now}, d}
+	served := w.file.Serves(job.Tool, job.ToolDigest)
+	first := mail{machine.Delivered{Count: d.Count, Seq: d.Seq, Notify: job.Notify, Served: served, Queued: d.Time, Now: w.Now}, d}
 	for _, a := range w.inHand {
-		if a.key == key && a.job.TakeOver == job.TakeOver && a.job.ConcurrencySafe == job.ConcurrencySafe {
+		if served && a.served && a.key == key && a.job.TakeOver == job.TakeOver && a.job.ConcurrencySafe == job.ConcurrencySafe {
 			a.mails = append(a.mails, first)
 			return
 		}
 	}
-	a := &attempt{worker: w, job: job, key: key, lost: d.Count - 1 + max(job.Attempt-(attempts-1), 0), mails: []mail{first}}
+	a := &attempt{worker: w, job: job, served: served, key: key, lost: d.Count - 1 + max(job.Attempt-(judge.Attempts-1), 0), mails: []mail{first}}
+	token, _, _ := names.Job(d.Subject)
 	w.inHand = append(w.inHand, a)
-	w.fleet.lost[key] = max(w.fleet.lost[key], a.lost)
+	w.fleet.judge.Takes(&judge.Attempt{Process: w.Process, Key: key, Job: job, Served: served}, token)
+	w.fleet.judge.Lost(key, a.lost)
 	w.Spawn("attempt", func(t *world.Task) {
 		a.Task = t
 		a.machine = machine.New(machine.Config{
 			Worker: w.Name, AckWait: AckWait, Lease: Lease, Grace: Grace, ApprovalTTL: w.fleet.shape.AskFor,
-			LastWords: 5 * time.Second, Poison: poison, MaxPayload: 1 << 20, MaxInline: 256 << 10,
+			LastWords: 5 * time.Second, Poison: judge.Poison, MaxPayload: 1 << 20, MaxInline: 256 << 10,
 		}, machine.Call{
-			Job: job, Key: key, Claims: job.Kind == messages.KindWrite, Attempts: attempts,
+			Job: job, Key: key, Claims: job.Kind == messages.KindWrite, Attempts: judge.Attempts,
 			Backoff: func(int) time.Duration { return 500 * time.Millisecond }, Nonce: t.Nonce(), Jitter: t.Rng.Float64(),
 		})
 		a.live()
 	})
+}
+
+// view is the attempt as the judge sees it.
+func (a *attempt) view() *judge.Attempt {
+	return &judge.Attempt{
+		Process: a.Process, Key: a.key, Job: a.job, Grant: a.grant, Input: a.input, ArgsHash: a.argsHash, Policy: a.worker.policy.version,
+		Lost: a.lost, Claims: a.claims(), Served: a.served, Run: a.run,
+	}
 }
 
 func (a *attempt) post(e machine.Event) { a.mails = append(a.mails, mail{event: e}) }

@@ -91,6 +91,9 @@ type LetGo struct {
 	// before it publishes a job with the number of failed attempts, so that the call never has two
 	// jobs in the queue.
 	Job uint64 `json:"job,omitempty"`
+	// Queue is the token of the queue that the job came from. The coordinator may have put the call
+	// into another one since. Workers of the version before do not send it.
+	Queue string `json:"queue,omitempty"`
 }
 
 // Stop tells the worker that runs a call to stop it. It is a hint. The worker cancels the run with

@@ -134,8 +134,8 @@ type HandBack struct {
 
 // ControlRecord is a stored [Control], on ctl.<t>.<s>. It applies to the batches that were in the
 // log when it was requested: those whose sequence is at most UpTo. An abort by batch id also
-// applies to a later batch, see [ControlRecord.Aborts]. A steering message waits for the next
-// reply.
+// applies to a later batch, see [ControlRecord.Aborts]. A steering message is in one reply, the
+// first to be stored that takes it.
 type ControlRecord struct {
 	messages.Control
 	UpTo uint64 `json:"up_to"`
@@ -147,15 +147,22 @@ type ControlRecord struct {
 // clockSkew is how much the clocks of two servers of a cluster may differ.
 const clockSkew = 5 * time.Second
 
+// Covers reports whether a batch was in the log when the record was requested. The record was
+// stored at the time at; the batch is given by its sequence in the log and the time when it was
+// stored. A restarted server can use a sequence again for a later batch, so the times are compared
+// too.
+func (r ControlRecord) Covers(at time.Time, seq uint64, stored time.Time) bool {
+	return r.UpTo >= seq && !stored.After(at.Add(clockSkew))
+}
+
 // Aborts reports whether the record, stored at the time at, aborts a batch, given by its token, its
 // sequence in the log and the time when it was stored. An abort of the session applies to batches
 // that were in the log then. An abort by id also applies to a batch that is stored up to ttl later,
-// because the abort may overtake the batch on the way. Both times are the server's. A restarted
-// server can use a sequence again for a later batch, so the times are compared too.
+// because the abort may overtake the batch on the way. Both times are the server's.
 func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored time.Time, ttl time.Duration) bool {
 	id, all := r.Batch()
 	if all || id == "" {
-		return all && r.UpTo >= seq && !stored.After(at.Add(clockSkew))
+		return all && r.Covers(at, seq, stored)
 	}
 	return messages.Token(id) == batch && (r.UpTo >= seq || !stored.After(at.Add(ttl)))
 }
@@ -181,15 +188,20 @@ type Presence struct {
 	Pools   []string `json:"pools"`
 	Tools   []string `json:"tools"`
 	// Toolsets holds the tools that the worker serves, by pool: the digest of each tool, by name.
-	// Workers of older versions do not send it.
+	// It has the newest version of a tool that is served in several; Queues has all. Workers of
+	// older versions do not send it.
 	Toolsets map[string]map[string]string `json:"toolsets,omitempty"`
 	// Queues says, by pool, from which queue the worker takes jobs. A worker of an older version
 	// does not send it, and takes jobs from the queue of the pool.
 	Queues map[string]Queue `json:"queues,omitempty"`
+	// Servers holds the MCP servers and programs that bring tools.
+	Servers []ToolServer `json:"servers,omitempty"`
 	// Draining says that the worker takes no new jobs; it ends soon.
 	Draining bool `json:"draining,omitempty"`
 	// Denied lists those of Tools of which the worker's policy denies every call.
 	Denied []string `json:"denied,omitempty"`
+	// Gaps says, by tool or server, what a sandbox of its commands does not keep them from.
+	Gaps map[string][]string `json:"gaps,omitempty"`
 	// Policy is the version of the policy it decides by.
 	Policy  string    `json:"policy,omitempty"`
 	Slots   int       `json:"slots"` // bound on running calls of one pool
@@ -197,4 +209,13 @@ type Presence struct {
 	Started time.Time `json:"started"`
 	// Seen is when this was announced, by the worker's clock.
 	Seen time.Time `json:"seen"`
+}
+
+// ToolServer is a program or service that brings tools to a worker.
+type ToolServer struct {
+	Name  string `json:"name"`
+	Tools int    `json:"tools"` // how many are served
+	// Down says why the server does not run; "": nothing is known against it.
+	Down    string   `json:"down,omitempty"`
+	Refused []string `json:"refused,omitempty"` // tools that are listed and not served, and why
 }

@@ -56,6 +56,7 @@ const (
 	VerbRefused Verb = "refused"
 	VerbEvent   Verb = "event"
 	VerbControl Verb = "control"
+	VerbTools   Verb = "tools" // the definitions of tools, for a tenant: <t>
 	VerbRead    Verb = "read"
 	VerbWrite   Verb = "write"
 	VerbCall    Verb = "call"

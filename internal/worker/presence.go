@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -20,17 +21,37 @@ func (w *Worker) announce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	versions := map[string][]schemas.Tool{}
 	for _, t := range w.registry.Promises() {
-		definition := rawjson.MustMarshal(schemas.Announcement{Tool: t, Denied: w.cfg.Rules.DeniesTool(t.Name)})
-		known, found, err := bucket.GetFromLeader(ctx, t.Name)
-		if err == nil && (!found || string(known) != string(definition)) {
-			err = bucket.Put(ctx, t.Name, definition)
-		}
+		versions[t.Name] = append(versions[t.Name], t)
+	}
+	for _, name := range rawjson.SortedKeys(versions) {
+		err := bucket.Change(ctx, name, func(value []byte) ([]byte, error) {
+			return w.announcement(value, versions[name])
+		})
 		if err != nil {
-			return fmt.Errorf("announce tool %s: %w", t.Name, err)
+			return fmt.Errorf("announce tool %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// announcement returns the announcement of a tool after this worker has added the versions that it
+// serves to what was announced before. Definitions that do not fit into a message are left out, the
+// oldest ones first.
+func (w *Worker) announcement(before []byte, served []schemas.Tool) ([]byte, error) {
+	var known schemas.Announcement
+	if before != nil && json.Unmarshal(before, &known) != nil {
+		known = schemas.Announcement{} // nobody can read it, so nobody misses it
+	}
+	next := known.With(served, w.cfg.Rules.DeniesTool(served[0].Name))
+	for {
+		body := rawjson.MustMarshal(next)
+		if len(body) <= w.conn.MaxBody() || len(next.Versions) == 0 {
+			return body, nil
+		}
+		next.Versions = next.Versions[:len(next.Versions)-1]
+	}
 }
 
 // presence announces a worker: which tools it serves, and from which queues.
@@ -40,24 +61,30 @@ type presence struct {
 
 	// turn holds one token. It is held while an announcement is on its way, so that an older one
 	// does not come after a newer one.
-	turn chan struct{}
-	says wire.Presence // of the holder of turn
+	turn     chan struct{}
+	says     wire.Presence // of the holder of turn
+	revision uint64        // of the newest announcement; of the holder of turn
 }
 
 func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
 	says := wire.Presence{
 		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Policy: w.cfg.Rules.Version(), Pools: rawjson.SortedKeys(queues),
-		Slots: w.cfg.Slots, Started: time.Now(), Toolsets: map[string]map[string]string{}, Queues: queues,
+		Slots: w.cfg.Slots, Started: time.Now(), Toolsets: map[string]map[string]string{}, Queues: queues, Gaps: w.cfg.Gaps,
 	}
-	for _, t := range w.registry.Promises() {
+	for _, t := range w.registry.Promises() { // of each tool the newest version first
+		if says.Toolsets[t.Pool] == nil {
+			says.Toolsets[t.Pool] = map[string]string{}
+		}
+		if says.Toolsets[t.Pool][t.Name] == "" {
+			says.Toolsets[t.Pool][t.Name] = t.Digest
+		}
+		if slices.Contains(says.Tools, t.Name) {
+			continue
+		}
 		says.Tools = append(says.Tools, t.Name)
 		if w.cfg.Rules.DeniesTool(t.Name) {
 			says.Denied = append(says.Denied, t.Name)
 		}
-		if says.Toolsets[t.Pool] == nil {
-			says.Toolsets[t.Pool] = map[string]string{}
-		}
-		says.Toolsets[t.Pool][t.Name] = t.Digest
 	}
 	return &presence{w: w, key: messages.Token(w.cfg.Name), turn: make(chan struct{}, 1), says: says}
 }
@@ -80,17 +107,32 @@ func (p *presence) put(ctx context.Context, changes ...func(*wire.Presence)) err
 	if err != nil {
 		return err
 	}
-	select {
-	case p.turn <- struct{}{}:
-		defer func() { <-p.turn }()
-	case <-ctx.Done():
-		return ctx.Err()
+	done, err := p.takeTurn(ctx)
+	if err != nil {
+		return err
 	}
+	defer done()
 	for _, change := range changes {
 		change(&p.says)
 	}
+	if p.w.cfg.Servers != nil {
+		p.says.Servers = p.w.cfg.Servers()
+	}
 	p.says.Busy, p.says.Seen = p.w.Busy(), time.Now()
-	return bucket.Put(ctx, p.key, rawjson.MustMarshal(p.says))
+	revision, err := bucket.PutRevision(ctx, p.key, rawjson.MustMarshal(p.says))
+	if err == nil {
+		p.revision = revision
+	}
+	return err
+}
+
+func (p *presence) takeTurn(ctx context.Context) (done func(), err error) {
+	select {
+	case p.turn <- struct{}{}:
+		return func() { <-p.turn }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 func (p *presence) putOrLog(ctx context.Context, changes ...func(*wire.Presence)) {
@@ -123,28 +165,57 @@ func (p *presence) stay(ctx context.Context) {
 	}
 }
 
-// remove removes the announcement, even if ctx has ended.
+// remove removes the announcement, even if ctx has ended. It leaves the one that another worker of
+// the same name has made since.
 func (p *presence) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
 	bucket, err := p.bucket(ctx)
 	if err == nil {
-		err = bucket.Delete(ctx, p.key)
+		err = p.removeFrom(ctx, bucket)
 	}
 	if err != nil {
-		p.w.cfg.Logger.Debug("departure not announced; presence will lapse", "err", err)
+		p.w.cfg.Logger.Debug("departure not announced; presence will lapse, unless another worker has the same name", "err", err)
 	}
 }
 
-// lookEvery is the time between two looks of the last worker of a toolset at its queue.
-const lookEvery = 100 * time.Millisecond
+func (p *presence) removeFrom(ctx context.Context, bucket *bus.Bucket) error {
+	done, err := p.takeTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	return bucket.DeleteRevision(ctx, p.key, p.revision)
+}
+
+const (
+	// lookEvery is the time between two looks of the last worker of a toolset at its queue.
+	lookEvery = 100 * time.Millisecond
+	// othersEvery is the time between two looks at the other workers of the fleet.
+	othersEvery = time.Second
+)
 
 // leave announces that the worker takes no new jobs. The last worker of a toolset may go on to take
 // those that are in its queue already, because nobody else can: leave returns when there are none,
 // or when ctx ends.
 func (p *presence) leave(ctx context.Context) {
 	p.putOrLog(ctx, func(w *wire.Presence) { w.Draining = true })
-	for p.needed(ctx) {
+	var others map[string]bool
+	for looked := (time.Time{}); ctx.Err() == nil; {
+		waiting := p.waiting(ctx)
+		if len(waiting) == 0 {
+			return
+		}
+		if time.Since(looked) >= othersEvery {
+			var err error
+			if others, err = p.others(ctx); err != nil {
+				return
+			}
+			looked = time.Now()
+		}
+		if !slices.ContainsFunc(waiting, func(token string) bool { return !others[token] }) {
+			return
+		}
 		select {
 		case <-time.After(lookEvery):
 		case <-ctx.Done():
@@ -152,34 +223,33 @@ func (p *presence) leave(ctx context.Context) {
 	}
 }
 
-// needed reports whether a queue of this worker holds jobs that no worker has taken, and no other
-// worker that stays takes jobs from it. It returns false if it cannot find out.
-func (p *presence) needed(ctx context.Context) bool {
-	waiting := map[string]bool{}
+// waiting returns the queues of this worker's toolsets with jobs that no worker has taken. It
+// leaves out those that it cannot read.
+func (p *presence) waiting(ctx context.Context) (tokens []string) {
 	for _, q := range p.w.queues {
 		if q.Toolset == "" {
 			continue
 		}
 		state, err := inspect.Consumer(ctx, p.w.conn, p.w.conn.Names().Stream(bus.Jobs), q.Toolset)
 		if err == nil && state.Pending > 0 {
-			waiting[q.Toolset] = true
+			tokens = append(tokens, q.Toolset)
 		}
 	}
-	if len(waiting) == 0 {
-		return false
-	}
-	others, err := p.w.conn.Values(ctx, p.w.conn.Names().Stream(bus.BucketWorkers))
-	if err != nil {
-		return false
-	}
-	for key, value := range others {
+	return tokens
+}
+
+// others returns the queues from which other workers take jobs that stay.
+func (p *presence) others(ctx context.Context) (tokens map[string]bool, err error) {
+	values, err := p.w.conn.Values(ctx, p.w.conn.Names().Stream(bus.BucketWorkers))
+	tokens = map[string]bool{}
+	for key, value := range values {
 		var other wire.Presence
 		if key == p.key || json.Unmarshal(value, &other) != nil || other.Draining {
 			continue
 		}
 		for _, q := range other.Queues {
-			delete(waiting, q.Token)
+			tokens[q.Token] = true
 		}
 	}
-	return len(waiting) > 0 && ctx.Err() == nil
+	return tokens, err
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
@@ -14,13 +16,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/httptool"
 )
 
-// OpenTools registers the tools of a tools file, whose programs are relative to dir, and, if there
-// is a root, the file tools (Read, Glob, Grep, Write, Edit, Bash). A tool of the file replaces a
-// builtin of the same name. The error joins all mistakes, with the lines of the file.
-func OpenTools(reg *tool.Registry, file schemas.ToolsFile, dir string, root *builtin.Root) error {
+// OpenTools registers the tools of a tools file and, if the place has a root, the file tools (Read,
+// Glob, Grep, Write, Edit, Bash). A tool of the file replaces a builtin of the same name. Commands
+// run in a sandbox. The error joins all mistakes, with the lines of the file.
+func OpenTools(reg *tool.Registry, file schemas.ToolsFile, place Place) error {
 	var errs []error
-	for _, entry := range entries(file, root != nil) {
-		if err := open(reg, entry, dir, root); err != nil {
+	for _, entry := range entries(file, place.Root != nil) {
+		if err := open(reg, entry, place); err != nil {
 			if entry.Line > 0 {
 				err = fmt.Errorf("line %d: %w", entry.Line, err)
 			}
@@ -59,37 +61,68 @@ func entries(file schemas.ToolsFile, root bool) []schemas.Entry {
 	return all
 }
 
-func open(reg *tool.Registry, entry schemas.Entry, dir string, root *builtin.Root) error {
-	var runner tool.Runner
-	var err error
-	if entry.Exec != nil {
-		runner, err = exectool.New(exectool.Config{Command: entry.Exec.Command, Dir: dir, Env: entry.Env})
-	} else {
-		runner, err = builtin.New(entry.Builtin, root)
+func open(reg *tool.Registry, entry schemas.Entry, place Place) error {
+	var box *sandbox.Box
+	if c, ok := CommandsOf(entry); ok {
+		var err error
+		if box, err = place.box(c); err != nil {
+			return fmt.Errorf("tool %s: %w", entry.Name, err)
+		}
 	}
+	runner, err := openRunner(entry, place, box)
 	if err != nil {
 		return fmt.Errorf("tool %s: %w", entry.Name, err)
 	}
 	if entry.Check != nil {
-		probe, err := openCheck(entry, dir)
+		probe, err := openCheck(entry, place, box)
 		if err != nil {
 			return fmt.Errorf("tool %s: check: %w", entry.Name, err)
 		}
-		runner = tool.NewProber(runner.Run, probe)
+		runner = withProbe(runner, probe)
 	}
 	return reg.Add(promiseOf(entry), runner)
 }
 
+func openRunner(entry schemas.Entry, place Place, box *sandbox.Box) (tool.Runner, error) {
+	switch {
+	case entry.Exec != nil:
+		return exectool.New(exectool.Config{Command: entry.Exec.Command, Dir: place.Dir, Env: entry.Env, Sandbox: box})
+	case entry.HTTP != nil:
+		harmless := entry.Kind != messages.KindWrite
+		return httptool.New(httptool.Config{
+			Request: *entry.HTTP, Secrets: place.Secrets, Timeout: entry.Timeout(),
+			Harmless: harmless, Repeatable: harmless || entry.OnCrash == messages.OnCrashIdempotent,
+		})
+	}
+	return builtin.New(entry.Builtin, place.Root, box)
+}
+
+// probe asks whether a run was applied.
+type probe = func(context.Context, tool.Call) (tool.Probed, error)
+
+// withProbe adds a probe to a runner, and keeps the checks of its input.
+func withProbe(runner tool.Runner, ask probe) tool.Runner {
+	prober := tool.NewProber(runner.Run, ask)
+	if checker, ok := runner.(tool.Checker); ok {
+		return struct {
+			tool.Runner
+			tool.Prober
+			tool.Checker
+		}{runner, prober.(tool.Prober), checker}
+	}
+	return prober
+}
+
 // openCheck returns the probe of an entry that has a check.
-func openCheck(entry schemas.Entry, dir string) (func(context.Context, tool.Call) (tool.Probed, error), error) {
+func openCheck(entry schemas.Entry, place Place, box *sandbox.Box) (probe, error) {
 	if request := entry.Check.HTTP; request != nil {
-		probe, err := httptool.NewProbe(*request, entry.Check.Timeout)
+		probe, err := httptool.NewProbe(*request, place.Secrets, entry.Check.Timeout)
 		if err != nil {
 			return nil, err
 		}
 		return probe.Probe, nil
 	}
-	probe, err := exectool.NewProbe(exectool.Config{Command: entry.Check.Command, Dir: dir, Env: entry.Env},
+	probe, err := exectool.NewProbe(exectool.Config{Command: entry.Check.Command, Dir: place.Dir, Env: entry.Env, Sandbox: box},
 		entry.Check.Timeout)
 	if err != nil {
 		return nil, err
@@ -105,7 +138,7 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	}
 	given := entry.Tool
 	own, _ := builtin.Promise(entry.Builtin)
-	own.Name = cmp.Or(given.Name, own.Name)
+	own.Name, own.Version = cmp.Or(given.Name, own.Name), given.Version
 	own.Description = cmp.Or(given.Description, own.Description)
 	own.Kind = cmp.Or(given.Kind, own.Kind)
 	own.TimeoutMS = cmp.Or(given.TimeoutMS, own.TimeoutMS)

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -52,7 +53,7 @@ tools:
   - {name: echo, kind: compute, builtin: noop}
 `)
 	var reg tool.Registry
-	if err := worker.OpenTools(&reg, file, "", openRoot(t)); err != nil {
+	if err := worker.OpenTools(&reg, file, worker.Place{Root: openRoot(t)}); err != nil {
 		t.Fatal(err)
 	}
 	promised, err := worker.Promises(file, true)
@@ -79,7 +80,7 @@ tools:
 	}
 
 	var bare tool.Registry
-	if err := worker.OpenTools(&bare, parseTools(t, "tools: [{name: echo, builtin: noop}]"), "", nil); err != nil {
+	if err := worker.OpenTools(&bare, parseTools(t, "tools: [{name: echo, builtin: noop}]"), worker.Place{}); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]string{"echo"}, names(bare.Promises())); diff != "" {
@@ -112,7 +113,7 @@ func TestOpenToolsWithChecks(t *testing.T) {
     exec: {command: [echo, ran]}
 `)
 	var reg tool.Registry
-	if err := worker.OpenTools(&reg, file, "", nil); err != nil {
+	if err := worker.OpenTools(&reg, file, worker.Place{}); err != nil {
 		t.Fatal(err)
 	}
 	call := tool.Call{Session: "s", Batch: "b", ID: "c", Input: []byte(`{"n":1}`), Attempt: 1}
@@ -159,7 +160,7 @@ func TestOpenToolsReportsEveryMistake(t *testing.T) {
   - {name: b, input_schema: {type: object}, exec: {command: [sh]}, on_crash: checkable, check: {http: {url: http://x, headers: {A: {env: NOT_SET_HERE}}}}}
 `)
 	var reg tool.Registry
-	err := worker.OpenTools(&reg, file, t.TempDir(), nil)
+	err := worker.OpenTools(&reg, file, worker.Place{Dir: t.TempDir()})
 	for _, want := range []string{
 		"line 2: tool gone: ", "line 3: tool peek: builtin Read needs a root",
 		"line 4: tool a: check: exec: program ./gone: no such file",
@@ -187,5 +188,64 @@ func TestPromisesOfABuiltinWithRules(t *testing.T) {
 	want := []schemas.SemanticRule{{Require: "size(input.file_path) < 100", Message: "Shorter", Code: "too_long"}}
 	if diff := cmp.Diff(want, got.Semantic); diff != "" || got.Risk != messages.TierMedium || got.SafeWhen == "" || got.ConcurrencySafe != nil {
 		t.Errorf("promised %+v %s", got, diff)
+	}
+}
+
+// A request of a checkable tool keeps its checks of the input beside the probe.
+func TestRequests(t *testing.T) {
+	var bodies []string
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		bodies = append(bodies, r.URL.Path+" "+string(body))
+		_, _ = io.WriteString(w, `{"paid": 1.50}`)
+	}))
+	defer service.Close()
+	var reg tool.Registry
+	if err := worker.OpenTools(&reg, parseTools(t, `
+tools:
+  - name: refund
+    input_schema: {type: object, required: [id], properties: {id: {type: string}}}
+    on_crash: checkable
+    check: {http: {url: "`+service.URL+`/probe"}}
+    http: {method: POST, url: "`+service.URL+`/refunds/{id}", body: rest, output: /paid, loopback: true}
+`), worker.Place{}); err != nil {
+		t.Fatal(err)
+	}
+	refund, _ := reg.Lookup("refund")
+	out, err := refund.Runner.Run(t.Context(), tool.Call{Input: []byte(`{"id":"7","cents":500}`)})
+	if err != nil || string(out.Value) != "1.50" || !cmp.Equal(bodies, []string{`/refunds/7 {"cents":500}`}) {
+		t.Errorf("got %s, %v, and the service %q", out.Value, err, bodies)
+	}
+	checker, ok := refund.Runner.(tool.Checker)
+	if !ok || checker.Check(t.Context(), tool.Call{Input: []byte(`{"id":".."}`)}) == nil {
+		t.Errorf("a %T checks nothing", refund.Runner)
+	}
+	if _, ok := refund.Runner.(tool.Prober); !ok {
+		t.Errorf("a %T has no probe", refund.Runner)
+	}
+}
+
+// A tools file may have several versions of a tool, of a builtin too.
+func TestVersionsOfATool(t *testing.T) {
+	file := parseTools(t, `tools:
+  - {name: echo, version: 1, builtin: noop, description: old}
+  - {name: echo, version: 1.2, builtin: noop, description: new}
+  - {name: Read, version: 2, builtin: Read, description: ours}
+`)
+	root, err := builtin.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	var reg tool.Registry
+	if err := worker.OpenTools(&reg, file, worker.Place{Dir: t.TempDir(), Root: root}); err != nil {
+		t.Fatal(err)
+	}
+	versions := map[string]string{}
+	for _, promise := range reg.Promises() {
+		versions[promise.Name] += promise.Version + ","
+	}
+	if versions["echo"] != "1.2,1," || versions["Read"] != "2," || versions["Grep"] != "," {
+		t.Errorf("versions: %v", versions)
 	}
 }

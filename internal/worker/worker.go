@@ -67,12 +67,15 @@ type Config struct {
 	// Approvals knows the people whose approval counts. Nil: a call that needs an approval is
 	// refused.
 	Approvals   pipeline.Approvals
-	ApprovalTTL time.Duration  // how long people have to answer. Default 15 min
-	Pools       map[string]int // bound on calls in flight in the whole fleet, by pool; 0: none
+	ApprovalTTL time.Duration       // how long people have to answer. Default 15 min
+	Gaps        map[string][]string // what sandboxes lack, by tool or server; see [Place.Gaps]
+	Pools       map[string]int      // bound on calls in flight in the whole fleet, by pool; 0: none
 	Provision   provision.Config
-	OnReady     func()       // called once the worker takes calls. May be nil
-	Logger      *slog.Logger // nil: silent
-	Metrics     *Metrics     // nil: silent
+	// Servers says how the programs and services are that bring tools. May be nil.
+	Servers func() []wire.ToolServer
+	OnReady func()       // called once the worker takes calls. May be nil
+	Logger  *slog.Logger // nil: silent
+	Metrics *Metrics     // nil: silent
 	// Tracer makes the spans of calls. Nil: there are no spans, but tools and hooks get the trace
 	// context of the job.
 	Tracer trace.Tracer
@@ -167,10 +170,7 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 // to end.
 func (w *Worker) Run(ctx context.Context) error {
 	w.stayInRights(ctx)
-	consumers, err := w.consumers()
-	if err == nil {
-		err = w.prepare(ctx, consumers)
-	}
+	consumers, err := w.start(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // ctx ended before Run could start
@@ -211,6 +211,26 @@ func (w *Worker) stayInRights(ctx context.Context) {
 		w.queues[i].Toolset = ""
 		w.present.sharePool(q.Pool)
 	}
+}
+
+// start prepares the worker, and returns the consumers that it pulls from. If the server allows no
+// more consumers, the worker takes jobs only from the queues of its pools.
+func (w *Worker) start(ctx context.Context) (consumers []provision.Consumer, err error) {
+	if consumers, err = w.consumers(); err != nil {
+		return nil, err
+	}
+	if err = w.prepare(ctx, consumers); !errors.Is(err, provision.ErrTooManyConsumers) {
+		return consumers, err
+	}
+	w.cfg.Logger.Warn("the worker takes jobs only from the queues of its pools, so it gets jobs of tools that it does not serve, and gives them back: let the workers of a pool serve the same tools, or raise the server's limit of consumers", "err", err)
+	for i, q := range w.queues {
+		w.queues[i].Toolset = ""
+		w.present.sharePool(q.Pool)
+	}
+	if consumers, err = w.consumers(); err != nil {
+		return nil, err
+	}
+	return consumers, w.prepare(ctx, consumers)
 }
 
 // consumers returns the consumers that the worker pulls from: for each pool that of the pool, and
@@ -285,12 +305,12 @@ type served struct {
 	policy   *policyCheck
 }
 
-// Serves returns how to run a job here. ok is false if the job's definition of the tool differs
-// from the worker's, or the policy check refuses the job.
+// Serves returns how to run a job here. ok is false if the worker has not the tool in the job's
+// definition, or the policy check refuses the job.
 func (s served) Serves(job wire.Job) (service lane.Service, ok bool) {
-	t, known := s.registry.Lookup(job.Tool)
+	t, known := s.registry.Version(job.Tool, job.ToolDigest)
 	service = lane.Service{Claims: t.Kind == messages.KindWrite, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
-	return service, known && t.Digest == job.ToolDigest && s.policy.fits(job)
+	return service, known && s.policy.fits(job)
 }
 
 func (s served) Run(

@@ -55,7 +55,8 @@ func growth(checked *cel.Ast) *Error {
 	return found
 }
 
-// pattern returns the regular expression of a match: the last argument in both forms.
+// pattern returns the regular expression of a match: the last argument, in
+// matches(text, re) as in text.matches(re).
 func pattern(matches ast.CallExpr) ast.Expr { return matches.Args()[len(matches.Args())-1] }
 
 func isLong(literal any) bool {

@@ -110,6 +110,7 @@ type Machine struct {
 	runs    int       // runs of a call that does not claim, this one included
 	notify  string    // the coordinator that published the newest delivery
 	seq     uint64    // sequence of the newest delivery
+	queue   string    // the queue of the newest delivery
 	span    string    // the attempt's span, for later attempts to link to; "": it is not recorded
 	counter int       // number of events published to watchers
 
@@ -232,7 +233,7 @@ func (m *Machine) delivered(ev Delivered) {
 	if m.state == Over {
 		return
 	}
-	m.notify, m.seq = ev.Notify, ev.Seq
+	m.notify, m.seq, m.queue = ev.Notify, ev.Seq, ev.Queue
 	if m.state != Waiting {
 		return
 	}
@@ -389,8 +390,11 @@ func (m *Machine) closed() {
 	if s.notice == nil {
 		return
 	}
-	if s.how == Nak {
-		s.notice.LetGo.Job = m.seq
+	if let := s.notice.LetGo; let != nil {
+		let.Queue = m.queue
+		if s.how == Nak {
+			let.Job = m.seq
+		}
 	}
 	m.tell(*s.notice)
 }

@@ -17,6 +17,7 @@ type (
 	Delivered struct {
 		Count  int    // how many times the job was delivered, this time included
 		Seq    uint64 // sequence of the job in its stream
+		Queue  string // the token of the queue that the job came from
 		Notify string // the coordinator that published the job
 		// Served: the tool is served here, with the job's definition.
 		Served bool

@@ -286,7 +286,7 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	if d.Delivered > 1 {
 		c.cfg.Count(Redelivered, pool)
 	}
-	job, key, err := c.read(d)
+	queue, job, key, err := c.read(d)
 	if err != nil {
 		c.bury(ctx, d, fmt.Errorf("a job that cannot be read: %w", err))
 		return
@@ -296,7 +296,7 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	r := c.attempt(pool, job, key, service)
 	r.log = c.about(ctx, key, job)
 	first := mail{delivery: d, event: attempt.Delivered{
-		Count: d.Delivered, Seq: d.Seq, Notify: job.Notify, Served: served, Queued: d.Time, Now: c.conn.Now(ctx),
+		Count: d.Delivered, Seq: d.Seq, Queue: queue, Notify: job.Notify, Served: served, Queued: d.Time, Now: c.conn.Now(ctx),
 	}}
 	if !served {
 		r.mailbox.post(first)
@@ -321,17 +321,17 @@ func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service 
 	}
 }
 
-// read returns the job in a delivery. It returns an error if the job's ids are not those of its
-// subject.
-func (c *Consumer) read(d *pull.Delivery) (job wire.Job, key wire.CallKey, err error) {
-	_, key, err = c.conn.Names().Job(d.Subject)
+// read returns the job in a delivery, and the token of its queue. It returns an error if the job's
+// ids are not those of its subject.
+func (c *Consumer) read(d *pull.Delivery) (queue string, job wire.Job, key wire.CallKey, err error) {
+	queue, key, err = c.conn.Names().Job(d.Subject)
 	if err == nil {
 		err = json.Unmarshal(d.Data, &job)
 	}
 	if err == nil && key != wire.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index) {
 		err = errors.New("its ids are not those of its subject")
 	}
-	return job, key, err
+	return queue, job, key, err
 }
 
 // enter adds an attempt with its first delivery. If this worker already has an attempt of the same

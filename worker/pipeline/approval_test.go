@@ -82,7 +82,7 @@ func (d *desk) asks(job wire.Job, prior *wire.CallRecord) wire.CallRecord {
 	d.Helper()
 	runs := d.probe.effects.Load()
 	claim := func(context.Context, call.Frozen) (call.Grant, error) { d.Error("claimed"); return call.Grant{}, nil }
-	r, err := d.pipe.Run(d.Context(), job, prior, claim, nil)
+	r, err := d.pipe.Run(d.Context(), d.planned(job), prior, claim, nil)
 	var ask *call.Ask
 	if !errors.As(err, &ask) || d.probe.effects.Load() != runs {
 		d.Fatalf("got %s %v, %v after %d runs, want a question and no run", r.Status, r.Err, err, d.probe.effects.Load()-runs)
@@ -124,7 +124,7 @@ func (d *desk) agrees(parked wire.CallRecord) wire.CallRecord {
 // runs runs the call to a result, and also returns what was claimed.
 func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, claimed []call.Frozen) {
 	d.Helper()
-	r, err := d.pipe.Run(d.Context(), job, prior, func(_ context.Context, f call.Frozen) (call.Grant, error) {
+	r, err := d.pipe.Run(d.Context(), d.planned(job), prior, func(_ context.Context, f call.Frozen) (call.Grant, error) {
 		claimed = append(claimed, f)
 		return call.Grant{Attempt: 1, Fence: 7}, nil
 	}, nil)
@@ -132,6 +132,13 @@ func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, cl
 		d.Fatalf("no result: %v", err)
 	}
 	return r, claimed
+}
+
+// planned returns the job as it is planned with the definition that the worker has now.
+func (d *desk) planned(job wire.Job) wire.Job {
+	served, _ := d.pipe.cfg.Registry.Lookup(job.Tool)
+	job.ToolDigest = served.Digest
+	return job
 }
 
 // askJob is a call of w from tenant acme.
@@ -472,7 +479,7 @@ func TestRefusedAfterItWasAgreedTo(t *testing.T) {
 			job := askJob(`{"n":424242}`)
 			granted := d.agrees(d.asks(job, nil))
 			tt.change(d, p)
-			r, err := d.pipe.Run(stopping, job, &granted, nil, nil)
+			r, err := d.pipe.Run(stopping, d.planned(job), &granted, nil, nil)
 			if err != nil || r.Status != tt.status || p.effects.Load() > 0 {
 				t.Fatalf("got %s %v, %v after %d runs", r.Status, r.Err, err, p.effects.Load())
 			}

@@ -69,12 +69,18 @@ func with(t schemas.Tool, change func(*schemas.Tool)) schemas.Tool {
 }
 
 func jobFor(t schemas.Tool, input string) wire.Job {
-	return wire.Job{Session: "s", Batch: "b", Index: 3, CallID: "c1", Tool: t.Name, Kind: t.Kind, Input: json.RawMessage(input)}
+	return wire.Job{Session: "s", Batch: "b", Index: 3, CallID: "c1", Tool: t.Name, ToolDigest: digestOf(t), Kind: t.Kind, Input: json.RawMessage(input)}
+}
+
+func digestOf(t schemas.Tool) string {
+	whole, _ := t.WithDefaults() // the registry reports an error
+	return whole.Digest
 }
 
 // run takes a call of the tool through a pipeline made of cfg.
 func run(t testing.TB, ctx context.Context, cfg Config, promise schemas.Tool, p *probe, job wire.Job) (messages.Result, error) {
 	t.Helper()
+	job.ToolDigest = digestOf(promise)
 	return made(t, cfg, promise, p).Run(ctx, job, nil, nil, nil)
 }
 

@@ -33,8 +33,9 @@ func watched(t *testing.T, runner tool.Runner, input string) (reports []string) 
 	if err != nil {
 		t.Fatal(err)
 	}
+	own, _ := reg.Lookup("tool")
 	began := time.Now()
-	r, err := pipe.Run(t.Context(), wire.Job{Tool: "tool", Kind: messages.KindRead, Input: json.RawMessage(input)}, nil, nil, func(e messages.Event) {
+	r, err := pipe.Run(t.Context(), wire.Job{Tool: "tool", ToolDigest: own.Digest, Kind: messages.KindRead, Input: json.RawMessage(input)}, nil, nil, func(e messages.Event) {
 		raw, err := rawjson.Marshal(e.Progress)
 		if err != nil {
 			t.Error(err)
@@ -139,7 +140,7 @@ func TestReportsAreFew(t *testing.T) {
 // watchers see the highest one again.
 func TestReportsOfRunners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sleep, err := builtin.New("sleep", nil)
+		sleep, err := builtin.New("sleep", nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -272,7 +272,7 @@ func TestTheSpanOfAProbe(t *testing.T) {
 					return tool.Output{}, ctx.Err()
 				}}
 				checkable := with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashCheckable })
-				r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(write, `{"n":1}`), nil, func(context.Context, call.Frozen) (call.Grant, error) {
+				r, err := made(t, cfg, checkable, p).Run(t.Context(), jobFor(checkable, `{"n":1}`), nil, func(context.Context, call.Frozen) (call.Grant, error) {
 					return call.Grant{Attempt: 2, Probe: lost}, nil
 				}, nil)
 				if err != nil || r.Status != messages.StatusOK || (p.effects.Load() == 0) != lost {

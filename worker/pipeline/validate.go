@@ -16,8 +16,8 @@ import (
 // checked before anything reads the arguments.
 func (c *callRun) validate(context.Context) error {
 	var known bool
-	if c.tool, known = c.cfg.Registry.Lookup(c.job.Tool); !known {
-		return fail(messages.StatusUnknownTool, messages.CodeUnknownTool, "There is no tool named %.80q.", c.job.Tool)
+	if c.tool, known = c.cfg.Registry.Version(c.job.Tool, c.job.ToolDigest); !known {
+		return fail(messages.StatusUnknownTool, messages.CodeUnknownTool, "There is no tool named %.80q, or not in the version of this call.", c.job.Tool)
 	}
 	c.result.Kind = c.tool.Kind
 	if len(c.input) > c.cfg.MaxInput {

@@ -12,6 +12,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -103,15 +104,16 @@ type Registered struct {
 	Runner Runner
 }
 
-// Registry holds the tools that a worker serves. Programs need none: worker.Run and worker.Main
-// fill one themselves. It may be read and added to from any goroutine.
+// Registry holds the tools that a worker serves. Several versions of a tool may be among them.
+// Programs need none: worker.Run and worker.Main fill one themselves. It may be read and added to
+// from any goroutine.
 type Registry struct {
 	mu    sync.RWMutex
-	tools map[string]Registered // guarded by mu
+	tools map[string][]Registered // the versions of each tool, by name, newest first; guarded by mu
 }
 
-// Add registers a tool. It returns an error for a name that is taken, an inconsistent definition, a
-// missing runner, and a checkable tool whose runner is not a [Prober].
+// Add registers a tool. It returns an error for a name and version that is taken, an inconsistent
+// definition, a missing runner, and a checkable tool whose runner is not a [Prober].
 func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	promise, err := promise.WithDefaults()
 	if err != nil {
@@ -128,31 +130,57 @@ func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, twice := r.tools[promise.Name]; twice {
-		return fmt.Errorf("tool %s is registered twice", promise.Name)
+	versions := r.tools[promise.Name]
+	at, twice := slices.BinarySearchFunc(versions, promise.Version, func(t Registered, version string) int {
+		return schemas.CompareVersions(version, t.Version)
+	})
+	switch {
+	case twice && promise.Version == "":
+		return fmt.Errorf("tool %s is registered twice; two versions of it need a version each", promise.Name)
+	case twice:
+		return fmt.Errorf("tool %s is registered twice in version %s", promise.Name, promise.Version)
+	case len(versions) == schemas.MaxVersions:
+		return fmt.Errorf("tool %s has more than %d versions", promise.Name, schemas.MaxVersions)
 	}
 	if r.tools == nil {
-		r.tools = map[string]Registered{}
+		r.tools = map[string][]Registered{}
 	}
-	r.tools[promise.Name] = Registered{promise, runner}
+	r.tools[promise.Name] = slices.Insert(versions, at, Registered{promise, runner})
 	return nil
 }
 
-// Lookup returns the tool of exactly this name.
+// Lookup returns the newest version of the tool of exactly this name.
 func (r *Registry) Lookup(name string) (Registered, bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	t, ok := r.tools[name]
-	return t, ok
+	if versions := r.tools[name]; len(versions) > 0 {
+		return versions[0], true
+	}
+	return Registered{}, false
 }
 
-// Promises returns the definitions of the registered tools, sorted by name.
+// Version returns the version of a tool with exactly this definition.
+func (r *Registry) Version(name, digest string) (Registered, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, t := range r.tools[name] {
+		if t.Digest == digest {
+			return t, true
+		}
+	}
+	return Registered{}, false
+}
+
+// Promises returns the definitions of the registered tools, sorted by name, and of one name the
+// newest version first.
 func (r *Registry) Promises() []schemas.Tool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	promises := make([]schemas.Tool, 0, len(r.tools))
 	for _, name := range rawjson.SortedKeys(r.tools) {
-		promises = append(promises, r.tools[name].Tool)
+		for _, t := range r.tools[name] {
+			promises = append(promises, t.Tool)
+		}
 	}
 	return promises
 }

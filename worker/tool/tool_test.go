@@ -26,7 +26,7 @@ func TestRegistryRefuses(t *testing.T) {
 		runner  Runner
 		want    string
 	}{
-		{"a name that is taken", schemas.Tool{Name: "taken"}, Func(says), "tool taken is registered twice"},
+		{"a name that is taken", schemas.Tool{Name: "taken"}, Func(says), "tool taken is registered twice; two versions of it need a version each"},
 		{"no runner", schemas.Tool{Name: "x"}, nil, "tool x: has no runner"},
 		{"a promise that does not hold together", schemas.Tool{Name: "x", Kind: "z"}, Func(says), `tool x: kind "z": want read, write or compute`},
 		{"a retry of a once write", schemas.Tool{Name: "x", Retry: schemas.Retry{Attempts: 2}}, Func(says),
@@ -88,5 +88,36 @@ func TestReadProbed(t *testing.T) {
 		if diff := cmp.Diff(want, any(got)); err != nil || diff != "" {
 			t.Errorf("%q: %v %s", answer, err, diff)
 		}
+	}
+}
+
+func TestRegistryVersions(t *testing.T) {
+	var reg Registry
+	for _, version := range []string{"1.9", "2", "", "1.10"} {
+		if err := reg.Add(schemas.Tool{Name: "x", Version: version}, Func(says)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reg.Add(schemas.Tool{Name: "a"}, Func(says)); err != nil {
+		t.Fatal(err)
+	}
+	if err := reg.Add(schemas.Tool{Name: "x", Version: "2.0"}, Func(says)); err == nil || err.Error() != "tool x is registered twice in version 2.0" {
+		t.Errorf("a version that is taken: %v", err)
+	}
+	var got []string
+	for _, promise := range reg.Promises() {
+		got = append(got, promise.Name+promise.Version)
+		if own, known := reg.Version(promise.Name, promise.Digest); !known || own.Version != promise.Version {
+			t.Errorf("version %q by its digest: %q, %v", promise.Version, own.Version, known)
+		}
+	}
+	if diff := cmp.Diff([]string{"a", "x2", "x1.10", "x1.9", "x"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if newest, known := reg.Lookup("x"); !known || newest.Version != "2" {
+		t.Errorf("the newest: %q, %v", newest.Version, known)
+	}
+	if _, known := reg.Version("x", ""); known {
+		t.Error("there is a definition without a digest")
 	}
 }

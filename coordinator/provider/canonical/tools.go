@@ -15,6 +15,7 @@ type toolDefinition struct {
 	Description string           `json:"description,omitempty"`
 	Kind        messages.Kind    `json:"kind"`
 	OnCrash     messages.OnCrash `json:"on_crash,omitempty"`
+	Risk        messages.Tier    `json:"risk,omitempty"`
 	TimeoutMS   int64            `json:"timeout_ms,omitempty"`
 	InputSchema json.RawMessage  `json:"input_schema"`
 }
@@ -38,7 +39,7 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 		if kind == "" {
 			kind = messages.KindWrite
 		}
-		out[i] = toolDefinition{d.Name, d.Description, kind, d.Tool.OnCrash, d.Tool.TimeoutMS, d.Schema}
+		out[i] = toolDefinition{d.Name, d.Description, kind, d.Tool.OnCrash, d.Tool.Risk, d.Tool.TimeoutMS, d.Schema}
 	}
 	return rawjson.Marshal(struct {
 		Tools []toolDefinition `json:"tools"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -39,6 +40,7 @@ func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
 type StreamState struct {
 	Messages, Bytes       uint64
 	MaxMessages, MaxBytes int64 // 0 or less: no bound
+	Consumers             int
 }
 
 // Stream returns what a stream holds, and its bounds.
@@ -51,12 +53,27 @@ func Stream(ctx context.Context, c *bus.Conn, stream string) (StreamState, error
 		State struct {
 			Messages uint64 `json:"messages"`
 			Bytes    uint64 `json:"bytes"`
+
+			Consumers int `json:"consumer_count"`
 		} `json:"state"`
 	}
 	if err := c.Call(ctx, "$JS.API.STREAM.INFO."+stream, struct{}{}, &info); err != nil {
 		return StreamState{}, fmt.Errorf("ask about stream %s: %w", stream, err)
 	}
-	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxMessages, info.Config.MaxBytes}, nil
+	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxMessages, info.Config.MaxBytes, info.State.Consumers}, nil
+}
+
+// Subjects returns the subjects of which a stream holds messages: 100,000 of them at most.
+func Subjects(ctx context.Context, c *bus.Conn, stream string) ([]string, error) {
+	var info struct {
+		State struct {
+			Subjects map[string]uint64 `json:"subjects"`
+		} `json:"state"`
+	}
+	if err := c.Call(ctx, "$JS.API.STREAM.INFO."+stream, map[string]string{"subjects_filter": ">"}, &info); err != nil {
+		return nil, fmt.Errorf("ask for the subjects of stream %s: %w", stream, err)
+	}
+	return slices.Collect(maps.Keys(info.State.Subjects)), nil
 }
 
 // ConsumerState says how far a consumer has come.

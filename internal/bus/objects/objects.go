@@ -117,31 +117,54 @@ func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref me
 // Get reads a body and checks that it has the digest and size of ref. The error is bus.ErrNotFound
 // if the body was never stored or has aged out, and bus.ErrCorrupt if the bytes differ from those
 // that were stored.
+func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
+	data, err := s.get(ctx, ref.Digest, func(int64) error { return nil })
+	if err == nil && int64(len(data)) != ref.Size {
+		err = fmt.Errorf("read object %s: %w", ref.Digest, bus.ErrCorrupt)
+	}
+	return data, err
+}
+
+// GetDigest is like Get for a body of unknown size. The error is bus.ErrTooLarge if the body has
+// more than limit bytes.
+func (s Store) GetDigest(ctx context.Context, digest string, limit int64) ([]byte, error) {
+	return s.get(ctx, digest, func(size int64) error {
+		if size < 0 || size > limit {
+			return fmt.Errorf("%d bytes, with a limit of %d: %w", size, limit, bus.ErrTooLarge)
+		}
+		return nil
+	})
+}
+
+// get reads a body whose size check accepts.
 //
 // The client library has a Get, but that reads from the nearest replica. If the replica is behind,
 // it does not find a new object, or cuts it short.
-func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
+func (s Store) get(ctx context.Context, digest string, check func(size int64) error) ([]byte, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
 	stream := "OBJ_" + s.name
-	entry, err := s.conn.Last(ctx, stream, s.entry(ref.Digest))
+	entry, err := s.conn.Last(ctx, stream, s.entry(digest))
 	if err != nil {
-		return nil, fmt.Errorf("read object %s: %w", ref.Digest, err)
+		return nil, fmt.Errorf("read object %s: %w", digest, err)
 	}
 	var info jetstream.ObjectInfo
 	if err := json.Unmarshal(entry.Data, &info); err != nil {
-		return nil, fmt.Errorf("read object %s: %w: %w", ref.Digest, bus.ErrCorrupt, err)
+		return nil, fmt.Errorf("read object %s: %w: %w", digest, bus.ErrCorrupt, err)
+	}
+	if err := check(int64(info.Size)); err != nil { //nolint:gosec // a size that overflows is negative, and refused
+		return nil, fmt.Errorf("read object %s: %w", digest, err)
 	}
 	chunks, err := s.conn.All(ctx, stream, s.chunks(info.NUID))
 	if err != nil {
-		return nil, fmt.Errorf("read object %s: %w", ref.Digest, err)
+		return nil, fmt.Errorf("read object %s: %w", digest, err)
 	}
 	data := make([]byte, 0, len(chunks)*chunkSize)
 	for _, chunk := range chunks {
 		data = append(data, chunk.Data...)
 	}
-	if int64(len(data)) != ref.Size || messages.Digest(data) != ref.Digest {
-		return nil, fmt.Errorf("read object %s: %w", ref.Digest, bus.ErrCorrupt)
+	if messages.Digest(data) != digest {
+		return nil, fmt.Errorf("read object %s: %w", digest, bus.ErrCorrupt)
 	}
 	return data, nil
 }

@@ -46,6 +46,12 @@ func TestObjects(t *testing.T) {
 	if _, err := objects.In(c).Get(t.Context(), messages.Ref{Digest: ref.Digest, Size: 1}); !errors.Is(err, bus.ErrCorrupt) || !bus.IsTerminal(err) {
 		t.Errorf("another size: %v", err)
 	}
+	if got, err := objects.In(c).GetDigest(t.Context(), ref.Digest, ref.Size); err != nil || !bytes.Equal(got, body) {
+		t.Errorf("by its digest: %d bytes, %v", len(got), err)
+	}
+	if _, err := objects.In(c).GetDigest(t.Context(), ref.Digest, ref.Size-1); !errors.Is(err, bus.ErrTooLarge) {
+		t.Errorf("more than the limit: %v", err)
+	}
 	if ref, err := objects.In(c).Put(t.Context(), nil); err != nil || ref.Size != 0 {
 		t.Errorf("empty body: %+v, %v", ref, err)
 	} else if got, err := objects.In(c).Get(t.Context(), ref); err != nil || len(got) != 0 {

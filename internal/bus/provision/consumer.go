@@ -73,6 +73,9 @@ func QueueConsumer(n wire.Names, queue string, ackWait time.Duration, maxInFligh
 // its connection for longer makes the consumer again.
 const toolsetUnused = 5 * time.Minute
 
+// ErrTooManyConsumers: the stream has as many consumers as the server allows.
+var ErrTooManyConsumers = errors.New("the server allows no more consumers of the stream")
+
 // EnsureConsumer makes a durable consumer, or updates the times and bounds of an existing one. An
 // existing one with other filters, acknowledgements or delivery is a *bus.Mismatch. One with the
 // other storage is deleted and made anew, because the server cannot change that.
@@ -103,6 +106,9 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 		}
 	}
 	if _, err := c.JetStream().CreateOrUpdateConsumer(ctx, want.Stream, config); err != nil {
+		if errors.Is(err, jetstream.ErrMaximumConsumersLimit) {
+			err = fmt.Errorf("%w: %w", ErrTooManyConsumers, err)
+		}
 		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
 	}
 	return nil

@@ -21,10 +21,6 @@ const (
 	// missed ones the puller sends a new request.
 	pullHeartbeat = 3 * time.Second
 	maxSilence    = 2*pullHeartbeat + time.Second
-	// A puller with two consumers asks one after the other. asideEvery is the time between two
-	// looks at the second one, and asideFor is how long one look may take. For busyAside after a
-	// look that found a message, every other pull request is a look.
-	asideEvery, asideFor, busyAside = 3 * time.Second, 25 * time.Millisecond, 10 * time.Second
 	// Bounds on the pause before a failed pull is tried again.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 )
@@ -36,7 +32,7 @@ type Puller struct {
 	conn             *bus.Conn
 	nc               *nats.Conn // of conn
 	stream, consumer string
-	aside            string // a second consumer; "": there is none
+	aside            *aside // a second consumer; nil: there is none
 }
 
 // New returns a puller for a durable consumer of a stream, both by their whole names. The consumer
@@ -47,8 +43,9 @@ func New(conn *bus.Conn, stream, consumer string) *Puller {
 
 // Aside has Run also pull from a second durable consumer of the stream, with the same slots. It looks
 // there every few seconds, and often once it has found something. So the slots are free for the
-// first consumer nearly all the time. Call it before Run.
-func (p *Puller) Aside(consumer string) { p.aside = consumer }
+// first consumer nearly all the time. If the second one is missing, the first one is not concerned.
+// Call it before Run.
+func (p *Puller) Aside(consumer string) { p.aside = &aside{consumer: consumer} }
 
 // Run pulls as many messages as there are free slots, calls handle for each on a goroutine of its
 // own, and frees the slot when handle returns. It fetches nothing ahead. It survives restarts of
@@ -87,12 +84,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		}
 		if !errors.Is(err, bus.ErrDisconnected) { // the connection logs that itself
 			p.conn.Logger().Warn("pulling stopped; trying again", "stream", p.stream, "consumer", p.consumer, "err", err, "wait", backoff)
-			if errors.Is(err, bus.ErrNoResponders) {
-				select {
-				case p.conn.Missing() <- struct{}{}:
-				default:
-				}
-			}
+			reportMissing(p.conn, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -102,6 +94,16 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		backoff = min(2*backoff, maxBackoff)
 	}
 	return nil
+}
+
+// reportMissing has the consumers made again if one does not exist.
+func reportMissing(conn *bus.Conn, err error) {
+	if errors.Is(err, bus.ErrNoResponders) {
+		select {
+		case conn.Missing() <- struct{}{}:
+		default:
+		}
+	}
 }
 
 // answers reports whether the server answers a ping. If the connection works in one direction only,
@@ -127,22 +129,26 @@ func (p *Puller) turnedAway() bool {
 type inbox struct {
 	p     *Puller
 	slots *Slots
-	sub   *nats.Subscription
-	in    chan *nats.Msg
-	asked int // slots that wait for a message; owned by oneInbox
+	// The answers to requests come on the inbox's subject with one more token, which says to which
+	// consumer the request went.
+	subject string
+	sub     *nats.Subscription
+	in      chan *nats.Msg
+	asked   int // slots that wait for a message; owned by oneInbox
 	// heard: the server has sent something, or was asked, since the silence timer was last reset;
 	// owned by oneInbox.
 	heard bool
-	// Of a puller with a second consumer; owned by oneInbox.
-	looking         bool      // the newest pull request went to the second consumer
-	looked, foundAt time.Time // when it was last asked, and when it last had a message
+	// aside is how many of the slots wait for a message of the second consumer; looked: the newest
+	// pull request went there. Owned by oneInbox.
+	aside  int
+	looked bool
 }
 
 // oneInbox pulls until ctx ends, the connection is lost, or the server's answer makes a new inbox
 // necessary: then it returns an error. served: something was delivered.
 func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
-	i := &inbox{p: p, slots: slots, in: make(chan *nats.Msg, 4*slots.Total()+64)}
-	if i.sub, err = p.nc.ChanSubscribe(p.nc.NewInbox(), i.in); err != nil {
+	i := &inbox{p: p, slots: slots, subject: p.nc.NewInbox(), in: make(chan *nats.Msg, 4*slots.Total()+64)}
+	if i.sub, err = p.nc.ChanSubscribe(i.subject+".*", i.in); err != nil {
 		return false, bus.ClientError(err)
 	}
 	defer i.end()
@@ -168,6 +174,9 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delive
 			return served, nil
 		case <-changed:
 		case <-silence.C:
+			if i.aside > 0 {
+				p.aside.failed(p.conn, errSilent, time.Now())
+			}
 			return served, errSilent
 		case m := <-i.in:
 			d, err := i.take(m)
@@ -197,37 +206,47 @@ func (i *inbox) ask() error {
 		return nil
 	}
 	i.asked, i.heard = i.asked+n, true
-	consumer, request := i.request(n, time.Now())
+	consumer, token, request := i.request(n, time.Now())
 	next := "$JS.API.CONSUMER.MSG.NEXT." + i.p.stream + "." + consumer
-	if err := i.p.nc.PublishRequest(next, i.sub.Subject, request.encode()); err != nil {
+	if err := i.p.nc.PublishRequest(next, i.subject+"."+token, request.encode()); err != nil {
 		return fmt.Errorf("pull: %w", bus.ClientError(err))
 	}
 	return nil
 }
 
+// The last tokens of the subjects on which the answers of the two consumers come.
+const firstToken, asideToken = "first", "aside"
+
 // request returns the next pull request, for n messages, and the consumer that it goes to.
-func (i *inbox) request(n int, now time.Time) (consumer string, r pullRequest) {
-	if i.p.aside == "" {
-		return i.p.consumer, pullRequest{Batch: n, Expires: pullExpires, Heartbeat: pullHeartbeat}
+func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullRequest) {
+	a := i.p.aside
+	if a == nil {
+		return i.p.consumer, firstToken, pullRequest{Batch: n, Expires: pullExpires, Heartbeat: pullHeartbeat}
 	}
-	busy := !i.foundAt.IsZero() && now.Sub(i.foundAt) < busyAside
+	if i.looked = !i.looked && i.aside == 0 && a.due(now); i.looked {
+		a.lookedAt = now
+		i.aside = n
+		return a.consumer, asideToken, pullRequest{Batch: n, Expires: asideFor}
+	}
 	// A request to the first consumer that still waits holds slots, so it comes back soon: its end
 	// is the next chance to look aside.
-	if i.looking = !i.looking && (busy || now.Sub(i.looked) >= asideEvery); i.looking {
-		i.looked = now
-		return i.p.aside, pullRequest{Batch: n, Expires: asideFor}
+	expires := asideEvery
+	if a.busy(now) {
+		expires = asideFor
 	}
-	if busy {
-		return i.p.consumer, pullRequest{Batch: n, Expires: asideFor}
-	}
-	return i.p.consumer, pullRequest{Batch: n, Expires: asideEvery}
+	return i.p.consumer, firstToken, pullRequest{Batch: n, Expires: expires}
 }
 
 // take reads a message of the inbox. It returns a delivery; or nil for a status that needs no
 // action; or an error, after which the caller starts over with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
-	switch code := status.Of(m); code {
+	code := status.Of(m)
+	if code != 0 && m.Subject == i.subject+"."+asideToken {
+		i.takeAside(m, code)
+		return nil, nil
+	}
+	switch code {
 	case 0:
 		d, err := newDelivery(i.p.nc, m)
 		if err == nil && i.asked == 0 {
@@ -237,8 +256,9 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 			return nil, err
 		}
 		i.asked--
-		if d.Consumer == i.p.aside {
-			i.foundAt = time.Now()
+		if a := i.p.aside; a != nil && d.Consumer == a.consumer {
+			i.aside = max(i.aside-1, 0)
+			a.found(time.Now())
 		}
 		return d, nil
 	case status.Heartbeat:
@@ -246,16 +266,26 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	case status.Expired:
 		unused := int(status.Number(m, "Nats-Pending-Messages"))
 		if unused == 0 || unused > i.asked {
-			return nil, fmt.Errorf("the server answered %d %s", code, status.Description(m))
+			return nil, refusal(m, code)
 		}
-		i.asked -= unused
-		i.slots.Release(unused)
+		i.free(unused)
 		return nil, nil
-	case status.NoResponders:
-		return nil, fmt.Errorf("no such consumer (or it is not ready): %w", bus.ErrNoResponders)
-	default:
-		return nil, fmt.Errorf("the server answered %d %s", code, status.Description(m))
 	}
+	return nil, refusal(m, code)
+}
+
+// free frees slots that wait for a message.
+func (i *inbox) free(n int) {
+	i.asked -= n
+	i.slots.Release(n)
+}
+
+// refusal returns the error for a status that says that a pull request has failed.
+func refusal(m *nats.Msg, code int) error {
+	if code == status.NoResponders {
+		return fmt.Errorf("no such consumer (or it is not ready): %w", bus.ErrNoResponders)
+	}
+	return fmt.Errorf("the server answered %d %s", code, status.Description(m))
 }
 
 // end gives up the inbox, gives back the messages that have already arrived, and frees the slots

@@ -66,7 +66,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	p, server := serverOn(t, data, nil, append(quickly, "NAP=1", "LEDGER="+ledger)...)
 	p.ready("coordinator")
-	p.ready("worker", "--tools", ledgerTools(t))
+	p.ready("worker", "--tools", ledgerTools(t, ledger))
 	c := p.client()
 	done := canonical("s", "done", call{"echo", `{"n":1}`})
 	before, err := c.Run(t.Context(), done)

@@ -36,12 +36,14 @@ func TestEveryEffectHasItsLine(t *testing.T) {
     input_schema: {type: object}
     env: [LEDGER]
     exec: {command: [sh, -c, 'echo "$TOOLFLEET_CALL_ID" >>"$LEDGER"; kill -9 $PPID; sleep 60']}
+    sandbox: {off: true} # it kills its worker
   - name: charge
     kind: write
     on_crash: idempotent
     input_schema: {type: object}
     env: [LEDGER]
     exec: {command: [sh, -c, 'echo "$TOOLFLEET_CALL_ID" >>"$LEDGER"; test "$TOOLFLEET_ATTEMPT" -gt 1 || { kill -9 $PPID; sleep 60; }; echo charged']}
+    sandbox: {off: true}
 `
 	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ var (
 
 // ledgerTools writes a tools file with echo (a read) and note, a write that appends its session,
 // batch and index to a ledger.
-func ledgerTools(t *testing.T) string {
+func ledgerTools(t *testing.T, ledger string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tools.yaml")
 	body := `tools:
@@ -40,6 +40,7 @@ func ledgerTools(t *testing.T) string {
     input_schema: {type: object}
     env: [LEDGER, NAP]
     exec: {command: [sh, -c, 'echo "$TOOLFLEET_SESSION $TOOLFLEET_BATCH $TOOLFLEET_INDEX" >>"$LEDGER"; sleep "${NAP:-0}"; echo noted']}
+    sandbox: {state: [` + filepath.Dir(ledger) + `]}
 `
 	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		t.Fatal(err)
@@ -202,7 +203,7 @@ func outages(t *testing.T, count int, sync string) []outage {
 	image, disk := diskImage(t)
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	p, server := serverOn(t, filepath.Join(disk, "data"), []string{"--sync", sync}, append(quickly, "LEDGER="+ledger)...)
-	coordinator, worker := p.ready("coordinator"), p.ready("worker", "--tools", ledgerTools(t))
+	coordinator, worker := p.ready("coordinator"), p.ready("worker", "--tools", ledgerTools(t, ledger))
 	l := &load{seen: map[string][]byte{}}
 	ctx, stop := context.WithCancel(t.Context())
 	conn := p.bus()
@@ -237,7 +238,7 @@ func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed
 	t.Helper()
 	p, _ := serverOn(t, filepath.Join(mounted(t, "-o", "loop", o.image), "data"), nil, append(quickly, "LEDGER="+o.ledger)...)
 	p.ready("coordinator")
-	p.ready("worker", "--tools", ledgerTools(t))
+	p.ready("worker", "--tools", ledgerTools(t, o.ledger))
 	c, conn := p.client(), p.bus()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -305,7 +306,7 @@ func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	p, server := serverOn(t, filepath.Join(disk, "data"), nil, append(quickly, "LEDGER="+ledger)...)
 	p.ready("coordinator")
-	p.ready("worker", "--tools", ledgerTools(t))
+	p.ready("worker", "--tools", ledgerTools(t, ledger))
 	l := &load{seen: map[string][]byte{}}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})

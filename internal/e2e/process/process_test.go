@@ -75,9 +75,10 @@ type daemon struct {
 
 // processes is a fleet of real processes: one NATS server, and the daemons started for it.
 type processes struct {
-	t   *testing.T
-	url string
-	env []string
+	t    *testing.T
+	url  string
+	env  []string
+	path string // of the command; "" is the one that build has built
 }
 
 func newProcesses(t *testing.T, env ...string) *processes {
@@ -112,9 +113,17 @@ func (p *processes) start(args ...string) *daemon {
 	return d
 }
 
+// executable returns the path of the command.
+func (p *processes) executable() string {
+	if p.path != "" {
+		return p.path
+	}
+	return binary(p.t)
+}
+
 // launch starts a daemon that the caller must stop.
 func (p *processes) launch(args ...string) (*daemon, error) {
-	d := &daemon{cmd: exec.Command(binary(p.t), args...), log: &lockedBuffer{}}
+	d := &daemon{cmd: exec.Command(p.executable(), args...), log: &lockedBuffer{}}
 	d.cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	return d, d.cmd.Start()
@@ -165,8 +174,7 @@ func (p *processes) client() *client.Client {
 // tell runs a command to its end and returns its stdout, stderr and exit status.
 func (p *processes) tell(args ...string) (stdout, stderr string, code int) {
 	p.t.Helper()
-	path := binary(p.t)
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(p.executable(), args...)
 	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
 	var out, talk strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &talk
@@ -207,6 +215,7 @@ func (p *processes) tools() (file, ledger string) {
     input_schema: {type: object}
     env: [LEDGER, NAP]
     exec: {command: [sh, -c, 'echo "$TOOLFLEET_CALL_ID $TOOLFLEET_FENCE" >>"$LEDGER"; sleep "${NAP:-0}"; echo noted']}
+    sandbox: {state: [.]}
 `
 	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		p.t.Fatal(err)

@@ -69,6 +69,7 @@ type reader struct {
 	t              *testing.T
 	dir            string // where the commands run: a copy of the examples
 	server         string // address in place of the README's 127.0.0.1:4222
+	api            string // address in place of the README's 127.0.0.1:8090
 	env            []string
 	daemons        []*daemon
 	stdout, stderr string // of the last run
@@ -98,8 +99,10 @@ mkdir -p bin
 // The test does everything that README.md shows and compares the results.
 func TestReadme(t *testing.T) {
 	t.Parallel()
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip("no bash: the commands of README.md are not run")
+	for _, program := range []string{"bash", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skipf("no %s: the commands of README.md are not run", program)
+		}
 	}
 	document, err := os.ReadFile("../../../README.md")
 	if err != nil {
@@ -125,7 +128,7 @@ func TestReadme(t *testing.T) {
 func newReader(t *testing.T) *reader {
 	t.Helper()
 	dependOn(t, "../../../cmd", "../../../internal")
-	r := &reader{t: t, dir: t.TempDir(), server: natstest.FreeAddr(t)}
+	r := &reader{t: t, dir: t.TempDir(), server: natstest.FreeAddr(t), api: natstest.FreeAddr(t)}
 	command := binary(t)
 	if err := errors.Join(
 		os.CopyFS(filepath.Join(r.dir, "examples"), os.DirFS("../../../examples")),
@@ -158,7 +161,7 @@ func dependOn(t *testing.T, folders ...string) {
 }
 
 func (r *reader) follow(s snippet) error {
-	text := strings.ReplaceAll(s.text, "127.0.0.1:4222", r.server)
+	text := strings.NewReplacer("127.0.0.1:4222", r.server, "127.0.0.1:8090", r.api).Replace(s.text)
 	switch s.verb {
 	case "run":
 		return r.run(text)
@@ -228,7 +231,7 @@ func (r *reader) run(commands string) error {
 // environment returns the environment of commands, with the server's address while it runs. A
 // reader of the README has the server at the default address.
 func (r *reader) environment() []string {
-	env := append(slices.Clone(r.env), "TOOLFLEET_SERVER_LISTEN="+r.server)
+	env := append(slices.Clone(r.env), "TOOLFLEET_SERVER_LISTEN="+r.server, "TOOLFLEET_API_LISTEN="+r.api)
 	if len(r.daemons) > 0 {
 		env = append(env, "NATS_URL=nats://"+r.server)
 	}

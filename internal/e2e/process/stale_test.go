@@ -39,7 +39,7 @@ echo "done $WHO $TOOLFLEET_FENCE $TOOLFLEET_IDEMPOTENCY_KEY $$" >>"$DIR/ledger";
 	var body strings.Builder
 	body.WriteString("tools:\n")
 	entry := func(name, more string) {
-		fmt.Fprintf(&body, "  - name: %s\n    timeout: 60s\n    input_schema: {type: object}\n    env: [DIR, WHO]\n    exec: {command: [sh, %s]}\n%s", name, filepath.Join(dir, "run.sh"), more)
+		fmt.Fprintf(&body, "  - name: %s\n    timeout: 60s\n    input_schema: {type: object}\n    env: [DIR, WHO]\n    exec: {command: [sh, %s]}\n    sandbox: {off: true} # its process id is the one that the test sees\n%s", name, filepath.Join(dir, "run.sh"), more)
 	}
 	entry("look", "    kind: read\n")
 	entry("once", "    kind: write\n")
@@ -376,8 +376,8 @@ func TestACallThatKillsItsWorkers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tools.yaml")
 	body := `tools:
   - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
-  - {name: bombread, kind: read, timeout: 60s, input_schema: {type: object}, exec: {command: [sh, -c, 'kill -9 $PPID; sleep 60']}}
-  - {name: bombwrite, kind: write, on_crash: idempotent, timeout: 60s, input_schema: {type: object}, exec: {command: [sh, -c, 'kill -9 $PPID; sleep 60']}}
+  - {name: bombread, kind: read, timeout: 60s, input_schema: {type: object}, sandbox: {off: true}, exec: {command: [sh, -c, 'kill -9 $PPID; sleep 60']}}
+  - {name: bombwrite, kind: write, on_crash: idempotent, timeout: 60s, input_schema: {type: object}, sandbox: {off: true}, exec: {command: [sh, -c, 'kill -9 $PPID; sleep 60']}}
 `
 	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		t.Fatal(err)

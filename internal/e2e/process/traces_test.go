@@ -230,6 +230,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
     input_schema: {type: object}
     env: [FLAG]
     exec: {command: [sh, -c, 'n=$(cat "$FLAG" 2>/dev/null || echo 0); echo $((n+1)) >"$FLAG"; test "$n" -ge 2 || exit 75; printenv TRACEPARENT']}
+    sandbox: {state: [` + filepath.Dir(flag) + `]}
 `
 	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -35,7 +36,10 @@ type member struct {
 	args func(process string) []string
 	env  []string
 	dir  string
-	log  *faultLog
+	// old is the path of an older toolfleet, which every second process runs; "" for none.
+	old      string
+	oldFirst bool // the first process runs the older one
+	log      *faultLog
 
 	mu      sync.Mutex
 	started int      // processes so far; guarded by mu
@@ -53,7 +57,8 @@ type process struct {
 	expected bool // the run ended it with a signal; guarded by mu
 }
 
-// Quick holds settings with leases and waits so short that every fault outlasts some of them.
+// Quick holds settings with leases and waits so short that the longer faults outlast
+// some of them.
 var Quick = []string{
 	"TOOLFLEET_CONFIG=none", "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=" + lease.String(), "TOOLFLEET_GRACE=" + grace.String(),
 	"TOOLFLEET_QUEUE_TIMEOUT=60s", "TOOLFLEET_DRAIN=5s", "TOOLFLEET_COORDINATOR_DRAIN=2s", "TOOLFLEET_ANNOUNCE=2s", "TOOLFLEET_WORKER_TTL=6s",
@@ -67,9 +72,12 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 	if err := programs(dir, cfg.Programs); err != nil {
 		return nil, err
 	}
-	tools := filepath.Join(dir, "tools.yaml")
-	if err := os.WriteFile(tools, []byte(toolsFile(filepath.Join(dir, "effect"))), 0o600); err != nil {
-		return nil, err
+	tools, oldTools := filepath.Join(dir, "tools.yaml"), filepath.Join(dir, "oldtools.yaml")
+	body := toolsFile(filepath.Join(dir, "effect"))
+	for file, text := range map[string]string{tools: body, oldTools: strings.ReplaceAll(body, sandboxed, "")} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return nil, err
+		}
 	}
 	people, policy, err := policyFile()
 	if err != nil {
@@ -91,19 +99,30 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 	env = append(env, "NATS_URL="+f.url, "SOAK_LEDGER="+f.ledger(), "TOOLFLEET_POLICY="+rules,
 		"TOOLFLEET_APPROVAL_TTL="+askFor.String())
 	place := func(name string, args func(process string) []string) *member {
-		return &member{name: name, args: args, env: env, dir: dir, log: log}
+		m := &member{name: name, args: args, env: env, dir: dir, log: log}
+		if cfg.OldPrograms != "" {
+			m.old = filepath.Join(cfg.OldPrograms, "toolfleet")
+		}
+		return m
 	}
 	f.server = place(server, func(string) []string {
 		return []string{"nats", "--listen", addr, "--data", filepath.Join(dir, "data")}
 	})
 	for i := range cfg.Coordinators {
-		f.coordinators = append(f.coordinators, place(fmt.Sprint("coordinator-", i+1),
-			func(string) []string { return []string{"coordinator"} }))
+		m := place(fmt.Sprint("coordinator-", i+1), func(string) []string { return []string{"coordinator"} })
+		m.oldFirst = i%2 == 0
+		f.coordinators = append(f.coordinators, m)
 	}
 	for i := range cfg.Workers {
-		f.workers = append(f.workers, place(fmt.Sprint("worker-", i+1), func(process string) []string {
+		m := place(fmt.Sprint("worker-", i+1), nil)
+		m.oldFirst = i%2 == 0
+		m.args = func(process string) []string {
+			if m.program() == m.old {
+				return []string{"worker", "--tools", oldTools, "--name", process}
+			}
 			return []string{"worker", "--tools", tools, "--name", process}
-		}))
+		}
+		f.workers = append(f.workers, m)
 	}
 	return f, nil
 }
@@ -136,6 +155,9 @@ func programs(dir, from string) error {
 	return nil
 }
 
+// sandboxed lets a tool write to the ledger. The old build does not know it.
+const sandboxed = " sandbox: {state: [.]},"
+
 // toolsFile returns a tools file for Tools. Its timeouts are so long that no call times out, even
 // on a busy machine.
 func toolsFile(effect string) string {
@@ -149,8 +171,8 @@ func toolsFile(effect string) string {
 		{"look", "kind: read"}, {"put", "kind: write, on_crash: idempotent, retry: {attempts: 3, backoff: 50ms}"}, {"book", "kind: write, on_crash: once"},
 		{"refund", "kind: write, on_crash: once"}, {"transfer", "kind: write, on_crash: idempotent"},
 	} {
-		body += fmt.Sprintf("  - {name: %s, %s, timeout: 30s, input_schema: {type: object}, env: [SOAK_LEDGER, SOAK_WORKER], exec: {command: [%q, %s]}}\n",
-			t.name, t.kind, effect, t.name)
+		body += fmt.Sprintf("  - {name: %s, %s, timeout: 30s, input_schema: {type: object}, env: [SOAK_LEDGER, SOAK_WORKER],%s exec: {command: [%q, %s]}}\n",
+			t.name, t.kind, sandboxed, effect, t.name)
 	}
 	return body
 }
@@ -219,8 +241,9 @@ func (m *member) start() error {
 		return err
 	}
 	defer logs.Close()
-	slog.New(slog.NewTextHandler(logs, nil)).Info("process starts", "process", p.name)
-	p.cmd = exec.Command(filepath.Join(m.dir, "toolfleet"), m.args(p.name)...)
+	program := m.program()
+	slog.New(slog.NewTextHandler(logs, nil)).Info("process starts", "process", p.name, "program", program)
+	p.cmd = exec.Command(program, m.args(p.name)...)
 	p.cmd.Env = append(m.env[:len(m.env):len(m.env)], "SOAK_WORKER="+p.name)
 	p.cmd.Stdout, p.cmd.Stderr = logs, logs
 	// A separate process group: a signal from the terminal must not end the fleet before its
@@ -232,6 +255,14 @@ func (m *member) start() error {
 	m.process = p
 	go m.supervise(p)
 	return nil
+}
+
+// program returns the path of the toolfleet that the current process runs. The caller holds mu.
+func (m *member) program() string {
+	if odd := m.started%2 == 1; m.old != "" && odd == m.oldFirst {
+		return m.old
+	}
+	return filepath.Join(m.dir, "toolfleet")
 }
 
 // supervise waits until a process ends, and starts the next one if the run did not end it.

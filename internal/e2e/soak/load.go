@@ -27,6 +27,8 @@ type load struct {
 	calm   bool
 	think  time.Duration // the longest pause between two batches of a session
 	people map[string]approval.Key
+	// twoBuilds: the old build does not know the member append of a reply, which repeats others.
+	twoBuilds bool
 
 	mu      sync.Mutex
 	batches []*Batch          // guarded by mu, with their fields
@@ -58,6 +60,10 @@ func (l *load) listen() (stop func(), err error) {
 func (l *load) onMessage(batch string, body []byte) {
 	if l.copies[batch] == nil {
 		l.copies[batch] = copies{}
+	}
+	if members, err := rawjson.Members(body); l.twoBuilds && err == nil {
+		delete(members, "append")
+		body = rawjson.JoinMembers(members)
 	}
 	l.copies[batch][messages.Digest(body)] = true
 }
@@ -273,6 +279,9 @@ func (l *load) reread(ctx context.Context) error {
 		}
 		reply.Reinjection = nil
 		l.mu.Lock()
+		if l.twoBuilds {
+			reply.Append, b.Reply.Append = nil, nil
+		}
 		l.onMessage(b.ID, stored.Data)
 		b.Copies = l.copies[b.ID]
 		if received := rawjson.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(received, rawjson.MustMarshal(reply)) {

@@ -38,6 +38,7 @@ type Config struct {
 	Coordinators int           // default 2
 	Workers      int           // default 3
 	Programs     string        // a folder that [Build] has filled; default: the programs are built for the run
+	OldPrograms  string        // a folder with an older toolfleet: half of the processes run it, and restarts change the build
 	Dir          string        // an empty folder for programs, data, logs and ledger; default a temporary one
 	Drain        time.Duration // how long the last batches may take; default 2 min
 	// Progress receives a status line about 60 times a run; nil: no status lines.
@@ -119,7 +120,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	if err != nil {
 		return History{}, nil, err
 	}
-	l := &load{client: agent, conn: conn, depth: cfg.Depth, think: cfg.Think, shape: cfg.Shape, calm: cfg.Calm, copies: map[string]copies{}, people: f.people, decisions: map[string][]Decision{}}
+	l := &load{client: agent, conn: conn, depth: cfg.Depth, think: cfg.Think, shape: cfg.Shape, calm: cfg.Calm, copies: map[string]copies{}, people: f.people, twoBuilds: cfg.OldPrograms != "", decisions: map[string][]Decision{}}
 	unsubscribe, err := l.listen()
 	if err != nil {
 		return History{}, nil, err

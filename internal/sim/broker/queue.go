@@ -3,7 +3,6 @@ package broker
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -237,12 +236,22 @@ func (b *Broker) PowerLoss(lose func(stored int) int) {
 
 // Queues is the consumers of the log and of the default pool.
 func Queues(n wire.Names, ackWait time.Duration, maxInFlight int) []QueueConfig {
-	of := func(v wire.Verb) string { return strings.TrimSuffix(n.All(v), ">") + "default.>" }
-	return []QueueConfig{
-		{Stream: n.Stream("BATCHES"), AckWait: ackWait},
-		{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: []string{of(wire.VerbRead), of(wire.VerbWrite)}},
-	}
+	return []QueueConfig{{Stream: n.Stream("BATCHES"), AckWait: ackWait}, JobsQueue(n, "default", ackWait, maxInFlight)}
 }
+
+// JobsQueue is the consumer of the queue of jobs with a token.
+func JobsQueue(n wire.Names, token string, ackWait time.Duration, maxInFlight int) QueueConfig {
+	return QueueConfig{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: n.QueueOf(token)}
+}
+
+// Delivered reports whether the consumer knows that it has delivered the message with a sequence.
+func (q *Queue) Delivered(seq uint64) bool { return seq < q.state.next }
+
+// Holds reports whether the queue has a message that was never delivered.
+func (q *Queue) Holds() bool { return q.stream.next(q.state.next, q.Filters...) != nil }
+
+// Forget is the end of the consumer, which has no deliveries in hand, and its new beginning.
+func (q *Queue) Forget() { q.state = q.stream.fresh() }
 
 // Waiting reports whether [Broker.Pull] would give a message now.
 func (b *Broker) Waiting(q *Queue) bool {

@@ -13,7 +13,7 @@
 // The file tools stay inside their [Root], with one exception: hard links. A hard link inside the
 // folder to a file outside it looks like a file of the folder, so Read shows it (Write and Edit
 // replace the link and leave the file outside as it is). A user who may make hard links in the
-// folder can thus read what they link to. Bash is not confined to the folder at all.
+// folder can thus read what they link to. Bash runs in a sandbox.
 //
 // Check, in phase two, refuses as many bad calls as it can before they run. The folder may change
 // before phase five, so Run checks again and gives the same errors.
@@ -25,6 +25,7 @@ import (
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/bash"
@@ -42,15 +43,15 @@ func OpenRoot(dir string) (*Root, error) { return rootdir.Open(dir) }
 // spec is one builtin: its definition, and its runner on a root.
 type spec struct {
 	promise func() schemas.Tool
-	runner  func(*Root) tool.Runner
+	runner  func(*Root, *sandbox.Box) tool.Runner
 }
 
 var specs = map[string]spec{
-	"Read":  {files.ReadPromise, files.NewRead},
-	"Glob":  {search.GlobPromise, search.NewGlob},
-	"Grep":  {search.GrepPromise, search.NewGrep},
-	"Write": {files.WritePromise, files.NewWrite},
-	"Edit":  {files.EditPromise, files.NewEdit},
+	"Read":  {files.ReadPromise, onFiles(files.NewRead)},
+	"Glob":  {search.GlobPromise, onFiles(search.NewGlob)},
+	"Grep":  {search.GrepPromise, onFiles(search.NewGrep)},
+	"Write": {files.WritePromise, onFiles(files.NewWrite)},
+	"Edit":  {files.EditPromise, onFiles(files.NewEdit)},
 	"Bash":  {bash.Promise, bash.New},
 	"noop":  noopSpec(),
 	"sleep": sleepSpec(),
@@ -71,9 +72,14 @@ func Promise(name string) (schemas.Tool, bool) {
 	return s.promise(), true
 }
 
+// onFiles makes the runner of a tool that runs no commands.
+func onFiles(runner func(*Root) tool.Runner) func(*Root, *sandbox.Box) tool.Runner {
+	return func(root *Root, _ *sandbox.Box) tool.Runner { return runner(root) }
+}
+
 // New returns the runner of the builtin of this name. The builtins of [Names] need a root; the demo
-// builtins ignore it.
-func New(name string, root *Root) (tool.Runner, error) {
+// builtins ignore it. The box confines the commands of Bash.
+func New(name string, root *Root, box *sandbox.Box) (tool.Runner, error) {
 	s, ok := specs[name]
 	if !ok {
 		return nil, fmt.Errorf("no builtin %.80q (there are %s)", name, strings.Join(rawjson.SortedKeys(specs), ", "))
@@ -81,5 +87,5 @@ func New(name string, root *Root) (tool.Runner, error) {
 	if root == nil && slices.Contains(Names(), name) {
 		return nil, fmt.Errorf("builtin %s needs a root folder", name)
 	}
-	return s.runner(root), nil
+	return s.runner(root, box), nil
 }

@@ -56,13 +56,13 @@ func TestPromises(t *testing.T) {
 	if _, ok := Promise("Nope"); ok {
 		t.Error("got a promise of a builtin that does not exist")
 	}
-	if _, err := New("Nope", nil); err == nil {
+	if _, err := New("Nope", nil, nil); err == nil {
 		t.Error("got a runner of a builtin that does not exist")
 	}
-	if _, err := New("Read", nil); err == nil || !strings.Contains(err.Error(), "root") {
+	if _, err := New("Read", nil, nil); err == nil || !strings.Contains(err.Error(), "root") {
 		t.Errorf("Read without a root: %v", err)
 	}
-	if _, err := New("noop", nil); err != nil {
+	if _, err := New("noop", nil, nil); err != nil {
 		t.Errorf("noop without a root: %v", err)
 	}
 }
@@ -70,7 +70,7 @@ func TestPromises(t *testing.T) {
 // A rule about file_path must see the path that is used, so no other spelling of the name counts.
 func TestArgumentNamesAreExact(t *testing.T) {
 	root := folder(t, map[string]string{"a": "1", "secret": "2"})
-	runner, err := New("Read", root)
+	runner, err := New("Read", root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestDemos(t *testing.T) {
 
 func TestSleepTellsProgressAndEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		runner, _ := New("sleep", nil)
+		runner, _ := New("sleep", nil, nil)
 		var told []messages.Progress
 		call := callOf(t, "sleep", in{"ms": 3500})
 		call.Progress = func(p messages.Progress) { told = append(told, p) }

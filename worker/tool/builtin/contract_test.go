@@ -16,14 +16,19 @@ import (
 // its effects in $DIR.
 func shellCommand(command string) tooltest.Make {
 	return func(t *testing.T, dir string) (tool.Runner, string) {
-		return bash.New(builtintest.BashFolder(t)), string(rawjson.MustMarshal(in{"command": "DIR='" + dir + "'\n" + command}))
+		root := builtintest.BashFolder(t)
+		box, err := builtintest.Box(root.Dir(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return bash.New(root, box), string(rawjson.MustMarshal(in{"command": "DIR='" + dir + "'\n" + command}))
 	}
 }
 
 func TestBuiltins(t *testing.T) {
 	tooltest.Run(t, tooltest.Runner{
 		Echo: func(t *testing.T, _ string) (tool.Runner, string) {
-			noop, err := New("noop", nil)
+			noop, err := New("noop", nil, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -29,7 +30,7 @@ func demo(name, description, schema string, run tool.Func) spec {
 		promise: func() schemas.Tool {
 			return schemas.Tool{Name: name, Description: description, Kind: messages.KindRead, InputSchema: json.RawMessage(schema)}
 		},
-		runner: func(*rootdir.Root) tool.Runner { return run },
+		runner: func(*rootdir.Root, *sandbox.Box) tool.Runner { return run },
 	}
 }
 

@@ -1,12 +1,15 @@
 package builtin
 
-import "github.com/toolfleet/toolfleet/worker/tool/builtin/builtintest"
+import (
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/builtintest"
+)
 
 // tools are all builtins.
 var tools = func() builtintest.Tools {
 	all := builtintest.Tools{}
 	for name, s := range specs {
-		all[name] = s.runner
+		all[name] = func(root *Root) tool.Runner { return s.runner(root, nil) }
 	}
 	return all
 }()

@@ -28,6 +28,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/process"
@@ -42,6 +43,8 @@ type Config struct {
 	Dir string
 	// Env names the variables of the worker that are passed on.
 	Env []string
+	// Sandbox confines the program. Nil: it may do what the worker may.
+	Sandbox *sandbox.Box
 }
 
 // exitTryAgain is the exit status of a program that failed for now: EX_TEMPFAIL of sysexits.h.
@@ -134,7 +137,7 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		return tool.Output{}, err
 	}
 	if result.ExitCode != 0 {
-		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: errorText(result), Retryable: result.ExitCode == exitTryAgain}
+		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: t.errorText(result), Retryable: result.ExitCode == exitTryAgain}
 	}
 	return tool.Printed(result.Stdout.Bytes()), nil
 }
@@ -149,12 +152,20 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 	return process.Run(ctx, process.Command{
 		Args: t.args, Dir: t.cfg.Dir, Env: env, Stdin: call.Input,
 		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: onStderr, OnProgress: onProgress,
+		Sandbox: t.cfg.Sandbox,
 	})
 }
 
-// errorText returns the end of what the program printed, or how it ended if it printed nothing.
-func errorText(r process.Result) string {
-	if text := lastOutput(r.Stderr, r.Stdout); text != "" {
+// errorText returns the end of what the program printed, or how it ended if it printed nothing. It
+// says so where the sandbox may be the reason.
+func (t *Tool) errorText(r process.Result) string {
+	text := lastOutput(r.Stderr, r.Stdout)
+	switch note := t.cfg.Sandbox.Note(text); {
+	case r.Over != "":
+		return strings.TrimSpace(text + "\nThe program was " + r.Status() + ".")
+	case note != "":
+		return text + "\n" + note
+	case text != "":
 		return text
 	}
 	return "The program ended without any output: " + r.Status() + "."

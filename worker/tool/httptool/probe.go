@@ -1,9 +1,3 @@
-// Package httptool speaks HTTP for tools: a [Probe] asks a service whether a run of a call was
-// applied.
-//
-// Requests go only to the configured address: redirects are not followed, and a proxy that the
-// environment names is not used. Headers carry the ids of the call and its trace context. A POST
-// has the input of the call as its body.
 package httptool
 
 import (
@@ -14,21 +8,16 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"strconv"
-	"strings"
 	"time"
-	"unicode"
 
+	"github.com/toolfleet/toolfleet/internal/secrets"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/outbound"
 )
 
-const (
-	maxBody    = 1 << 20 // bytes of a response
-	maxHeaders = 64 << 10
-)
+const maxBody = 1 << 20 // bytes of a response
 
 // Probe sends a request that finds out whether a run of a call was applied, and changes nothing.
 // The body of a response with a status of 2xx is read by tool.ReadProbed. Any other status, a body
@@ -42,21 +31,18 @@ type Probe struct {
 	client      *http.Client
 }
 
-// NewProbe reads the environment variables that the headers name. The error names a variable that
-// is not set.
-func NewProbe(request schemas.CheckHTTP, timeout time.Duration) (*Probe, error) {
+// NewProbe reads the variables and secrets that the headers name. The error names one that is
+// missing.
+func NewProbe(request schemas.CheckHTTP, folder secrets.Folder, timeout time.Duration) (*Probe, error) {
 	address, err := url.Parse(request.URL)
 	if err != nil {
 		return nil, errors.New("http: the address cannot be read")
 	}
 	header := http.Header{"User-Agent": {"toolfleet"}}
 	for _, h := range request.Headers {
-		value := os.Getenv(h.Env)
-		switch {
-		case value == "":
-			return nil, fmt.Errorf("http: header %s: the environment variable %s is not set", h.Name, h.Env)
-		case !fits(value):
-			return nil, fmt.Errorf("http: header %s: the environment variable %s has a value that no header can carry", h.Name, h.Env)
+		value, err := hidden(schemas.HTTPValue{Env: h.Env, Secret: h.Secret}, folder)
+		if err != nil {
+			return nil, fmt.Errorf("http: header %s: %w", h.Name, err)
 		}
 		header.Set(h.Name, value)
 	}
@@ -64,10 +50,9 @@ func NewProbe(request schemas.CheckHTTP, timeout time.Duration) (*Probe, error) 
 		method: request.Method, url: request.URL, name: address.Scheme + "://" + address.Host + address.Path,
 		header: header, timeout: timeout,
 		client: &http.Client{
-			// Probes are rare, so a connection that is kept open would be stale at the next one.
-			Transport: &http.Transport{
-				DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: maxHeaders,
-			},
+			// Probes are rare, so a connection that is kept open would be stale at the next one. A
+			// probe may ask this machine: its address has no part that a model wrote.
+			Transport:     outbound.Transport(outbound.Config{Loopback: true, Fresh: true}),
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
@@ -131,26 +116,9 @@ func (p *Probe) request(ctx context.Context, call tool.Call) (*http.Request, err
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	for name, value := range map[string]string{
-		"Toolfleet-Session":         string(call.Session),
-		"Toolfleet-Batch":           string(call.Batch),
-		"Toolfleet-Call-Id":         string(call.ID),
-		"Toolfleet-Index":           strconv.Itoa(call.Index),
-		"Toolfleet-Attempt":         strconv.Itoa(call.Attempt),
-		"Toolfleet-Idempotency-Key": call.IdempotencyKey,
-		"Toolfleet-Fence":           strconv.FormatUint(call.Fence, 10),
-	} {
-		// A header cannot carry the id unchanged, and a changed id may name another call.
-		if !fits(value) {
-			return nil, fmt.Errorf("%s has a value that no header can carry; no request was sent", name)
-		}
-		request.Header.Set(name, value)
+	if err := setIdentity(request.Header, call); err != nil {
+		return nil, err
 	}
 	tracing.Inject(ctx, request.Header)
 	return request, nil
-}
-
-// fits reports whether a header can carry the value unchanged.
-func fits(value string) bool {
-	return strings.TrimSpace(value) == value && !strings.ContainsFunc(value, unicode.IsControl)
 }

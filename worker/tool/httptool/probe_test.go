@@ -31,7 +31,7 @@ func serve(t *testing.T, timeout time.Duration, answer http.HandlerFunc) *Probe 
 
 func probe(t *testing.T, request schemas.CheckHTTP, timeout time.Duration) *Probe {
 	t.Helper()
-	p, err := NewProbe(request, timeout)
+	p, err := NewProbe(request, "", timeout)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestNewProbeNamesTheVariable(t *testing.T) {
 		"EMPTY":  "http: header A: the environment variable EMPTY is not set",
 		"BROKEN": "http: header A: the environment variable BROKEN has a value that no header can carry",
 	} {
-		_, err := NewProbe(schemas.CheckHTTP{URL: "http://x", Method: "GET", Headers: []schemas.CheckHeader{{Name: "A", Env: env}}}, time.Second)
+		_, err := NewProbe(schemas.CheckHTTP{URL: "http://x", Method: "GET", Headers: []schemas.CheckHeader{{Name: "A", Env: env}}}, "", time.Second)
 		if err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}

@@ -12,8 +12,15 @@ func ended(state *os.ProcessState) (code int, signal string) {
 	if state == nil {
 		return -1, ""
 	}
-	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return -1, ws.Signal().String()
+	if ws, ok := state.Sys().(syscall.WaitStatus); ok {
+		return endedWith(ws)
 	}
 	return state.ExitCode(), ""
+}
+
+func endedWith(ws syscall.WaitStatus) (code int, signal string) {
+	if ws.Signaled() {
+		return -1, ws.Signal().String()
+	}
+	return ws.ExitStatus(), ""
 }

@@ -30,12 +30,7 @@ var inherited = []string{"PATH", "HOME", "LANG"}
 // another call. [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if
 // the command may report progress.
 func Environ(ctx context.Context, call tool.Call, names []string) ([]string, error) {
-	var env []string
-	for _, name := range slices.Concat(inherited, names) {
-		if value, ok := os.LookupEnv(name); ok && !strings.HasPrefix(name, "TOOLFLEET_") {
-			env = append(env, name+"="+value)
-		}
-	}
+	env := Inherited(names)
 	for _, v := range [][2]string{
 		{"SESSION", string(call.Session)},
 		{"BATCH", string(call.Batch)},
@@ -57,6 +52,17 @@ func Environ(ctx context.Context, call tool.Call, names []string) ([]string, err
 	}
 	// The trace comes last, because of two variables with one name the last counts.
 	return append(env, tracing.Environ(ctx)...), nil
+}
+
+// Inherited returns PATH, HOME, LANG and the named variables of this process, if they are set. It
+// is the environment of a program that serves more than one call.
+func Inherited(names []string) (env []string) {
+	for _, name := range slices.Concat(inherited, names) {
+		if value, ok := os.LookupEnv(name); ok && !strings.HasPrefix(name, "TOOLFLEET_") {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
 }
 
 func unfit(name, why string) error {

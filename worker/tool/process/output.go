@@ -98,6 +98,10 @@ type pipes struct {
 // connect makes the pipes and connects the command to them.
 func connect(cmd *exec.Cmd, c Command) (*pipes, error) {
 	p := &pipes{out: newOutputBuffer(c.Limit, c.TailOnly), err: newOutputBuffer(c.LimitStderr, c.TailOnly)}
+	if c.StdinFile != nil {
+		p.childEnds = append(p.childEnds, c.StdinFile)
+		cmd.Stdin = c.StdinFile
+	}
 	open := func(read **os.File, write **os.File) error {
 		r, w, err := os.Pipe()
 		if err != nil {

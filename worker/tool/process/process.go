@@ -14,10 +14,9 @@
 // environment or holds one of its streams. That finds daemons too (setsid, double fork). Two kinds
 // of process escape. The first has left the session, lost its parent, emptied its environment and
 // redirected its streams, all four. The second runs as another user: another user's daemon started
-// it for the command, or it is a setuid program. A PID namespace would hold the first kind as well.
-// But a command inside of one sees other process ids, is its init and, for want of privileges, runs
-// as another user; and container runtimes mostly refuse it. On other Unix systems only the process
-// group dies, on Windows only the command itself.
+// it for the command, or it is a setuid program. A sandbox holds both kinds where it has a
+// namespace for process ids: the kernel kills all of it. Container runtimes mostly refuse that. On
+// other Unix systems only the process group dies, on Windows only the command itself.
 //
 // A worker that is the first process of its container also collects dead orphans.
 //
@@ -36,6 +35,8 @@ import (
 	"os"
 	"os/exec"
 	"time"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
 // Command says what to run. Only Args is required.
@@ -45,6 +46,9 @@ type Command struct {
 	Dir   string   // working directory; "": this process's own
 	Env   []string // the whole environment, as NAME=value
 	Stdin []byte
+	// StdinFile is the standard input in place of Stdin, for a command that is written to while it
+	// runs. Run closes it.
+	StdinFile *os.File
 	// Merge writes stderr into stdout, in the order in which the command wrote.
 	Merge bool
 	// Limit is how many bytes of stdout are kept, half of them for the head. LimitStderr is the
@@ -60,6 +64,11 @@ type Command struct {
 	// [ProgressName] tells the command about the descriptor. The command need not write there, and
 	// nothing of it is kept. Not available on Windows.
 	OnProgress func(chunk []byte)
+	// Sandbox confines the command. Nil: it may do what this process may.
+	Sandbox *sandbox.Box
+	// Stays says that the command serves many calls. It is looked at less often then, to see
+	// whether it keeps within the limits of its sandbox.
+	Stays bool
 }
 
 // ProgressName is the environment variable that tells a command where to report progress. Its value
@@ -67,6 +76,13 @@ type Command struct {
 const (
 	ProgressName = "TOOLFLEET_PROGRESS_FD"
 	ProgressFD   = 3
+)
+
+// The time between two looks at what a command uses. Most commands have ended before the first. A
+// look reads about every process of the machine.
+const (
+	watchEvery   = 100 * time.Millisecond
+	watchStaying = time.Second
 )
 
 const (
@@ -83,11 +99,16 @@ type Result struct {
 	// ExitCode is the exit status, or -1 when a signal ended the command.
 	ExitCode int
 	Signal   string // the signal that ended it, in the system's words; "" for an exit
+	// Over is the limit of its sandbox for which it was killed, in words; "": none.
+	Over     string
 	Duration time.Duration
 }
 
 // Status returns in words how the command ended: "exit status 3", "signal: killed".
 func (r Result) Status() string {
+	if r.Over != "" {
+		return "killed, because " + r.Over
+	}
 	if r.Signal != "" {
 		return "signal: " + r.Signal
 	}
@@ -100,9 +121,11 @@ func (r Result) Status() string {
 // error means that the command never ran.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if err := ctx.Err(); err != nil {
+		closeAll([]*os.File{c.StdinFile})
 		return Result{}, context.Cause(ctx)
 	}
 	if len(c.Args) == 0 {
+		closeAll([]*os.File{c.StdinFile})
 		return Result{}, errors.New("no command to run")
 	}
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
@@ -111,35 +134,72 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	if err != nil {
 		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], err)
 	}
-	env := c.Env
+	env := append(c.Env[:len(c.Env):len(c.Env)], c.Sandbox.Environ()...)
 	if pipes.progress != nil {
-		env = append(env[:len(env):len(env)], fmt.Sprintf("%s=%d", ProgressName, ProgressFD))
+		env = append(env, fmt.Sprintf("%s=%d", ProgressName, ProgressFD))
 	}
 	tree := newTree(cmd, env)
 	defer tree.release()
+	entry, err := c.Sandbox.Wrap(cmd)
+	if err != nil {
+		pipes.abandon()
+		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], err)
+	}
+	tree.contained = c.Sandbox.Contains()
 	started := time.Now()
 	if err := tree.start(cmd); err != nil {
 		pipes.abandon()
+		entry.Abandon()
 		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], startError(err))
 	}
+	entry.Started()
 	killed := make(chan struct{})
 	undo := context.AfterFunc(ctx, func() { tree.kill(); close(killed) })
 	pipes.begin(c)
-	// Wait waits only for the command, not for the pipes, because these are files. A background
-	// child that holds the pipes is killed before they are read to their end.
-	_ = cmd.Wait()
+	watching := c.watch(tree)
+	// This waits only for the command, not for the pipes, because these are files. A background
+	// child that holds the pipes is killed before they are read to their end. The command keeps its
+	// process id until Wait collects it, so the kill cannot hit another process with that id.
+	tree.await(cmd)
 	stopped := !undo()
 	if stopped {
 		<-killed
 	}
 	result := Result{Duration: time.Since(started)}
+	result.Over = watching()
 	tree.kill()
+	_ = cmd.Wait() // its error is the exit status
 	result.Stdout, result.Stderr = pipes.finish(drain / 2)
 	result.ExitCode, result.Signal = ended(cmd.ProcessState)
+	status, inside, err := entry.Ended()
+	if err != nil && !stopped {
+		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], err)
+	}
+	if inside {
+		result.ExitCode, result.Signal = endedWith(status)
+	}
 	if stopped && result.ExitCode != 0 {
 		return result, context.Cause(ctx)
 	}
 	return result, nil
+}
+
+// watch starts to hold the tree to the limits of the sandbox. The function that it returns ends
+// that, and says which limit the tree was killed for.
+func (c Command) watch(t *tree) func() string {
+	if c.Sandbox == nil {
+		return func() string { return "" }
+	}
+	every := watchEvery
+	if c.Stays {
+		every = watchStaying
+	}
+	done, over := make(chan struct{}), make(chan string, 1)
+	go func() { over <- t.watch(c.Sandbox.Policy.Limit, every, done) }()
+	return func() string {
+		close(done)
+		return <-over
+	}
 }
 
 // startError returns why a program could not be started. It leaves out the operation and the path,

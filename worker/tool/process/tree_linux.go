@@ -9,8 +9,11 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // markerName is an environment variable that every process of a command inherits. The reason for it
@@ -23,10 +26,14 @@ type tree struct {
 	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
 	locked bool            // the goroutine of start holds its thread
 	pid    int
+	// contained: the command has a namespace for process ids, in which the process that was
+	// started is the first. When that one is dead, the kernel has killed all of the tree.
+	contained bool
 	// startTime is the start of the command, in clock ticks since boot. Older processes are not
 	// part of the tree.
 	startTime uint64
-	killed    map[int]uint64 // start times of the processes that were killed, by process id
+	mu        sync.Mutex     // held while the processes are looked at
+	killed    map[int]uint64 // start times of the processes that were killed, by process id; guarded by mu
 }
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
@@ -76,10 +83,21 @@ func (t *tree) release() {
 	}
 }
 
+// await returns when the command has ended. The command is still there for Wait to collect.
+func (t *tree) await(*exec.Cmd) {
+	for unix.Waitid(unix.P_PID, t.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+}
+
 // kill kills the tree. New processes may be forked meanwhile, so it looks again until only
 // processes of other users are left, which it cannot kill, or until drain has passed.
 func (t *tree) kill() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL)
+	if t.contained {
+		return
+	}
 	for deadline := time.Now().Add(drain); time.Now().Before(deadline); {
 		found, survivors := t.members(), 0
 		for _, st := range found {
@@ -169,8 +187,12 @@ func (t *tree) marked(pid int) bool {
 }
 
 // holds reports whether the process holds a stream of the command. A process that this worker is
-// just starting has copies of all streams until its exec, so holds first waits for the fork lock.
+// just starting has copies of all streams until its exec, so holds first waits for the fork lock. A
+// command that starts in a user namespace execs after that lock was released, so holds waits for
+// the end of each Start too.
 func (t *tree) holds(pid int) bool {
+	starting.Lock()
+	defer starting.Unlock()
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	dir := fmt.Sprintf("/proc/%d/fd/", pid)

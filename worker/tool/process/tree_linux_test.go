@@ -57,6 +57,25 @@ func TestTheEndOfACommandDoesNotKillOneThatStarts(t *testing.T) {
 	wg.Wait()
 }
 
+// A command that has ended keeps its process id while the rest of its tree is killed. Another
+// process that got the id meanwhile, as under a fork bomb, would be killed instead.
+func TestACommandKeepsItsIDUntilItsTreeIsKilled(t *testing.T) {
+	cmd := exec.Command("true")
+	tree := newTree(cmd, nil)
+	defer tree.release()
+	if err := tree.start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	tree.await(cmd)
+	tree.kill()
+	if st, err := readStat(tree.pid); err != nil || st.state != "Z" || st.parent != os.Getpid() {
+		t.Errorf("after the kill the process is %+v, %v", st, err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the command ended with %v", err)
+	}
+}
+
 func TestFirstProcessReapsOrphans(t *testing.T) {
 	needs(t, "unshare", "sh", "setsid")
 	if out, err := exec.Command("unshare", "-pf", "--mount-proc", "true").CombinedOutput(); err != nil {

@@ -5,10 +5,14 @@ package process
 import (
 	"os"
 	"os/exec"
+	"syscall"
 )
 
 // tree is only the command, because this system does not show what the command starts.
-type tree struct{ process *os.Process }
+type tree struct {
+	process   *os.Process
+	contained bool
+}
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
 	cmd.Env = env
@@ -25,9 +29,14 @@ func (t *tree) start(cmd *exec.Cmd) error {
 
 func (t *tree) release() {}
 
+// await returns when the command has ended.
+func (t *tree) await(cmd *exec.Cmd) { _ = cmd.Wait() }
+
 func (t *tree) kill() {
 	_ = t.process.Kill()
 }
 
 // ended returns the exit status. This system has no signals.
 func ended(state *os.ProcessState) (code int, signal string) { return state.ExitCode(), "" }
+
+func endedWith(syscall.WaitStatus) (code int, signal string) { return -1, "" }

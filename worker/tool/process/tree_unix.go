@@ -8,7 +8,10 @@ import (
 )
 
 // tree is a command, with the processes that have stayed in its process group.
-type tree struct{ pid int }
+type tree struct {
+	pid       int
+	contained bool
+}
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
 	cmd.Env = env
@@ -25,6 +28,9 @@ func (t *tree) start(cmd *exec.Cmd) error {
 }
 
 func (t *tree) release() {}
+
+// await returns when the command has ended.
+func (t *tree) await(cmd *exec.Cmd) { _ = cmd.Wait() }
 
 func (t *tree) kill() {
 	_ = syscall.Kill(-t.pid, syscall.SIGKILL)

@@ -8,6 +8,7 @@
 package tooltest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
@@ -56,6 +57,9 @@ type Runner struct {
 	BadText    Make // prints the bytes of BadText
 	Crash      Make // ends without a result, for example by a signal; a retry is not safe
 	Checkable  Make // like Apply, and the runner is a [tool.Prober] that looks for the file
+
+	// FailCode is the code of the errors of Fail and FailForNow. Default: tool_error.
+	FailCode messages.Code
 
 	// Limit is how long the output of Flood may be, in bytes. Cut is part of the text that replaces
 	// what is missing.
@@ -95,15 +99,15 @@ func Run(t *testing.T, r Runner) {
 		run  func(*testing.T, subject)
 	}{
 		{"Echo", r.Echo, echo},
-		{"Fail", r.Fail, func(t *testing.T, s subject) { s.fails(t, Failure, false) }},
-		{"FailForNow", r.FailForNow, func(t *testing.T, s subject) { s.fails(t, Failure, true) }},
+		{"Fail", r.Fail, func(t *testing.T, s subject) { s.fails(t, r.FailCode, Failure, false) }},
+		{"FailForNow", r.FailForNow, func(t *testing.T, s subject) { s.fails(t, r.FailCode, Failure, true) }},
 		{"Wait", r.Wait, wait},
 		{"Report", r.Report, report},
 		{"Describe", r.Describe, describe},
 		{"Apply", r.Apply, apply},
 		{"Flood", r.Flood, func(t *testing.T, s subject) { flood(t, s, r.Limit, r.Cut) }},
 		{"BadText", r.BadText, badText},
-		{"Crash", r.Crash, func(t *testing.T, s subject) { s.fails(t, "", false) }},
+		{"Crash", r.Crash, func(t *testing.T, s subject) { s.fails(t, "", "", false) }},
 		{"Checkable", r.Checkable, probe},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -204,14 +208,15 @@ func failed(t *testing.T, out tool.Output, err error) *messages.Error {
 
 // fails runs a call twice that must fail, because a failure must not affect the next run. The error
 // text must not be empty.
-func (s subject) fails(t *testing.T, words string, retryable bool) {
+func (s subject) fails(t *testing.T, code messages.Code, words string, retryable bool) {
 	t.Helper()
+	code = cmp.Or(code, messages.CodeToolError)
 	for attempt := 1; attempt <= 2; attempt++ {
 		out, err := s.try(t, t.Context(), s.call(attempt))
 		failure := failed(t, out, err)
 		says := strings.TrimSpace(failure.Message) != "" && strings.Contains(failure.Message, words)
-		if failure.Code != messages.CodeToolError || !says || failure.Retryable != retryable {
-			t.Errorf("attempt %d: got %+v, want %s with %q, retryable %t", attempt, failure, messages.CodeToolError, words, retryable)
+		if failure.Code != code || !says || failure.Retryable != retryable {
+			t.Errorf("attempt %d: got %+v, want %s with %q, retryable %t", attempt, failure, code, words, retryable)
 		}
 	}
 }
@@ -279,7 +284,7 @@ func describe(t *testing.T, s subject) {
 		})
 	}
 	wg.Wait()
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -306,7 +311,7 @@ func apply(t *testing.T, s subject) {
 	}
 	want := []string{first.IdempotencyKey, other.IdempotencyKey}
 	slices.Sort(want)
-	if diff := cmp.Diff(want, s.files(t)); diff != "" {
+	if diff := gocmp.Diff(want, s.files(t)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -339,7 +344,7 @@ func probe(t *testing.T, s subject) {
 		if err != nil || probed.Applied != want {
 			t.Errorf("%s: got %+v, %v, want applied %t", what, probed, err, want)
 		}
-		if diff := cmp.Diff(before, s.files(t)); diff != "" {
+		if diff := gocmp.Diff(before, s.files(t)); diff != "" {
 			t.Errorf("%s: the probe changed something\n%s", what, diff)
 		}
 	}

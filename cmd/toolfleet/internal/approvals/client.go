@@ -51,7 +51,7 @@ func withClient(a *command.App, needs access, do func(*approvalClient) error) er
 			return err
 		}
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet "+a.Command, nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (c watchCmd) Run(a *command.App) error {
 // tell prints one change of a question.
 func (c watchCmd) tell(a *command.App, p messages.Pending) error {
 	if c.JSON() {
-		return a.Print(p)
+		return a.PrintLine(p)
 	}
 	_, err := fmt.Fprintln(a.Stdout, newsLine(p))
 	return err

@@ -58,7 +58,7 @@ func (c Cmd) Run(a *command.App) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet audit", nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (c Cmd) list(a *command.App, log *audit.Log, want audit.Filter) error {
 	put := table.add
 	switch {
 	case c.JSON():
-		put = func(l messages.AuditRecord) error { return a.Print(l) }
+		put = func(l messages.AuditRecord) error { return a.PrintLine(l) }
 	case c.Follow:
 		put = table.now
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -15,9 +16,11 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/progress"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -31,7 +34,7 @@ type Cmd struct {
 type getCmd struct {
 	daemon.Server
 	ID       string `arg:"" help:"Id of the batch."`
-	Session  string `required:"" placeholder:"ID" help:"Session of the batch."`
+	Session  string `placeholder:"ID" help:"Session of the batch. Default: the only session that has such a batch; to look for it needs the rights of an operator."`
 	Timeline bool   `help:"Show what happened when, also of a batch that waits or runs. With -o json: its events."`
 	Full     bool   `help:"With the outputs in the results too, not only in the reinjection."`
 	Output   string `short:"o" enum:"reinjection,reply,json" default:"reply" placeholder:"reinjection|reply" help:"What to print: the whole reply, or only its reinjection. json is the same as reply."`
@@ -48,11 +51,16 @@ func (b getCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet batch get", nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	if b.Session == "" {
+		if b.Session, err = b.findSession(a, cfg, conn); err != nil {
+			return err
+		}
+	}
 	c := command.ClientOver(conn, cfg.Tenant)
 	if b.Timeline {
 		return b.timeline(a, cfg, conn)
@@ -76,6 +84,32 @@ func (b getCmd) Run(a *command.App) error {
 		return a.PrintRaw(reply.Reinjection)
 	}
 	return a.Print(reply)
+}
+
+// findSession returns the only session of the tenant that has the batch.
+func (b getCmd) findSession(a *command.App, cfg *config.Config, conn *bus.Conn) (string, error) {
+	if !mayList(a.Ctx, conn) {
+		return "", command.Usagef("this user may not look for the session of a batch: name it with --session")
+	}
+	sessions, err := journal.New(conn).SessionsWith(a.Ctx, cfg.Tenant, messages.BatchID(b.ID))
+	switch {
+	case errors.Is(err, bus.ErrNoStream):
+		return "", fmt.Errorf("%w; no fleet has run on this server yet, or --prefix is another", err)
+	case err != nil:
+		return "", err
+	case len(sessions) == 0:
+		return "", unknownBatch(a, client.ErrUnknown)
+	case len(sessions) == 1:
+		return string(sessions[0]), nil
+	}
+	var names []string
+	for _, s := range sessions[:min(len(sessions), 5)] {
+		names = append(names, terminal.Clean(string(s), 80))
+	}
+	if len(sessions) > len(names) {
+		names = append(names, "...")
+	}
+	return "", command.Usagef("%d sessions have a batch %s: name one with --session: %s", len(sessions), terminal.Clean(b.ID, 80), strings.Join(names, ", "))
 }
 
 func unknownBatch(a *command.App, err error) error {
@@ -130,11 +164,12 @@ func openStatus(ctx context.Context, conn *bus.Conn, tenant string, t messages.T
 		return s
 	}
 	key := wire.KeyOf(tenant, t.Session, t.Batch)
-	first, found, err := newListing(conn).head(ctx, key)
+	l := newListing(conn)
+	first, found, err := l.head(ctx, key)
 	if err != nil {
 		return s
 	}
-	if found && messages.Token(first.id) != key.Batch {
+	if found && messages.Token(first.id) != key.Batch && !l.begun(ctx, key) {
 		return progress.BatchStatus{State: progress.StateBehind, Behind: first.id}
 	}
 	if around, err := lookAround(ctx, conn); err == nil {

@@ -17,7 +17,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/schemas"
 )
 
 type lsCmd struct {
@@ -31,8 +30,8 @@ type lsCmd struct {
 
 // Help is shown below the command's usage.
 func (lsCmd) Help() string {
-	return `Lists the open batches, oldest first, and what each waits for. The batches of a session run one at a time; for a batch that waits
-behind another, the list names that one. The command needs the rights of an operator.`
+	return `Lists the open batches, oldest first, and what each waits for. Reads of a session's batches run side by side, writes in order; for
+a batch that waits for earlier ones, the list names the oldest of them. The command needs the rights of an operator.`
 }
 
 // openBatch is one open batch, as -o json prints it.
@@ -55,7 +54,7 @@ func (c lsCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet batch ls", nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return err
 	}
@@ -222,7 +221,7 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 	switch {
 	case err != nil || !open || first.seq > b.seq:
 		return false, err
-	case first.seq < b.seq:
+	case first.seq < b.seq && !l.begun(ctx, b.key):
 		b.BatchStatus = progress.BatchStatus{State: progress.StateBehind, Behind: first.id}
 		return true, nil
 	case l.mute:
@@ -245,6 +244,13 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 	return t.Status == "running", nil
 }
 
+// begun reports whether a batch has begun, so that it waits for no earlier one. If that cannot be
+// read, the batch counts as one that waits.
+func (l *listing) begun(ctx context.Context, key wire.BatchKey) bool {
+	begun, err := l.journal.Begun(ctx, key)
+	return begun && err == nil
+}
+
 // head returns the oldest open batch of a session and caches it.
 func (l *listing) head(ctx context.Context, key wire.BatchKey) (first head, found bool, err error) {
 	session := key.Tenant + "." + key.Session
@@ -262,13 +268,9 @@ func (l *listing) head(ctx context.Context, key wire.BatchKey) (first head, foun
 
 // lookAround reads the fleet's workers and tools.
 func lookAround(ctx context.Context, conn *bus.Conn) (around progress.Fleet, err error) {
-	workers, err := command.ReadBucket[wire.Presence](ctx, conn, bus.BucketWorkers)
+	fleet, err := command.ReadFleet(ctx, conn)
 	if err != nil {
 		return around, err
 	}
-	tools, err := command.ReadBucket[schemas.Tool](ctx, conn, bus.BucketTools)
-	if err != nil {
-		return around, err
-	}
-	return progress.NewFleet(workers, tools), nil
+	return progress.NewFleet(fleet.Workers, fleet.Current()), nil
 }

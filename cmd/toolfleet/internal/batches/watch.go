@@ -22,8 +22,8 @@ import (
 type WatchCmd struct {
 	daemon.Server
 	command.OutputFlags
-	Session string `arg:"" help:"Session whose batches to watch."`
-	Since   string `placeholder:"WHEN" help:"Begin with the batches that have ended since: 10m ago, or a time such as 2026-01-31T08:00:00Z."`
+	Session *string `arg:"" optional:"" help:"Session whose batches to watch. Default: every session."`
+	Since   string  `placeholder:"WHEN" help:"With a session: begin with the batches that have ended since: 10m ago, or a time such as 2026-01-31T08:00:00Z."`
 }
 
 // Help is shown below the command's usage.
@@ -32,13 +32,19 @@ func (WatchCmd) Help() string {
 ones. Events during a lost connection are shown once it is back. On a terminal the running batches are a live board, and a
 batch that ends leaves a line and its failures; elsewhere all output is lines. A user with the rights for "toolfleet batch ls"
 first sees which batches are open and what they wait for. With -o json each event is a JSON object on a line, and nothing else
-is printed. Ctrl-C ends it.`
+is printed. Ctrl-C ends it.
+
+Without a session it shows what happens from now on in all sessions of the tenant. Events during a lost connection are then
+missed; a line says so.`
 }
 
-// Run shows the events of the session until its context ends.
+// Run shows the events of the session, or of all sessions, until its context ends.
 func (c WatchCmd) Run(a *command.App) error {
-	if c.Session == "" {
-		return command.Usagef("the session is missing or empty")
+	switch {
+	case c.Session != nil && *c.Session == "":
+		return command.Usagef("the session is empty; without one, every session is watched")
+	case c.Session == nil && c.Since != "":
+		return command.Usagef("--since is for one session: name it")
 	}
 	since, err := command.ParseMoment("--since", c.Since, time.Now())
 	if err != nil {
@@ -49,7 +55,6 @@ func (c WatchCmd) Run(a *command.App) error {
 		return err
 	}
 	d := progress.NewDisplay(a.Stdout, c.JSON()) // the board is this command's data, so it goes to stdout
-	d.ExpectNothing()
 	defer d.Close()
 	var beside io.Writer = a.Stderr
 	if d.Live() && terminal.IsTerminal(a.Stderr) { // stderr is the board's screen
@@ -59,14 +64,32 @@ func (c WatchCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet watch", log)
+	conn, err := a.Connect(cfg, log)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
 	agent := command.ClientOver(conn, cfg.Tenant)
-	watch := func(ctx context.Context, s messages.SessionID, each func(messages.Event)) error {
-		for e, err := range agent.Watch(ctx, s, client.Since(since)) {
+	if c.Session == nil {
+		return c.show(a, conn, cfg.Tenant, d, everySession(a, agent, cfg.Tenant))
+	}
+	return c.show(a, conn, cfg.Tenant, d, oneSession(a, agent, messages.SessionID(*c.Session), since))
+}
+
+// feed calls each for every event until its context ends.
+type feed func(ctx context.Context, each func(messages.Event)) error
+
+// oneSession is the feed of one session. It says first how the session stands.
+func oneSession(a *command.App, agent *client.Client, session messages.SessionID, since time.Time) feed {
+	a.Say("watching session %s. Ctrl-C ends it", terminal.Clean(string(session), 80))
+	switch list, err := agent.Batches(a.Ctx, session, client.ListOptions{Since: since}); {
+	case errors.Is(err, client.ErrNoFleet):
+		a.Say("no coordinator answers yet; what happens is shown once one does")
+	case err == nil && len(list.Batches) == 0:
+		a.Say("%s", nothingOpen(list.Newest, time.Now()))
+	}
+	return func(ctx context.Context, each func(messages.Event)) error {
+		for e, err := range agent.Watch(ctx, session, client.Since(since)) {
 			if err != nil {
 				return err
 			}
@@ -74,21 +97,36 @@ func (c WatchCmd) Run(a *command.App) error {
 		}
 		return nil
 	}
-	a.Say("watching session %s. Ctrl-C ends it", terminal.Clean(c.Session, 80))
-	switch list, err := agent.Batches(a.Ctx, messages.SessionID(c.Session), client.ListOptions{Since: since}); {
-	case errors.Is(err, client.ErrNoFleet):
-		a.Say("no coordinator answers yet; what happens is shown once one does")
-	case err == nil && len(list.Batches) == 0:
-		a.Say("%s", nothingOpen(list.Newest, time.Now()))
+}
+
+// everySession is the feed of all sessions of the tenant.
+func everySession(a *command.App, agent *client.Client, tenant string) feed {
+	return func(ctx context.Context, each func(messages.Event)) error {
+		events, err := agent.Live(ctx)
+		if err != nil {
+			return err
+		}
+		a.Say("watching every session of tenant %s. Ctrl-C ends it", terminal.Clean(tenant, 80))
+		for e := range events {
+			each(e)
+		}
+		return nil
 	}
+}
+
+// show prints the events of a feed until the context of the command ends.
+func (c WatchCmd) show(a *command.App, conn *bus.Conn, tenant string, d *progress.Display, events feed) error {
 	return command.WhileRead(a.Ctx, func(ctx context.Context, wrote func(error)) error {
 		if c.JSON() {
-			return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) { wrote(a.Print(e)) })
+			return events(ctx, func(e messages.Event) { wrote(a.PrintLine(e)) })
 		}
 		if !terminal.IsTerminal(a.Stdout) {
 			d.SetOutput(reportingWriter{a.Stdout, wrote})
 		}
 		w := progress.NewSession(terminal.Colours(a.Stdout), d.Live())
+		if c.Session == nil {
+			w = progress.NewSessions(terminal.Colours(a.Stdout), d.Live())
+		}
 		d.ShowSession(w)
 		ctx, end := context.WithCancel(ctx)
 		listed := make(chan struct{})
@@ -97,10 +135,10 @@ func (c WatchCmd) Run(a *command.App) error {
 		defer end()
 		listing.Go(func() {
 			defer close(listed)
-			list := c.open(ctx, conn, cfg.Tenant)
-			d.Show(func(now time.Time) string { return statusLines(list, now) })
+			list := c.open(ctx, conn, tenant)
+			d.Show(func(now time.Time) string { return c.statusLines(list, now) })
 		})
-		return watch(ctx, messages.SessionID(c.Session), func(e messages.Event) {
+		return events(ctx, func(e messages.Event) {
 			<-listed // print the open batches before the first event
 			d.Show(func(now time.Time) string { return w.Take(e, now) })
 		})
@@ -137,15 +175,19 @@ func (t reportingWriter) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// open lists the open batches of the session, at most 20. It returns none if the user may not read
-// them, or if the fleet does not answer within 5*LookTimeout.
+// open lists the open batches of the session, or of all, at most 20. It returns none if the user
+// may not read them, or if the fleet does not answer within 5*LookTimeout.
 func (c WatchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []openBatch {
 	ctx, cancel := context.WithTimeout(ctx, 5*command.LookTimeout)
 	defer cancel()
 	if !mayList(ctx, conn) {
 		return nil
 	}
-	list, _, err := newListing(conn).list(ctx, tenant, c.Session, "", 20)
+	session := "" // any
+	if c.Session != nil {
+		session = *c.Session
+	}
+	list, _, err := newListing(conn).list(ctx, tenant, session, "", 20)
 	if err != nil {
 		return nil // the events are shown regardless
 	}
@@ -153,10 +195,14 @@ func (c WatchCmd) open(ctx context.Context, conn *bus.Conn, tenant string) []ope
 }
 
 // statusLines returns one line per open batch.
-func statusLines(list []openBatch, now time.Time) string {
+func (c WatchCmd) statusLines(list []openBatch, now time.Time) string {
 	var out strings.Builder
 	for _, o := range list {
-		fmt.Fprintf(&out, "%s  open, accepted %s: %s\n", terminal.Clean(string(o.Batch), 40), terminal.Timestamp(o.Accepted), o.Text(now))
+		name := terminal.Clean(string(o.Batch), 40)
+		if c.Session == nil {
+			name = terminal.Clean(string(o.Session), 40) + " " + name
+		}
+		fmt.Fprintf(&out, "%s  open, accepted %s: %s\n", name, terminal.Timestamp(o.Accepted), o.Text(now))
 	}
 	return out.String()
 }

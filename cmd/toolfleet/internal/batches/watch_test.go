@@ -12,7 +12,7 @@ import (
 // Each batch that is open at the start gets a line with its status.
 func TestStatusLines(t *testing.T) {
 	accepted := time.Date(2026, 11, 22, 2, 3, 27, 0, time.UTC)
-	terminaltest.Golden(t, "watch.txt", statusLines([]openBatch{
+	terminaltest.Golden(t, "watch.txt", WatchCmd{Session: new(string)}.statusLines([]openBatch{
 		{Batch: "turn-7", Accepted: accepted, BatchStatus: progress.BatchStatus{State: progress.StateAwaitingPerson, Tool: "issue_refund", Expires: accepted.Add(15*time.Minute + 2*time.Second)}},
 		{Batch: "turn-8\n", Accepted: accepted, BatchStatus: progress.BatchStatus{State: progress.StateBehind, Behind: "turn-7"}},
 		{Batch: "turn-6", Accepted: accepted, BatchStatus: progress.BatchStatus{State: progress.StateEnding}},

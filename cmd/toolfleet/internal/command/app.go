@@ -3,6 +3,7 @@
 package command
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -88,6 +90,12 @@ func (a *App) Say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, format+"\n", args...)
 }
 
+// Connect connects to the server of the settings, and says on stderr at once when none answers. log
+// may be nil.
+func (a *App) Connect(cfg *config.Config, log *slog.Logger) (*bus.Conn, error) {
+	return daemon.ConnectSaying(a.Ctx, cfg, "toolfleet "+a.Command, log, func(text string) { a.Say("%s", text) })
+}
+
 // Settings loads the settings in effect. Its errors are usage errors.
 func (a *App) Settings() (*config.Config, error) {
 	cfg, err := config.Load(a.given)
@@ -124,7 +132,7 @@ func (a *App) Load() (*config.Config, *slog.Logger, error) {
 	return cfg, log, err
 }
 
-// Print writes v to stdout as JSON.
+// Print writes v to stdout as JSON: on a terminal indented, elsewhere on a line.
 func (a *App) Print(v any) error {
 	body, err := rawjson.Marshal(v)
 	if err != nil {
@@ -133,8 +141,23 @@ func (a *App) Print(v any) error {
 	return a.PrintRaw(body)
 }
 
-// PrintRaw writes a JSON value to stdout, on a line of its own.
+// PrintLine writes v to stdout as JSON on a line, for commands that write many values.
+func (a *App) PrintLine(v any) error {
+	body, err := rawjson.Marshal(v)
+	if err == nil {
+		_, err = a.Stdout.Write(append(body, '\n'))
+	}
+	return err
+}
+
+// PrintRaw writes a JSON value to stdout, as Print does.
 func (a *App) PrintRaw(body json.RawMessage) error {
+	if terminal.IsTerminal(a.Stdout) {
+		var indented bytes.Buffer
+		if json.Indent(&indented, body, "", "  ") == nil {
+			body = indented.Bytes()
+		}
+	}
 	_, err := a.Stdout.Write(append(body, '\n'))
 	return err
 }

@@ -2,8 +2,10 @@ package command
 
 // ToolFlags holds the flags that select the tools.
 type ToolFlags struct {
-	Tools string `setting:"tools" placeholder:"FILE"`
-	Root  string `setting:"root" placeholder:"DIR"`
+	Tools   string `setting:"tools" placeholder:"FILE"`
+	Root    string `setting:"root" placeholder:"DIR"`
+	MCP     string `setting:"mcp" placeholder:"FILE"`
+	Secrets string `setting:"secrets" placeholder:"DIR"`
 }
 
 // ServerFlags holds the flags of the NATS server in this process.

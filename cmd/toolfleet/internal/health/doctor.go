@@ -53,6 +53,7 @@ type finding struct {
 type examination struct {
 	ctx      context.Context
 	cfg      *config.Config
+	connect  func() (*bus.Conn, error)
 	conn     *bus.Conn
 	findings []finding
 }
@@ -75,7 +76,7 @@ func (d DoctorCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	e := &examination{ctx: a.Ctx, cfg: cfg}
+	e := &examination{ctx: a.Ctx, cfg: cfg, connect: func() (*bus.Conn, error) { return a.Connect(cfg, nil) }}
 	e.examine()
 	if d.JSON() {
 		err = a.Print(map[string]any{"findings": e.findings})
@@ -104,7 +105,7 @@ func findingRows(findings []finding) (rows [][]string) {
 func (e *examination) examine() {
 	e.settings()
 	e.approvers()
-	conn, err := daemon.Connect(e.ctx, e.cfg, "toolfleet doctor", nil)
+	conn, err := e.connect()
 	if err != nil {
 		e.fail("connection", "", "%v", err)
 		return
@@ -266,11 +267,8 @@ func (e *examination) consumers() {
 }
 
 func (e *examination) workers() {
-	workers, err := command.ReadBucket[wire.Presence](e.ctx, e.conn, bus.BucketWorkers)
-	var tools []schemas.Tool
-	if err == nil {
-		tools, err = command.ReadBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
-	}
+	fleet, err := command.ReadFleet(e.ctx, e.conn)
+	workers, tools := fleet.Workers, fleet.Tools()
 	if err != nil {
 		e.fail("workers", "", "%v", err)
 		return
@@ -281,17 +279,75 @@ func (e *examination) workers() {
 		e.policies(workers)
 		e.ok("workers", "%s in %s", terminal.Count(len(workers), "worker"), terminal.Count(len(poolsOf(workers, nil)), "pool"))
 	}
-	queues := queuesOf(workers)
+	queues := queuesOf(workers, fleet)
 	for _, p := range poolsOf(workers, tools) {
 		e.pool(p, queues, tools)
 	}
-	e.toolsets(workers, tools)
+	e.toolsets(workers, fleet)
+	if several := severalVersions(tools); len(several) > 0 {
+		e.ok("versions", "served at the same time, calls use the first unless their batch names another: %s", few(several))
+	}
+	e.servers(workers)
+	e.sandboxes(workers)
+	e.queues(workers)
+}
+
+// servers names the programs and services that bring tools and do not run.
+func (e *examination) servers(workers []wire.Presence) {
+	for _, w := range workers {
+		for _, s := range w.Servers {
+			if s.Down != "" {
+				e.fail("workers", "Start its command by hand on the worker's machine to see what it says: toolfleet sandbox run --tool SERVER -- COMMAND. The worker tries again at the next call; without a lock file it has to be restarted.",
+					"server %s of worker %s does not run: %s", terminal.Clean(s.Name, 80), terminal.Clean(w.Worker, 80), terminal.Clean(s.Down, 600))
+			}
+			for _, refused := range s.Refused {
+				e.warn("workers", "Name the tools that are served under tools, or ask the makers of the server.",
+					"server %s: a tool is not served: %s", terminal.Clean(s.Name, 80), terminal.Clean(refused, 300))
+			}
+		}
+	}
+}
+
+// sandboxes reports what the sandboxes of commands lack, once for all tools of which that is true.
+func (e *examination) sandboxes(workers []wire.Presence) {
+	tools := map[string][]string{}
+	for _, w := range workers {
+		for tool, gaps := range w.Gaps {
+			for _, gap := range gaps {
+				tools[gap] = append(tools[gap], tool)
+			}
+		}
+	}
+	for _, gap := range slices.Sorted(maps.Keys(tools)) {
+		names := slices.Compact(slices.Sorted(slices.Values(tools[gap])))
+		next := "`toolfleet sandbox explain NAME` on the worker's machine says more."
+		if strings.HasPrefix(gap, "network: host") {
+			next = "Write sandbox: {network: none} for tools and servers that need no network."
+		}
+		e.warn("sandbox", next, "%s: %s", terminal.Clean(few(names), 100), gap)
+	}
+}
+
+// manyConsumers is when the consumers of the stream of jobs come near the server's limit, which is
+// 1000 unless it is set.
+const manyConsumers = 800
+
+// queues reports what is in the way of a queue for each toolset.
+func (e *examination) queues(workers []wire.Presence) {
+	for _, s := range splitPools(workers) {
+		e.warn("workers", "Give all workers of the pool the same max_in_flight. If they have it, their NATS user may not pull from every consumer, or the server allowed no more consumers: see their logs.", "%s", s)
+	}
+	jobs, err := inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Jobs))
+	if err == nil && jobs.Consumers >= manyConsumers {
+		e.warn("workers", "Let workers serve the same tools, or set a higher limit of consumers on the server (max_consumers). At the limit, further workers share the queue of their pool.",
+			"the stream of jobs has %d consumers, one for each toolset; a server allows 1000 unless it is set otherwise", jobs.Consumers)
+	}
 }
 
 // toolsets reports workers that do not serve the same tools as their pool, if that is in the way of
 // calls.
-func (e *examination) toolsets(workers []wire.Presence, tools []schemas.Tool) {
-	for _, d := range toolsetDifferences(workers, tools) {
+func (e *examination) toolsets(workers []wire.Presence, fleet command.Fleet) {
+	for _, d := range toolsetDifferences(workers, fleet) {
 		if len(d.Unserved) > 0 {
 			e.fail("workers", "Restart a worker of the pool with the right tools file: calls are planned with the newest announcement.", "%s", d)
 			continue
@@ -426,8 +482,8 @@ const stuckSessions = 50
 
 // sessions lists sessions whose head has not moved although no record explains that.
 func (e *examination) sessions() {
-	tools, err := command.ReadBucket[schemas.Tool](e.ctx, e.conn, bus.BucketTools)
-	sweep := journal.New(e.conn).SweepHeads(fleetgauges.HeadPatience(e.cfg.Coordinators.QueueTimeout, tools))
+	fleet, err := command.ReadFleet(e.ctx, e.conn)
+	sweep := journal.New(e.conn).SweepHeads(fleetgauges.HeadPatience(e.cfg.Coordinators.QueueTimeout, fleet.Tools()))
 	for done := false; !done && err == nil; {
 		done, err = sweep.Step(e.ctx)
 	}

@@ -29,9 +29,10 @@ type StatusCmd struct {
 // fleetStatus is what -o json prints.
 type fleetStatus struct {
 	Workers []wire.Presence `json:"workers"`
-	Tools   []schemas.Tool  `json:"tools"`
-	Pools   []poolStatus    `json:"pools"`
-	Queues  []queueStatus   `json:"queues"`
+	// Tools has every tool in its current version, followed by the other versions that are served.
+	Tools  []schemas.Tool `json:"tools"`
+	Pools  []poolStatus   `json:"pools"`
+	Queues []queueStatus  `json:"queues"`
 	// Differences lists the workers that do not serve the same tools as their pool.
 	Differences []toolsetDifference `json:"differences,omitempty"`
 	// Coordinators is how many coordinators answer; missing if this user may not ask them.
@@ -61,7 +62,7 @@ func (s StatusCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet status", nil)
+	conn, err := a.Connect(cfg, nil)
 	if err != nil {
 		return err
 	}
@@ -83,12 +84,11 @@ func (s StatusCmd) Run(a *command.App) error {
 }
 
 func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
-	if s.Workers, err = command.ReadBucket[wire.Presence](ctx, conn, bus.BucketWorkers); err != nil {
+	fleet, err := command.ReadFleet(ctx, conn)
+	if err != nil {
 		return s, err
 	}
-	if s.Tools, err = command.ReadBucket[schemas.Tool](ctx, conn, bus.BucketTools); err != nil {
-		return s, err
-	}
+	s.Workers, s.Tools = fleet.Workers, fleet.Tools()
 	names := conn.Names()
 	for stream, into := range map[string]*uint64{bus.Batches: &s.Batches, bus.Dead: &s.Dead} {
 		held, err := inspect.Stream(ctx, conn, names.Stream(stream))
@@ -98,8 +98,8 @@ func statusOf(ctx context.Context, conn *bus.Conn) (s fleetStatus, err error) {
 		*into = held.Messages
 	}
 	s.Pools = poolsOf(s.Workers, s.Tools)
-	s.Differences = toolsetDifferences(s.Workers, s.Tools)
-	s.Queues = queuesOf(s.Workers)
+	s.Differences = toolsetDifferences(s.Workers, fleet)
+	s.Queues = queuesOf(s.Workers, fleet)
 	for i := range s.Pools {
 		p := &s.Pools[i]
 		if err := p.count(ctx, conn, s.Queues); err != nil {
@@ -238,7 +238,7 @@ func (s fleetStatus) show(a *command.App) error {
 
 // differ returns a line for each group of workers that get calls of tools that they do not serve, or
 // that serve outdated tools which no worker serves as planned, and for each pool with calls that
-// wait for such a tool.
+// wait for such a tool. It also says how many workers have tools that are not confined.
 func (s fleetStatus) differ() string {
 	var text strings.Builder
 	for _, d := range s.Differences {
@@ -250,6 +250,15 @@ func (s fleetStatus) differ() string {
 		if p.Unserved > 0 && p.Workers > 0 {
 			fmt.Fprintf(&text, "%s (toolfleet doctor)\n", p.waits())
 		}
+	}
+	lacking := 0
+	for _, w := range s.Workers {
+		if len(w.Gaps) > 0 {
+			lacking++
+		}
+	}
+	if lacking > 0 {
+		fmt.Fprintf(&text, "%s with tools whose commands are not wholly confined (toolfleet doctor)\n", terminal.Count(lacking, "worker"))
 	}
 	return text.String()
 }
@@ -290,11 +299,11 @@ func (s fleetStatus) risk() string {
 	return text
 }
 
-// namesOf lists the first few names of tools.
+// namesOf lists the first few tools.
 func namesOf(tools []schemas.Tool) string {
 	var names []string
 	for _, t := range tools {
-		names = append(names, t.Name)
+		names = append(names, labelOf(t))
 	}
 	return few(names)
 }

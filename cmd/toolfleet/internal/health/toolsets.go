@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -40,7 +41,7 @@ type queueStatus struct {
 }
 
 // queuesOf returns the queues that workers have announced, sorted by pool and token.
-func queuesOf(workers []wire.Presence) (queues []queueStatus) {
+func queuesOf(workers []wire.Presence, fleet command.Fleet) (queues []queueStatus) {
 	byToken := map[string]queueStatus{}
 	for _, w := range workers {
 		for _, pool := range w.Pools {
@@ -49,9 +50,9 @@ func queuesOf(workers []wire.Presence) (queues []queueStatus) {
 			if w.Draining {
 				q.Draining++
 			}
-			for _, name := range rawjson.SortedKeys(w.Toolsets[pool]) {
-				if !slices.Contains(q.Tools, name) {
-					q.Tools = append(q.Tools, name)
+			for _, label := range labelsOf(w, pool, fleet) {
+				if !slices.Contains(q.Tools, label) {
+					q.Tools = append(q.Tools, label)
 				}
 			}
 			byToken[queueOf(w, pool)] = q
@@ -67,6 +68,93 @@ func queuesOf(workers []wire.Presence) (queues []queueStatus) {
 	return queues
 }
 
+// labelOf names a tool with its version, if it has one.
+func labelOf(t schemas.Tool) string {
+	if t.Version == "" {
+		return t.Name
+	}
+	return t.Name + "@" + t.Version
+}
+
+// labelsOf names the tools that a worker serves in a pool. A definition that is not announced any
+// more has no version here.
+func labelsOf(w wire.Presence, pool string, fleet command.Fleet) (labels []string) {
+	serves := toolsetOf(w, pool, fleet)
+	for _, name := range rawjson.SortedKeys(serves) {
+		var versions []string
+		for _, digest := range serves[name] {
+			if t, known := fleet.Definition(name, digest); known && t.Version != "" {
+				versions = append(versions, labelOf(t))
+			}
+		}
+		if len(versions) == 0 {
+			versions = []string{name}
+		}
+		labels = append(labels, versions...)
+	}
+	return labels
+}
+
+// severalVersions names the versions of each tool that is there in more than one, the current one
+// first. tools has the versions of a tool one after the other.
+func severalVersions(tools []schemas.Tool) (several []string) {
+	for i := 0; i < len(tools); {
+		n := 1
+		for i+n < len(tools) && tools[i+n].Name == tools[i].Name {
+			n++
+		}
+		var labels []string
+		for _, t := range tools[i : i+n] {
+			label := labelOf(t)
+			if t.Version == "" {
+				label += "#" + terminal.ShortID(t.Digest)
+			}
+			labels = append(labels, label)
+		}
+		if n > 1 {
+			several = append(several, strings.Join(labels, " "))
+		}
+		i += n
+	}
+	return several
+}
+
+// splitPool is a pool of which some workers take jobs from the queue of the pool, and others from
+// those of their toolsets. A max_in_flight bounds only the former.
+type splitPool struct {
+	Pool    string
+	Workers []string // that take jobs from the queue of the pool
+}
+
+func (s splitPool) String() string {
+	takes := "take"
+	if len(s.Workers) == 1 {
+		takes = "takes"
+	}
+	return fmt.Sprintf("pool %s: only %s %s jobs from the queue that max_in_flight bounds; other workers have queues of their own", s.Pool, few(s.Workers), takes)
+}
+
+// splitPools leaves out workers of the version before, which have only the queue of the pool.
+func splitPools(workers []wire.Presence) (all []splitPool) {
+	shared, apart := map[string][]string{}, map[string]bool{}
+	for _, w := range workers {
+		for pool, q := range w.Queues {
+			if q.Token == pool {
+				shared[pool] = append(shared[pool], w.Worker)
+			} else {
+				apart[pool] = true
+			}
+		}
+	}
+	for _, pool := range rawjson.SortedKeys(shared) {
+		if apart[pool] {
+			slices.Sort(shared[pool])
+			all = append(all, splitPool{pool, shared[pool]})
+		}
+	}
+	return all
+}
+
 // queueOf returns the token of the queue from which a worker takes the jobs of a pool. A worker of
 // an older version does not announce it.
 func queueOf(w wire.Presence, pool string) string {
@@ -76,37 +164,51 @@ func queueOf(w wire.Presence, pool string) string {
 	return pool
 }
 
-// toolset maps the tools that a worker serves in one pool to their digests; "" if the worker does
-// not announce digests.
-type toolset map[string]string
+// toolset maps the tools that a worker serves in one pool to the digests of their versions. There
+// is none if the worker does not announce digests.
+type toolset map[string][]string
 
 // toolsetOf returns the tools that a worker serves in a pool. A worker of an older version
 // announces only names.
-func toolsetOf(w wire.Presence, pool string, planned map[string]schemas.Tool) toolset {
-	if w.Toolsets != nil {
-		return w.Toolsets[pool]
+func toolsetOf(w wire.Presence, pool string, fleet command.Fleet) toolset {
+	tools := toolset{}
+	if w.Toolsets == nil {
+		for _, name := range w.Tools {
+			if t, known := fleet.CurrentOf(name); known && t.Pool == pool {
+				tools[name] = nil
+			}
+		}
+		return tools
 	}
-	names := toolset{}
-	for _, name := range w.Tools {
-		if planned[name].Pool == pool {
-			names[name] = ""
+	others := slices.Clone(w.Queues[pool].Tools) // further versions, which Toolsets does not name
+	for name, digest := range w.Toolsets[pool] {
+		tools[name] = []string{digest}
+		for _, other := range others {
+			if _, known := fleet.Definition(name, other); known && other != digest {
+				tools[name] = append(tools[name], other)
+			}
 		}
 	}
-	return names
+	return tools
+}
+
+// has reports whether the toolset has exactly this definition, as far as its worker says.
+func (s toolset) has(t schemas.Tool) bool {
+	return len(s[t.Name]) == 0 || slices.Contains(s[t.Name], t.Digest)
 }
 
 // toolsetDifferences compares the workers of each pool with each other, and with the definitions
 // that calls are planned with. Workers with the same difference are listed together.
-func toolsetDifferences(workers []wire.Presence, tools []schemas.Tool) (all []toolsetDifference) {
+func toolsetDifferences(workers []wire.Presence, fleet command.Fleet) (all []toolsetDifference) {
 	planned := map[string]schemas.Tool{}
-	for _, t := range tools {
+	for _, t := range fleet.Current() {
 		planned[t.Name] = t
 	}
 	for _, p := range poolsOf(workers, nil) {
 		members, shares := map[string]toolset{}, map[string]bool{}
 		for _, w := range workers {
 			if slices.Contains(w.Pools, p.Pool) {
-				members[w.Worker] = toolsetOf(w, p.Pool, planned)
+				members[w.Worker] = toolsetOf(w, p.Pool, fleet)
 				shares[w.Worker] = queueOf(w, p.Pool) == p.Pool
 			}
 		}
@@ -119,22 +221,22 @@ func poolDifferences(pool string, members map[string]toolset, shares map[string]
 	// The tools of the pool that a worker has; true: one has the planned definition.
 	served := map[string]bool{}
 	for _, tools := range members {
-		for name, digest := range tools {
+		for name := range tools {
 			t, known := planned[name]
 			if !known || t.Pool == pool {
-				served[name] = served[name] || !known || digest == "" || digest == t.Digest
+				served[name] = served[name] || !known || tools.has(t)
 			}
 		}
 	}
 	for _, worker := range rawjson.SortedKeys(members) {
 		d := toolsetDifference{Pool: pool, Shared: shares[worker]}
 		for _, name := range rawjson.SortedKeys(served) {
-			digest, has := members[worker][name]
+			_, has := members[worker][name]
 			t, known := planned[name]
 			switch {
 			case !has:
 				d.Lacks = append(d.Lacks, name)
-			case known && digest != "" && digest != t.Digest:
+			case known && !members[worker].has(t):
 				d.Outdated = append(d.Outdated, name)
 				if !served[name] {
 					d.Unserved = append(d.Unserved, name)

@@ -2,12 +2,14 @@ package health
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
@@ -49,9 +51,9 @@ func TestToolsetDifferences(t *testing.T) {
 		}
 		return w
 	}
-	var tools []schemas.Tool
+	var tools []schemas.Announcement
 	for name, pool := range map[string]string{"a": schemas.DefaultPool, "b": schemas.DefaultPool, "c": "gpu"} {
-		tools = append(tools, schemas.Tool{Name: name, Pool: pool, Digest: "1"})
+		tools = append(tools, schemas.Announcement{Tool: schemas.Tool{Name: name, Pool: pool, Digest: "1"}})
 	}
 	for name, tc := range map[string]struct {
 		workers []string
@@ -81,13 +83,45 @@ func TestToolsetDifferences(t *testing.T) {
 				workers = append(workers, present(text))
 			}
 			var got []string
-			for _, d := range toolsetDifferences(workers, tools) {
+			for _, d := range toolsetDifferences(workers, command.NewFleet(tools, workers)) {
 				got = append(got, d.String())
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("workers %q (-want +got)\n%s", tc.workers, diff)
 			}
 		})
+	}
+}
+
+// A pool has a bound for some of its workers only, so the bound does not hold.
+func TestPoolsWithABoundForSome(t *testing.T) {
+	at := func(name string, queues map[string]string) wire.Presence {
+		w := wire.Presence{Worker: name, Queues: map[string]wire.Queue{}}
+		for pool, token := range queues {
+			w.Pools = append(w.Pools, pool)
+			w.Queues[pool] = wire.Queue{Token: token}
+		}
+		return w
+	}
+	own := wire.QueueToken("p", []string{"a"})
+	for name, tc := range map[string]struct {
+		workers []wire.Presence
+		want    string
+	}{
+		"all have it":        {[]wire.Presence{at("1", map[string]string{"p": "p"}), at("2", map[string]string{"p": "p"})}, ""},
+		"none has it":        {[]wire.Presence{at("1", map[string]string{"p": own}), at("2", map[string]string{"p": own})}, ""},
+		"one of two":         {[]wire.Presence{at("2", map[string]string{"p": own}), at("1", map[string]string{"p": "p"})}, "pool p: only 1 takes jobs"},
+		"two of three":       {[]wire.Presence{at("3", map[string]string{"p": "p"}), at("2", map[string]string{"p": own}), at("1", map[string]string{"p": "p"})}, "pool p: only 1, 3 take jobs"},
+		"another pool":       {[]wire.Presence{at("1", map[string]string{"q": "q", "p": own}), at("2", map[string]string{"p": own})}, ""},
+		"the version before": {[]wire.Presence{at("1", map[string]string{"p": own}), {Worker: "2", Pools: []string{"p"}}}, ""},
+	} {
+		var says string
+		for _, s := range splitPools(tc.workers) {
+			says += s.String()
+		}
+		if (says == "") != (tc.want == "") || !strings.HasPrefix(says, tc.want) {
+			t.Errorf("%s: %q, want %q", name, says, tc.want)
+		}
 	}
 }
 
@@ -166,5 +200,50 @@ func TestWorkersThatDiffer(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Workers serve a tool in several versions. Each is named with its version, and that is no
+// difference as long as one has what calls are planned with.
+func TestVersionsInStatus(t *testing.T) {
+	version := func(name, version, digest string) schemas.Tool {
+		return schemas.Tool{Name: name, Version: version, Digest: digest, Pool: schemas.DefaultPool}
+	}
+	announced := []schemas.Announcement{
+		{Tool: version("a", "", "a0")},
+		{Tool: version("pay", "1", "p1"), Versions: []schemas.Tool{version("pay", "2", "p2"), version("pay", "3", "p3")}},
+	}
+	serves := func(name string, newest map[string]string, digests ...string) wire.Presence {
+		return wire.Presence{
+			Worker: name, Pools: []string{schemas.DefaultPool}, Tools: []string{"a", "pay"}, Slots: 1,
+			Toolsets: map[string]map[string]string{schemas.DefaultPool: newest},
+			Queues:   map[string]wire.Queue{schemas.DefaultPool: {Token: wire.QueueToken(schemas.DefaultPool, digests), Tools: digests}},
+		}
+	}
+	workers := []wire.Presence{
+		serves("old", map[string]string{"a": "a0", "pay": "p1"}, "a0", "p1"),
+		serves("new", map[string]string{"a": "a0", "pay": "p2"}, "a0", "p1", "p2"),
+	}
+	fleet := command.NewFleet(announced, workers)
+	var queues []string
+	for _, q := range queuesOf(workers, fleet) {
+		queues = append(queues, strings.Join(q.Workers, " ")+": "+strings.Join(q.Tools, " "))
+	}
+	slices.Sort(queues)
+	if diff := cmp.Diff([]string{"new: a pay@2 pay@1", "old: a pay@1"}, queues); diff != "" {
+		t.Errorf("queues (-want +got)\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"pay@2 pay@1"}, severalVersions(fleet.Tools())); diff != "" {
+		t.Errorf("versions (-want +got)\n%s", diff)
+	}
+	if got := namesOf(fleet.Tools()); got != "a, pay@2, pay@1" {
+		t.Errorf("tools: %s", got)
+	}
+	var differences []string
+	for _, d := range toolsetDifferences(workers, fleet) {
+		differences = append(differences, d.String())
+	}
+	if diff := cmp.Diff([]string{"pool default: old serves pay under another definition than calls are planned with"}, differences); diff != "" {
+		t.Errorf("differences (-want +got)\n%s", diff)
 	}
 }

@@ -3,17 +3,27 @@
 package localtools
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/config"
+	"github.com/toolfleet/toolfleet/internal/daemon"
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/internal/secrets"
+	"github.com/toolfleet/toolfleet/internal/toolservers"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
+	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
 )
 
 // Here is the default root for commands that offer the file tools without --root: the current
@@ -25,7 +35,8 @@ const Here = "."
 func File(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
 	name := string(cfg.Tools)
 	if name == "" {
-		return file, "", nil
+		err = withServers(cfg, &file)
+		return file, "", err
 	}
 	body, err := os.ReadFile(name)
 	if err != nil {
@@ -34,15 +45,48 @@ func File(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
 	if file, err = schemas.ParseToolsFile(name, body); err != nil {
 		return file, "", command.Usage(err)
 	}
-	return file, filepath.Dir(name), nil
+	err = withServers(cfg, &file)
+	return file, filepath.Dir(name), err
+}
+
+// withServers adds the servers of a file .mcp.json, if the settings name one.
+func withServers(cfg *config.Config, file *schemas.ToolsFile) error {
+	name := string(cfg.MCP)
+	if name == "" {
+		return nil
+	}
+	body, err := os.ReadFile(name)
+	if err != nil {
+		return command.Usagef("read the file of MCP servers: %w; --mcp names another", err)
+	}
+	servers, err := schemas.ParseMCPJSON(name, body, os.Getenv)
+	if err != nil {
+		return command.Usage(err)
+	}
+	file.Servers = append(file.Servers, servers...)
+	return nil
 }
 
 // Serving holds the tools that a worker in this process serves.
 type Serving struct {
-	Registry *tool.Registry // never empty
-	Roots    []string       // paths of the root folder, the canonical one first, for path rules
+	Registry *tool.Registry      // never empty
+	Roots    []string            // paths of the root folder, the canonical one first, for path rules
+	Gaps     map[string][]string // what the sandboxes of tools lack, by tool
 	root     *builtin.Root
+	servers  *toolservers.Servers
 	rules    schemas.Rules // of the tools file
+}
+
+// States returns how the programs and services are that bring tools.
+func (s *Serving) States() []wire.ToolServer { return s.servers.States() }
+
+// SayWhatIsDown names the programs and services that do not run.
+func (s *Serving) SayWhatIsDown(a *command.App) {
+	for _, server := range s.States() {
+		if server.Down != "" {
+			a.Say("server %s does not run, so its tools are missing: %s", terminal.Clean(server.Name, 80), terminal.Clean(server.Down, 600))
+		}
+	}
 }
 
 // Policy reads the policy of the settings, including the rules of the tools file.
@@ -58,13 +102,14 @@ func Policy(cfg *config.Config, tools schemas.Rules) (*config.Policy, error) {
 }
 
 // Open opens the tools of the tools file, and the file tools on the root of the settings. standard
-// is the root if the settings name none; if standard is "" too, there are no file tools.
-func Open(cfg *config.Config, standard string) (*Serving, error) {
+// is the root if the settings name none; if standard is "" too, there are no file tools. It starts
+// the servers of the file.
+func Open(ctx context.Context, cfg *config.Config, standard string, log *slog.Logger) (*Serving, error) {
 	file, dir, err := File(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s := &Serving{Registry: &tool.Registry{}, rules: file.Rules}
+	s := &Serving{Registry: &tool.Registry{}, servers: &toolservers.Servers{}, rules: file.Rules}
 	if root := rootOf(cfg, standard); root != "" {
 		if s.root, err = builtin.OpenRoot(root); err != nil {
 			return nil, command.Usagef("%w; --root names a folder that is there", err)
@@ -74,34 +119,109 @@ func Open(cfg *config.Config, standard string) (*Serving, error) {
 			s.Roots = append(s.Roots, given)
 		}
 	}
-	if err := worker.OpenTools(s.Registry, file, dir, s.root); err != nil {
+	place := placeOf(cfg, file, dir, s.root)
+	if err := worker.OpenTools(s.Registry, file, place); err != nil {
 		s.Close()
 		return nil, command.Usage(fmt.Errorf("tools: %w", inFile(cfg, err)))
 	}
+	beside := PlaceOf(cfg, file, dir, standard)
+	beside.Logger = log
+	servers, err := toolservers.Open(ctx, s.Registry, file.Servers, beside)
+	if err != nil {
+		s.Close()
+		return nil, command.Usage(fmt.Errorf("tools: %w", inFile(cfg, err)))
+	}
+	s.servers = servers
+	s.rules.Ask = append(s.rules.Ask, servers.Rules()...)
+	s.Gaps = place.Gaps(file)
 	if len(s.Registry.Promises()) == 0 {
+		s.Close()
 		return nil, command.Usage(errors.New("there is no tool to serve: name a tools file with --tools (`toolfleet init` writes one), or a folder for the builtin tools with --root"))
 	}
 	return s, nil
 }
 
-// Close closes the root folder. The tools must not run any more.
+// PlaceOf returns what the servers of a tools file stand on, which is in dir. standard is the root
+// if the settings name none, or "".
+func PlaceOf(cfg *config.Config, file schemas.ToolsFile, dir, standard string) toolservers.Place {
+	box := func(server schemas.Server) (*sandbox.Box, error) {
+		name := rootOf(cfg, standard)
+		if name == "" {
+			return placeOf(cfg, file, dir, nil).ServerBox(server)
+		}
+		root, err := builtin.OpenRoot(name)
+		if err != nil {
+			return nil, err
+		}
+		defer root.Close()
+		return placeOf(cfg, file, dir, root).ServerBox(server)
+	}
+	return toolservers.Place{Dir: dir, Secrets: secrets.Folder(cfg.Secrets), Version: daemon.ThisBuild().Release(), Box: box}
+}
+
+// Confinement returns what the commands of a tool or a server may touch. ok is false if it runs
+// none, or its sandbox is off.
+func Confinement(cfg *config.Config, standard, name string) (policy sandbox.Policy, ok bool, err error) {
+	file, dir, err := File(cfg)
+	if err != nil {
+		return policy, false, err
+	}
+	root, err := builtin.OpenRoot(rootOf(cfg, standard))
+	if err != nil {
+		return policy, false, command.Usagef("%w; --root names a folder that is there", err)
+	}
+	defer root.Close()
+	commands, ok, err := worker.Find(file, name)
+	if err != nil {
+		return policy, false, command.Usage(err)
+	}
+	if !ok {
+		return policy, false, nil
+	}
+	return placeOf(cfg, file, dir, root).Confinement(commands)
+}
+
+// placeOf returns where the tools are, and which files are none of their commands' business.
+func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *builtin.Root) worker.Place {
+	given := func(names ...string) []string {
+		return slices.DeleteFunc(names, func(name string) bool { return name == "" })
+	}
+	fixed := given(string(cfg.Tools), string(cfg.MCP), string(cfg.Policy), cfg.File())
+	for _, server := range file.Servers { // whose tools it does not accept itself
+		fixed = append(fixed, given(mcptool.Config{Server: server, Dir: dir}.LockPath())...)
+	}
+	return worker.Place{
+		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets),
+		Hidden: given(cfg.NATS.Creds, cfg.NATS.NKey, cfg.NATS.TLSKey, string(cfg.Approver.Key), string(cfg.Server.Data), string(cfg.Secrets)),
+		Fixed:  fixed,
+	}
+}
+
+// Close ends the servers and closes the root folder. The tools must not run any more.
 func (s *Serving) Close() {
+	s.servers.Close()
 	if s.root != nil {
 		_ = s.root.Close() // closing a folder loses no data
 	}
 }
 
-// Promises returns the definitions of the tools of the settings. It opens none of them.
-func Promises(cfg *config.Config, standard string) ([]schemas.Tool, error) {
-	file, _, err := File(cfg)
+// Promises returns the definitions of the tools of the settings, and the rules of the tools file.
+// It opens none of them, but it starts servers that have no lock file, to ask for their tools.
+func Promises(ctx context.Context, cfg *config.Config, standard string) ([]schemas.Tool, schemas.Rules, error) {
+	file, dir, err := File(cfg)
 	if err != nil {
-		return nil, err
+		return nil, file.Rules, err
 	}
 	tools, err := worker.Promises(file, rootOf(cfg, standard) != "")
 	if err != nil {
-		return nil, command.Usage(inFile(cfg, err))
+		return nil, file.Rules, command.Usage(inFile(cfg, err))
 	}
-	return tools, nil
+	more, ask, err := toolservers.Promises(ctx, file.Servers, PlaceOf(cfg, file, dir, standard))
+	if err != nil {
+		return nil, file.Rules, inFile(cfg, err)
+	}
+	file.Rules.Ask = append(file.Rules.Ask, ask...)
+	return append(tools, more...), file.Rules, nil
 }
 
 func rootOf(cfg *config.Config, standard string) string {

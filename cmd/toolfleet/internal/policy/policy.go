@@ -36,18 +36,17 @@ type judge struct {
 // newJudge reads the policy of the settings. It includes the rules and tiers of the tools file if
 // there is one.
 func newJudge(a *command.App, cfg *config.Config) (*judge, error) {
-	file, _, err := localtools.File(cfg)
+	tools, rules, err := localtools.Promises(a.Ctx, cfg, localtools.Here)
 	if err != nil {
 		return nil, err
 	}
 	j := &judge{tools: map[string]schemas.Tool{}}
-	if j.policy, err = localtools.Policy(cfg, file.Rules); err != nil {
+	if j.policy, err = localtools.Policy(cfg, rules); err != nil {
 		return nil, err
 	}
 	if j.rules, err = j.policy.Permissions(); err != nil {
 		return nil, command.Usage(err)
 	}
-	tools, err := localtools.Promises(cfg, localtools.Here)
 	for _, t := range tools {
 		j.tools[t.Name] = t
 	}

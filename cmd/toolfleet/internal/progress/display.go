@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,10 +42,12 @@ type Display struct {
 	held  []byte // what was written during a prompt; guarded by mu
 	stop  chan struct{}
 	ended sync.WaitGroup
-	quiet *time.Timer // fires once, when patience is over
+	// quiet fires when patience is over; nil: nobody expects events; guarded by mu.
+	quiet  *time.Timer
+	closed bool // guarded by mu
 }
 
-// patience is how long a batch may stay without events before the display says so.
+// patience is how long a batch may wait before the display says why.
 const patience = 3 * time.Second
 
 // NewDisplay starts to show a batch on out. With events it writes them as NDJSON. The caller closes
@@ -55,7 +58,6 @@ func NewDisplay(out io.Writer, events bool) *Display {
 	if d.live {
 		d.ended.Go(d.keepDrawing)
 	}
-	d.quiet = time.AfterFunc(patience, d.nothingYet)
 	return d
 }
 
@@ -78,8 +80,43 @@ func (d *Display) Live() bool {
 	return d.live
 }
 
-// ExpectNothing keeps the display from saying that no event has come.
-func (d *Display) ExpectNothing() { d.quiet.Stop() }
+// ExpectEvents makes the display say why the batch waits, if no call has begun for 3 s. why returns
+// that, or "" if it knows no reason; it is asked every 3 s until it does or a call begins. The
+// caller calls ExpectEvents at most once, before the first event.
+func (d *Display) ExpectEvents(why func() string) {
+	if d.events {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	told := false
+	d.quiet = time.AfterFunc(patience, func() {
+		if d.begun() {
+			return
+		}
+		text := why()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		switch {
+		case d.closed:
+			return
+		case text == "":
+			d.quiet.Reset(patience)
+			if told || d.heard {
+				return
+			}
+			told, text = true, "nobody has begun the batch yet. `toolfleet status` shows the workers, and what waits."
+		}
+		d.above([]byte("waiting: " + text + "\n"))
+	})
+}
+
+// begun reports whether a call has begun or ended, or a person is asked.
+func (d *Display) begun() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.ContainsFunc(d.board.calls, func(c callState) bool { return c.running || c.asked != nil || c.result != nil })
+}
 
 // ShowSession makes the display draw the boards of a session in place of the board of one batch.
 func (d *Display) ShowSession(s *Session) {
@@ -93,15 +130,6 @@ func (d *Display) SetOutput(out io.Writer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.out = out
-}
-
-// nothingYet says why there is nothing to see, if no event has come.
-func (d *Display) nothingYet() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.heard && !d.events {
-		d.above([]byte("waiting: nobody has begun the batch yet. `toolfleet status` shows the workers, and what waits.\n"))
-	}
 }
 
 // Silent reports whether no event has come, apart from waiting and the reply.
@@ -133,12 +161,12 @@ func (d *Display) Take(e messages.Event) {
 	}
 }
 
-// Show calls happen with mu held. happen may change what is drawn, and its lines appear above the
-// board.
-func (d *Display) Show(happen func(now time.Time) (lines string)) {
+// Show calls change while it holds mu. change may alter what is drawn. The lines that it returns
+// appear above the board.
+func (d *Display) Show(change func(now time.Time) (lines string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.above([]byte(happen(time.Now())))
+	d.above([]byte(change(time.Now())))
 }
 
 // Write writes whole lines above the board. It never fails, so that a broken stderr does not end
@@ -168,12 +196,14 @@ func (d *Display) WithPrompt(do func()) {
 
 // Close stops the redrawing and draws the board for the last time.
 func (d *Display) Close() {
-	d.quiet.Stop()
 	close(d.stop)
 	d.ended.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.above(nil)
+	if d.closed = true; d.quiet != nil {
+		d.quiet.Stop()
+	}
 	d.live = false // later lines appear below the board
 }
 

@@ -10,10 +10,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Session shows a board for each running batch of a session. It is computed from events and the
-// times at which they came.
+// Session shows a board for each running batch of a session, or of several. It is computed from
+// events and the times at which they came.
 type Session struct {
 	batches []*sessionBatch // in the order of their first events
+	several bool            // names have the session, and events may be missed
+	ended   []batchName     // of several sessions the batches that ended last: their late events are ignored
 	colour  bool
 	live    bool
 }
@@ -24,14 +26,36 @@ func NewSession(colour, live bool) *Session {
 	return &Session{colour: colour, live: live}
 }
 
+// NewSessions is NewSession for the live events of several sessions.
+func NewSessions(colour, live bool) *Session {
+	return &Session{colour: colour, live: live, several: true}
+}
+
+// batchName tells a batch from those of other sessions.
+type batchName struct {
+	session messages.SessionID
+	batch   messages.BatchID
+}
+
+// mostEnded is how many ended batches are remembered.
+const mostEnded = 1000
+
 type sessionBatch struct {
-	id    messages.BatchID
+	id    batchName
+	title string
 	began time.Time // time of its first event, by the sender's clock
 	board board
 }
 
 // Take handles one event and returns the lines to print above the boards.
 func (w *Session) Take(e messages.Event, now time.Time) string {
+	switch {
+	case e.Type == messages.EventGap:
+		w.batches = nil // one of them may have ended
+		return "some events were missed\n"
+	case slices.Contains(w.ended, batchName{e.Session, e.Batch}):
+		return ""
+	}
 	b := w.batch(e)
 	if e.Type == messages.EventReply {
 		w.forget(b)
@@ -39,23 +63,30 @@ func (w *Session) Take(e messages.Event, now time.Time) string {
 	}
 	b.board.apply(e, now)
 	if line := b.board.plain(e); line != "" && (!w.live || e.Type == messages.EventAwaiting) {
-		return terminal.Clean(string(b.id), 40) + "  " + line + "\n"
+		return b.title + "  " + line + "\n"
 	}
 	return ""
 }
 
 func (w *Session) batch(e messages.Event) *sessionBatch {
 	for _, b := range w.batches {
-		if b.id == e.Batch {
+		if b.id == (batchName{e.Session, e.Batch}) {
 			return b
 		}
 	}
-	b := &sessionBatch{id: e.Batch, began: e.Time, board: board{colour: w.colour}}
+	b := &sessionBatch{id: batchName{e.Session, e.Batch}, title: terminal.Clean(string(e.Batch), 40), began: e.Time, board: board{colour: w.colour}}
+	if w.several {
+		b.title = terminal.Clean(string(e.Session), 40) + " " + b.title
+	}
 	w.batches = append(w.batches, b)
 	return b
 }
 
 func (w *Session) forget(gone *sessionBatch) {
+	if w.several {
+		w.ended = append(w.ended, gone.id)
+		w.ended = w.ended[max(0, len(w.ended)-mostEnded):]
+	}
 	w.batches = slices.DeleteFunc(w.batches, func(b *sessionBatch) bool { return b == gone })
 }
 
@@ -63,7 +94,7 @@ func (w *Session) forget(gone *sessionBatch) {
 func (w *Session) lines() []boardLine {
 	var lines []boardLine
 	for _, b := range w.batches {
-		lines = append(append(lines, boardLine{title: string(b.id)}), b.board.lines()...)
+		lines = append(append(lines, boardLine{title: b.title}), b.board.lines()...)
 	}
 	return lines
 }
@@ -91,5 +122,5 @@ func (b *sessionBatch) summary(e messages.Event) string {
 	if bad > 0 {
 		text += fmt.Sprintf(", %d of them not ok", bad)
 	}
-	return fmt.Sprintf("%s %s  %s, %s\n%s", mark, terminal.Clean(string(b.id), 40), text, terminal.Brief(max(0, e.Time.Sub(b.began))), strings.Join(failures, ""))
+	return fmt.Sprintf("%s %s  %s, %s\n%s", mark, b.title, text, terminal.Brief(max(0, e.Time.Sub(b.began))), strings.Join(failures, ""))
 }

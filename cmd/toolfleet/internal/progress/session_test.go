@@ -32,3 +32,26 @@ func TestWatchedSession(t *testing.T) {
 	}
 	terminaltest.Golden(t, "session.txt", out.String())
 }
+
+// Of several sessions each line names the session, what comes after a reply is ignored, and boards
+// go when events were missed.
+func TestWatchedSessions(t *testing.T) {
+	w := NewSessions(false, false)
+	var out strings.Builder
+	take := func(e messages.Event) { out.WriteString(w.Take(e, e.Time)) }
+	for _, session := range []messages.SessionID{"s1", "s2"} {
+		take(messages.Event{Type: messages.EventRunning, Session: session, Batch: "turn-1", Tool: "Grep", Attempt: 1})
+	}
+	reply := messages.Event{Type: messages.EventReply, Session: "s1", Batch: "turn-1", Index: -1, Status: messages.ReplyCompleted}
+	take(reply)
+	take(reply)
+	take(messages.Event{Type: messages.EventRunning, Session: "s1", Batch: "turn-1", Tool: "Grep", Attempt: 1})
+	if n := len(w.batches); n != 1 {
+		t.Errorf("%d batches run, want that of s2", n)
+	}
+	take(messages.Event{Type: messages.EventGap, Index: -1})
+	want := "s1 turn-1  call 0 Grep: running\ns2 turn-1  call 0 Grep: running\n✓ s1 turn-1  completed: 1 call, 0 ms\nsome events were missed\n"
+	if got := out.String(); got != want || len(w.batches) != 0 {
+		t.Errorf("got %d boards and\n%s\nwant\n%s", len(w.batches), got, want)
+	}
+}

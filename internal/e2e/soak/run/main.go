@@ -34,6 +34,7 @@ func run() int {
 	mix := flag.String("faults", soak.DefaultMix().String(),
 		"kinds of fault, each with how often it comes up among the others")
 	scenario := flag.String("scenario", "", "restarts: the server is restarted five times under 25 sessions; the default breaks everything at random")
+	flag.StringVar(&cfg.OldPrograms, "old", "", "a folder with an older toolfleet: half of the processes run it, and restarts change the build")
 	runs := flag.Int("runs", 1, "how many runs of a scenario, each with the next seed; it ends at the first that breaks a rule")
 	flag.Usage = usage
 	flag.Parse()

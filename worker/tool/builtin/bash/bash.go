@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -43,7 +44,7 @@ const bashSchema = `{
 	"additionalProperties": false
 }`
 
-const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder but is not confined to it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
+const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder, and may change only that folder and $TMPDIR; it has no network unless the operator allows it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
 
 // Promise returns the definition of Bash. If the worker has only an sh, every command runs alone,
 // because the classifier in schemas/safety reads a command as bash does. Permission rules read the
@@ -60,11 +61,15 @@ func Promise() schemas.Tool {
 	return promise
 }
 
-// New returns the runner of Bash. Commands start in the root's folder.
-func New(root *rootdir.Root) tool.Runner { return bash{dir: root.Dir()} }
+// New returns the runner of Bash. Commands start in the root's folder, in a sandbox; without one
+// they may do what the worker may.
+func New(root *rootdir.Root, box *sandbox.Box) tool.Runner { return bash{root.Dir(), box} }
 
-// bash runs commands in a folder. The commands are not confined to it.
-type bash struct{ dir string }
+// bash runs commands in a folder.
+type bash struct {
+	dir string
+	box *sandbox.Box
+}
 
 type shell struct{ name, path string }
 
@@ -139,6 +144,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	result, err := process.Run(ctx, process.Command{
 		Args: []string{sh.path, "-c", args.Command}, Dir: b.dir, Env: append(env, bashEnv...),
 		Merge: true, Limit: maxBashOutput, TailOnly: true, OnStdout: lines.Add,
+		Sandbox: b.box,
 	})
 	lines.Flush()
 	printed := newPrinted(result.Stdout)
@@ -150,7 +156,11 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	case err != nil:
 		return tool.Output{}, err
 	case result.ExitCode != 0:
-		return tool.Output{}, base.Refuse(messages.CodeToolError, "%s", withOutput(result.Status(), printed))
+		message := withOutput(result.Status(), printed)
+		if note := b.box.Note(message); note != "" {
+			message += "\n" + note
+		}
+		return tool.Output{}, base.Refuse(messages.CodeToolError, "%s", message)
 	}
 	if printed.chars > 0 {
 		printed = printed.last(maxBashFlood)

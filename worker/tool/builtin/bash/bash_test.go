@@ -57,7 +57,7 @@ func TestBashRunsInTheFolder(t *testing.T) {
 		"echo $TRACEPARENT":         traceparent + "\n",
 	} {
 		call := callOf(t, "Bash", in{"command": command, "description": "Tries a command"})
-		runner := New(root)
+		runner := boxed(root)
 		out, err := runner.Run(tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}}), call)
 		if diff := cmp.Diff(string(rawjson.Quote(want)), string(out.Value)); err != nil || diff != "" {
 			t.Errorf("%s: %v %s", command, err, diff)
@@ -68,7 +68,7 @@ func TestBashRunsInTheFolder(t *testing.T) {
 // bashFails is the message of a command that must run and fail.
 func bashFails(t *testing.T, root *rootdir.Root, command string) string {
 	t.Helper()
-	runner := New(root)
+	runner := boxed(root)
 	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": command}))
 	var told *messages.Error
 	if !errors.As(err, &told) || told.Code != messages.CodeToolError {
@@ -124,7 +124,7 @@ func isTailOf(t *testing.T, got, whole string) {
 func TestBashKeepsTheEndOfAFlood(t *testing.T) {
 	root := bashFolder(t)
 	flood := func(command string) string {
-		runner := New(root)
+		runner := boxed(root)
 		out, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": command}))
 		var text string
 		if err == nil {
@@ -154,7 +154,7 @@ func TestBashRefusesWhatNoShellCanRun(t *testing.T) {
 }
 
 func TestBashWithoutAnyShell(t *testing.T) {
-	runner := New(bashFolder(t))
+	runner := boxed(bashFolder(t))
 	t.Setenv("PATH", t.TempDir())
 	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": "ls"}))
 	var told *messages.Error
@@ -177,7 +177,7 @@ func (c timesUp) Err() error {
 
 func TestBashTimeoutSaysWhatWasPrinted(t *testing.T) {
 	root := bashFolder(t)
-	runner := New(root)
+	runner := boxed(root)
 	var told *messages.Error
 	_, err := runner.Run(t.Context(), callOf(t, "Bash", in{"command": "sleep 1000", "timeout_ms": 20}))
 	if !errors.As(err, &told) || told.Code != messages.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) || !strings.HasSuffix(told.Message, "killed") {

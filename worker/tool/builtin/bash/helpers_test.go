@@ -1,9 +1,13 @@
 package bash
 
-import "github.com/toolfleet/toolfleet/worker/tool/builtin/builtintest"
+import (
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/builtintest"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
+)
 
 // tools are the builtins of this package.
-var tools = builtintest.Tools{"Bash": New}
+var tools = builtintest.Tools{"Bash": boxed}
 
 var (
 	bashFolder, callOf = builtintest.BashFolder, builtintest.Call
@@ -11,3 +15,12 @@ var (
 )
 
 type in = builtintest.In
+
+// boxed is Bash in a sandbox in which only the root can be changed.
+func boxed(root *rootdir.Root) tool.Runner {
+	box, err := builtintest.Box(root.Dir())
+	if err != nil {
+		panic(err)
+	}
+	return New(root, box)
+}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
@@ -28,6 +29,11 @@ func Folder(t testing.TB, files map[string]string) *rootdir.Root {
 	}
 	t.Cleanup(func() { root.Close() })
 	return root
+}
+
+// Box returns a sandbox for Bash in which these folders can be changed.
+func Box(writable ...string) (*sandbox.Box, error) {
+	return sandbox.New(sandbox.Policy{Read: sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")), Write: writable, Network: sandbox.NoNetwork})
 }
 
 // Put writes a file without using the tools.

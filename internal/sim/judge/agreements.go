@@ -1,10 +1,12 @@
-package sim
+package judge
 
 import (
 	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
+	"github.com/toolfleet/toolfleet/internal/sim/store"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -12,12 +14,13 @@ import (
 // agreements is the ledger's page about people: what each has said, what they were told of it, and
 // what then ran.
 type agreements struct {
-	yes      map[words]map[string]bool // who has signed for exactly this
-	settled  map[askedAt]int           // how often somebody was told that a question has its answer by them
-	chain    map[wire.CallKey][]stored // every record of a call
-	jobs     map[wire.CallKey]time.Time
-	slowest  time.Duration // from a grant to its job
-	nextLook time.Time
+	decidedAt map[string]time.Time      // by the nonce of the record
+	yes       map[words]map[string]bool // who has signed for exactly this
+	settled   map[askedAt]int           // how often somebody was told that a question has its answer by them
+	chain     map[wire.CallKey][]stored // every record of a call
+	jobs      map[wire.CallKey]time.Time
+	slowest   time.Duration // from a grant to its job
+	nextLook  time.Time
 }
 
 // words is what somebody agrees to: these arguments of this call, under this policy.
@@ -39,20 +42,20 @@ type stored struct {
 
 func newAgreements() *agreements {
 	return &agreements{
-		yes: map[words]map[string]bool{}, settled: map[askedAt]int{}, chain: map[wire.CallKey][]stored{},
+		decidedAt: map[string]time.Time{}, yes: map[words]map[string]bool{}, settled: map[askedAt]int{}, chain: map[wire.CallKey][]stored{},
 		jobs: map[wire.CallKey]time.Time{},
 	}
 }
 
-// said is told what a person has signed.
-func (l *ledger) said(key wire.CallKey, d messages.Decision) {
+// Said is told what a person has signed.
+func (l *Ledger) Said(key wire.CallKey, d messages.Decision) {
 	hash := d.ArgsHash
-	l.fleet.Logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
+	l.Logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
 	switch d.Verdict {
 	case messages.VerdictDeny:
 		return
 	case messages.VerdictEdit:
-		hash = hashOf(d.Input)
+		hash = HashOf(d.Input)
 	}
 	w := words{key, hash, d.Policy}
 	if l.yes[w] == nil {
@@ -61,20 +64,20 @@ func (l *ledger) said(key wire.CallKey, d messages.Decision) {
 	l.yes[w][d.By] = true
 }
 
-// told checks what a person was answered. At most one decision about a question is the last one,
+// Told checks what a person was answered. At most one decision about a question is the last one,
 // and the journal holds it.
-func (l *ledger) told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
+func (l *Ledger) Told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
-		l.fleet.Count("decisions refused: " + string(answer.Error.Class))
+		l.Count("decisions refused: " + string(answer.Error.Class))
 		return
 	}
-	l.fleet.Count("decisions: " + string(answer.State))
+	l.Count("decisions: " + string(answer.State))
 	if answer.State == messages.DecisionWaiting {
 		return
 	}
 	at := askedAt{key, q.Asked}
 	if l.settled[at]++; l.settled[at] > 1 {
-		l.fail("two people were told that the question about call %s has its answer by them", key)
+		l.Fail("two people were told that the question about call %s has its answer by them", key)
 	}
 	want := map[messages.DecisionState]wire.CallState{messages.DecisionGranted: wire.Granted, messages.DecisionDenied: wire.Ended}[answer.State]
 	for _, s := range l.chain[key] {
@@ -82,12 +85,15 @@ func (l *ledger) told(key wire.CallKey, q messages.Approval, d messages.Decision
 			return
 		}
 	}
-	l.fail("%s was told that the question about call %s is %s, and the journal does not say so", d.By, key, answer.State)
+	l.Fail("%s was told that the question about call %s is %s, and the journal does not say so", d.By, key, answer.State)
 }
 
+// Decided is told of the record that a decision makes.
+func (l *Ledger) Decided(nonce string) { l.decidedAt[nonce] = l.Now }
+
 // follows holds each record of a call to what stands before it.
-func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
-	chain, now := l.chain[key], l.fleet.Now
+func (l *Ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
+	chain, now := l.chain[key], l.Now
 	var last wire.CallRecord
 	if len(chain) > 0 {
 		last = chain[len(chain)-1].record
@@ -98,31 +104,31 @@ func (l *ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 	}
 	open := last.State == wire.Parked
 	if newest := claims(chain); next.State == wire.Claimed && next.Attempt != newest+1 {
-		l.fail("call %s is claimed as attempt %d, after attempt %d", key, next.Attempt, newest)
+		l.Fail("call %s is claimed as attempt %d, after attempt %d", key, next.Attempt, newest)
 	}
-	if next.State == wire.Claimed && lapsed(chain) >= lapses-1 && isClaim(last) {
-		l.fail("call %s is claimed, and %d workers were lost while they ran it", key, lapsed(chain)+1)
+	if next.State == wire.Claimed && lapsed(chain) >= Lapses-1 && isClaim(last) {
+		l.Fail("call %s is claimed, and %d workers were lost while they ran it", key, lapsed(chain)+1)
 	}
 	switch {
 	case last.State == wire.Ended:
-		l.fail("call %s has ended, and %s follows", key, next.State)
+		l.Fail("call %s has ended, and %s follows", key, next.State)
 	case open && next.State != wire.Parked && next.State != wire.Granted && next.State != wire.Ended:
-		l.fail("call %s waits for a person, and %s follows", key, next.State)
+		l.Fail("call %s waits for a person, and %s follows", key, next.State)
 	case !open && (next.State == wire.Granted || code == messages.CodeDeniedByUser):
-		l.fail("call %s is decided (%s %s), and no question is open", key, next.State, code)
+		l.Fail("call %s is decided (%s %s), and no question is open", key, next.State, code)
 	case open && code == messages.CodeApprovalExpired && now.Before(last.Approval.Expires):
-		l.fail("the question about call %s has %v left, and has expired", key, last.Approval.Expires.Sub(now))
+		l.Fail("the question about call %s has %v left, and has expired", key, last.Approval.Expires.Sub(now))
 	case next.State == wire.Parked && !open && next.Approval.Policy == grantedUnder(chain):
-		l.fail("people have agreed to call %s, and are asked again under the same policy", key)
-	case open && (next.State == wire.Granted || code == messages.CodeDeniedByUser) && !l.fleet.decidedAt[next.Nonce].Before(last.Approval.Expires):
-		l.fail("the question about call %s had expired when it was answered", key)
+		l.Fail("people have agreed to call %s, and are asked again under the same policy", key)
+	case open && (next.State == wire.Granted || code == messages.CodeDeniedByUser) && !l.decidedAt[next.Nonce].Before(last.Approval.Expires):
+		l.Fail("the question about call %s had expired when it was answered", key)
 	case next.State == wire.Granted && next.Approval.Asked != last.Approval.Asked:
-		l.fail("call %s is granted by the answer to another question", key)
+		l.Fail("call %s is granted by the answer to another question", key)
 	}
 	l.chain[key] = append(chain, stored{next, seq, now})
 	if next.State == wire.Parked { // for the first time, or since another person has to agree too
-		l.fleet.Count("questions")
-		l.fleet.asked(key, *next.Approval)
+		l.Count("questions")
+		l.fleet.Asked(key, *next.Approval)
 	}
 }
 
@@ -149,7 +155,7 @@ func lapsed(chain []stored) (n int) {
 func isClaim(r wire.CallRecord) bool { return r.State == wire.Claimed || r.State == wire.Renewed }
 
 // Slowest is the longest that it took from a grant to the job that follows it.
-func (f *Fleet) Slowest() time.Duration { return f.slowest }
+func (l *Ledger) Slowest() time.Duration { return l.slowest }
 
 // grantedUnder is the policy of the newest grant; "" when there is none.
 func grantedUnder(chain []stored) string {
@@ -162,20 +168,20 @@ func grantedUnder(chain []stored) string {
 }
 
 // published is told of every job.
-func (l *ledger) published(key wire.CallKey, job wire.Job) {
-	l.jobs[key] = l.fleet.Now
+func (l *Ledger) published(key wire.CallKey, job wire.Job) {
+	l.jobs[key] = l.Now
 	s, waits := l.waits(key)
 	switch {
 	case !waits:
 	case s.record.State == wire.Granted:
-		l.slowest = max(l.slowest, l.fleet.Now.Sub(s.at))
+		l.slowest = max(l.slowest, l.Now.Sub(s.at))
 	case s.record.State == wire.Parked && job.TakeOver == s.seq:
-		l.fail("call %s waits for a person, and its job is published", key)
+		l.Fail("call %s waits for a person, and its job is published", key)
 	}
 }
 
 // waits is the newest record of a call, and whether it has one.
-func (l *ledger) waits(key wire.CallKey) (stored, bool) {
+func (l *Ledger) waits(key wire.CallKey) (stored, bool) {
 	chain := l.chain[key]
 	if len(chain) == 0 {
 		return stored{}, false
@@ -185,28 +191,28 @@ func (l *ledger) waits(key wire.CallKey) (stored, bool) {
 
 // mayStart holds a start to what people have agreed to: enough of them, exactly these arguments,
 // this policy, and no end yet.
-func (l *ledger) mayStart(a *attempt) {
-	people := asks(a.job.Tool)
+func (l *Ledger) mayStart(a *Attempt) {
+	people := staff.People(a.Job.Tool)
 	if people == 0 {
 		return
 	}
-	l.fleet.Count("runs that were allowed")
-	if n := len(l.yes[words{a.key, a.argsHash, a.worker.policy.version}]); n < people {
-		l.fail("call %s runs with %s under policy %s, which %d people have agreed to", a.key, a.input, a.worker.policy.version, n)
+	l.Count("runs that were allowed")
+	if n := len(l.yes[words{a.Key, a.ArgsHash, a.Policy}]); n < people {
+		l.Fail("call %s runs with %s under policy %s, which %d people have agreed to", a.Key, a.Input, a.Policy, n)
 	}
 	granted := false
-	for _, s := range l.chain[a.key] {
+	for _, s := range l.chain[a.Key] {
 		switch r := s.record; {
 		case r.State == wire.Parked:
 			granted = false
 		case r.State == wire.Granted:
-			granted = r.Approval.ArgsHash == a.argsHash && r.Approval.Policy == a.worker.policy.version
+			granted = r.Approval.ArgsHash == a.ArgsHash && r.Approval.Policy == a.Policy
 		case r.Result != nil && r.Result.Err != nil && (r.Result.Err.Code == messages.CodeDeniedByUser || r.Result.Err.Code == messages.CodeApprovalExpired):
-			l.fail("call %s runs, and has ended as %s", a.key, r.Result.Err.Code)
+			l.Fail("call %s runs, and has ended as %s", a.Key, r.Result.Err.Code)
 		}
 	}
 	if !granted {
-		l.fail("call %s runs, and its journal holds no grant of %s", a.key, a.input)
+		l.Fail("call %s runs, and its journal holds no grant of %s", a.Key, a.Input)
 	}
 }
 
@@ -220,27 +226,28 @@ const slack = 4 * time.Minute
 const prompt = 2 * time.Minute
 
 // quietSince reports whether nothing has gone wrong since well before a time.
-func (l *ledger) quietSince(at time.Time) bool {
-	return l.calm(at.Add(-prompt)) == l.fleet.Now.Sub(at.Add(-prompt))
+func (l *Ledger) quietSince(at time.Time) bool {
+	return l.calm(at.Add(-prompt)) == l.Now.Sub(at.Add(-prompt))
 }
 
 // calm is how long nothing has gone wrong since a time.
-func (l *ledger) calm(since time.Time) time.Duration {
-	if l.fleet.Disturbed.After(since) {
-		since = l.fleet.Disturbed
+func (l *Ledger) calm(since time.Time) time.Duration {
+	if l.Disturbed.After(since) {
+		since = l.Disturbed
 	}
-	return l.fleet.Now.Sub(since)
+	return l.Now.Sub(since)
 }
 
-// look holds what stands still to what was promised about it: nobody holds a batch that rests, and
+// Look holds what stands still to what was promised about it: nobody holds a batch that rests, and
 // nothing that is stored for one waits for longer than restAtMost.
-func (l *ledger) look() {
-	now := l.fleet.Now
+func (l *Ledger) Look() {
+	now := l.Now
 	if now.Before(l.nextLook) {
 		return
 	}
 	l.nextLook = now.Add(20 * time.Second)
 	l.headsMove()
+	l.queuesMove()
 	for _, a := range l.order {
 		if a.reply != nil {
 			continue
@@ -251,27 +258,31 @@ func (l *ledger) look() {
 	}
 }
 
+// headPatience is how long an answered batch may hold up another. Usually the next delivery of the
+// second finds it; if that is lost on its way, the next sweep does.
+const headPatience = SweepEvery + 2*AckWait
+
 // headsMove holds the log to guarantee 1: an answered batch holds up no later one of its session.
-func (l *ledger) headsMove() {
+func (l *Ledger) headsMove() {
 	heads := map[string]*broker.Message{}
-	for _, m := range l.fleet.Stream(logStream).Messages() {
+	for _, m := range l.Stream(store.Log).Messages() {
 		key := m.Body.(*Submission).Key
 		head := heads[key.Session]
 		if head == nil {
 			heads[key.Session] = m
 			continue
 		}
-		replies := l.fleet.Stream(repliesStream)
-		replied := replies.Last(names.Of(wire.VerbFinal, head.Body.(*Submission).Key))
-		if waits := replies.Last(names.Of(wire.VerbFinal, key)) == nil; waits && replied != nil && l.calm(replied.Time) > 2*time.Minute && l.calm(m.Time) > 2*time.Minute {
-			l.fail("%s was answered %v ago, is still in the log, and %s waits for it", head.Body.(*Submission).Key, l.fleet.Now.Sub(replied.Time), key)
+		replies := l.Stream(store.Replies)
+		replied := replies.Last(store.Names.Of(wire.VerbFinal, head.Body.(*Submission).Key))
+		if waits := replies.Last(store.Names.Of(wire.VerbFinal, key)) == nil; waits && replied != nil && l.calm(replied.Time) > headPatience && l.calm(m.Time) > headPatience {
+			l.Fail("%s was answered %v ago, is still in the log, and %s waits for it", head.Body.(*Submission).Key, l.Now.Sub(replied.Time), key)
 		}
 	}
 }
 
 // rests is whether every open call of the stage that is on waits for people, and since when.
-func (l *ledger) rests(a *account) (since time.Time, rests bool) {
-	now, stage := l.fleet.Now, -1
+func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
+	now, stage := l.Now, -1
 	for i, call := range a.sub.Plan.Calls {
 		if call.Refused != nil || a.ended[i] || stage >= 0 && call.Stage != stage {
 			continue
@@ -284,11 +295,11 @@ func (l *ledger) rests(a *account) (since time.Time, rests bool) {
 		}
 		switch age := l.calm(s.at); {
 		case s.record.State == wire.Granted && age > restAtMost+slack && l.jobs[key].Before(s.at):
-			l.fail("call %s was granted %v ago, and no job was published since", key, age)
+			l.Fail("call %s was granted %v ago, and no job was published since", key, age)
 		case s.record.State == wire.Granted && l.quietSince(s.at) && now.Sub(s.at) > prompt && l.jobs[key].Before(s.at):
-			l.fail("call %s was granted %v ago, nothing went wrong, and no job was published since", key, now.Sub(s.at))
+			l.Fail("call %s was granted %v ago, nothing went wrong, and no job was published since", key, now.Sub(s.at))
 		case s.record.State == wire.Parked && l.calm(s.record.Approval.Expires) > slack:
-			l.fail("the question about call %s has expired %v ago, and the call has not ended", key, l.fleet.Now.Sub(s.record.Approval.Expires))
+			l.Fail("the question about call %s has expired %v ago, and the call has not ended", key, l.Now.Sub(s.record.Approval.Expires))
 		}
 		if s.record.State != wire.Parked {
 			return since, false
@@ -301,13 +312,12 @@ func (l *ledger) rests(a *account) (since time.Time, rests bool) {
 }
 
 // isFree holds a batch that rests since then: it is driven by nobody, and it has heard what was
-// said to it.
-func (l *ledger) isFree(a *account, since time.Time) {
-	now := l.fleet.Now
-	for _, c := range l.fleet.coordinators {
-		d := c.live[a.sub.Key]
-		if d != nil && len(d.line.batches.All()) == 1 && l.alive(c.Process) && l.calm(since) > slack && l.calm(d.born) > slack {
-			l.fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), c.Name, now.Sub(d.born))
+// Said to it.
+func (l *Ledger) isFree(a *account, since time.Time) {
+	now := l.Now
+	for _, d := range l.fleet.Drives(a.sub.Key) {
+		if l.Alive(d.Process) && l.calm(since) > slack && l.calm(d.Born) > slack {
+			l.Fail("%s only waits for people since %v, and %s drives it since %v", a.sub.Key, now.Sub(since), d.Name, now.Sub(d.Born))
 		}
 	}
 	for _, c := range l.controls[a.sub.Key.Session] {
@@ -319,7 +329,7 @@ func (l *ledger) isFree(a *account, since time.Time) {
 			both = c.at
 		}
 		if l.calm(both) > restAtMost+slack || l.quietSince(both) && now.Sub(both) > prompt {
-			l.fail("%s was aborted %v ago, and still waits for people", a.sub.Key, now.Sub(c.at))
+			l.Fail("%s was aborted %v ago, and still waits for people", a.sub.Key, now.Sub(c.at))
 		}
 	}
 }

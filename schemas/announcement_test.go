@@ -32,7 +32,7 @@ func TestOffered(t *testing.T) {
 		if !row.want {
 			want = want[:1]
 		}
-		if diff := cmp.Diff(want, Offered(announced, row.present)); diff != "" {
+		if diff := cmp.Diff(want, Offered(announced, row.present, func(Tool) bool { return true })); diff != "" {
 			t.Errorf("%s: (-want +got)\n%s", name, diff)
 		}
 	}

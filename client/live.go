@@ -1,0 +1,60 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Live subscribes to the live events of every session of the tenant, and returns them as they come,
+// until ctx ends. It reads no timelines: events may be missed. An event of the type gap says that
+// some may have been missed just before it, because the connection was lost or the caller was slow.
+// [Client.Watch] misses nothing of one session.
+//
+// Every event that is published after Live has returned comes, as long as the connection holds.
+func (c *Client) Live(ctx context.Context) (iter.Seq[messages.Event], error) {
+	mail := newMailbox[messages.Event]()
+	every := wire.BatchKey{Tenant: c.tenant, Session: "*", Batch: "*"}
+	losses := c.conn.Losses()
+	unsubscribe, err := c.conn.Subscribe(c.names.Of(wire.VerbEvent, every), "", func(m bus.Msg) {
+		var e messages.Event
+		if json.Unmarshal(m.Data, &e) == nil {
+			mail.put(e)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	context.AfterFunc(ctx, unsubscribe)
+	if err := c.conn.Flush(ctx); err != nil && ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return func(yield func(messages.Event) bool) {
+		defer c.conn.OnReconnect(mail.signal)()
+		for {
+			events, dropped := mail.take()
+			// Look for losses after the take: the first event over a new connection comes before
+			// OnReconnect is called.
+			if now := c.conn.Losses(); dropped || now != losses {
+				losses = now
+				missed := messages.Event{V: messages.Version, Type: messages.EventGap, Index: -1, Time: time.Now()}
+				events = append([]messages.Event{missed}, events...)
+			}
+			for _, e := range events {
+				if ctx.Err() != nil || !yield(e) {
+					return
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-mail.wake:
+			}
+		}
+	}, nil
+}

@@ -1,0 +1,51 @@
+package client
+
+import (
+	"context"
+	"time"
+)
+
+// LoopOption is an option of [Client.Loop].
+type LoopOption func(*loop)
+
+// MaxRounds bounds how many messages with calls of one turn are run. The default is 5.
+func MaxRounds(n int) LoopOption { return func(l *loop) { l.maxRounds = n } }
+
+// Wall bounds how long the turn may take, the model's time included. Time in which the fleet waits
+// for a person does not count. Without it there is no bound. The time begins anew with each Loop.
+//
+// When it is over the batch that runs is aborted: a write that is stopped in the middle may end
+// with an unknown outcome.
+func Wall(d time.Duration) LoopOption { return func(l *loop) { l.wall.limit = d } }
+
+// Save has Loop store the conversation with store each time it has changed: before the calls of a
+// message run, and when they are answered. A Loop over the stored conversation goes on exactly
+// there, without asking the model again. An error of store ends the Loop.
+func Save(store func(context.Context, Conversation) error) LoopOption {
+	return func(l *loop) { l.save = store }
+}
+
+// EachRun gives options to each [Client.Run] of the Loop, for example [OnEvent].
+func EachRun(options ...RunOption) LoopOption {
+	return func(l *loop) { l.run = append(l.run, options...) }
+}
+
+// loop is one [Client.Loop].
+type loop struct {
+	client       *Client
+	conversation *Conversation
+	ask          Model
+
+	maxRounds int
+	save      func(context.Context, Conversation) error // nil: nothing is saved
+	run       []RunOption
+	wall      *wallTime
+}
+
+func newLoop(c *Client, v *Conversation, ask Model, options []LoopOption) *loop {
+	l := &loop{client: c, conversation: v, ask: ask, maxRounds: 5, wall: newWallTime(c, v.Session)}
+	for _, option := range options {
+		option(l)
+	}
+	return l
+}

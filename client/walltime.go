@@ -1,0 +1,173 @@
+package client
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// wallTime bounds the time of one [Client.Loop]. It reads how long batches waited for people only
+// when the time would be over without that.
+type wallTime struct {
+	client  *Client
+	session messages.SessionID
+	limit   time.Duration // 0: no bound
+	began   time.Time
+	cut     bool // a batch was aborted because the time was over
+
+	ended  []messages.BatchID // batches whose waits are not part of waited yet
+	waited time.Duration      // how long batches that have ended waited for people
+}
+
+// overtime is how long an aborted batch may take for its reply. Then Loop returns without it.
+const overtime = 30 * time.Second
+
+func newWallTime(c *Client, s messages.SessionID) *wallTime {
+	return &wallTime{client: c, session: s, began: time.Now()}
+}
+
+// bound returns a context that ends with the cause [ErrWall] when the time is over. The error is
+// ErrWall if it is over now.
+func (w *wallTime) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
+	if w.limit == 0 {
+		return ctx, func() {}, nil
+	}
+	left, err := w.left(ctx, "")
+	for err != nil {
+		if !pause(ctx, time.Second) {
+			return nil, nil, context.Cause(ctx)
+		}
+		if w.lateBy() > overtime {
+			return nil, nil, ErrWall
+		}
+		left, err = w.left(ctx, "")
+	}
+	if left <= 0 {
+		return nil, nil, ErrWall
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrWall)
+	return ctx, cancel, nil
+}
+
+// watch has the batch aborted when the time is over. The context that it returns ends if the batch
+// still has no reply after overtime. done stops watching.
+func (w *wallTime) watch(ctx context.Context, batch messages.BatchID) (_ context.Context, done func()) {
+	if w.limit == 0 {
+		return ctx, func() {}
+	}
+	ctx, giveUp := context.WithCancel(ctx)
+	watching, stop := context.WithCancel(ctx)
+	var guard sync.WaitGroup
+	guard.Go(func() {
+		if w.until(watching, batch) && pause(watching, overtime) {
+			giveUp()
+		}
+	})
+	return ctx, func() {
+		stop()
+		guard.Wait()
+		giveUp()
+		w.ended = append(w.ended, batch)
+	}
+}
+
+// until waits until the time is over and aborts the batch. It returns false if ctx ends first.
+func (w *wallTime) until(ctx context.Context, batch messages.BatchID) bool {
+	for {
+		left, err := w.left(ctx, batch)
+		switch {
+		case ctx.Err() != nil:
+			return false
+		case err != nil && w.lateBy() < overtime:
+			left = time.Second // no coordinator answers; it may come back
+		case left <= 0:
+			w.cut = true
+			why := Reason{By: "the agent", Text: "the time for this turn is over"}
+			if _, err := w.client.Abort(ctx, w.session, batch, why); err == nil || w.lateBy() > overtime {
+				return true
+			}
+			left = time.Second
+		}
+		if !pause(ctx, left) {
+			return false
+		}
+	}
+}
+
+// lateBy returns how long ago the time was over, as far as waits for people are known.
+func (w *wallTime) lateBy() time.Duration { return time.Since(w.began) - w.limit - w.waited }
+
+// left returns how much time is left while the batch runs; "": none runs.
+func (w *wallTime) left(ctx context.Context, running messages.BatchID) (time.Duration, error) {
+	for len(w.ended) > 0 && w.lateBy() >= 0 {
+		d, err := w.waitOf(ctx, w.ended[0])
+		if err != nil {
+			return 0, err
+		}
+		w.waited += d
+		w.ended = w.ended[1:]
+	}
+	late := w.lateBy()
+	if late < 0 || running == "" {
+		return -late, nil
+	}
+	d, err := w.waitOf(ctx, running)
+	return d - w.lateBy(), err
+}
+
+// waitOf returns how long the batch has waited for people.
+func (w *wallTime) waitOf(ctx context.Context, batch messages.BatchID) (time.Duration, error) {
+	timeline, err := w.client.Timeline(ctx, w.session, batch)
+	if errors.Is(err, ErrUnknown) {
+		return 0, nil
+	}
+	return waitForPeople(timeline.Events, time.Now()), err
+}
+
+// waitForPeople returns for how long at least one call of a batch has waited for a person. events
+// are those of its timeline.
+func waitForPeople(events []messages.Event, now time.Time) (sum time.Duration) {
+	asked := map[int]time.Time{}
+	type span struct{ from, to time.Time }
+	var spans []span
+	for _, e := range events {
+		from, waits := asked[e.Index]
+		switch {
+		case e.Type == messages.EventAwaiting && !waits:
+			asked[e.Index] = e.Time
+		case waits && (e.Type == messages.EventRunning || e.Type == messages.EventEnd):
+			spans = append(spans, span{from, e.Time})
+			delete(asked, e.Index)
+		}
+	}
+	for _, from := range asked {
+		spans = append(spans, span{from, now})
+	}
+	slices.SortFunc(spans, func(a, b span) int { return cmp.Or(a.from.Compare(b.from), a.to.Compare(b.to)) })
+	var until time.Time
+	for _, s := range spans {
+		if s.from.Before(until) {
+			s.from = until
+		}
+		if s.to.After(s.from) {
+			sum += s.to.Sub(s.from)
+			until = s.to
+		}
+	}
+	return sum
+}
+
+// pause waits for d. It returns false if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,85 @@
+package command
+
+import (
+	"context"
+	"slices"
+
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Fleet is what workers have announced.
+type Fleet struct {
+	Announced []schemas.Announcement // by the tool's name
+	Workers   []wire.Presence        // by name
+	queues    *toolset.Fleet
+}
+
+// ReadFleet reads what workers have announced.
+func ReadFleet(ctx context.Context, conn *bus.Conn) (Fleet, error) {
+	var announced []schemas.Announcement
+	workers, err := ReadBucket[wire.Presence](ctx, conn, bus.BucketWorkers)
+	if err == nil {
+		announced, err = ReadBucket[schemas.Announcement](ctx, conn, bus.BucketTools)
+	}
+	return NewFleet(announced, workers), err
+}
+
+// NewFleet returns the fleet of these announcements.
+func NewFleet(announced []schemas.Announcement, workers []wire.Presence) Fleet {
+	return Fleet{announced, workers, toolset.New(workers)}
+}
+
+// serves reports whether a worker that takes new jobs has exactly this tool.
+func (f Fleet) serves(t schemas.Tool) bool {
+	return f.queues.Serves(toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest})
+}
+
+// Definition returns the definition of a tool with a digest, if it is still announced.
+func (f Fleet) Definition(tool, digest string) (schemas.Tool, bool) {
+	for _, a := range f.Announced {
+		for _, t := range a.All() {
+			if t.Name == tool && t.Digest == digest {
+				return t, true
+			}
+		}
+	}
+	return schemas.Tool{}, false
+}
+
+// CurrentOf returns a tool in its current version.
+func (f Fleet) CurrentOf(tool string) (schemas.Tool, bool) {
+	for _, t := range f.Current() {
+		if t.Name == tool {
+			return t, true
+		}
+	}
+	return schemas.Tool{}, false
+}
+
+// Current returns every tool in the version that calls use unless their batch says otherwise.
+func (f Fleet) Current() []schemas.Tool {
+	tools := []schemas.Tool{}
+	for _, a := range f.Announced {
+		tools = append(tools, a.Current(f.serves))
+	}
+	return tools
+}
+
+// Offered returns the current tools without those of which the workers' policy denies every call.
+func (f Fleet) Offered() []schemas.Tool { return schemas.Offered(f.Announced, f.Workers, f.serves) }
+
+// Tools returns every tool in its current version, followed by the other versions that workers
+// serve, the newest first.
+func (f Fleet) Tools() []schemas.Tool {
+	tools := []schemas.Tool{}
+	for _, a := range f.Announced {
+		current := a.Current(f.serves)
+		others := slices.DeleteFunc(a.All(), func(t schemas.Tool) bool { return t.Digest == current.Digest || !f.serves(t) })
+		slices.SortStableFunc(others, func(x, y schemas.Tool) int { return schemas.CompareVersions(y.Version, x.Version) })
+		tools = append(append(tools, current), others...)
+	}
+	return tools
+}

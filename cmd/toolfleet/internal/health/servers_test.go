@@ -1,0 +1,30 @@
+package health
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/wire"
+)
+
+// The doctor names the programs and services that bring tools and do not run, and the tools of
+// others that are not served.
+func TestDoctorNamesServersThatAreDown(t *testing.T) {
+	e := &examination{ctx: t.Context()}
+	e.servers([]wire.Presence{
+		{Worker: "w1", Servers: []wire.ToolServer{{Name: "files", Tools: 3}, {Name: "issues", Down: "exit status 1: no\x1b[31m token"}}},
+		{Worker: "w2", Servers: []wire.ToolServer{{Name: "files", Tools: 2, Refused: []string{`"big": its schema has more than 262144 bytes`}}}},
+	})
+	want := []string{
+		"fail workers: server issues of worker w1 does not run: exit status 1: no",
+		`warn workers: server files: a tool is not served: "big": its schema has more`,
+	}
+	if len(e.findings) != len(want) {
+		t.Fatalf("got %+v", e.findings)
+	}
+	for i, f := range e.findings {
+		if line := f.Status + " " + f.Check + ": " + f.Detail; !strings.HasPrefix(line, want[i]) || strings.Contains(line, "\x1b") {
+			t.Errorf("got %q, want %q", line, want[i])
+		}
+	}
+}

@@ -1,0 +1,72 @@
+// Package catalogue remembers which definitions of tools agents were given.
+//
+// A catalogue is the definitions in one answer to an agent, whatever the provider's shape. Its
+// digest names exactly these definitions. An agent puts it into a batch, and the calls of the batch
+// then use those versions of the tools: see package version.
+//
+//	definitions -> Encode -> body and digest -> Store.Put
+//	digest in a batch -> Store.Get -> definitions
+//
+// A catalogue is stored in the object store under its digest, so it outlives workers and
+// coordinators. Package coordinator/catalog, in contrast, holds what the fleet knows of its tools
+// now.
+package catalogue
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// MaxBytes bounds an encoded catalogue.
+const MaxBytes = 16 << 20
+
+// encoded is a catalogue as it is stored.
+type encoded struct {
+	V     int            `json:"v"`
+	Tools []schemas.Tool `json:"tools"` // sorted by name, with their digests
+}
+
+// Encode returns a catalogue as it is stored, and its digest: the hex SHA-256 of the body. Both
+// depend only on the definitions: not on their order, the process or the time.
+func Encode(tools schemas.Catalog) (body []byte, digest string) {
+	body = rawjson.MustMarshal(encoded{messages.Version, tools.Tools()})
+	return body, messages.Digest(body)
+}
+
+// Digest returns the digest of a catalogue.
+func Digest(tools schemas.Catalog) string {
+	_, digest := Encode(tools)
+	return digest
+}
+
+// Decode reads a stored catalogue. The digest of each definition is computed anew, so a body that
+// was forged cannot pass a definition off as another.
+func Decode(body []byte) (schemas.Catalog, error) {
+	fail := func(err error) (schemas.Catalog, error) { return schemas.Catalog{}, fmt.Errorf("%w: %w", errNone, err) }
+	if len(body) > MaxBytes {
+		return fail(fmt.Errorf("%d bytes: the limit is %d", len(body), MaxBytes))
+	}
+	if err := rawjson.Check(body); err != nil {
+		return fail(err)
+	}
+	var stored encoded
+	if err := json.Unmarshal(body, &stored); err != nil {
+		return fail(err)
+	}
+	if stored.V != messages.Version {
+		return fail(fmt.Errorf("v is %d; this coordinator reads %d", stored.V, messages.Version))
+	}
+	tools, err := schemas.NewCatalog(stored.Tools...)
+	if err != nil {
+		return fail(err)
+	}
+	return tools, nil
+}
+
+// errNone says that a stored body is no catalogue that can be read here.
+var errNone = errors.New("no catalogue")

@@ -1,0 +1,110 @@
+package handlers
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Catalogues keeps the definitions that agents were given, by digest.
+type Catalogues interface {
+	Put(ctx context.Context, tools schemas.Catalog) (digest string, err error)
+}
+
+// listTools answers with the definitions that an agent may give to its model.
+func (h *Handlers) listTools(ctx context.Context, m bus.Msg) {
+	list, err := h.toolList(ctx, m)
+	if err == nil {
+		h.conn.AnswerInChunks(m, rawjson.MustMarshal(list))
+		return
+	}
+	refusal, ok := err.(*messages.Refusal)
+	code := "400"
+	if !ok {
+		h.log.Warn("the definitions of tools could not be read; the requester is asked to try again", "err", err)
+		code, refusal = "503", &messages.Refusal{Class: messages.ClassBusy, Message: "The tools cannot be read at this moment. Try again.", RetryAfterMS: 1000}
+	}
+	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(messages.ToolList{V: messages.Version, Error: refusal}))
+}
+
+// toolList makes the answer. An error that is no *messages.Refusal may pass.
+func (h *Handlers) toolList(ctx context.Context, m bus.Msg) (messages.ToolList, error) {
+	list := messages.ToolList{V: messages.Version}
+	if tenant := strings.TrimPrefix(m.Subject, h.names.OfTenant(wire.VerbTools, "")); !messages.IsToken(tenant) {
+		return list, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: fmt.Sprintf("The subject names no tenant: %.80q is not a token.", tenant)}
+	}
+	var want messages.GetTools
+	if len(m.Data) > 0 {
+		if err := json.Unmarshal(m.Data, &want); err != nil {
+			return list, &messages.Refusal{Class: messages.ClassMalformedMessage, Message: "tools: " + err.Error()}
+		}
+	}
+	list.Provider = cmp.Or(want.Provider, messages.Canonical)
+	codec, err := provider.For(list.Provider)
+	if err != nil {
+		return list, err
+	}
+	tools, err := h.offered(ctx, want.Names)
+	if err != nil {
+		return list, err
+	}
+	list.Tools, err = codec.ToolsWith(tools, export.Options{Strict: export.Strict(want.Strict), Cache: want.Cache})
+	if err != nil {
+		return list, &messages.Refusal{Class: messages.ClassMalformedMessage, Message: "tools: " + err.Error() + "; names selects tools"}
+	}
+	catalog, err := schemas.NewCatalog(tools...)
+	if err == nil {
+		list.Digest, err = h.catalogues.Put(ctx, catalog)
+	}
+	return list, err
+}
+
+// offered returns the tools with these names, or all, without those that the fleet's policy denies.
+// The workers' announcements say so.
+func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool, error) {
+	announced, err := values[schemas.Announcement](ctx, h.conn, bus.BucketTools)
+	if err != nil {
+		return nil, err
+	}
+	present, err := values[wire.Presence](ctx, h.conn, bus.BucketWorkers)
+	if err != nil {
+		return nil, err
+	}
+	queues := toolset.New(present)
+	tools := schemas.Offered(announced, present, func(t schemas.Tool) bool {
+		return queues.Serves(toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest})
+	})
+	if len(names) > 0 {
+		tools = slices.DeleteFunc(tools, func(t schemas.Tool) bool { return !slices.Contains(names, t.Name) })
+	}
+	return tools, nil
+}
+
+// values returns the values of a bucket, in the order of their keys.
+func values[T any](ctx context.Context, conn *bus.Conn, bucket string) ([]T, error) {
+	found, err := conn.Values(ctx, conn.Names().Stream(bucket))
+	if err != nil {
+		return nil, fmt.Errorf("read bucket %s: %w", bucket, err)
+	}
+	all := make([]T, 0, len(found))
+	for _, key := range rawjson.SortedKeys(found) {
+		var v T
+		if err := json.Unmarshal(found[key], &v); err != nil {
+			return nil, fmt.Errorf("%s in bucket %s: %w", key, bucket, err)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}

@@ -1,0 +1,281 @@
+// Package placement keeps the jobs of a batch in queues from which workers take them.
+//
+//	a job is to be published  -> For      -> the queue for it
+//	workers have come or gone -> Move     -> jobs to publish again
+//	a worker gives a job up   -> GaveBack
+//
+// Package toolset has the rules. Jobs remembers where the jobs of one batch are, and takes them out
+// of queues that keep them no longer. It runs on the stream of jobs, and in the simulation on a
+// model of it.
+package placement
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
+	"github.com/toolfleet/toolfleet/internal/wire"
+)
+
+// Queued is a job in a queue, waiting or held by a worker.
+type Queued struct {
+	Token string // of the queue; "": its subject cannot be read
+	Index int    // of the call
+	Seq   uint64 // in the stream
+}
+
+// Queues is the jobs of one batch in the stream of jobs.
+type Queues interface {
+	// Of returns the jobs of a call.
+	Of(ctx context.Context, index int) ([]Queued, error)
+	// All returns the jobs of the batch.
+	All(ctx context.Context) ([]Queued, error)
+	Remove(ctx context.Context, seq uint64) error
+	// Delivered reports whether a worker may have got the job. It returns true if it cannot find
+	// out.
+	Delivered(ctx context.Context, job Queued) bool
+}
+
+// Batch is what Jobs has to know of its batch.
+type Batch struct {
+	Key     wire.BatchKey
+	Calls   int
+	Tool    func(index int) toolset.Tool // of a call, as planned
+	Silence time.Duration                // after which time without a sign a worker counts as lost
+	// Failed is told that a job may have been left in a queue that has no worker for it.
+	Failed func(index int, err error)
+}
+
+// Jobs knows where the jobs of one batch are. Its methods are for one goroutine.
+type Jobs struct {
+	board   *Board
+	queues  Queues
+	batch   Batch
+	places  map[int]place // by call
+	lacking map[int]bool  // the calls that wait because no worker of their pool has their tool
+	moved   bool          // a job was taken out of a queue, so another may have been left behind
+}
+
+// place is the queue that holds the job of a call.
+type place struct {
+	token string    // "": no job is known to be in a queue
+	at    time.Time // when the job was put there, or first seen there
+	seq   uint64    // of the job, as last read; 0: not read yet
+	taken time.Time // when it was first seen that a worker may have the job; zero: none has
+	avoid string    // the queue whose worker has given the job back
+}
+
+// New returns the jobs of a batch, of which none is known.
+func New(board *Board, queues Queues, b Batch) *Jobs {
+	return &Jobs{board: board, queues: queues, batch: b, places: map[int]place{}, lacking: map[int]bool{}}
+}
+
+// For is called before the job of a call is published. It chooses the queue, and returns what the
+// machine of the batch has to know about it. The job keeps its queue while workers of that queue
+// have the tool. It also keeps the queue while an older job of the call is still in it: the broker
+// drops the new one as a duplicate, and Move decides later.
+func (j *Jobs) For(ctx context.Context, now time.Time, index int) (token string, events []batch.Event) {
+	p, t, fleet := j.places[index], j.batch.Tool(index), j.board.Fleet()
+	if p.token != "" && !fleet.Keeps(p.token, t) && j.at(ctx, now, index) == settled || p.token == "" && p.avoid != "" {
+		j.takeBack(ctx, now, index)
+		p = j.places[index]
+	}
+	if p.token == "" {
+		p.token, p.at = j.board.place(t, j.batch.Key.Call(index).String(), p.avoid), now
+		j.places[index] = p
+	}
+	return p.token, j.unserved(index, p.token, fleet)
+}
+
+// unserved tells the machine whether a call waits because the workers of its pool lack its tool.
+func (j *Jobs) unserved(index int, token string, fleet *toolset.Fleet) []batch.Event {
+	pool := j.batch.Tool(index).Pool
+	is := token == wire.WaitingQueue(pool) && fleet.Staffed(pool)
+	if is == j.lacking[index] {
+		return nil
+	}
+	j.lacking[index] = is
+	return []batch.Event{batch.Unserved{Index: index, Is: is}}
+}
+
+// takeBack removes the job of a call from queues where it may not stay. If another driver has put
+// it into a queue where it may stay, it is left there.
+func (j *Jobs) takeBack(ctx context.Context, now time.Time, index int) {
+	j.Forget(index)
+	jobs, err := j.queues.Of(ctx, index)
+	for _, job := range jobs {
+		switch {
+		case !j.board.Fleet().Keeps(job.Token, j.batch.Tool(index)):
+			j.moved = true
+			err = errors.Join(err, j.queues.Remove(ctx, job.Seq))
+		case job.Token != j.places[index].avoid: // else its worker is about to settle it
+			j.found(now, job)
+		}
+	}
+	if err != nil {
+		j.moved = true
+		j.batch.Failed(index, err)
+	}
+}
+
+// found notes that the job of a call is in a queue.
+func (j *Jobs) found(now time.Time, job Queued) {
+	j.Forget(job.Index)
+	j.board.count(job.Token, 1)
+	j.places[job.Index] = place{token: job.Token, at: now}
+}
+
+// Forget notes that no job of a call is in a queue.
+func (j *Jobs) Forget(index int) {
+	if p, has := j.places[index]; has && p.token != "" {
+		j.board.count(p.token, -1)
+		j.places[index] = place{avoid: p.avoid}
+	}
+}
+
+// Holds reports whether the newest job of a call may be in a queue. "" stands for any.
+func (j *Jobs) Holds(index int, queue string) bool {
+	token := j.places[index].token
+	return queue == "" || token == "" || queue == token
+}
+
+// GaveBack notes that a worker has given up the job of a call.
+func (j *Jobs) GaveBack(index int) {
+	token := j.places[index].token
+	j.Forget(index)
+	j.places[index] = place{avoid: token}
+}
+
+// Adopt finds the jobs of an earlier driver.
+func (j *Jobs) Adopt(ctx context.Context, now time.Time) error {
+	jobs, err := j.queues.All(ctx)
+	for _, job := range jobs {
+		if job.Token != "" && job.Index < j.batch.Calls {
+			j.moved = j.moved || j.places[job.Index].token != ""
+			j.found(now, job)
+		}
+	}
+	return err
+}
+
+// Any reports whether a job of the batch is in a queue, as far as is known.
+func (j *Jobs) Any() bool {
+	for _, p := range j.places {
+		if p.token != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Move takes jobs out of queues whose workers have gone, and those that have waited for a worker
+// that is there now. The machine publishes them again. out is [batch.Machine.JobOut].
+func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, index int) (sign time.Time, out bool)) (events []batch.Event) {
+	fleet := j.board.Fleet()
+	for index := range j.batch.Calls {
+		token := j.places[index].token
+		sign, isOut := out(now, index)
+		if token == "" || !isOut {
+			continue
+		}
+		t := j.batch.Tool(index)
+		if fleet.Keeps(token, t) {
+			events = append(events, j.unserved(index, token, fleet)...)
+			if sign.IsZero() && j.toFreeSlot(ctx, now, index) {
+				events = append(events, batch.LetGo{Index: index})
+			}
+			continue
+		}
+		at := j.at(ctx, now, index)
+		job := toolset.Job{Delivered: j.places[index].taken, Sign: sign}
+		if at != settled && job.Moves(now, j.batch.Silence) {
+			j.takeBack(ctx, now, index)
+			events = append(append(events, j.Served(index, fleet)...), batch.LetGo{Index: index, Lost: at == taken})
+		}
+	}
+	return events
+}
+
+// Served returns what the machine has to know about a call that it believes no worker has the tool
+// of: nothing, if it is right.
+func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
+	t := j.batch.Tool(index)
+	if !j.lacking[index] || !fleet.Serves(t) && fleet.Staffed(t.Pool) {
+		return nil
+	}
+	j.lacking[index] = false
+	return []batch.Event{batch.Unserved{Index: index}}
+}
+
+// toFreeSlot takes the job of a call out of its queue if no worker has taken it from there for a
+// while, and another queue has a free slot. The job is published there next.
+func (j *Jobs) toFreeSlot(ctx context.Context, now time.Time, index int) bool {
+	p, t := j.places[index], j.batch.Tool(index)
+	if now.Sub(p.at) < toolset.Patience || p.token == wire.WaitingQueue(t.Pool) {
+		return false
+	}
+	to, ok := j.board.placeFree(t, j.batch.Key.Call(index).String(), p.token)
+	if !ok {
+		return false
+	}
+	if j.at(ctx, now, index) != waits || j.queues.Remove(ctx, j.places[index].seq) != nil {
+		j.board.count(to, -1)
+		return false
+	}
+	j.Forget(index)
+	j.places[index] = place{token: to, at: now}
+	return true
+}
+
+// stage is how far the job of a call has come in its queue.
+type stage uint8
+
+const (
+	waits   stage = iota // no worker has got it
+	taken                // a worker may have it
+	settled              // it is not in the queue: its worker has ended it or given it up
+)
+
+// at returns how far the job of a call has come, and notes when a worker had it first. A job counts
+// as taken if that cannot be read.
+func (j *Jobs) at(ctx context.Context, now time.Time, index int) stage {
+	p := j.places[index]
+	at, seq := j.read(ctx, index, p.token)
+	if p.seq != 0 && seq != p.seq { // the call has had another job since
+		p.at, p.taken = now, time.Time{}
+	}
+	if p.seq = seq; at == taken && p.taken.IsZero() {
+		p.taken = now
+	}
+	j.places[index] = p
+	return at
+}
+
+// read returns how far the job of a call has come in a queue, and its sequence.
+func (j *Jobs) read(ctx context.Context, index int, token string) (stage, uint64) {
+	jobs, err := j.queues.Of(ctx, index)
+	if err != nil {
+		return taken, j.places[index].seq
+	}
+	for _, job := range jobs {
+		switch {
+		case job.Token != token:
+		case token != wire.WaitingQueue(j.batch.Tool(index).Pool) && j.queues.Delivered(ctx, job):
+			return taken, job.Seq
+		default:
+			return waits, job.Seq
+		}
+	}
+	return settled, 0
+}
+
+// Leave forgets where the jobs are: another driver goes on with the batch, or it has ended.
+// leftBehind: a job may be in a queue from which no worker takes it.
+func (j *Jobs) Leave() (leftBehind bool) {
+	for index := range j.places {
+		j.Forget(index)
+	}
+	return j.moved
+}

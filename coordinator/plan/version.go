@@ -1,0 +1,113 @@
+package plan
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/schemas/safety"
+)
+
+// Tools is all that the choice of a tool's version depends on. Workers may serve several versions
+// of a tool at the same time: during a rolling update, or because their tools file has several.
+//
+//	the batch names no catalogue             the current version
+//	its catalogue does not have the tool     the current version
+//	a worker serves the version in it        that version
+//	no worker does, the input fits current   the current version
+//	otherwise                                none: the call is refused with tool_version_gone
+//
+// A catalogue that is not known any more counts as one that has each tool in a version that no
+// worker serves.
+type Tools struct {
+	// Current has each tool in its current version: the newest that is served.
+	Current schemas.Catalog
+	// Named is the catalogue of the batch; nil if the batch names none, or an unknown one.
+	Named *schemas.Catalog
+	// Unknown: the batch names a catalogue that is not known any more.
+	Unknown bool
+	// Served reports whether a worker serves exactly this definition. It is not nil if Named is
+	// set.
+	Served func(schemas.Tool) bool
+}
+
+// Choice is the version of a tool that a call uses.
+type Choice struct {
+	Tool  schemas.Tool
+	Known bool // there is such a tool, or there was one when the catalogue was made
+	// Gone says, for the model, why the call can use no version. Tool is then the current version,
+	// if there is one.
+	Gone    string
+	Details any // about Gone: how the input breaks the schema of the current version
+}
+
+// Choose returns the version that a call with this input uses.
+func (t Tools) Choose(name string, input json.RawMessage) Choice {
+	current, has := t.Current.Lookup(name)
+	named, isNamed := t.named(name)
+	switch {
+	case isNamed && (named.Digest == current.Digest || t.Served(named)):
+		return Choice{Tool: named, Known: true}
+	case !has && isNamed:
+		return Choice{Known: true, Gone: fmt.Sprintf("Not run: there is no tool named %s any more.", name)}
+	case !has:
+		return Choice{}
+	case !isNamed && !t.Unknown:
+		return Choice{Tool: current, Known: true}
+	}
+	return orGone(current, input)
+}
+
+// orGone returns the choice of the current version in the place of one that is gone.
+func orGone(current schemas.Tool, input json.RawMessage) Choice {
+	choice := Choice{Tool: current, Known: true}
+	schema, err := schemas.Compile(current.InputSchema)
+	if err == nil {
+		err = schema.Validate(input)
+	}
+	if err == nil {
+		return choice
+	}
+	choice.Gone = fmt.Sprintf("Not run: the definition of %s that you were given is gone, and the arguments do not fit the current one: %v", current.Name, err)
+	var violations *schemas.ValidationError
+	if errors.As(err, &violations) {
+		choice.Details = json.RawMessage(rawjson.MustMarshal(violations))
+	}
+	return choice
+}
+
+// Instead returns the choice for a planned call whose version no worker serves any more, before it
+// has started. No choice is known if the plan would be another one with the current version.
+func (t Tools) Instead(c Call) Choice {
+	current, has := t.Current.Lookup(c.PlannedCall.Tool)
+	if !has || current.Digest == c.ToolDigest || current.Kind != c.Kind {
+		return Choice{}
+	}
+	choice := orGone(current, c.Input)
+	if choice.Gone != "" {
+		return choice
+	}
+	safe, _ := safety.Classify(current, c.Input)
+	if c.ConcurrencySafe && !safe || c.Fixed && safety.DependsOnInput(current) {
+		return Choice{}
+	}
+	return choice
+}
+
+// Waits reports whether the choice of a tool's version should wait for workers. It should when the
+// batch names an older version and no worker serves that or the current one: workers may be
+// starting.
+func (t Tools) Waits(name string) bool {
+	named, isNamed := t.named(name)
+	current, has := t.Current.Lookup(name)
+	return isNamed && has && named.Digest != current.Digest && !t.Served(named) && !t.Served(current)
+}
+
+func (t Tools) named(name string) (schemas.Tool, bool) {
+	if t.Named == nil {
+		return schemas.Tool{}, false
+	}
+	return t.Named.Lookup(name)
+}

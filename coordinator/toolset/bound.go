@@ -1,0 +1,43 @@
+package toolset
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/toolfleet/toolfleet/internal/wire"
+)
+
+// Bounds on what one worker can announce. An announcement is not signed, so it is held to what a
+// worker can serve: see docs/identities.md.
+const maxPools, maxTools, maxSlots = 64, 4096, 4096
+
+// Bound returns the part of an announcement that counts, and says what it leaves out: more than one
+// worker can have, and queues that are not those of their tools.
+func Bound(w wire.Presence) (bounded wire.Presence, dropped []string) {
+	drop := func(format string, args ...any) { dropped = append(dropped, fmt.Sprintf(format, args...)) }
+	bounded = w
+	if w.Slots > maxSlots {
+		drop("%d slots, of which %d count", w.Slots, maxSlots)
+		bounded.Slots = maxSlots
+	}
+	if len(w.Pools) > maxPools {
+		drop("%d pools, of which %d count", len(w.Pools), maxPools)
+		w.Pools = w.Pools[:maxPools]
+	}
+	bounded.Pools = nil
+	for _, pool := range w.Pools {
+		q, has := w.Queues[pool]
+		switch n := max(len(q.Tools), len(w.Toolsets[pool]), len(w.Tools)); {
+		case slices.Contains(bounded.Pools, pool):
+		case wire.PoolOf(pool) != pool:
+			drop("pool %.80q, which is no name of one", pool)
+		case n > maxTools:
+			drop("pool %s with %d tools; at most %d count", pool, n, maxTools)
+		case has && q.Token != pool && (len(q.Tools) == 0 || q.Token != wire.QueueToken(pool, q.Tools)):
+			drop("queue %.80q of pool %s, which is not the one of its tools", q.Token, pool)
+		default:
+			bounded.Pools = append(bounded.Pools, pool)
+		}
+	}
+	return bounded, dropped
+}

@@ -1,0 +1,427 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/coordinator/catalogue"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/objects"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/worker"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// shop has a read and a write, look and pay, in versions with different schemas. Version n wants
+// the argument "vn", and takes any other beside it.
+type shop struct {
+	f     *fleet
+	mu    sync.Mutex
+	ran   map[string]string // the version that ran each call, by batch and index; guarded by mu
+	twice int               // writes that ran again; guarded by mu
+	gate  chan struct{}     // closed: calls with the argument "wait" go on
+	waits atomic.Int32      // such calls that run
+}
+
+func newShop(f *fleet) *shop {
+	return &shop{f: f, ran: map[string]string{}, gate: make(chan struct{})}
+}
+
+// definitions returns the tools in a version. Version "" has no version, and wants no argument.
+func (*shop) definitions(version string) (tools []schemas.Tool) {
+	schema := `{"type":"object"}`
+	if version != "" {
+		schema = fmt.Sprintf(`{"type":"object","required":["v%s"]}`, version)
+	}
+	for name, kind := range map[string]messages.Kind{"look": messages.KindRead, "pay": messages.KindWrite} {
+		tools = append(tools, schemas.Tool{Name: name, Version: version, Kind: kind, TimeoutMS: 600_000, InputSchema: json.RawMessage(schema)})
+	}
+	return tools
+}
+
+// registry returns the tools of a worker that serves these versions.
+func (s *shop) registry(versions ...string) *tool.Registry {
+	s.f.t.Helper()
+	tools := &tool.Registry{}
+	for _, version := range versions {
+		for _, t := range s.definitions(version) {
+			err := tools.Add(t, tool.Func(func(ctx context.Context, c tool.Call) (tool.Output, error) { return s.run(ctx, t, c) }))
+			if err != nil {
+				s.f.t.Fatal(err)
+			}
+		}
+	}
+	return tools
+}
+
+func (s *shop) run(ctx context.Context, t schemas.Tool, c tool.Call) (tool.Output, error) {
+	if strings.Contains(string(c.Input), "wait") {
+		s.waits.Add(1)
+		select {
+		case <-s.gate:
+		case <-ctx.Done():
+			return tool.Output{}, ctx.Err()
+		}
+	} else {
+		time.Sleep(20 * time.Millisecond)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := fmt.Sprint(c.Batch, " ", c.Index)
+	if s.ran[key] != "" && t.Kind == messages.KindWrite {
+		s.twice++
+	}
+	s.ran[key] = "version " + t.Version
+	return tool.Text(t.Version), nil
+}
+
+// serve starts a worker.
+func (s *shop) serve(versions ...string) part {
+	s.f.t.Helper()
+	return s.f.workerWith(s.registry(versions...), worker.Config{Slots: 3})
+}
+
+// catalogue stores what an agent is given that asks while only this version is there.
+func (s *shop) catalogue(version string, names ...string) (digest string) {
+	s.f.t.Helper()
+	var tools []schemas.Tool
+	for _, t := range s.definitions(version) {
+		if len(names) == 0 || strings.Contains(strings.Join(names, " "), t.Name) {
+			tools = append(tools, t)
+		}
+	}
+	catalog, err := schemas.NewCatalog(tools...)
+	if err == nil {
+		digest, err = catalogue.NewStore(objects.In(s.f.conn), nil).Put(s.f.t.Context(), catalog)
+	}
+	if err != nil {
+		s.f.t.Fatal(err)
+	}
+	return digest
+}
+
+// of returns the versions that ran the calls of a batch, or their status and code.
+func (s *shop) of(r messages.Reply) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var words []string
+	for _, result := range r.Results {
+		if result.Status == messages.StatusOK {
+			words = append(words, s.ran[fmt.Sprint(r.Batch, " ", result.Index)])
+		} else {
+			words = append(words, fmt.Sprintf("%s %s", result.Status, result.Err.Code))
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// calling is a batch that looks and pays with an input.
+func calling(session, id, catalogue, input string) messages.Batch {
+	b := canonical(session, id, call{"look", input}, call{"pay", input})
+	b.Catalogue = catalogue
+	return b
+}
+
+const (
+	both  = `{"v1":1,"v2":1}`
+	only1 = `{"v1":1}`
+	only2 = `{"v2":1}`
+)
+
+// A worker serves two versions of its tools. A call uses the version in the catalogue that its
+// batch names while a worker serves it, and else the newest one if its input fits that.
+func TestVersionsOfACall(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		s := newShop(f)
+		c := f.coordinator(coordinator.Config{})
+		w := s.serve("1", "2")
+		first, second, part := s.catalogue("1"), s.catalogue("2"), s.catalogue("1", "pay")
+		never, none := messages.Digest(nil), s.catalogue("3")
+		f.until("the tools are announced", func() bool { return len(f.announced()) == 2 })
+		n := 0
+		check := func(when, catalogue, input, want string) {
+			t.Helper()
+			n++
+			if got := s.of(f.run(calling(fmt.Sprint("s", n), fmt.Sprint("b", n), catalogue, input))); got != want {
+				t.Errorf("%s, %s: got %s, want %s", when, input, got, want)
+			}
+		}
+		const v1, v2, v1v2 = "version 1, version 1", "version 2, version 2", "version 2, version 1"
+		const gone = "validation_error tool_version_gone, validation_error tool_version_gone"
+		const unfit = "validation_error invalid_arguments, validation_error invalid_arguments"
+		check("no catalogue", "", both, v2)
+		check("no catalogue", "", only1, unfit)
+		check("catalogue of 1", first, both, v1)
+		check("catalogue of 1", first, only2, unfit)
+		check("catalogue of 2", second, both, v2)
+		check("catalogue of 1, pay only", part, both, v1v2)
+		check("an unknown catalogue", never, both, v2)
+		check("an unknown catalogue", never, only1, gone)
+		check("a version that nobody ever served", none, both, v2)
+
+		b := calling("bad", "bad", "no digest", both)
+		f.submit(b)
+		var refusal *messages.Refusal
+		if r, err := f.await(b, time.Minute); !errors.As(err, &refusal) || refusal.Class != messages.ClassMalformedMessage || !strings.Contains(refusal.Message, "64 hex digits") {
+			t.Errorf("a catalogue that is no digest: %+v, %v", r, err)
+		}
+
+		// Another process knows the catalogue, and version 1 is gone.
+		w.stop()
+		c.stop()
+		f.coordinator(coordinator.Config{})
+		w = s.serve("2")
+		f.staffed(1)
+		check("1 is gone", first, both, v2)
+		check("1 is gone", first, only1, gone)
+		check("1 is gone", second, both, v2)
+		r := f.run(calling("told", "told", first, only1)).Results[1]
+		f.wantWords(r, "pay", "definition", "v2")
+		if details, _ := json.Marshal(r.Err.Details); !strings.Contains(string(details), `"violations"`) || r.Err.Retryable {
+			t.Errorf("details %s, retryable %v", details, r.Err.Retryable)
+		}
+
+		// And back.
+		w.stop()
+		s.serve("1")
+		f.staffed(1)
+		check("rolled back", "", only1, v1)
+		check("rolled back", first, only1, v1)
+		check("rolled back", second, both, v1)
+		check("rolled back", second, only2, gone)
+	})
+}
+
+// An agent fetches the definitions, and the fleet gets newer ones. The digest of the answer names
+// the versions that its model was given. The next answer has the newer ones and another digest;
+// after the rollback it is the first one again.
+func TestTheDigestOfAnAnswerNamesItsVersions(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		s := newShop(f)
+		f.coordinator(coordinator.Config{})
+		s.serve("1")
+		f.until("the tools are announced", func() bool { return len(f.announced()) == 2 })
+		fetch := func() messages.ToolList {
+			t.Helper()
+			list, err := f.client.Tools(t.Context(), messages.GetTools{Provider: messages.Anthropic})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return list
+		}
+		given := fetch()
+		newer := s.serve("2")
+		f.staffed(2)
+		if got := s.of(f.run(calling("s", "before", "", both))); got != "version 2, version 2" {
+			t.Errorf("no catalogue: %s", got)
+		}
+		if got := s.of(f.run(calling("s", "named", given.Digest, both))); got != "version 1, version 1" {
+			t.Errorf("the catalogue of the answer: %s", got)
+		}
+		next := fetch()
+		if next.Digest == given.Digest || !strings.Contains(string(next.Tools), `"v2"`) || strings.Contains(string(next.Tools), `"v1"`) {
+			t.Errorf("the next answer: %s", next.Tools)
+		}
+		if got := s.of(f.run(calling("s", "next", next.Digest, both))); got != "version 2, version 2" {
+			t.Errorf("the catalogue of the next answer: %s", got)
+		}
+		newer.stop()
+		if again := fetch(); again.Digest != given.Digest || string(again.Tools) != string(given.Tools) {
+			t.Errorf("after the rollback: %s", again.Tools)
+		}
+	})
+}
+
+// No worker is there when a batch is submitted that names an older version. It does not fall back
+// to the newest one before workers had the time to come.
+func TestAVersionWhoseWorkersAreStarting(t *testing.T) {
+	for name, tc := range map[string]struct {
+		come  []string
+		after time.Duration
+		input string
+		want  string
+	}{
+		"they come":               {[]string{"1", "2"}, 10 * time.Second, both, "version 1, version 1"},
+		"others come":             {[]string{"2"}, 10 * time.Second, both, "version 2, version 2"},
+		"others come, no fit":     {[]string{"2"}, 10 * time.Second, only1, "validation_error tool_version_gone, validation_error tool_version_gone"},
+		"they come late":          {[]string{"1", "2"}, 45 * time.Second, both, "version 2, version 2"},
+		"they come late, no fit":  {[]string{"1", "2"}, 45 * time.Second, only1, "validation_error tool_version_gone, validation_error tool_version_gone"},
+		"they come, with a delay": {[]string{"1"}, 29 * time.Second, both, "version 1, version 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				s := newShop(f)
+				f.coordinator(coordinator.Config{})
+				w := s.serve("1", "2")
+				first := s.catalogue("1")
+				f.until("the tools are announced", func() bool { return len(f.announced()) == 2 })
+				w.stop()
+				f.staffed(0)
+				b := calling("s", "b", first, tc.input)
+				f.submit(b)
+				time.Sleep(tc.after)
+				s.serve(tc.come...)
+				if got := s.of(f.reply(b, time.Minute)); got != tc.want {
+					t.Errorf("got %s, want %s", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A coordinator is killed in the middle of a batch, and a newer version comes. The next coordinator
+// goes on with the versions of the plan.
+func TestATakeoverKeepsTheVersions(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		s := newShop(f)
+		s.serve("1")
+		kill := f.mortal(coordinator.Config{})
+		b := canonical("s", "b", call{"pay", `{"v1":1,"v2":1,"wait":1}`}, call{"pay", both}, call{"look", both})
+		f.submit(b)
+		f.until("the first write runs", func() bool { return s.waits.Load() == 1 })
+		kill()
+		s.serve("2")
+		f.staffed(2)
+		f.coordinator(coordinator.Config{})
+		if got := s.of(f.run(calling("other", "other", "", both))); got != "version 2, version 2" {
+			t.Errorf("a new batch: %s", got)
+		}
+		close(s.gate)
+		if got := s.of(f.reply(b, time.Minute)); got != "version 1, version 1, version 1" {
+			t.Errorf("the batch that was taken over: %s", got)
+		}
+	})
+}
+
+// interval is when a version was served.
+type interval struct{ from, to time.Time }
+
+// Four workers are replaced one after the other by workers of version 2 under load, and then by
+// workers of version 1 again. Batches name the catalogue of version 1, that of version 2, or none.
+// Each result is of the version that the batch names if that is served the whole time, and of one
+// that was served otherwise; or it says that the version is gone.
+func TestARollingUpdateOfVersions(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		s := newShop(f)
+		served := map[string][]interval{}
+		workers, versions := []part{}, []string{}
+		for range 4 {
+			workers, versions = append(workers, s.serve("1")), append(versions, "1")
+		}
+		for range 2 {
+			f.coordinator(coordinator.Config{})
+		}
+		catalogues := map[string]string{"": "", "1": s.catalogue("1"), "2": s.catalogue("2")}
+		f.run(calling("warm", "warm", "", both))
+		bounced := f.bounces()
+		began := time.Now()
+		opened := map[string]time.Time{"1": began}
+		roll := func(to string) {
+			for i := range workers {
+				time.Sleep(time.Second)
+				came := s.serve(to)
+				time.Sleep(500 * time.Millisecond)
+				if i == 0 {
+					opened[to] = time.Now()
+				}
+				if i == len(workers)-1 {
+					from := versions[i]
+					served[from] = append(served[from], interval{opened[from], time.Now()})
+				}
+				workers[i].stop()
+				workers[i], versions[i] = came, to
+			}
+			time.Sleep(time.Second)
+		}
+		type sent struct {
+			batch     messages.Batch
+			named     string
+			submitted time.Time
+			replied   time.Time
+			reply     messages.Reply
+		}
+		var load []*sent
+		var running sync.WaitGroup
+		ctx, stop := context.WithCancel(context.Background())
+		running.Go(func() {
+			for n := 0; ctx.Err() == nil; n++ {
+				named := []string{"", "1", "2"}[n%3]
+				input := both
+				if n%2 == 0 && named != "" {
+					input = map[string]string{"1": only1, "2": only2}[named]
+				}
+				one := &sent{batch: calling(fmt.Sprint("s", n%41), fmt.Sprint("b", n), catalogues[named], input), named: named, submitted: time.Now()}
+				load = append(load, one)
+				running.Go(func() {
+					one.reply = f.run(one.batch)
+					one.replied = time.Now()
+				})
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		roll("2")
+		roll("1")
+		stop()
+		running.Wait()
+		served["1"] = append(served["1"], interval{opened["1"], time.Now()})
+		within := func(version string, one *sent) bool {
+			for _, i := range served[version] {
+				if one.submitted.After(i.from) && one.replied.Before(i.to) {
+					return true
+				}
+			}
+			return false
+		}
+		count := map[string]int{}
+		for _, one := range load {
+			got := s.of(one.reply)
+			want := fmt.Sprintf("version %s, version %[1]s", one.named)
+			count[one.named+": "+got]++
+			switch {
+			case strings.Contains(got, string(messages.StatusExpired)):
+				t.Errorf("batch %s: %s", one.batch.ID, got)
+			case one.named != "" && within(one.named, one) && got != want:
+				t.Errorf("batch %s names version %s, which is served: %s", one.batch.ID, one.named, got)
+			case one.named == "" && strings.Contains(got, "error"):
+				t.Errorf("batch %s names no catalogue: %s", one.batch.ID, got)
+			}
+		}
+		t.Log(count)
+		for _, want := range []string{
+			"1: version 1, version 1", "2: version 2, version 2", "1: version 2, version 2", "2: version 1, version 1", ": version 1, version 1", ": version 2, version 2",
+			"2: validation_error tool_version_gone, validation_error tool_version_gone",
+		} {
+			if count[want] == 0 {
+				t.Errorf("no batch ended with %q, so the load missed something: %v", want, count)
+			}
+		}
+		if n := bounced.check(t); n > 0 {
+			t.Errorf("%d jobs of %d batches were given back", n, len(load))
+		}
+		if s.twice > 0 {
+			t.Errorf("%d writes ran twice", s.twice)
+		}
+		f.until("no job is left", func() bool { return f.left(bus.Jobs) == 0 })
+	})
+}

@@ -1,0 +1,76 @@
+// Package access finds out who sends an HTTP request: nobody in particular on the own machine, or
+// the owner of a token.
+package access
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+)
+
+// Principal is who asks.
+type Principal struct {
+	Tenant string // whose sessions these are
+	User   string // who asks for the tenant; "": not known
+	// Expires is when the principal may no longer ask; zero: never.
+	Expires time.Time
+}
+
+// Denied says why a request is not let in.
+type Denied struct {
+	Message string
+	Foreign bool // the request is for another host, whoever sends it
+}
+
+func (d *Denied) Error() string { return d.Message }
+
+// Control finds out who asks.
+type Control interface {
+	// Who returns who sends a request. The error of a request that is not let in is a *Denied.
+	Who(*http.Request) (Principal, error)
+}
+
+// Anybody lets everybody in, as one principal.
+type Anybody struct{ As Principal }
+
+// Who implements [Control].
+func (a Anybody) Who(*http.Request) (Principal, error) { return a.As, nil }
+
+// Here lets everybody in who reaches an address that only the own machine reaches, as one
+// principal. It refuses requests that name another host: a web page whose name leads to this
+// machine (DNS rebinding) would send those.
+type Here struct{ As Principal }
+
+// Who implements [Control].
+func (h Here) Who(r *http.Request) (Principal, error) {
+	if !isLocalName(r.Host) {
+		return Principal{}, &Denied{Foreign: true, Message: "this server answers for localhost only, and the request names another host"}
+	}
+	return h.As, nil
+}
+
+// isLocalName reports whether the host of a request is the own machine.
+func isLocalName(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return addr.IsLoopback()
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// Local reports whether only the own machine reaches an address.
+func Local(a net.Addr) bool {
+	switch a := a.(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		return a.IP.IsLoopback()
+	}
+	return false
+}

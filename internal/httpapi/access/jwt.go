@@ -1,0 +1,105 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// JWTConfig says which JSON Web Tokens count. Issuer, Audience and Keys are required.
+type JWTConfig struct {
+	Issuer   string // as the claim iss has it
+	Audience string // one of the claim aud
+	Keys     string // the issuer's key set (JWKS): a file, or an https address
+	// TenantClaim is the claim that names the tenant. "": every token acts for Tenant.
+	TenantClaim string
+	Tenant      string
+}
+
+// JWT checks the tokens of an issuer. Safe for concurrent use.
+type JWT struct {
+	cfg      JWTConfig
+	verifier *oidc.IDTokenVerifier
+}
+
+// algorithms lists the signatures with key pairs. Those with a shared secret are refused: a server
+// that checks such a token could also make one.
+var algorithms = []string{
+	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA,
+}
+
+// NewJWT reads the keys, or prepares to fetch them until ctx ends.
+func NewJWT(ctx context.Context, cfg JWTConfig) (*JWT, error) {
+	if cfg.Issuer == "" || cfg.Audience == "" || cfg.Keys == "" {
+		return nil, errors.New("jwt: issuer, audience and keys are needed together")
+	}
+	var keys oidc.KeySet
+	switch {
+	case strings.HasPrefix(cfg.Keys, "https://"):
+		keys = oidc.NewRemoteKeySet(ctx, cfg.Keys)
+	case strings.Contains(cfg.Keys, "://"):
+		return nil, fmt.Errorf("jwt: keys %q: want a file or an https address", cfg.Keys)
+	default:
+		fixed, err := readKeys(cfg.Keys)
+		if err != nil {
+			return nil, fmt.Errorf("jwt: keys: %w", err)
+		}
+		keys = fixed
+	}
+	return &JWT{cfg, oidc.NewVerifier(cfg.Issuer, keys, &oidc.Config{ClientID: cfg.Audience, SupportedSigningAlgs: algorithms})}, nil
+}
+
+// readKeys reads the public keys of a key set.
+func readKeys(file string) (*oidc.StaticKeySet, error) {
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var set jose.JSONWebKeySet
+	if err := json.Unmarshal(body, &set); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	keys := &oidc.StaticKeySet{}
+	for _, key := range set.Keys {
+		if key = key.Public(); key.Valid() {
+			keys.PublicKeys = append(keys.PublicKeys, key.Key)
+		}
+	}
+	if len(keys.PublicKeys) == 0 {
+		return nil, fmt.Errorf("%s: has no public key", file)
+	}
+	return keys, nil
+}
+
+// Owner returns who a token was issued to.
+func (j *JWT) Owner(ctx context.Context, token string) (Principal, error) {
+	verified, err := j.verifier.Verify(ctx, token)
+	var expired *oidc.TokenExpiredError
+	switch {
+	case errors.As(err, &expired):
+		return Principal{}, errExpired
+	case err != nil:
+		return Principal{}, &Denied{Message: "the token is not valid here: its signature, issuer or audience is not what this server takes"}
+	}
+	p := Principal{Tenant: j.cfg.Tenant, User: verified.Subject, Expires: verified.Expiry}
+	if j.cfg.TenantClaim == "" {
+		return p, nil
+	}
+	var claims map[string]any
+	if err := verified.Claims(&claims); err != nil {
+		return Principal{}, err
+	}
+	p.Tenant, _ = claims[j.cfg.TenantClaim].(string)
+	if !messages.IsToken(p.Tenant) {
+		return Principal{}, &Denied{Message: "the token names no tenant in the claim " + j.cfg.TenantClaim}
+	}
+	return p, nil
+}

@@ -1,0 +1,201 @@
+package httpapi_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// A page that a browser loaded from another site cannot use a server on its machine: neither under
+// the server's address, nor under a name of its own that leads there.
+func TestPagesOfOtherSites(t *testing.T) {
+	f := newFleet(t)
+	for name, row := range map[string]struct {
+		method, path string
+		headers      []string
+		code         string
+	}{
+		"a name that leads here": {"GET", "/v1/sessions/s/batches/b", []string{"Host", "evil.example"}, "foreign_host"},
+		"metrics too":            {"GET", "/v1/sessions/s/batches/b", []string{"Host", "evil.example:80"}, "foreign_host"},
+		"another origin":         {"POST", "/v1/sessions/s/abort", []string{"Origin", "https://evil.example"}, "foreign_origin"},
+		"another site":           {"POST", "/v1/sessions/s/abort", []string{"Sec-Fetch-Site", "cross-site"}, "foreign_origin"},
+		"a page of a null page":  {"DELETE", "/v1/sessions/s/batches/b", []string{"Origin", "null"}, "foreign_origin"},
+	} {
+		a := f.do(row.method, row.path, "", row.headers...)
+		if a.Status != http.StatusForbidden || a.code() != row.code {
+			t.Errorf("%s: got %d %s", name, a.Status, a.Body)
+		}
+		if a.Header.Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("%s: is allowed to read the answer", name)
+		}
+	}
+}
+
+// A token sees its tenant and no other, whatever it asks for.
+func TestTenantsStayApart(t *testing.T) {
+	f := newFleet(t)
+	red, redLine := access.NewToken(access.Principal{Tenant: "red", User: "rosa"})
+	blue, blueLine := access.NewToken(access.Principal{Tenant: "blue", User: "bert"})
+	file := filepath.Join(t.TempDir(), "tokens.yaml")
+	must(t, os.WriteFile(file, []byte("tokens:\n"+redLine+"\n"+blueLine+"\n"), 0o600))
+	tokens, err := access.ReadTokens(file, messages.OneTenant, slog.New(slog.DiscardHandler))
+	must(t, err)
+	f.http.stop()
+	f.access = access.Bearer{Tokens: tokens}
+	f.startHTTP()
+	const path = "/v1/sessions/s/batches/b"
+	as := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
+	if a := f.do("PUT", path, message("look"), as(red)...); a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	for _, query := range []string{"", "?timeline=1", "?results=full"} {
+		if a := f.do("GET", path+query, "", as(blue)...); a.Status != http.StatusNotFound {
+			t.Errorf("blue reads red's batch%s: %d %s", query, a.Status, a.Body)
+		}
+	}
+	if a := f.do("PUT", path, message("note"), as(blue)...); a.Status != http.StatusOK {
+		t.Errorf("blue cannot use an id of red's: %d %s", a.Status, a.Body)
+	}
+	if a := f.do("PUT", path, `{"tenant":"red","principal":{"tenant":"red"},"provider":"canonical","message":{"calls":[]}}`, as(blue)...); a.Status != http.StatusConflict {
+		t.Errorf("a body names its tenant: %d %s", a.Status, a.Body)
+	}
+	if a := f.do("PUT", path+"2", message("gate"), append(as(red), "Prefer", "wait=0")...); a.Status != http.StatusAccepted {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	f.waitEntered()
+	if a := f.do("POST", "/v1/sessions/s/abort", "", as(blue)...); a.Status != http.StatusOK {
+		t.Errorf("blue cannot abort its own session: %d %s", a.Status, a.Body)
+	}
+	f.open()
+	if a := f.do("PUT", path+"2", message("gate"), as(red)...); decode[messages.Reply](t, a.Body).Status != messages.ReplyCompleted {
+		t.Errorf("blue's abort reaches red: %s", a.Body)
+	}
+	for name, headers := range map[string][]string{"no token": nil, "a wrong one": as("tf_wrong"), "its hash": as("sha256:00")} {
+		a := f.do("GET", path, "", headers...)
+		if a.Status != http.StatusUnauthorized || a.Header.Get("WWW-Authenticate") == "" || strings.Contains(string(a.Body), "red") {
+			t.Errorf("%s: %d %s", name, a.Status, a.Body)
+		}
+	}
+	if a := f.do("GET", "/openapi.json", ""); a.Status != http.StatusOK {
+		t.Errorf("the description: %d", a.Status)
+	}
+}
+
+// expiring lets everybody in for a moment.
+type expiring struct{}
+
+func (expiring) Who(*http.Request) (access.Principal, error) {
+	return access.Principal{Tenant: messages.OneTenant, Expires: time.Now().Add(50 * time.Millisecond)}, nil
+}
+
+// A request does not outlast its token.
+func TestATokenExpiresMeanwhile(t *testing.T) {
+	f := newFleet(t)
+	f.http.stop()
+	f.access = expiring{}
+	f.startHTTP()
+	a := f.do("PUT", "/v1/sessions/s/batches/b", message("gate"))
+	if a.Status != http.StatusUnauthorized || a.code() != "unauthorized" {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+}
+
+// endless is a body that never ends.
+type endless struct{ sent atomic.Int64 }
+
+func (e *endless) Read(p []byte) (int, error) {
+	e.sent.Add(int64(len(p)))
+	for i := range p {
+		p[i] = ' '
+	}
+	return len(p), nil
+}
+
+// A body over the limit is refused before it has arrived, whether its length is announced or not.
+func TestLargeBodies(t *testing.T) {
+	f := newFleet(t)
+	for name, announced := range map[string]int64{"announced": 100 << 20, "in chunks": -1} {
+		body := &endless{}
+		r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+f.addr+"/v1/sessions/s/batches/b", io.LimitReader(body, 100<<20))
+		must(t, err)
+		r.ContentLength = announced
+		res, err := one.Do(r)
+		if err == nil { // else the connection was cut while we wrote
+			_ = res.Body.Close()
+			if res.StatusCode != http.StatusRequestEntityTooLarge {
+				t.Errorf("%s: got %d", name, res.StatusCode)
+			}
+		}
+		if sent := body.sent.Load(); sent > 16<<20 { // the transport may go on reading for a moment
+			t.Errorf("%s: the server took %d bytes", name, sent)
+		}
+	}
+	if a := f.do("GET", "/v1/sessions/s/batches/b", ""); a.Status != http.StatusNotFound {
+		t.Errorf("afterwards: %d %s", a.Status, a.Body)
+	}
+}
+
+// A connection that sends nothing, half a header or half a body does not hold up others, and the
+// server ends in time.
+func TestSlowClients(t *testing.T) {
+	f := newFleet(t)
+	for _, begun := range []string{
+		"", "PUT /v1/ses", "PUT /v1/sessions/s/batches/b HTTP/1.1\r\nHost: localhost\r\n",
+		"PUT /v1/sessions/s/batches/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{\"provider\":",
+		"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
+	} {
+		for range 20 {
+			var d net.Dialer
+			c, err := d.DialContext(t.Context(), "tcp", f.addr)
+			must(t, err)
+			t.Cleanup(func() { _ = c.Close() })
+			_, err = io.WriteString(c, begun)
+			must(t, err)
+		}
+	}
+	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("look")); a.Status != http.StatusOK {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	f.http.stop() // reports an error if the server does not end
+}
+
+// No body and no path makes the server answer with a fault of its own.
+func FuzzRequests(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"/v1/sessions/s/batches/b", message("look")}, {"/v1/sessions/%2F/batches/%00", `{"message":[]}`}, {"/v1/sessions/s/calls/%FF", `{"name":"look"}`},
+		{"/v1/sessions/s/steer", `{"steer":1e999}`}, {"/v1/sessions/s/abort", `{"abort":[]}`}, {"/v1/../v1/x", `{"a":1,"a":2}`}, {"//", "\x00"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	fleet := newFleet(f)
+	f.Fuzz(func(t *testing.T, path, body string) {
+		if !strings.HasPrefix(path, "/") {
+			path = "/" + path
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		for _, method := range []string{"PUT", "POST", "GET", "DELETE"} {
+			a, err := fleet.try(ctx, method, path, body, "Prefer", "wait=0")
+			if err == nil && a.Status == http.StatusInternalServerError {
+				t.Errorf("%s %q %q: %d %s", method, path, body, a.Status, a.Body)
+			}
+			if u, bad := url.Parse(path); err == nil && bad == nil {
+				if err := description().check(method, u.EscapedPath(), a); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}

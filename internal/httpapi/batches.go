@@ -1,0 +1,243 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// digestHeader says to which batch an answer belongs: the digest of the batch as the fleet got it.
+const digestHeader = "Toolfleet-Digest"
+
+const (
+	// busyFor is how long a batch that the fleet refuses as busy is tried again before the client
+	// is told to come back: a coordinator that stops refuses for a moment too.
+	busyFor = 2 * time.Second
+	// askAgain is when a client asks again about a batch that goes on.
+	askAgain = time.Second
+)
+
+// errWaited ends the wait of a client that prefers to wait no longer.
+var errWaited = errors.New("the client has waited as long as it prefers")
+
+// putBatch runs a batch and answers with its reply. The same request gets the same answer, and runs
+// nothing again.
+func (s *Server) putBatch(w http.ResponseWriter, q *request) error {
+	body, err := batchOf(q)
+	if err != nil {
+		return err
+	}
+	if q.wantsEvents() {
+		return s.follow(w, q, body)
+	}
+	return s.run(w, q, body, func(r messages.Reply) ([]byte, error) { return rawjson.Marshal(r) })
+}
+
+// putCall runs one call, as a batch of its own, and answers with its result.
+func (s *Server) putCall(w http.ResponseWriter, q *request) error {
+	body, err := callOf(q)
+	if err != nil {
+		return err
+	}
+	return s.run(w, q, body, resultIn)
+}
+
+// run submits a batch, waits for its reply for as long as the client does, and answers with what
+// show makes of the reply.
+func (s *Server) run(w http.ResponseWriter, q *request, body []byte, show func(messages.Reply) ([]byte, error)) error {
+	release, err := s.waiting.take()
+	if err != nil {
+		return err
+	}
+	defer release()
+	digest := messages.Digest(body)
+	w.Header().Set(digestHeader, digest)
+	ctx := q.Context()
+	if d, ok := q.wait(); ok {
+		waiting, cancel := context.WithTimeoutCause(ctx, d, errWaited)
+		defer cancel()
+		ctx = waiting
+	}
+	reply, err := q.client.Run(ctx, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor))
+	if errors.Is(err, errWaited) {
+		reply, err = s.goesOn(q, body, digest)
+	}
+	switch {
+	case errors.Is(err, client.ErrRunning):
+		return answerRunning(w)
+	case err != nil:
+		return withReply(err, reply)
+	}
+	shown, err := show(reply)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, shown)
+	return nil
+}
+
+// goesOn makes sure that a batch is stored, once its client waits no longer. It returns the reply,
+// or client.ErrRunning.
+func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply, error) {
+	reply, err := q.client.Get(q.Context(), q.session, q.batch)
+	switch {
+	case errors.Is(err, client.ErrRunning):
+		return reply, err
+	case reply.Digest != "" && reply.Digest != digest:
+		return messages.Reply{}, &messages.Refusal{Class: messages.ClassBatchConflict,
+			Message: fmt.Sprintf("A batch with this id and another body was submitted before (digest %s). Use a new id.", reply.Digest)}
+	case reply.Digest != "":
+		return reply, err
+	}
+	ctx, cancel := context.WithTimeout(q.Context(), 10*time.Second)
+	defer cancel()
+	if err := q.client.Submit(ctx, messages.Batch{}, client.Encoded(body)); err != nil {
+		return messages.Reply{}, err
+	}
+	return messages.Reply{}, client.ErrRunning
+}
+
+// answerRunning says that a batch goes on, and when to ask again.
+func answerRunning(w http.ResponseWriter) error {
+	w.Header().Set("Retry-After", seconds(askAgain))
+	writeJSON(w, http.StatusAccepted, rawjson.MustMarshal(messages.State{Status: "running"}))
+	return nil
+}
+
+// withReply adds the stored reply of a refused batch to the error: it may hold steering messages.
+func withReply(err error, reply messages.Reply) error {
+	if reply.Status != messages.ReplyRefused {
+		return err
+	}
+	p := problemOf(err)
+	p.reply = &reply
+	return p
+}
+
+// getBatch answers with the reply of a batch, or with what has happened to it so far.
+func (s *Server) getBatch(w http.ResponseWriter, q *request) error {
+	query := q.URL.Query()
+	if query.Get("timeline") != "" {
+		timeline, err := q.client.Timeline(q.Context(), q.session, q.batch)
+		if err != nil {
+			return err
+		}
+		writeJSON(w, http.StatusOK, rawjson.MustMarshal(timeline))
+		return nil
+	}
+	var options []client.GetOption
+	switch results := query.Get("results"); results {
+	case "":
+	case "full":
+		options = append(options, client.FullResults())
+	default:
+		return newProblem(http.StatusUnprocessableEntity, "invalid_query", "results may only be full")
+	}
+	reply, err := q.client.Get(q.Context(), q.session, q.batch, options...)
+	if reply.Digest != "" {
+		w.Header().Set(digestHeader, reply.Digest)
+	}
+	switch {
+	case errors.Is(err, client.ErrRunning):
+		return answerRunning(w)
+	case err != nil:
+		return withReply(err, reply)
+	}
+	body, err := rawjson.Marshal(reply)
+	if err != nil {
+		return err
+	}
+	writeJSON(w, http.StatusOK, body)
+	return nil
+}
+
+// deleteBatch aborts a batch.
+func (s *Server) deleteBatch(w http.ResponseWriter, q *request) error {
+	seq, err := q.client.Abort(q.Context(), q.session, q.batch, client.Reason{Text: q.URL.Query().Get("reason"), By: q.who.User})
+	return answerControl(w, seq, err)
+}
+
+// batchOf makes a batch of the members of a request's body, each as it was written.
+func batchOf(q *request) ([]byte, error) {
+	members, err := membersOf(q.body)
+	if err != nil {
+		return nil, err
+	}
+	return join(q, members)
+}
+
+// callOf makes a batch of the one call in a request's body.
+func callOf(q *request) ([]byte, error) {
+	members, err := membersOf(q.body)
+	if err != nil {
+		return nil, err
+	}
+	call := map[string]json.RawMessage{"id": rawjson.Quote(string(q.batch)), "name": rawjson.Quote(""), "input": json.RawMessage("{}")}
+	for _, name := range []string{"name", "input"} {
+		if raw, ok := members[name]; ok {
+			call[name] = raw
+			delete(members, name)
+		}
+	}
+	if rawjson.TypeOf(call["name"]) != "a string" {
+		return nil, malformed("name is " + rawjson.TypeOf(call["name"]) + "; want the name of a tool")
+	}
+	for _, name := range []string{"message", "provider"} {
+		if _, ok := members[name]; ok {
+			return nil, malformed("a call has no " + name + "; PUT it below batches")
+		}
+	}
+	calls := append(append([]byte(`{"calls":[`), rawjson.JoinMembers(call)...), "]}"...)
+	members["provider"], members["message"] = rawjson.Quote(string(messages.Canonical)), calls
+	return join(q, members)
+}
+
+// join writes a batch with the ids of the path. Ids in the body may only repeat those.
+func join(q *request, members map[string]json.RawMessage) ([]byte, error) {
+	for name, id := range map[string]string{"id": string(q.batch), "session": string(q.session)} {
+		var own string
+		if raw, ok := members[name]; ok && (json.Unmarshal(raw, &own) != nil || own != id) {
+			return nil, malformed(name + " is not that of the path; leave it out")
+		}
+		members[name] = rawjson.Quote(id)
+	}
+	if _, ok := members["v"]; !ok {
+		members["v"] = rawjson.MustMarshal(messages.Version)
+	}
+	return rawjson.JoinMembers(members), nil
+}
+
+// membersOf returns the members of a body, which is a JSON object.
+func membersOf(body []byte) (map[string]json.RawMessage, error) {
+	if len(body) == 0 {
+		return nil, malformed("the body is empty; want a JSON object")
+	}
+	if err := rawjson.CheckSyntax(body); err != nil {
+		return nil, malformed("the body: " + err.Error())
+	}
+	members, err := rawjson.Members(body)
+	if err != nil {
+		return nil, malformed("the body: " + err.Error())
+	}
+	return members, nil
+}
+
+func malformed(message string) error {
+	return newProblem(http.StatusUnprocessableEntity, string(messages.ClassMalformedMessage), message)
+}
+
+// resultIn returns the result of the only call of a canonical batch, with its output.
+func resultIn(reply messages.Reply) ([]byte, error) {
+	result, err := reply.Single()
+	if err != nil {
+		return nil, err
+	}
+	return rawjson.Marshal(result)
+}

@@ -1,0 +1,328 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The same request gets the same bytes, and runs nothing again.
+func TestABatchRunsOnce(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	first := f.do("PUT", path, message("note", "look"))
+	if first.Status != http.StatusOK {
+		t.Fatalf("%d %s", first.Status, first.Body)
+	}
+	reply := decode[messages.Reply](t, first.Body)
+	if reply.Batch != "b" || reply.Session != "s" || len(reply.Results) != 2 || reply.Digest != first.Header.Get("Toolfleet-Digest") {
+		t.Errorf("got %s with digest %q", first.Body, first.Header.Get("Toolfleet-Digest"))
+	}
+	for name, again := range map[string]answer{
+		"PUT again": f.do("PUT", path, message("note", "look")),
+		"GET":       f.do("GET", path, ""),
+	} {
+		if again.Status != http.StatusOK || !bytes.Equal(again.Body, first.Body) || again.Header.Get("Toolfleet-Digest") != reply.Digest {
+			t.Errorf("%s: got %d %s, want %s", name, again.Status, again.Body, first.Body)
+		}
+	}
+	if n := f.noted.Load(); n != 1 {
+		t.Errorf("note ran %d times", n)
+	}
+	other := f.do("PUT", path, message("look"))
+	if other.Status != http.StatusConflict || other.code() != "batch_conflict" {
+		t.Errorf("another body: got %d %s", other.Status, other.Body)
+	}
+	waited := f.do("PUT", path, message("look"), "Prefer", "wait=0")
+	if waited.Status != http.StatusConflict || waited.code() != "batch_conflict" {
+		t.Errorf("another body, without waiting: got %d %s", waited.Status, waited.Body)
+	}
+	full := decode[messages.Reply](t, f.do("GET", path+"?results=full", "").Body)
+	if got := string(full.Results[1].Output); got != `{"n":1}` {
+		t.Errorf("the full result has the output %s", got)
+	}
+	timeline := decode[messages.Timeline](t, f.do("GET", path+"?timeline=1", "").Body)
+	if timeline.Status != "completed" || len(timeline.Events) == 0 {
+		t.Errorf("got the timeline %+v", timeline)
+	}
+}
+
+// A client that prefers not to wait is told to ask again, and then gets the reply.
+func TestAClientNeedNotWait(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	for _, prefer := range []string{"wait=0", "respond-async, wait=0", `Wait="0"`} {
+		a := f.do("PUT", path, message("gate"), "Prefer", prefer)
+		if a.Status != http.StatusAccepted || a.Header.Get("Retry-After") == "" || string(a.Body) != "{\"status\":\"running\"}\n" {
+			t.Fatalf("Prefer: %s: got %d %q %s", prefer, a.Status, a.Header, a.Body)
+		}
+	}
+	f.waitEntered()
+	if a := f.do("GET", path, ""); a.Status != http.StatusAccepted {
+		t.Errorf("GET: %d %s", a.Status, a.Body)
+	}
+	f.open()
+	if a := f.do("PUT", path, message("gate"), "Prefer", "wait=60"); a.Status != http.StatusOK {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+}
+
+// Ids hold any text: what is encoded in the path arrives decoded.
+func TestIdsHoldAnyText(t *testing.T) {
+	f := newFleet(t)
+	for path, want := range map[string][2]string{
+		"a%2Fb/batches/x%00y":           {"a/b", "x\x00y"},
+		"%2E%2E/batches/%20":            {"..", " "},
+		"%2F/batches/%2F":               {"/", "/"},
+		"caf%C3%A9/batches/%25":         {"café", "%"},
+		"a+b/batches/" + longID(3):      {"a+b", longID(3)},
+		"s/batches/%E2%80%A8%22%5C%3Ca": {"s", "\u2028\"\\<a"},
+	} {
+		a := f.do("PUT", "/v1/sessions/"+path, message("look"))
+		if a.Status != http.StatusOK {
+			t.Errorf("%s: %d %s", path, a.Status, a.Body)
+			continue
+		}
+		reply := decode[messages.Reply](t, a.Body)
+		if got := [2]string{string(reply.Session), string(reply.Batch)}; got != want {
+			t.Errorf("%s: got the ids %q, want %q", path, got, want)
+		}
+		if a := f.do("GET", "/v1/sessions/"+path, ""); a.Status != http.StatusOK {
+			t.Errorf("GET %s: %d %s", path, a.Status, a.Body)
+		}
+	}
+	for path, want := range map[string]int{
+		"s/batches/%FF": http.StatusUnprocessableEntity,
+		"s/batches/" + strings.Repeat("x", 8<<10+1): http.StatusRequestEntityTooLarge,
+		"s/batches/" + strings.Repeat("x", 120<<10): http.StatusRequestHeaderFieldsTooLarge,
+		"s/batches/unknown":                         http.StatusNotFound,
+		"s/nothing":                                 http.StatusNotFound,
+		"s/calls/1":                                 http.StatusMethodNotAllowed,
+	} {
+		if a := f.do("GET", "/v1/sessions/"+path, ""); a.Status != want {
+			t.Errorf("GET %.40s: got %d %.200s, want %d", path, a.Status, a.Body, want)
+		}
+	}
+}
+
+func longID(n int) string { return strings.Repeat("0123456789", 10*n) }
+
+// A call is a batch of its own, with its result as the answer.
+func TestACall(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/calls/"
+	for name, row := range map[string]struct{ body, status, output string }{
+		"look":     {`{"name":"look","input":{"n":12345678901234567890.10}}`, "ok", `{"n":12345678901234567890.10}`},
+		"write":    {`{"name":"note"}`, "ok", `"noted"`},
+		"no input": {`{"name":"look"}`, "ok", `{}`},
+		"unknown":  {`{"name":"nope","input":{}}`, "unknown_tool", ""},
+		"bad":      {`{"name":"look","input":[]}`, "validation_error", ""},
+		"unnamed":  {`{"input":{}}`, "unknown_tool", ""},
+		"timeout":  {`{"name":"gate","timeout_ms":50}`, "timeout", ""},
+	} {
+		a := f.do("PUT", path+strings.ReplaceAll(name, " ", "%20"), row.body)
+		if a.Status != http.StatusOK {
+			t.Errorf("%s: %d %s", name, a.Status, a.Body)
+			continue
+		}
+		r := decode[messages.Result](t, a.Body)
+		if string(r.Status) != row.status || string(r.Output) != row.output || string(r.CallID) != name || (r.Err == nil) != (row.status == "ok") {
+			t.Errorf("%s: got %s", name, a.Body)
+		}
+		if again := f.do("PUT", path+strings.ReplaceAll(name, " ", "%20"), row.body); !bytes.Equal(again.Body, a.Body) {
+			t.Errorf("%s, again: got %s, want %s", name, again.Body, a.Body)
+		}
+	}
+	if a := f.do("PUT", "/v1/sessions/s/batches/look", message("look")); a.Status != http.StatusConflict {
+		t.Errorf("a batch with the id of a call: %d %s", a.Status, a.Body)
+	}
+	if a := f.do("GET", "/v1/sessions/s/batches/look", ""); a.Status != http.StatusOK {
+		t.Errorf("the batch of a call: %d %s", a.Status, a.Body)
+	}
+}
+
+// What a client does wrong is said with the status that fits.
+func TestWhatIsRefused(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	big := `{"provider":"canonical","message":{"calls":[],"x":"` + strings.Repeat("x", 1<<20) + `"}}`
+	for name, row := range map[string]struct {
+		method, path, body string
+		status             int
+		code               string
+	}{
+		"no body":          {"PUT", path, "", 422, "malformed_message"},
+		"no JSON":          {"PUT", path, "{", 422, "malformed_message"},
+		"a list":           {"PUT", path, "[]", 422, "malformed_message"},
+		"a key twice":      {"PUT", path, `{"provider":"canonical","provider":"gemini","message":{}}`, 422, "malformed_message"},
+		"no message":       {"PUT", path, `{"provider":"canonical"}`, 422, "malformed_message"},
+		"no provider":      {"PUT", path, `{"message":{"calls":[]}}`, 422, "unsupported_provider"},
+		"unknown provider": {"PUT", path + "2", `{"provider":"nobody","message":{}}`, 422, "unsupported_provider"},
+		"another id":       {"PUT", path, `{"id":"c","provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
+		"another session":  {"PUT", path, `{"session":7,"provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
+		"another version":  {"PUT", path, `{"v":2,"provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
+		"ids twice":        {"PUT", path + "3", `{"provider":"canonical","message":{"calls":[{"id":"a","name":"look"},{"id":"a","name":"look"}]}}`, 422, "duplicate_id"},
+		"too large":        {"PUT", path, big, 413, "too_large"},
+		"a body for a get": {"GET", path, "x", 413, "too_large"},
+		"a wrong query":    {"GET", path + "?results=all", "", 422, "invalid_query"},
+		"a call's message": {"PUT", "/v1/sessions/s/calls/1", `{"name":"look","message":{}}`, 422, "malformed_message"},
+		"a call's name":    {"PUT", "/v1/sessions/s/calls/1", `{"name":7}`, 422, "malformed_message"},
+		"no steering":      {"POST", "/v1/sessions/s/steer", `{}`, 422, "malformed_message"},
+		"steering null":    {"POST", "/v1/sessions/s/steer", `{"steer":null}`, 422, "malformed_message"},
+		"steering of when": {"POST", "/v1/sessions/s/steer", `{"steer":"x","when":"never"}`, 422, "malformed_message"},
+		"abort of what":    {"POST", "/v1/sessions/s/abort", `{"abort":false}`, 422, "malformed_message"},
+		"wrong method":     {"PATCH", path, "", 405, "wrong_method"},
+		"nothing there":    {"GET", "/v2", "", 404, "no_such_path"},
+	} {
+		a := f.do(row.method, row.path, row.body)
+		if a.Status != row.status || a.code() != row.code {
+			t.Errorf("%s: got %d %.300s, want %d %s", name, a.Status, a.Body, row.status, row.code)
+		}
+	}
+	refused := f.do("PUT", path+"2", `{"provider":"nobody","message":{}}`)
+	var p struct{ Reply messages.Reply }
+	if err := json.Unmarshal(refused.Body, &p); err != nil || p.Reply.Status != messages.ReplyRefused {
+		t.Errorf("a stored refusal does not have its reply: %s", refused.Body)
+	}
+}
+
+// An abort ends a batch, and steering comes with the next reply.
+func TestControls(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	for _, abort := range []struct{ method, path, body, batch string }{
+		{"DELETE", path + "1?reason=enough", "", path + "1"},
+		{"POST", "/v1/sessions/s/abort", `{"reason":"enough"}`, path + "2"},
+		{"POST", "/v1/sessions/s/abort", `{"abort":"b3","reason":"enough"}`, path + "3"},
+		{"POST", "/v1/sessions/s/abort", ``, path + "4"},
+	} {
+		if a := f.do("PUT", abort.batch, message("gate"), "Prefer", "wait=0"); a.Status != http.StatusAccepted {
+			t.Fatalf("%d %s", a.Status, a.Body)
+		}
+		f.waitEntered()
+		a := f.do(abort.method, abort.path, abort.body)
+		if got := decode[messages.ControlAnswer](t, a.Body); a.Status != http.StatusOK || !got.OK || got.Seq == 0 {
+			t.Fatalf("%s %s: %d %s", abort.method, abort.path, a.Status, a.Body)
+		}
+		reply := decode[messages.Reply](t, f.do("PUT", abort.batch, message("gate")).Body)
+		if reply.Status != messages.ReplyAborted || abort.path != "/v1/sessions/s/abort" && !strings.Contains(string(reply.Reinjection), "enough") {
+			t.Errorf("%s: got %+v", abort.batch, reply)
+		}
+	}
+	if a := f.do("POST", "/v1/sessions/s/steer", `{"steer":{"role":"user","content":"Stop."},"when":"after_batch"}`); a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	reply := decode[messages.Reply](t, f.do("PUT", path, message("look")).Body)
+	if got := string(reply.Steering); got != `[{"role":"user","content":"Stop."}]` {
+		t.Errorf("got the steering %s", got)
+	}
+}
+
+// A client that asks again gets its reply through restarts of every part, and the writes ran once.
+func TestARequestSurvivesRestarts(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	replied := make(chan answer, 1)
+	go func() { replied <- f.retry("PUT", path, message("note", "gate", "note")) }()
+	f.waitEntered()
+	f.http.stop()
+	f.startHTTP()
+	f.coord.stop()
+	f.startCoordinator()
+	f.nats.Stop()
+	must(t, f.nats.Restart())
+	f.http.stop()
+	f.startHTTP()
+	f.open()
+	a := <-replied
+	if a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	if n := f.noted.Load(); n != 2 {
+		t.Errorf("note ran %d times, want 2", n)
+	}
+	if again := f.do("PUT", path, message("note", "gate", "note")); !bytes.Equal(again.Body, a.Body) {
+		t.Errorf("got %s, then %s", a.Body, again.Body)
+	}
+}
+
+// Without a coordinator a batch is stored all the same, if its client does not wait.
+func TestABatchWithoutACoordinator(t *testing.T) {
+	f := newFleet(t)
+	f.coord.stop()
+	a := f.do("PUT", "/v1/sessions/s/batches/b", message("note"))
+	if a.Status != http.StatusServiceUnavailable || a.code() != "no_fleet" || a.Header.Get("Retry-After") == "" {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("note"), "Prefer", "wait=0"); a.Status != http.StatusAccepted {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	f.startCoordinator()
+	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("note")); a.Status != http.StatusOK {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+}
+
+// The stream of a batch has its events, and its reply as the last one.
+func TestTheStreamOfABatch(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	f.open()
+	res, err := f.send(t.Context(), "PUT", path, strings.NewReader(message("note", "look")), "Accept", "text/event-stream")
+	must(t, err)
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("Toolfleet-Digest") == "" {
+		t.Fatalf("%d %v", res.StatusCode, res.Header)
+	}
+	var kinds []string
+	var last event
+	for e := range eventsIn(res.Body) {
+		kinds, last = append(kinds, e.kind), e
+	}
+	if last.kind != "reply" || !strings.Contains(strings.Join(kinds, " "), "start") {
+		t.Errorf("got the events %v", kinds)
+	}
+	if stored := f.do("GET", path, ""); strings.TrimSpace(string(stored.Body)) != last.data {
+		t.Errorf("the last event has %s, the stored reply is %s", last.data, stored.Body)
+	}
+	if a := f.do("PUT", path, message("look"), "Accept", "text/event-stream"); a.Status != http.StatusConflict {
+		t.Errorf("another body: %d %s", a.Status, a.Body)
+	}
+}
+
+// The trace of a request is the trace of its batch.
+func TestTheTraceOfARequest(t *testing.T) {
+	f := newFleet(t)
+	const path, trace = "/v1/sessions/s/batches/b", "4bf92f3577b34da6a3ce929d0e0e4736"
+	if a := f.do("PUT", path, message("note"), "traceparent", "00-"+trace+"-00f067aa0ba902b7-01"); a.Status != http.StatusOK {
+		t.Fatalf("%d %s", a.Status, a.Body)
+	}
+	if got := decode[messages.Timeline](t, f.do("GET", path+"?timeline=1", "").Body).TraceID; got != trace {
+		t.Errorf("the batch is in the trace %q, want %q", got, trace)
+	}
+}
+
+// A client that leaves frees its place; its batch goes on.
+func TestAClientThatLeaves(t *testing.T) {
+	f := newFleet(t)
+	ctx, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, err := f.try(ctx, "PUT", "/v1/sessions/s/batches/b", message("gate"))
+		left <- err
+	}()
+	f.waitEntered()
+	leave()
+	if err := <-left; err == nil {
+		t.Error("the client was answered before the gate was open")
+	}
+	f.open()
+	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("gate")); a.Status != http.StatusOK {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+}

@@ -1,0 +1,15 @@
+package httpapi
+
+// Description is the OpenAPI document as it is served.
+func Description() []byte { return description() }
+
+// Routes returns the routes of the server, as "GET /path".
+func Routes() (all []string) {
+	for _, r := range routes {
+		all = append(all, r.method+" "+r.path)
+	}
+	return all
+}
+
+// Waiting returns how many requests wait for a batch.
+func (s *Server) Waiting() int { return len(s.waiting) }

@@ -1,0 +1,295 @@
+package httpapi_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/fleet"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/clientconn"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/httpapi"
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/worker"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/permission"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// testFleet is a NATS server, a coordinator, a worker and an HTTP server. The worker serves look (a
+// read), note (a write) and gate (a read that ends when the gate is open).
+type testFleet struct {
+	t       testing.TB
+	nats    *devserver.Server
+	conn    *bus.Conn // of the HTTP server
+	log     *slog.Logger
+	noted   atomic.Int32  // runs of note
+	entered chan struct{} // a value for each run of gate
+	gate    chan struct{} // closed when the gate is open
+
+	opened sync.Map // the open streams
+
+	alice     approval.Key // who decides about refund
+	approvers approval.Approvers
+
+	access access.Control // of HTTP servers that start later
+	addr   string         // where each HTTP server listens
+	http   *part
+	server *httpapi.Server // the newest
+	coord  *part
+}
+
+// part is a daemon that runs.
+type part struct{ stop func() }
+
+// newFleet starts a fleet with an HTTP server. All of it ends with the test, which runs beside
+// others: tests of a fleet wait most of the time.
+func newFleet(t testing.TB) *testFleet {
+	t.Helper()
+	if t, ok := t.(*testing.T); ok {
+		t.Parallel()
+	}
+	f := &testFleet{
+		t: t, entered: make(chan struct{}, 1000), gate: make(chan struct{}), access: access.Here{As: access.Principal{Tenant: messages.OneTenant}},
+		log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
+	}
+	var err error
+	f.nats = natstest.Server(t, natstest.Fast)
+	f.alice, err = approval.NewKey()
+	must(t, err)
+	f.approvers, err = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: f.alice.Public()}})
+	must(t, err)
+	f.addr = natstest.FreeAddr(t)
+	f.conn = f.connect()
+	f.startWorker()
+	f.startCoordinator()
+	f.startHTTP()
+	t.Cleanup(func() {
+		f.opened.Range(func(e, _ any) bool {
+			e.(*events).close()
+			return true
+		})
+	})
+	return f
+}
+
+func (f *testFleet) connect() *bus.Conn {
+	f.t.Helper()
+	conn, err := bus.Connect(f.t.Context(), bus.Options{InProcess: f.nats, Name: "test", Logger: f.log})
+	must(f.t, err)
+	f.t.Cleanup(conn.Close)
+	return conn
+}
+
+func (f *testFleet) startWorker() {
+	f.t.Helper()
+	var tools tool.Registry
+	add := func(name string, kind messages.Kind, run tool.Func) {
+		must(f.t, tools.Add(schemas.Tool{Name: name, Kind: kind, TimeoutMS: 60_000, InputSchema: []byte(`{"type":"object"}`)}, run))
+	}
+	add("look", messages.KindRead, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	add("note", messages.KindWrite, func(context.Context, tool.Call) (tool.Output, error) {
+		f.noted.Add(1)
+		return tool.Text("noted"), nil
+	})
+	add("gate", messages.KindRead, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		f.entered <- struct{}{}
+		select {
+		case <-f.gate:
+			return tool.Text("open"), nil
+		case <-ctx.Done():
+			return tool.Output{}, context.Cause(ctx)
+		}
+	})
+	add("secret", messages.KindRead, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("secret"), nil })
+	add("refund", messages.KindWrite, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("refunded"), nil })
+	policy, err := schemas.ParsePolicy("policy.yaml", []byte("ask: [refund]\ndeny: [secret]\n"))
+	must(f.t, err)
+	rules, err := permission.New(permission.Config{
+		Default: permission.Effect(policy.Default), Version: policy.Version,
+		Layers: []permission.Layer{{Source: "policy.yaml", Rules: policy.Rules}},
+	})
+	must(f.t, err)
+	w, err := worker.New(f.connect(), &tools, worker.Config{Logger: f.log, Slots: 300, Rules: rules, Approvals: f.approvers})
+	must(f.t, err)
+	f.start(w.Run)
+}
+
+func (f *testFleet) startCoordinator() {
+	f.t.Helper()
+	c, err := coordinator.New(f.connect(), coordinator.Config{Logger: f.log, Approvers: f.approvers})
+	must(f.t, err)
+	f.coord = f.start(c.Run)
+	f.until("the coordinator is ready", c.Ready)
+}
+
+// startHTTP starts an HTTP server.
+func (f *testFleet) startHTTP() {
+	f.t.Helper()
+	s, err := httpapi.New(f.clientOf, httpapi.Config{Access: f.access, Logger: f.log})
+	must(f.t, err)
+	l, err := net.Listen("tcp", f.addr)
+	must(f.t, err)
+	f.server = s
+	f.http = f.start(func(ctx context.Context) error { return s.Serve(ctx, l) })
+}
+
+func (f *testFleet) clientOf(tenant string) *client.Client {
+	c, err := client.Connect(context.Background(), fleet.Options{}, clientconn.Over(f.conn), client.Tenant(tenant))
+	if err != nil {
+		panic(err) // never, over a connection
+	}
+	return c
+}
+
+// start runs a daemon until its stop is called, or the test ends.
+func (f *testFleet) start(run func(context.Context) error) *part {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	p := &part{sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			f.t.Errorf("a daemon ended with: %v", err)
+		}
+	})}
+	f.t.Cleanup(p.stop)
+	return p
+}
+
+func (f *testFleet) open() { close(f.gate) }
+
+// waitEntered waits until a call is at the gate.
+func (f *testFleet) waitEntered() {
+	f.t.Helper()
+	select {
+	case <-f.entered:
+	case <-time.After(30 * time.Second):
+		f.t.Fatal("no call came to the gate")
+	}
+}
+
+// until polls a condition and fails the test if it is not true within 30 s.
+func (f *testFleet) until(what string, is func() bool) {
+	f.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !is(); {
+		if time.Now().After(end) {
+			f.t.Fatalf("waited in vain until %s", what)
+		}
+		<-time.After(2 * time.Millisecond)
+	}
+}
+
+// answer is what an HTTP server answered.
+type answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+}
+
+// code returns the code of a problem; "" for any other answer.
+func (a answer) code() string {
+	var p struct {
+		Error struct{ Code, Message string }
+	}
+	_ = json.Unmarshal(a.Body, &p)
+	return p.Error.Code
+}
+
+// do sends a request, and checks the answer against the document. headers are names and values by
+// turns.
+func (f *testFleet) do(method, path, body string, headers ...string) answer {
+	f.t.Helper()
+	a, err := f.try(f.t.Context(), method, path, body, headers...)
+	must(f.t, err)
+	if err := description().check(method, path, a); err != nil {
+		f.t.Error(err)
+	}
+	return a
+}
+
+func (f *testFleet) try(ctx context.Context, method, path, body string, headers ...string) (answer, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	res, err := f.send(ctx, method, path, strings.NewReader(body), headers...)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, raw}, err
+}
+
+// one makes a connection for each request, so that a restarted server is reached at once.
+var one = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+func (f *testFleet) send(ctx context.Context, method, path string, body io.Reader, headers ...string) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "http://"+f.addr+path, body)
+	if err != nil {
+		return nil, err
+	}
+	for i := 0; i < len(headers); i += 2 {
+		if headers[i] == "Host" {
+			r.Host = headers[i+1]
+			continue
+		}
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return one.Do(r)
+}
+
+// retry sends a request until a server answers it, as a client does whose server restarts.
+func (f *testFleet) retry(method, path, body string, headers ...string) answer {
+	for end := time.Now().Add(30 * time.Second); ; {
+		a, err := f.try(f.t.Context(), method, path, body, headers...)
+		if err == nil && a.Status != http.StatusServiceUnavailable && a.Status != http.StatusTooManyRequests {
+			return a
+		}
+		if time.Now().After(end) {
+			f.t.Errorf("%s %s: asked in vain: %d %s %v", method, path, a.Status, a.Body, err)
+			return a
+		}
+		<-time.After(5 * time.Millisecond)
+	}
+}
+
+// message returns the body of a batch with one call for each tool.
+func message(tools ...string) string {
+	calls := make([]string, len(tools))
+	for i, name := range tools {
+		calls[i] = `{"id":"c` + string(rune('0'+i)) + `","name":"` + name + `","input":{"n":` + string(rune('0'+i)) + `}}`
+	}
+	return `{"provider":"canonical","message":{"calls":[` + strings.Join(calls, ",") + `]}}`
+}
+
+func decode[T any](t testing.TB, body []byte) (v T) {
+	t.Helper()
+	if err := json.NewDecoder(bytes.NewReader(body)).Decode(&v); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return v
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

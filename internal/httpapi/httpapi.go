@@ -1,0 +1,160 @@
+// Package httpapi is the HTTP API of a fleet, for agents without a NATS client.
+//
+// A server is a client of the fleet's endpoints on NATS and holds nothing: any number of servers
+// answer for one fleet, and a client that lost its server asks another one again.
+//
+//	routes.go    which handler answers which request; openapi.json describes the same
+//	request.go   who asks, about which session and batch, with which body
+//	problem.go   which status an error has
+//	batches.go   batches and single calls: run, get, abort
+//	sessions.go  steering and aborts of sessions
+//	events.go    event streams
+//	mcp.go       requests of MCP clients, for package mcpserver
+//	people.go    questions to people, and their decisions
+//
+// A batch is made from the bytes of the request, so that a request that is sent again is the same
+// batch. Package access says who may ask.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
+	"github.com/toolfleet/toolfleet/internal/mcpserver"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+)
+
+// Config holds the settings of a Server.
+type Config struct {
+	// Access finds out who asks. Required.
+	Access access.Control
+	// Origins are the web origins whose pages may use the API, for example https://ops.example.com.
+	// Default: none.
+	Origins []string
+	// MaxOpen bounds the requests that wait for batches and the event streams, each. Default 4096.
+	MaxOpen int
+	// Version is that of this build, as MCP clients see it.
+	Version string
+	// Health answers /healthz, /readyz and /metrics. May be nil.
+	Health http.Handler
+
+	Logger  *slog.Logger // nil: silent
+	Tracer  trace.Tracer // nil: no spans; trace context is passed on in any case
+	Metrics *Metrics     // nil: not counted
+}
+
+func (c Config) withDefaults() Config {
+	if c.MaxOpen == 0 {
+		c.MaxOpen = 4096
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+	c.Tracer = tracing.OrSilent(c.Tracer)
+	return c
+}
+
+// Server answers the API. Safe for concurrent use.
+type Server struct {
+	clientOf func(tenant string) *client.Client
+	cfg      Config
+	log      *slog.Logger
+	origins  *http.CrossOriginProtection
+	waiting  places // requests that wait for a batch
+	streams  places // event streams
+	readers  readers
+	live     liveFeeds
+	mcp      *mcpserver.Server
+	closing  context.Context // ends when the server stops
+	close    context.CancelCauseFunc
+}
+
+// New returns a server that asks the fleet with the clients of clientOf.
+func New(clientOf func(tenant string) *client.Client, cfg Config) (*Server, error) {
+	cfg = cfg.withDefaults()
+	if cfg.Access == nil {
+		return nil, errors.New("http: no access control")
+	}
+	s := &Server{
+		clientOf: clientOf, cfg: cfg, log: cfg.Logger, origins: http.NewCrossOriginProtection(),
+		waiting: make(places, cfg.MaxOpen), streams: make(places, cfg.MaxOpen),
+		mcp: mcpserver.New(mcpserver.Config{Version: cfg.Version, Logger: cfg.Logger}),
+	}
+	for _, origin := range cfg.Origins {
+		if err := s.origins.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("http: origin %q: %w", origin, err)
+		}
+	}
+	s.closing, s.close = context.WithCancelCause(context.Background())
+	s.readers.closing, s.live.closing = s.closing, s.closing
+	return s, nil
+}
+
+// Times that a client has. A client that takes longer is cut off.
+const (
+	headersIn = 5 * time.Second  // to send the headers
+	bodyIn    = 30 * time.Second // to send the body
+	readIn    = 20 * time.Second // to read what is written
+	idleFor   = time.Minute      // between two requests of a connection
+	closeIn   = 3 * time.Second  // to read its answer after the server was told to stop
+)
+
+// maxHeaders bounds the request line and the headers: two ids of 8 KiB, percent-encoded, and a
+// token.
+const maxHeaders = 96 << 10
+
+// errClosing ends requests that wait when the server stops.
+var errClosing = errors.New("this server is stopping; ask again")
+
+// Serve answers on a listener until ctx ends, and then returns nil. Requests that wait are told to
+// ask again.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: headersIn, IdleTimeout: idleFor, MaxHeaderBytes: maxHeaders,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // a client that breaks off is no fault
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.Serve(l) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("serve HTTP at %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	s.close(errClosing)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeIn)
+	defer cancel()
+	if err := srv.Shutdown(closing); err != nil {
+		_ = srv.Close()
+	}
+	s.readers.running.Wait()
+	s.live.running.Wait()
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve HTTP at %s: %w", l.Addr(), err)
+	}
+	return nil
+}
+
+// places bounds how many requests of one sort are open.
+type places chan struct{}
+
+// take takes a place, for the caller to release. The error says that all are taken.
+func (p places) take() (release func(), err error) {
+	select {
+	case p <- struct{}{}:
+		return func() { <-p }, nil
+	default:
+		return nil, newProblem(http.StatusServiceUnavailable, "busy", "this server has as many open requests as it takes").retryIn(time.Second)
+	}
+}

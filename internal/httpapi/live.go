@@ -1,0 +1,109 @@
+package httpapi
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// liveFeeds gives each live event of a tenant to all streams of the tenant on this server.
+type liveFeeds struct {
+	closing context.Context // ends when the server stops
+	running sync.WaitGroup
+
+	mu  sync.Mutex
+	all map[string]*liveFeed // by tenant, those with streams; guarded by mu
+}
+
+// liveFeed is the live events of one tenant.
+type liveFeed struct {
+	streams map[*liveQueue]bool // guarded by mu of liveFeeds
+	begun   chan struct{}       // closed once the events come
+	stop    context.CancelFunc
+}
+
+// liveQueue holds the events that one stream has not written yet. It is closed when there will be
+// no more.
+type liveQueue struct {
+	queue  chan messages.Event
+	missed atomic.Bool // the queue was full
+}
+
+// maxQueued bounds the events that wait for a slow client.
+const maxQueued = 256
+
+// join gives a stream the live events of its tenant, until it leaves.
+func (l *liveFeeds) join(q *request) (events *liveQueue, leave func()) {
+	feed, events, leave := l.enter(q)
+	select {
+	case <-feed.begun:
+	case <-q.Context().Done():
+	}
+	return events, leave
+}
+
+func (l *liveFeeds) enter(q *request) (feed *liveFeed, events *liveQueue, leave func()) {
+	tenant := q.who.Tenant
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	feed = l.all[tenant]
+	if feed == nil {
+		if l.all == nil {
+			l.all = map[string]*liveFeed{}
+		}
+		ctx, cancel := context.WithCancel(l.closing)
+		feed = &liveFeed{streams: map[*liveQueue]bool{}, begun: make(chan struct{}), stop: cancel}
+		l.all[tenant] = feed
+		l.running.Go(func() { l.run(ctx, tenant, feed, q.client) })
+	}
+	events = &liveQueue{queue: make(chan messages.Event, maxQueued)}
+	feed.streams[events] = true
+	return feed, events, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if delete(feed.streams, events); len(feed.streams) == 0 {
+			l.forget(tenant, feed)
+		}
+	}
+}
+
+// run gives the events to the streams until ctx ends.
+func (l *liveFeeds) run(ctx context.Context, tenant string, feed *liveFeed, c *client.Client) {
+	events, err := c.Live(ctx)
+	close(feed.begun)
+	if err == nil {
+		for e := range events {
+			l.give(feed, e)
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget(tenant, feed)
+	for events := range feed.streams {
+		close(events.queue)
+	}
+	feed.streams = nil
+}
+
+func (l *liveFeeds) give(feed *liveFeed, e messages.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for events := range feed.streams {
+		select {
+		case events.queue <- e:
+		default:
+			events.missed.Store(true)
+		}
+	}
+}
+
+// forget stops a feed and removes it from the map. The caller holds mu.
+func (l *liveFeeds) forget(tenant string, feed *liveFeed) {
+	feed.stop()
+	if l.all[tenant] == feed {
+		delete(l.all, tenant)
+	}
+}

@@ -1,0 +1,57 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/mcpserver"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// mcpSession is the session of the calls of MCP clients that name none. Those of a user of a token
+// have a session of their own, so that each user's calls keep their order.
+const mcpSession messages.SessionID = "mcp"
+
+// serveMCP answers a request of an MCP client.
+func (s *Server) serveMCP(w http.ResponseWriter, q *request) error {
+	release, err := s.waiting.take()
+	if err != nil {
+		return err
+	}
+	defer release()
+	ctx := q.Context()
+	// Only the client's own end ends the answer. A server that stops says so in it.
+	open, gone := context.WithCancel(context.WithoutCancel(ctx))
+	defer gone()
+	closing, stop := context.WithCancelCause(context.Background())
+	defer stop(nil)
+	defer context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
+			gone()
+		} else {
+			stop(cause)
+		}
+	})()
+	session := mcpSession
+	if q.who.User != "" {
+		session += messages.SessionID("/" + q.who.User)
+	}
+	s.mcp.ServeHTTP(slowly{w}, q.WithContext(open), mcpserver.Caller{
+		Client: q.client, Tenant: q.who.Tenant, User: q.who.User, Path: q.session, Session: session, Closing: closing,
+	}, q.body)
+	return nil
+}
+
+// slowly cuts off a client that does not read what is written.
+type slowly struct{ http.ResponseWriter }
+
+// Write implements [http.ResponseWriter].
+func (w slowly) Write(p []byte) (int, error) {
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(readIn))
+	return w.ResponseWriter.Write(p)
+}
+
+// Unwrap is for [http.ResponseController].
+func (w slowly) Unwrap() http.ResponseWriter { return w.ResponseWriter }

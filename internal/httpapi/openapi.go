@@ -1,0 +1,103 @@
+package httpapi
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// openAPI describes the API, but for the messages of the fleet. A test compares it with the routes,
+// and every answer in the tests with it.
+//
+//go:embed openapi.json
+var openAPI []byte
+
+const componentPath = "#/components/schemas/"
+
+// description returns openAPI with the schemas of the messages that it refers to.
+var description = sync.OnceValue(func() []byte {
+	var doc map[string]any
+	mustDecode(openAPI, &doc)
+	components := doc["components"].(map[string]any)["schemas"].(map[string]any)
+	for added := true; added; {
+		added = false
+		for name := range namesIn(doc) {
+			if components[name] == nil {
+				components[name] = messageSchema(name)
+				added = true
+			}
+		}
+	}
+	return rawjson.MustMarshal(doc)
+})
+
+// messageSchema returns the schema of a message, with its references changed to components.
+func messageSchema(name string) map[string]any {
+	body, err := fs.ReadFile(schemas.Files(), name+".json")
+	if err != nil {
+		panic(fmt.Sprintf("httpapi: openapi.json: %v", err)) // a test reads it
+	}
+	var schema map[string]any
+	mustDecode(body, &schema)
+	delete(schema, "$id")
+	delete(schema, "$schema")
+	eachRef(schema, func(ref string) string {
+		file, inside, _ := strings.Cut(ref, "#")
+		if file == "" {
+			file = name
+		}
+		return componentPath + strings.TrimSuffix(file, ".json") + inside
+	})
+	return schema
+}
+
+// namesIn returns the components that a document refers to.
+func namesIn(doc any) map[string]bool {
+	names := map[string]bool{}
+	eachRef(doc, func(ref string) string {
+		if rest, ok := strings.CutPrefix(ref, componentPath); ok {
+			name, _, _ := strings.Cut(rest, "/")
+			names[name] = true
+		}
+		return ref
+	})
+	return names
+}
+
+// eachRef replaces every reference in a document.
+func eachRef(doc any, change func(ref string) string) {
+	switch v := doc.(type) {
+	case map[string]any:
+		if ref, ok := v["$ref"].(string); ok {
+			v["$ref"] = change(ref)
+		}
+		for _, value := range v {
+			eachRef(value, change)
+		}
+	case []any:
+		for _, value := range v {
+			eachRef(value, change)
+		}
+	}
+}
+
+func mustDecode(body []byte, into any) {
+	d := json.NewDecoder(bytes.NewReader(body))
+	d.UseNumber()
+	if err := d.Decode(into); err != nil {
+		panic(fmt.Sprintf("httpapi: openapi.json and the schemas: %v", err)) // a test reads them
+	}
+}
+
+func (s *Server) getOpenAPI(w http.ResponseWriter, _ *request) error {
+	writeJSON(w, http.StatusOK, description())
+	return nil
+}

@@ -1,0 +1,112 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// problem is an error as a client reads it.
+type problem struct {
+	status int
+	Code   string `json:"code"`
+	// Message says what is wrong and what to do.
+	Message string `json:"message"`
+	// RetryAfterMS is when to ask again, where that may help; 0: asking again does not help.
+	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
+
+	reply *messages.Reply // the stored reply of a refused batch
+}
+
+func (p *problem) Error() string { return p.Code + ": " + p.Message }
+
+func newProblem(status int, code, message string) *problem {
+	return &problem{status: status, Code: code, Message: message}
+}
+
+// retryIn says when to ask again.
+func (p *problem) retryIn(d time.Duration) *problem {
+	p.RetryAfterMS = d.Milliseconds()
+	return p
+}
+
+// statusOf maps the classes of refusals to statuses. Every other class is a fault in the request's
+// content.
+var statusOf = map[messages.Class]int{
+	messages.ClassBatchConflict:    http.StatusConflict,
+	messages.ClassTooLarge:         http.StatusRequestEntityTooLarge,
+	messages.ClassBusy:             http.StatusTooManyRequests,
+	messages.ClassInternal:         http.StatusInternalServerError,
+	messages.ClassNotPending:       http.StatusNotFound,
+	messages.ClassApprovalExpired:  http.StatusConflict,
+	messages.ClassApprovalMismatch: http.StatusConflict,
+	messages.ClassSameApprover:     http.StatusConflict,
+	messages.ClassBadSignature:     http.StatusForbidden,
+	messages.ClassSelfApproval:     http.StatusForbidden,
+}
+
+// problemOf maps an error of a handler to what the client reads. It is the only place that does.
+func problemOf(err error) *problem {
+	var p *problem
+	var refusal *messages.Refusal
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.As(err, &refusal):
+		status, known := statusOf[refusal.Class]
+		if !known {
+			status = http.StatusUnprocessableEntity
+		}
+		p = newProblem(status, string(refusal.Class), refusal.Message)
+		if p.RetryAfterMS = refusal.RetryAfterMS; status == http.StatusTooManyRequests && p.RetryAfterMS == 0 {
+			p.RetryAfterMS = time.Second.Milliseconds()
+		}
+		return p
+	case errors.Is(err, client.ErrUnknown):
+		return newProblem(http.StatusNotFound, "unknown_batch", client.ErrUnknown.Error())
+	case errors.Is(err, client.ErrNoFleet):
+		return newProblem(http.StatusServiceUnavailable, "no_fleet", client.ErrNoFleet.Error()).retryIn(time.Second)
+	case errors.Is(err, errClosing):
+		return newProblem(http.StatusServiceUnavailable, "stopping", errClosing.Error()).retryIn(time.Second)
+	case errors.Is(err, context.DeadlineExceeded):
+		return newProblem(http.StatusServiceUnavailable, "no_answer", "the fleet did not answer in time; ask again").retryIn(time.Second)
+	}
+	return newProblem(http.StatusServiceUnavailable, "unavailable", "the fleet cannot be asked now; ask again").retryIn(time.Second)
+}
+
+// body returns the problem as the client reads it.
+func (p *problem) body() []byte {
+	return rawjson.MustMarshal(struct {
+		Error *problem        `json:"error"`
+		Reply *messages.Reply `json:"reply,omitempty"`
+	}{p, p.reply})
+}
+
+// write answers a request with the problem.
+func (p *problem) write(w http.ResponseWriter) {
+	if p.RetryAfterMS > 0 {
+		w.Header().Set("Retry-After", seconds(time.Duration(p.RetryAfterMS)*time.Millisecond))
+	}
+	writeJSON(w, p.status, p.body())
+}
+
+// seconds returns a duration in whole seconds, rounded up.
+func seconds(d time.Duration) string {
+	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
+}
+
+// writeJSON answers a request. A client that does not read is cut off.
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readIn))
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body[:len(body):len(body)], '\n')) // the client may be gone
+}

@@ -1,0 +1,227 @@
+package httpapi
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+const (
+	// linger is how long a reader goes on without a stream: a client that comes back finds it.
+	linger = 30 * time.Second
+	// maxKept bounds the events that a reader keeps. When there are twice as many, it drops live
+	// events and those of ended batches, the oldest first, until maxKept are left.
+	maxKept = 1 << 10
+)
+
+// reader reads the events of one session, for all streams of the session on this server. It keeps
+// the events of open batches and the latest others.
+type reader struct {
+	name string // random
+
+	mu      sync.Mutex
+	since   time.Time       // it shows what has ended since then; zero: not known yet; guarded by mu
+	kept    []kept          // in the order of their numbers; guarded by mu
+	newest  uint64          // the number of the last event; guarded by mu
+	dropped uint64          // the number of the last durable event that is kept no more; guarded by mu
+	ended   map[string]bool // of the batches in kept, those that have their reply; guarded by mu
+	more    chan struct{}   // closed when there is more, and then replaced; guarded by mu
+	err     error           // why there will be no more; guarded by mu
+	shown   *shown          // owned by run's goroutine
+
+	begun chan struct{} // closed once nothing is missed that happens from then on
+
+	users int // streams; guarded by mu of readers
+	stop  context.CancelFunc
+}
+
+// kept is an event that a reader keeps.
+type kept struct {
+	number uint64
+	id     string // "" for a live event
+	event  messages.Event
+	data   []byte
+}
+
+// newReader returns a reader of what has ended since a time; zero: since it begins.
+func newReader(since time.Time) *reader {
+	return &reader{
+		name: rand.Text(), since: since, ended: map[string]bool{}, more: make(chan struct{}), begun: make(chan struct{}), shown: shownUntil(position{}),
+	}
+}
+
+// run reads until ctx ends, or the fleet refuses.
+func (r *reader) run(ctx context.Context, c *client.Client, session messages.SessionID) {
+	begin := sync.OnceFunc(func() { close(r.begun) })
+	defer begin()
+	since := r.begin(ctx, c, session)
+	for e, err := range c.Watch(ctx, session, client.Since(since), client.Subscribed(begin)) {
+		if err != nil {
+			r.end(err)
+			return
+		}
+		r.add(e)
+	}
+	r.end(errClosing)
+}
+
+// begin returns since when the reader shows what has ended. By default that is the end of the batch
+// that ended last, by the clock of the NATS server.
+func (r *reader) begin(ctx context.Context, c *client.Client, session messages.SessionID) time.Time {
+	r.mu.Lock()
+	since := r.since
+	r.mu.Unlock()
+	if !since.IsZero() {
+		return since
+	}
+	list, err := c.Batches(ctx, session, client.ListOptions{})
+	switch {
+	case err != nil: // by our clock, which may be ahead
+		since = time.Now().Add(-slack)
+	case list.Newest == nil:
+		since = time.Unix(0, 0)
+	default:
+		since = list.Newest.Ended.Add(1)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.since = since
+	return since
+}
+
+// add keeps an event and wakes the streams.
+func (r *reader) add(e messages.Event) {
+	r.shown.add(e)
+	k := kept{event: e, data: rawjson.MustMarshal(e)}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.newest++
+	if k.number = r.newest; !isLive(e) {
+		k.id = r.shown.at(r.name, k.number, r.since).id()
+	}
+	if e.Type == messages.EventReply {
+		r.ended[nameOf(e.Batch)] = true
+	}
+	r.kept = append(r.kept, k)
+	if len(r.kept) > 2*maxKept {
+		r.drop()
+	}
+	close(r.more)
+	r.more = make(chan struct{})
+}
+
+// drop drops live events, and the older events of ended batches. The caller holds mu.
+func (r *reader) drop() {
+	spare, still := len(r.kept)-maxKept, map[string]bool{}
+	r.kept = slices.DeleteFunc(r.kept, func(k kept) bool {
+		name := nameOf(k.event.Batch)
+		drop := spare > 0 && (k.id == "" || r.ended[name])
+		if drop {
+			spare--
+		} else {
+			still[name] = true
+		}
+		if drop && k.id != "" {
+			r.dropped = k.number
+		}
+		return drop
+	})
+	for name := range r.ended {
+		if !still[name] {
+			delete(r.ended, name)
+		}
+	}
+}
+
+func (r *reader) end(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = err
+	close(r.more)
+	r.more = make(chan struct{})
+}
+
+// after returns the events after a number, the number of the last event that was dropped, and a
+// channel that is closed when there are more events. err says that there will be no more.
+func (r *reader) after(number uint64) (events []kept, dropped uint64, more <-chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(r.kept, number+1, func(k kept, n uint64) int { return cmp.Compare(k.number, n) })
+	return slices.Clone(r.kept[i:]), r.dropped, r.more, r.err
+}
+
+// place is where a stream is in the events of a reader.
+type place struct {
+	*reader
+	number  uint64          // of the last event that was read
+	live    uint64          // live events up to this number are over
+	dropped uint64          // what was dropped up to this number is not missed
+	shown   *shown          // what the client was shown elsewhere; nil: nothing that matters here
+	skip    map[string]bool // batches that had ended before the stream began
+}
+
+// place returns the place after a position, and reports whether the reader has everything that
+// follows it. Without a position it is the beginning of the batches that are open.
+func (r *reader) place(p position, resume bool) (at place, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at = place{reader: r, live: r.newest, dropped: r.dropped}
+	switch {
+	case r.err != nil:
+		return at, false
+	case !resume:
+		at.skip = maps.Clone(r.ended)
+		return at, true
+	case p.Reader == r.name && p.Number <= r.newest && p.Number >= r.dropped:
+		at.number = p.Number
+		return at, true
+	}
+	at.shown = shownUntil(p)
+	return at, r.dropped == 0 && !r.since.IsZero() && !r.since.After(p.since())
+}
+
+// errBehind ends a stream whose client reads more slowly than things happen.
+var errBehind = errors.New("the client is too far behind; its next request goes on from where it is")
+
+// next returns the events to show next, after waiting for them.
+func (a *place) next(ctx context.Context) (show []kept, err error) {
+	for {
+		events, dropped, more, err := a.after(a.number)
+		if dropped > a.dropped && dropped > a.number {
+			return nil, errBehind
+		}
+		for _, k := range events {
+			if a.number = k.number; a.isNew(k) {
+				show = append(show, k)
+			}
+		}
+		if len(show) > 0 || err != nil {
+			return show, err
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// isNew reports whether the client of this place has not been shown an event.
+func (a *place) isNew(k kept) bool {
+	switch {
+	case k.id == "" && k.number <= a.live, a.skip[nameOf(k.event.Batch)]:
+		return false
+	case a.shown != nil:
+		return a.shown.add(k.event)
+	}
+	return true
+}

@@ -1,0 +1,101 @@
+package httpapi
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// readers holds the readers of this server: one for each session that has streams. For a client
+// that comes back from another server and needs older events than that reader has, there is a
+// second one.
+type readers struct {
+	closing context.Context // ends when the server stops
+	running sync.WaitGroup
+
+	mu  sync.Mutex
+	all map[sessionKey][]*reader // the newest last; guarded by mu
+}
+
+type sessionKey struct {
+	tenant  string
+	session messages.SessionID
+}
+
+// join returns the place of a stream in a reader that has what the stream needs. The caller leaves.
+func (rs *readers) join(q *request, p position, resume bool) (at place, leave func()) {
+	at, leave = rs.enter(q, p, resume)
+	select {
+	case <-at.begun:
+	case <-q.Context().Done():
+	}
+	return at, leave
+}
+
+func (rs *readers) enter(q *request, p position, resume bool) (at place, leave func()) {
+	key := sessionKey{q.who.Tenant, q.session}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, r := range slices.Backward(rs.all[key]) {
+		if at, ok := r.place(p, resume); ok {
+			return at, rs.use(key, r)
+		}
+	}
+	var since time.Time
+	if resume {
+		since = p.since()
+	}
+	r := newReader(since)
+	ctx, cancel := context.WithCancel(rs.closing)
+	r.stop = cancel
+	if rs.all == nil {
+		rs.all = map[sessionKey][]*reader{}
+	}
+	rs.all[key] = append(rs.all[key], r)
+	rs.running.Go(func() {
+		r.run(ctx, q.client, q.session)
+		rs.remove(key, r)
+	})
+	at, _ = r.place(p, resume) // it began for this stream
+	return at, rs.use(key, r)
+}
+
+// use counts a stream of a reader until the returned function is called. A reader without streams
+// stops after a while. The caller holds mu.
+func (rs *readers) use(key sessionKey, r *reader) (leave func()) {
+	r.users++
+	return func() {
+		rs.mu.Lock()
+		defer rs.mu.Unlock()
+		if r.users--; r.users == 0 {
+			time.AfterFunc(linger, func() { rs.stopUnused(key, r) })
+		}
+	}
+}
+
+func (rs *readers) stopUnused(key sessionKey, r *reader) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if r.users == 0 {
+		rs.forget(key, r)
+		r.stop()
+	}
+}
+
+func (rs *readers) remove(key sessionKey, r *reader) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.forget(key, r)
+	r.stop()
+}
+
+// forget removes a reader from the map. The caller holds mu.
+func (rs *readers) forget(key sessionKey, r *reader) {
+	rs.all[key] = slices.DeleteFunc(rs.all[key], func(other *reader) bool { return other == r })
+	if len(rs.all[key]) == 0 {
+		delete(rs.all, key)
+	}
+}

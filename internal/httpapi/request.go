@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// request is what a handler knows of an HTTP request: who asks, about what, and the body.
+type request struct {
+	*http.Request
+	who     access.Principal
+	client  *client.Client // of the tenant that asks
+	session messages.SessionID
+	batch   messages.BatchID
+	body    []byte
+}
+
+// read reads a request. It is the only place that finds out the tenant, the principal and the ids.
+func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*request, error) {
+	q := &request{Request: r}
+	if !to.open {
+		who, err := s.cfg.Access.Who(r)
+		if err != nil {
+			return nil, asProblem(err)
+		}
+		q.who, q.client = who, s.clientOf(who.Tenant)
+	}
+	session, err := idIn(r, "session")
+	if err != nil {
+		return nil, err
+	}
+	batch, err := idIn(r, "batch")
+	if err != nil {
+		return nil, err
+	}
+	q.session, q.batch = messages.SessionID(session), messages.BatchID(batch)
+	limit := to.body
+	if limit == wholeBatch {
+		limit = int64(q.client.MaxBatch())
+	}
+	q.body, err = readBody(w, r, limit)
+	return q, err
+}
+
+// errExpired ends a request that waits when the token of its principal expires.
+var errExpired = newProblem(http.StatusUnauthorized, "unauthorized", "the token has expired; get a new one")
+
+// untilExpiry ends the context of a request when its principal may no longer ask.
+func (q *request) untilExpiry() (stop func()) {
+	if q.who.Expires.IsZero() {
+		return func() {}
+	}
+	ctx, cancel := context.WithDeadlineCause(q.Context(), q.who.Expires, errExpired)
+	q.Request = q.WithContext(ctx)
+	return cancel
+}
+
+// asProblem says why a principal may not ask.
+func asProblem(err error) error {
+	var denied *access.Denied
+	if !errors.As(err, &denied) {
+		return err
+	}
+	if denied.Foreign {
+		return newProblem(http.StatusForbidden, "foreign_host", denied.Message)
+	}
+	return newProblem(http.StatusUnauthorized, "unauthorized", denied.Message)
+}
+
+// idIn returns an id in the path, decoded; "" when the path has none of this name. Ids travel in
+// JSON too, so they are UTF-8.
+func idIn(r *http.Request, name string) (string, error) {
+	id := r.PathValue(name)
+	switch {
+	case !utf8.ValidString(id):
+		return "", newProblem(http.StatusUnprocessableEntity, "invalid_id", "the "+name+" id in the path is not UTF-8")
+	case len(id) > messages.MaxID:
+		return "", newProblem(http.StatusRequestEntityTooLarge, string(messages.ClassTooLarge),
+			"the "+name+" id has "+strconv.Itoa(len(id))+" bytes; the limit is "+strconv.Itoa(messages.MaxID))
+	}
+	return id, nil
+}
+
+// readBody reads a body of at most limit bytes. [inTime] bounds how long that takes.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	if r.ContentLength == 0 {
+		return nil, nil
+	}
+	if r.ContentLength > limit {
+		w.Header().Set("Connection", "close")
+		return nil, tooLarge(limit)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var over *http.MaxBytesError
+	switch {
+	case err == nil:
+		// From now on a read only notices that the client is gone.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		return body, nil
+	case errors.As(err, &over):
+		return nil, tooLarge(limit)
+	}
+	w.Header().Set("Connection", "close")
+	return nil, newProblem(http.StatusRequestTimeout, "incomplete_body", "the body did not arrive in full and in time")
+}
+
+func tooLarge(limit int64) error {
+	message := "the body is too large; the limit is " + strconv.FormatInt(limit, 10) + " bytes"
+	if limit == 0 {
+		message = "this request takes no body"
+	}
+	return newProblem(http.StatusRequestEntityTooLarge, string(messages.ClassTooLarge), message)
+}
+
+// maxWait bounds the wait that a client may prefer.
+const maxWait = time.Hour
+
+// wait returns how long the client prefers to wait, from the header "Prefer: wait=N" in seconds.
+// ok: it has a preference.
+func (q *request) wait() (d time.Duration, ok bool) {
+	for _, header := range q.Header.Values("Prefer") {
+		for preference := range strings.SplitSeq(header, ",") {
+			name, value, _ := strings.Cut(preference, "=")
+			n, err := strconv.ParseUint(strings.Trim(strings.TrimSpace(value), `"`), 10, 31)
+			if strings.EqualFold(strings.TrimSpace(name), "wait") && err == nil {
+				return min(time.Duration(n)*time.Second, maxWait), true
+			}
+		}
+	}
+	return 0, false
+}
+
+// wantsEvents reports whether the client asks for a stream of events.
+func (q *request) wantsEvents() bool {
+	return strings.Contains(q.Header.Get("Accept"), "text/event-stream")
+}

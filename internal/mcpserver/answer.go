@@ -1,0 +1,98 @@
+package mcpserver
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// answer returns what a client reads of a reply, or of the error that came in its place.
+func answer(n named, reply messages.Reply, err error) *mcp.CallToolResult {
+	var refusal *messages.Refusal
+	switch {
+	case errors.As(err, &refusal):
+		return failure(n, fmt.Sprintf("The fleet did not take this call (%s): %s", refusal.Class, refusal.Message))
+	case err != nil:
+		return unanswered(n, "The fleet did not answer: "+err.Error()+".")
+	}
+	result, err := reply.Single()
+	if err != nil {
+		return failure(n, "The result of this call cannot be read: "+err.Error())
+	}
+	return shown(n, result)
+}
+
+// shown returns a result as MCP has it: its content, and all that is known of it.
+func shown(n named, result messages.Result) *mcp.CallToolResult {
+	r := &mcp.CallToolResult{
+		Meta: metaOf(n), IsError: result.Failure(), StructuredContent: json.RawMessage(rawjson.MustMarshal(result)),
+	}
+	switch {
+	case result.Err != nil:
+		r.Content = texts(sentence(result.Err))
+	case result.Content != nil:
+		r.Content = make([]mcp.Content, len(result.Content))
+		for i, b := range result.Content {
+			r.Content[i] = contentOf(b)
+		}
+	default:
+		text, ok := result.OutputString()
+		if !ok {
+			text = string(result.Output)
+		}
+		r.Content = texts(text)
+	}
+	return r
+}
+
+// sentence returns what the model reads of an error.
+func sentence(e *messages.Error) string {
+	if e.Message == "" || e.Details != nil {
+		return e.ErrorText()
+	}
+	return e.Message
+}
+
+// contentOf returns a block of content. Blocks are those of MCP; one that the SDK does not know
+// becomes a note.
+func contentOf(b messages.Block) mcp.Content {
+	if b.Type == "text" {
+		return &mcp.TextContent{Text: b.Text}
+	}
+	var read mcp.CallToolResult
+	raw := append(append([]byte(`{"content":[`), rawjson.MustMarshal(b)...), "]}"...)
+	if err := json.Unmarshal(raw, &read); err != nil || len(read.Content) != 1 {
+		return &mcp.TextContent{Text: fmt.Sprintf("[a block of the type %.40q is left out]", b.Type)}
+	}
+	return read.Content[0]
+}
+
+// failure returns the result of a call of which nothing but a sentence is known.
+func failure(n named, text string) *mcp.CallToolResult {
+	return &mcp.CallToolResult{Meta: metaOf(n), Content: texts(text), IsError: true}
+}
+
+// goesOn returns what a client reads of a call that has no result yet.
+func goesOn(n named, text string) *mcp.CallToolResult {
+	how := fmt.Sprintf(" The call goes on. To get its result, ask again with the same id: tools/call with the same arguments and _meta {%q: %q, %q: %q}. "+
+		"A call with another id is another call.", idMeta, n.id, sessionMeta, n.session)
+	return &mcp.CallToolResult{Meta: metaOf(n), Content: texts(text + how)}
+}
+
+// unanswered returns what a client reads of a call of which nobody knows whether the fleet has it.
+// A call with a new id could run beside it.
+func unanswered(n named, text string) *mcp.CallToolResult {
+	how := fmt.Sprintf(" The call may run nevertheless. Do not make it again as a new call: ask with the same id, tools/call with the same arguments and _meta {%q: %q, %q: %q}.",
+		idMeta, n.id, sessionMeta, n.session)
+	return &mcp.CallToolResult{Meta: metaOf(n), IsError: true, Content: texts(text + how)}
+}
+
+// metaOf names a call, so that a client can ask for it again.
+func metaOf(n named) mcp.Meta { return mcp.Meta{idMeta: string(n.id), sessionMeta: string(n.session)} }
+
+func texts(text string) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: text}} }

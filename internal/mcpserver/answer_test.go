@@ -1,0 +1,21 @@
+package mcpserver
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// A model that makes the call again as a new one could have its effect twice, so the answer has the
+// id.
+func TestACallWithoutAnAnswerIsAskedForAgainByItsID(t *testing.T) {
+	got := answer(named{id: "the-id", session: "s"}, messages.Reply{}, errors.New("the connection is lost"))
+	text := got.Content[0].(*mcp.TextContent).Text
+	if !got.IsError || !strings.Contains(text, `"the-id"`) || !strings.Contains(text, "may run nevertheless") {
+		t.Errorf("got %v %s", got.IsError, text)
+	}
+}

@@ -1,0 +1,161 @@
+package mcpserver
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+const (
+	// storeWithin is how long a call may take to be stored. The connection's later calls wait for
+	// that, so that they come after it.
+	storeWithin = 10 * time.Second
+	// busyFor is how long a call that the fleet refuses as busy is tried again.
+	busyFor = 10 * time.Second
+	// abortWithin bounds the abort of a call whose client is gone.
+	abortWithin = 10 * time.Second
+)
+
+// Why the wait for a call ends before its result.
+var (
+	errGone      = errors.New("the client is gone")
+	errCancelled = errors.New("the client has cancelled the call")
+)
+
+// call runs one call and returns what its client reads. It calls stored when the next call may
+// come. An error is one of the protocol.
+func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, stored func()) (mcp.Result, error) {
+	n, err := v.name(req.Params.Meta)
+	if err != nil {
+		return nil, err
+	}
+	body, err := batchOf(n, req.Params)
+	if err != nil {
+		return nil, invalid("the call cannot be written as a batch: %v", err)
+	}
+	if parent, ok := req.Params.Meta["traceparent"].(string); ok {
+		state, _ := req.Params.Meta["tracestate"].(string)
+		ctx = tracing.Extract(ctx, traceHeader{"traceparent": parent, "tracestate": state})
+	}
+	waiting, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(v.gone, func() { end(errGone) })()
+	defer context.AfterFunc(v.cancelled, func() { end(errCancelled) })()
+	if v.Closing != nil {
+		defer context.AfterFunc(v.Closing, func() { end(context.Cause(v.Closing)) })()
+	}
+	var refusal *messages.Refusal
+	switch err := store(waiting, v, body); {
+	case errors.As(err, &refusal):
+		return answer(n, messages.Reply{}, err), nil
+	case err != nil && waiting.Err() != nil:
+		return s.leave(v, n, context.Cause(waiting)), nil
+	case err != nil:
+		return unanswered(n, "The fleet could not be given this call: "+err.Error()+"."), nil
+	}
+	stored()
+	told := newNews(ctx, req)
+	defer told.stop()
+	asked := s.watchPeople(waiting, v, n, end)
+	reply, err := v.Client.Run(waiting, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor), client.OnEvent(func(e messages.Event) {
+		told.event(e)
+		asked(e)
+	}))
+	if err != nil && waiting.Err() != nil {
+		return s.leave(v, n, context.Cause(waiting)), nil
+	}
+	return answer(n, reply, err), nil
+}
+
+// batchOf writes a call as a batch. The same call is written in the same bytes.
+func batchOf(n named, p *mcp.CallToolParamsRaw) ([]byte, error) {
+	input := json.RawMessage("{}")
+	if len(p.Arguments) > 0 && string(p.Arguments) != "null" {
+		input = p.Arguments
+	}
+	call := rawjson.JoinMembers(map[string]json.RawMessage{"id": rawjson.Quote(string(n.id)), "name": rawjson.Quote(p.Name), "input": input})
+	return messages.Batch{
+		V: messages.Version, ID: n.id, Session: n.session, Provider: messages.Canonical,
+		Message: append(append([]byte(`{"calls":[`), call...), "]}"...),
+	}.Encode()
+}
+
+// store submits a batch. A client that is gone meanwhile does not end that: an abort follows.
+func store(ctx context.Context, v *visit, body []byte) error {
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeWithin)
+	defer cancel()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := v.Client.Submit(within, messages.Batch{}, client.Encoded(body))
+		var refusal *messages.Refusal
+		if err == nil || errors.As(err, &refusal) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-within.Done():
+			return err
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// leave ends the wait for a call that has no result yet, for a cause. A call that its client
+// cancelled is aborted, and so is one whose client is gone and cannot ask again.
+func (s *Server) leave(v *visit, n named, cause error) *mcp.CallToolResult {
+	var waits *waitsForPerson
+	switch {
+	case errors.As(cause, &waits):
+		return goesOn(n, waits.text)
+	case errors.Is(cause, errGone) && n.own:
+		context.AfterFunc(v.cancelled, func() { s.abort(v, n, errCancelled) })
+		return goesOn(n, "The client is gone.")
+	case errors.Is(cause, errGone), v.gone.Err() != nil && !n.own:
+		s.abort(v, n, errGone)
+	case v.gone.Err() != nil: // the SDK ended the call because the connection was closed
+		return goesOn(n, "The client is gone.")
+	case v.Closing != nil && v.Closing.Err() != nil && errors.Is(cause, context.Cause(v.Closing)):
+		result := goesOn(n, "This server no longer waits for the call: "+cause.Error()+".")
+		result.IsError = true
+		return result
+	default:
+		s.abort(v, n, errCancelled)
+	}
+	return failure(n, "The call was aborted: "+cmp.Or(cause, errCancelled).Error()+".")
+}
+
+// abort ends a call. The result says why.
+func (s *Server) abort(v *visit, n named, why error) {
+	ctx, cancel := context.WithTimeout(context.Background(), abortWithin)
+	defer cancel()
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		_, err := v.Client.Abort(ctx, n.session, n.id, client.Reason{Text: why.Error(), By: v.User})
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			s.log.Warn("a call of an MCP client that is gone goes on, because it could not be aborted", "session", n.session, "batch", n.id, "err", err)
+			return
+		}
+	}
+}
+
+// traceHeader is trace context in the form of a header.
+type traceHeader map[string]string
+
+// Get implements [tracing.Header].
+func (h traceHeader) Get(name string) string { return h[name] }
+
+// Set implements [tracing.Header].
+func (h traceHeader) Set(name, value string) { h[name] = value }

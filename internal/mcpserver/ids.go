@@ -1,0 +1,112 @@
+package mcpserver
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Caller is who sends a request, and the sessions of its calls.
+type Caller struct {
+	Client *client.Client // of the tenant
+	// Tenant and User keep the calls of one caller apart from those of another.
+	Tenant, User string
+	// Path is the session that the address of the request names; "": none. Session is the session
+	// of calls that name none.
+	Path, Session messages.SessionID
+	// Closing ends, with a cause, when the server must answer although the client is there. nil:
+	// never.
+	Closing context.Context
+}
+
+// visit is one connection, or one request over HTTP.
+type visit struct {
+	Caller
+	header    http.Header            // nil over stdio
+	gone      context.Context        // ends when the client reads no answers any more
+	cancelled context.Context        // ends when the client has cancelled the call in another request
+	turn      func() (stored func()) // what lets the connection's next call in
+	calls     sync.WaitGroup
+}
+
+type visitKey struct{}
+
+// Names of what a client may say about a call.
+const (
+	sessionHeader = "Toolfleet-Session"
+	idHeader      = "Idempotency-Key"
+	sessionMeta   = "toolfleet/session"
+	idMeta        = "toolfleet/id"
+	claudeMeta    = "claudecode/toolUseId"
+)
+
+// named is a call with its ids.
+type named struct {
+	session messages.SessionID
+	id      messages.BatchID
+	own     bool // the client gave the id, so it can ask again
+}
+
+// name finds out the session and the id of a call.
+func (v *visit) name(meta mcp.Meta) (n named, err error) {
+	session, err := first(
+		said{"the path", string(v.Path)}, said{sessionHeader, v.header.Get(sessionHeader)}, ofMeta(meta, sessionMeta), said{"", string(v.Session)})
+	if err != nil {
+		return n, err
+	}
+	id, err := first(ofMeta(meta, idMeta), ofMeta(meta, claudeMeta), said{idHeader, v.header.Get(idHeader)})
+	if err != nil {
+		return n, err
+	}
+	n = named{session: messages.SessionID(session), id: messages.BatchID(id), own: id != ""}
+	if !n.own {
+		n.id = messages.BatchID("mcp-" + rand.Text())
+	}
+	return n, nil
+}
+
+// said is a value with the place where the client said it.
+type said struct {
+	where string
+	value any
+}
+
+func ofMeta(meta mcp.Meta, key string) said {
+	if value, ok := meta[key]; ok && value != nil {
+		return said{"_meta[\"" + key + "\"]", value}
+	}
+	return said{key, ""}
+}
+
+// first returns the first value that is not empty.
+func first(values ...said) (string, error) {
+	for _, v := range values {
+		text, ok := v.value.(string)
+		switch {
+		case ok && text == "":
+			continue
+		case !ok:
+			return "", invalid("%s is %T; want a string", v.where, v.value)
+		case !utf8.ValidString(text):
+			return "", invalid("%s is not UTF-8", v.where)
+		case len(text) > messages.MaxID:
+			return "", invalid("%s has %d bytes; the limit is %d", v.where, len(text), messages.MaxID)
+		}
+		return text, nil
+	}
+	return "", nil
+}
+
+// invalid returns the error of a request that breaks the protocol.
+func invalid(format string, args ...any) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: fmt.Sprintf(format, args...)}
+}

@@ -1,0 +1,91 @@
+// Package mcpserver shows a fleet as an MCP server, over stdio and over streamable HTTP. It is a
+// client of the fleet's endpoints: each call is a canonical batch of one call.
+//
+//	mcpserver.go  the two requests of MCP that the fleet answers
+//	stdio.go      one connection: its calls are stored in the order in which they came
+//	http.go       requests over HTTP: none needs an earlier one
+//	ids.go        which session a call belongs to, and its id
+//	call.go       one call, from its request to its result
+//	people.go     calls that wait for a person
+//	answer.go     what a client reads of a result
+//	tools.go      definitions of tools
+//
+// A call with an id of its own outlives its client: the same id gets its result. A call without one
+// is aborted when its client is gone.
+package mcpserver
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Config holds the settings of a Server.
+type Config struct {
+	// Version is that of this build, as clients see it.
+	Version string
+	// AnswerWithin is how long a call may wait for a person before its client is told so: most
+	// clients give up after 60 s. Default 45 s.
+	AnswerWithin time.Duration
+
+	Logger *slog.Logger // nil: silent
+}
+
+// Server answers MCP clients. Safe for concurrent use.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	mcp      *mcp.Server
+	overHTTP *mcp.StreamableHTTPHandler
+	running  registry
+}
+
+// New returns a server. It holds nothing of a client that outlives the client's requests.
+func New(cfg Config) *Server {
+	if cfg.AnswerWithin == 0 {
+		cfg.AnswerWithin = 45 * time.Second
+	}
+	if cfg.Version == "" {
+		cfg.Version = "devel"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{cfg: cfg, log: cfg.Logger}
+	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "toolfleet", Version: cfg.Version}, &mcp.ServerOptions{
+		Instructions: instructions,
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
+	})
+	s.mcp.AddReceivingMiddleware(s.answering)
+	s.overHTTP = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.mcp }, &mcp.StreamableHTTPOptions{
+		Stateless: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, // the caller of ServeHTTP looks after these
+	})
+	return s
+}
+
+const instructions = "The tools run on a toolfleet fleet: calls that only read run beside each other, and each call that changes something " +
+	"runs alone, in the order in which the calls were made. A failed call says why, and whether it may have taken effect."
+
+// answering answers the requests about tools, and leaves the others to the SDK.
+func (s *Server) answering(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		v, ok := ctx.Value(visitKey{}).(*visit)
+		if !ok {
+			return next(ctx, method, req)
+		}
+		switch req := req.(type) {
+		case *mcp.ListToolsRequest:
+			return s.listTools(ctx, v)
+		case *mcp.CallToolRequest:
+			v.calls.Add(1)
+			defer v.calls.Done()
+			stored := v.turn()
+			defer stored()
+			return s.call(ctx, v, req, stored)
+		}
+		return next(ctx, method, req)
+	}
+}

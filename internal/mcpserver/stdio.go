@@ -1,0 +1,141 @@
+package mcpserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Serve answers the client at the other end of a transport until the client is gone or ctx ends,
+// and then returns nil. Calls that its end aborts are aborted when it returns.
+func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
+	gone, leave := context.WithCancel(ctx)
+	defer leave()
+	line := &queue{closed: make(chan struct{})}
+	v := &visit{Caller: who, gone: gone, cancelled: context.Background(), turn: line.current}
+	err := s.mcp.Run(context.WithValue(ctx, visitKey{}, v), ordered{t, line, leave})
+	leave()
+	v.calls.Wait()
+	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
+		return nil
+	}
+	return err
+}
+
+// queue lets the calls of a connection in one after another: the next one when the last one is
+// stored. So the fleet has them in the order in which the client sent them.
+type queue struct {
+	mu     sync.Mutex
+	now    *turn         // of the call that is let in; nil: none is; guarded by mu
+	closed chan struct{} // closed with the connection
+	once   sync.Once
+}
+
+// turn is that of one call. It is over when the call is stored, or answered without that.
+type turn struct {
+	id   jsonrpc.ID
+	over chan struct{}
+}
+
+// enter waits until the earlier calls are stored.
+func (q *queue) enter(ctx context.Context, id jsonrpc.ID) error {
+	for {
+		q.mu.Lock()
+		now := q.now
+		if now == nil {
+			q.now = &turn{id, make(chan struct{})}
+			q.mu.Unlock()
+			return nil
+		}
+		q.mu.Unlock()
+		select {
+		case <-now.over:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-q.closed:
+			return io.EOF
+		}
+	}
+}
+
+// current returns the function that ends the turn of the call that is let in. The handler of a call
+// asks before any other call is let in.
+func (q *queue) current() (end func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := q.now
+	return func() { q.end(now) }
+}
+
+func (q *queue) end(t *turn) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t != nil && q.now == t {
+		close(t.over)
+		q.now = nil
+	}
+}
+
+// answered ends the turn of a call that is answered.
+func (q *queue) answered(id jsonrpc.ID) {
+	q.mu.Lock()
+	now := q.now
+	q.mu.Unlock()
+	if now != nil && now.id == id {
+		q.end(now)
+	}
+}
+
+// ordered is a transport whose calls come in order.
+type ordered struct {
+	mcp.Transport
+	line  *queue
+	leave func() // is called when the client is gone
+}
+
+// Connect implements [mcp.Transport].
+func (t ordered) Connect(ctx context.Context) (mcp.Connection, error) {
+	conn, err := t.Transport.Connect(ctx)
+	return &orderedConn{conn, t.line, t.leave}, err
+}
+
+type orderedConn struct {
+	mcp.Connection
+	line  *queue
+	leave func()
+}
+
+// Read implements [mcp.Connection].
+func (c *orderedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	m, err := c.Connection.Read(ctx)
+	if err != nil {
+		c.leave()
+		return m, err
+	}
+	if r, ok := m.(*jsonrpc.Request); ok && r.IsCall() && r.Method == "tools/call" {
+		if err := c.line.enter(ctx, r.ID); err != nil {
+			c.leave()
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+// Write implements [mcp.Connection].
+func (c *orderedConn) Write(ctx context.Context, m jsonrpc.Message) error {
+	if r, ok := m.(*jsonrpc.Response); ok {
+		c.line.answered(r.ID)
+	}
+	return c.Connection.Write(ctx, m)
+}
+
+// Close implements [mcp.Connection].
+func (c *orderedConn) Close() error {
+	c.leave()
+	c.line.once.Do(func() { close(c.line.closed) })
+	return c.Connection.Close()
+}

@@ -1,0 +1,399 @@
+package judge
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/sim/broker"
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
+	"github.com/toolfleet/toolfleet/internal/sim/store"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Ledger is what really happened.
+type Ledger struct {
+	*world.World
+	*agreements
+	fleet        Fleet
+	coordinators int
+	batches      map[wire.BatchKey]*account
+	order        []*account                  // as accepted
+	aborted      map[wire.BatchKey]time.Time // when the newest abort of a batch by its id was stored
+	lost         map[wire.CallKey]int        // deliveries of a job that were lost with their worker, at most
+	controls     map[string][]control        // by session
+}
+
+// control is something that was said to a session.
+type control struct {
+	record wire.ControlRecord
+	at     time.Time
+}
+
+// account is what happened to one batch.
+type account struct {
+	sub     *Submission
+	seq     uint64          // in the log, when it was first accepted
+	at      time.Time       // when that was
+	reply   *messages.Reply // the stored one
+	replied time.Time       // when it was stored
+	// By call:
+	runs    [][]*Run
+	claimed []bool
+	ended   []bool // has, or had, a terminal record
+	durable []bool // which survives power loss
+	handed  []bool // back
+	silent  []bool // its worker was lost, and a driver gave it up
+	aborted bool   // by its id, before it was accepted: no call of it runs
+	// What was stored as the end of a call, by call: in its own journal, in a plan record, and
+	// among the results.
+	recorded, planned []*messages.Result
+	results           [][]messages.Result
+}
+
+// Run is one run of a tool.
+type Run struct {
+	worker  *world.Process
+	attempt int
+	index   int
+	tool    string
+	call    messages.CallID
+	Takes   time.Duration
+	started time.Time
+	Done    bool // it came to its end
+	Dead    bool // it was killed
+	claimed bool // under a claim
+	fails   bool
+	again   bool // it fails so that nothing was applied, and another attempt may do better
+}
+
+// Violation is a rule that was broken.
+type Violation string
+
+func (v Violation) Error() string { return string(v) }
+
+// New is the ledger of a fleet of so many coordinators in which nothing has happened yet.
+func New(w *world.World, f Fleet, coordinators int) *Ledger {
+	return &Ledger{
+		World: w, agreements: newAgreements(), fleet: f, coordinators: coordinators, batches: map[wire.BatchKey]*account{},
+		aborted: map[wire.BatchKey]time.Time{}, lost: map[wire.CallKey]int{}, controls: map[string][]control{},
+	}
+}
+
+// Fail stops the history.
+func (l *Ledger) Fail(format string, args ...any) { panic(Violation(fmt.Sprintf(format, args...))) }
+
+// Stored is told of everything that a stream takes.
+func (l *Ledger) Stored(m *broker.Message) {
+	switch body := m.Body.(type) {
+	case *Submission:
+		if l.batches[body.Key] == nil { // else it was taken before, and runs nothing
+			n := len(body.Plan.Calls)
+			a := &account{
+				sub: body, seq: m.Seq, at: m.Time, runs: make([][]*Run, n), ended: make([]bool, n), durable: make([]bool, n), handed: make([]bool, n), silent: make([]bool, n), claimed: make([]bool, n),
+				recorded: make([]*messages.Result, n), planned: make([]*messages.Result, n), results: make([][]messages.Result, n),
+			}
+			if at, was := l.aborted[body.Key]; was && m.Time.Sub(at) <= BatchTTL {
+				a.aborted = true
+				l.Count("batches aborted before they came")
+			}
+			l.batches[body.Key] = a
+			l.order = append(l.order, a)
+		}
+	case wire.Job:
+		l.published(wire.KeyOf(messages.OneTenant, body.Session, body.Batch).Call(body.Index), body)
+	case wire.ControlRecord:
+		tenant, session, err := store.Names.Session(m.Subject)
+		l.meansTheLog(session, body, m.Time)
+		l.controls[session] = append(l.controls[session], control{body, m.Time})
+		id, _ := body.Batch()
+		if id != "" && err == nil {
+			l.aborted[wire.BatchKey{Tenant: tenant, Session: session, Batch: messages.Token(id)}] = m.Time
+		}
+	case wire.CallRecord:
+		a, i := l.call(m.Subject)
+		l.follows(a.sub.Key.Call(i), body, m.Seq)
+		a.claimed[i] = a.claimed[i] || body.State == wire.Claimed
+		if body.State == wire.Ended {
+			a.ended[i], a.durable[i], a.recorded[i] = true, true, body.Result
+		}
+	case messages.Result:
+		a, i := l.call(m.Subject)
+		l.isFirst(m)
+		a.ended[i] = true
+		a.results[i] = append(a.results[i], body)
+	case wire.HandBack:
+		l.isFirst(m)
+		a, i := l.call(m.Subject)
+		a.handed[i] = true
+	case wire.PlanRecord:
+		if len(body.Calls) > 0 { // only the first record has them
+			l.isFirst(m)
+		}
+		for _, r := range body.Results {
+			a := l.batch(m.Subject)
+			a.ended[r.Index], a.durable[r.Index] = true, true
+			if a.planned[r.Index] == nil {
+				a.planned[r.Index] = &r
+			}
+		}
+	case messages.Reply:
+		a := l.batch(m.Subject)
+		l.isFirst(m)
+		a.reply, a.replied = &body, m.Time
+		l.isWhole(a)
+		l.isOver(a)
+		for i, result := range body.Results { // a person may answer later what nobody asks any more
+			l.isStored(a, i, result)
+		}
+	}
+}
+
+// isFirst holds what is stored to its subject, which takes one message only.
+func (l *Ledger) isFirst(m *broker.Message) {
+	stream := map[wire.Verb]string{wire.VerbResult: store.Results, wire.VerbFinal: store.Replies}[store.VerbOf(m.Subject)]
+	if stream == "" {
+		stream = store.Calls
+	}
+	if len(l.Stream(stream).All(m.Subject)) > 1 {
+		l.Fail("%s holds a message, and another is stored", m.Subject)
+	}
+}
+
+func (l *Ledger) batch(subject string) *account {
+	_, key, err := store.Names.Batch(subject)
+	if err != nil {
+		panic(err)
+	}
+	return l.batches[key]
+}
+
+func (l *Ledger) call(subject string) (*account, int) {
+	_, key, err := store.Names.Call(subject)
+	if err != nil {
+		panic(err)
+	}
+	return l.batches[key.BatchKey], key.Index
+}
+
+// Began is told of every run that starts, and holds it to the rules.
+func (l *Ledger) Began(a *Attempt) *Run {
+	account := l.batches[a.Key.BatchKey]
+	i := a.Key.Index
+	if account == nil {
+		l.Fail("call %s runs, and its batch was never accepted", a.Key)
+	}
+	if account.aborted {
+		l.Fail("call %s runs, and its batch was aborted before it was accepted", a.Key)
+	}
+	if !a.Served {
+		l.Fail("call %s runs at %s, which does not have its tool in that version", a.Key, a.Name)
+	}
+	l.inOrder(account, i)
+	l.mayStart(a)
+	l.isClaimed(a)
+	if a.Lost >= Poison {
+		l.Fail("call %s runs, and its job has lost %d workers", a.Key, a.Lost)
+	}
+	before := account.runs[i]
+	if len(before) > 0 && a.Claims {
+		l.mayRepeat(a, before[len(before)-1])
+	}
+	r := &Run{
+		worker: a.Process, claimed: a.Claims, attempt: a.Grant.Attempt, index: i, tool: a.Job.Tool, call: a.Job.CallID,
+		started: a.Now, Takes: l.takes(a.Claims), fails: l.Rng.IntN(12) == 0,
+	}
+	if n := len(before); n > 0 && before[n-1].again { // what has failed is likely to fail again
+		r.fails = l.Rng.IntN(2) == 0
+	}
+	r.again = r.fails && l.Rng.IntN(2) == 0
+	l.Count("runs")
+	if account.ended[i] {
+		l.Count("runs after the end")
+	}
+	if l.Disturbed.IsZero() && !a.Claims && len(before) >= Attempts*l.coordinators {
+		l.Fail("nothing goes wrong, and call %s is run for the %d. time; its tool has %d attempts", a.Key, len(before)+1, Attempts)
+	}
+	if len(before) > 0 && !(before[len(before)-1].Done && before[len(before)-1].again) {
+		l.Count("runs again")
+	}
+	l.Logf(a.Name, "RUNS", "%s, for %v", a.Key, r.Takes)
+	account.runs[i] = append(before, r)
+	return r
+}
+
+// isClaimed holds a start to its claim: it is in the journal, and it was when the tool was started.
+func (l *Ledger) isClaimed(a *Attempt) {
+	if !a.Claims {
+		return
+	}
+	for _, s := range l.chain[a.Key] {
+		if s.seq == a.Grant.Fence && s.record.State == wire.Claimed && s.record.Worker == a.Name && s.record.Attempt == a.Grant.Attempt {
+			return
+		}
+	}
+	l.Fail("call %s runs as attempt %d under fence %d, and its journal holds no such claim", a.Key, a.Grant.Attempt, a.Grant.Fence)
+}
+
+// takes is how long a run takes: mostly a moment, sometimes longer than a lease.
+func (l *Ledger) takes(write bool) time.Duration {
+	rng := l.Rng
+	switch {
+	case rng.IntN(3) > 0:
+		return time.Duration(rng.IntN(50)) * time.Millisecond
+	case write:
+		return time.Duration(rng.IntN(25000)) * time.Millisecond
+	}
+	return time.Duration(rng.IntN(4500)) * time.Millisecond
+}
+
+// Over is told of every run that ends, however it does: before the end of its lease, by the grace,
+// unless its worker slept.
+func (l *Ledger) Over(a *Attempt) {
+	until := a.Run.started
+	for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.Key)) {
+		if record := m.Body.(wire.CallRecord); record.Attempt == a.Run.attempt && record.State != wire.Ended {
+			until = m.Time.Add(Lease - Grace)
+		}
+	}
+	if a.Claims && a.Now.After(until) && a.Slept.Before(until) {
+		l.Fail("the run of call %s at %s went on for %v after the time its lease gave it", a.Key, a.Name, a.Now.Sub(until))
+	}
+}
+
+// End is the result of a run that came to its end, or was stopped in the middle.
+func (r *Run) End(now time.Time, stopped bool) messages.Result {
+	r.Done, r.Dead = !now.Before(r.started.Add(r.Takes)), stopped
+	result := messages.Result{
+		Index: r.index, CallID: r.call, Tool: r.tool, Attempt: r.attempt, Started: r.started,
+		DurationMS: float64(now.Sub(r.started).Milliseconds()), Status: messages.StatusOK,
+	}
+	switch {
+	case stopped && r.claimed:
+		r.again = false
+		result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "stopped")
+	case stopped:
+		result.Status, result.Outcome = messages.StatusAborted, messages.Failed(messages.CodeAborted, "stopped")
+	case r.fails:
+		result.Status, result.Outcome = messages.StatusError, messages.Failed(messages.CodeToolError, "no")
+		result.Err.Retryable = r.again
+	}
+	return result
+}
+
+// inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where one of
+// the two is alone the result is durable. Every earlier batch of the session is answered; a call
+// that may run beside others starts when what runs alone in them has ended durably. A call that has
+// ended itself may run again: that is a read whose result was delivered twice, and what it says is
+// not heard.
+func (l *Ledger) inOrder(a *account, i int) {
+	call := a.sub.Plan.Calls[i]
+	if a.ended[i] && !call.Claims() {
+		return
+	}
+	handedBack := staff.HandsBack(call.PlannedCall.Tool)
+	for j, other := range a.sub.Plan.Calls {
+		before := other.Stage < call.Stage
+		if other.Stage == call.Stage && handedBack { // it runs at the end of its stage, after those before it that do too
+			before = j != i && (j < i || !staff.HandsBack(other.PlannedCall.Tool))
+		}
+		switch {
+		case !before || other.Refused != nil:
+		case !a.ended[j]:
+			l.Fail("call %d of %s starts before call %d has ended", i, a.sub.Key, j)
+		case (!call.ConcurrencySafe || handedBack || !other.ConcurrencySafe || a.handed[j]) && !a.durable[j]:
+			l.Fail("call %d of %s starts on the result of call %d, which is not durable", i, a.sub.Key, j)
+		case j < i && call.Claims() && (!call.ConcurrencySafe || handedBack) && a.isUnknown(j):
+			l.Fail("call %d of %s starts, and what became of call %d before it is unknown", i, a.sub.Key, j)
+		}
+	}
+	alone := !call.ConcurrencySafe || handedBack
+	for _, other := range l.order {
+		if other == a {
+			return
+		}
+		if other.sub.Key.Session != a.sub.Key.Session || other.reply != nil {
+			continue
+		}
+		if alone {
+			l.Fail("call %d of %s starts, and %s before it is not answered", i, a.sub.Key, other.sub.Key)
+		}
+		l.Count("overlaps")
+		for j, before := range other.sub.Plan.Calls {
+			if (!before.ConcurrencySafe || staff.HandsBack(before.PlannedCall.Tool)) && before.Refused == nil && !other.durable[j] {
+				l.Fail("call %d of %s starts, and call %d of %s before it has not ended durably", i, a.sub.Key, j, other.sub.Key)
+			}
+		}
+	}
+}
+
+// mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or
+// its lease and grace are over.
+func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
+	if before.Done && before.again {
+		l.Count("retries of writes")
+		return // nothing was applied
+	}
+	l.Count("takeovers")
+	if a.Job.Kind == messages.KindWrite && staff.Tool(a.Job.Tool).OnCrash != messages.OnCrashIdempotent {
+		l.Fail("%s of call %s, which may run once, is started again", a.Job.Tool, a.Key)
+	}
+	if before.Done || before.Dead || !l.Alive(before.worker) {
+		return
+	}
+	var newest time.Time
+	for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.Key)) {
+		if m.Body.(wire.CallRecord).Attempt != before.attempt {
+			continue
+		}
+		if over := m.Time.Add(Lease + Grace); a.Now.Before(over) {
+			l.Fail("call %s is started again by %s; %s may run it for another %v", a.Key, a.Name, before.worker.Name, over.Sub(a.Now))
+		}
+		newest = m.Time
+	}
+	if before.worker.Slept.Before(newest.Add(Lease - Grace)) {
+		l.Fail("call %s is started again by %s; %s, which was awake, still runs it", a.Key, a.Name, before.worker.Name)
+	}
+}
+
+// Lost is told how many deliveries of a job were lost with their worker.
+func (l *Ledger) Lost(key wire.CallKey, n int) { l.lost[key] = max(l.lost[key], n) }
+
+// AtTheEnd holds the whole to guarantee 1: no batch that was accepted is without its reply.
+func (l *Ledger) AtTheEnd() {
+	for _, a := range l.order {
+		if a.reply == nil {
+			l.Fail("%s was accepted and has no reply", a.sub.Key)
+		}
+		l.isWhole(a) // still
+		l.Count("batches")
+		for _, r := range a.reply.Results {
+			l.Count("results: " + string(r.Status))
+		}
+	}
+}
+
+// isOver holds the moment of a reply to guarantee 2: every call has a terminal record, and no
+// claimed run goes on, since the next write of the session may start now.
+func (l *Ledger) isOver(a *account) {
+	if a.sub.Refused {
+		return
+	}
+	for i, call := range a.sub.Plan.Calls {
+		if call.Refused == nil && !a.ended[i] {
+			l.Fail("%s is answered, and its call %d has not ended", a.sub.Key, i)
+		}
+		for _, r := range a.runs[i] {
+			lapses := r.worker.Slept
+			for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.sub.Key.Call(i))) {
+				if record := m.Body.(wire.CallRecord); record.Attempt == r.attempt && (record.State == wire.Claimed || record.State == wire.Renewed) {
+					lapses = m.Time.Add(Lease)
+				}
+			}
+			if r.claimed && !r.Done && !r.Dead && l.Alive(r.worker) && l.Now.Before(lapses) {
+				l.Fail("%s is answered, and %s still runs its call %d", a.sub.Key, r.worker.Name, i)
+			}
+		}
+	}
+}

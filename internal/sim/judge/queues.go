@@ -1,0 +1,98 @@
+package judge
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/sim/staff"
+	"github.com/toolfleet/toolfleet/internal/sim/store"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The ledger's page about workers and queues.
+
+// IsGone holds the end of a call that no worker took to who was there.
+func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
+	patience := map[messages.Code]time.Duration{
+		messages.CodeToolVersionGone: 10 * time.Second, messages.CodeQueueTimeout: 90 * time.Second, messages.CodeWorkerLost: 90 * time.Second,
+	}[r.Err.Code]
+	if patience == 0 {
+		return
+	}
+	if r.Err.Code == messages.CodeWorkerLost {
+		l.batches[d.Sub.Key].silent[r.Index] = true
+	}
+	l.Count("calls that no worker took: " + string(r.Err.Code))
+	if r.Err.Code == messages.CodeToolVersionGone && l.deserted(time.Minute+staff.Lapse) {
+		l.Fail("call %d of %s ends for want of its version, and no worker of its pool is there: one may come that has it", r.Index, d.Sub.Key)
+	}
+	for _, w := range l.fleet.Workers() {
+		free := r.Err.Code == messages.CodeToolVersionGone || w.Free
+		if free && l.takesJobs(w) && !w.Leaves && w.File.Serves(r.Tool, digest) && l.calm(w.Since) > patience {
+			l.Fail("call %d of %s ends as %s, and %s serves its tool for %v", r.Index, d.Sub.Key, r.Err.Code, w.Name, l.Now.Sub(w.Since))
+		}
+	}
+}
+
+// Takes holds a job that a worker takes to the promise of its queue: only workers that have its
+// tool take jobs from the queue of a toolset.
+func (l *Ledger) Takes(a *Attempt, token string) {
+	if token != staff.Pool && !a.Served {
+		l.Fail("%s takes the job of call %s from queue %s, and does not have %s in that version", a.Name, a.Key, token, a.Job.Tool)
+	}
+}
+
+// deserted reports whether no worker was there for so long.
+func (l *Ledger) deserted(age time.Duration) bool {
+	for _, w := range l.fleet.Workers() {
+		if l.Alive(w.Process) || w.Ended.IsZero() || l.Now.Sub(w.Ended) < age {
+			return false
+		}
+	}
+	return true
+}
+
+// takesJobs reports whether a worker is there, has announced itself, and takes jobs.
+func (l *Ledger) takesJobs(w Worker) bool {
+	return !w.Since.IsZero() && l.Alive(w.Process) && !w.Drains
+}
+
+// queuesMove checks that no job stays in a queue without workers while another queue has its tool.
+// Such a job is moved soon, or removed if its batch is over. A job of a call that has ended or
+// waits for a person may stay until its batch ends.
+func (l *Ledger) queuesMove() {
+	for _, m := range l.Stream(store.Jobs).Messages() {
+		token, key, err := store.Names.Job(m.Subject)
+		if err != nil {
+			panic(err)
+		}
+		account := l.batches[key.BatchKey]
+		newest, _ := l.waits(key)
+		useless := account.ended[key.Index] || newest.record.State == wire.Parked
+		job, since := m.Body.(wire.Job), m.Time
+		over := account.reply != nil
+		if over {
+			since = latest(since, account.replied)
+		}
+		taken, served := false, false
+		for _, w := range l.fleet.Workers() {
+			if l.takesJobs(w) {
+				taken = taken || w.Queue == token || token == staff.Pool
+				served = served || !w.Leaves && w.File.Serves(job.Tool, job.ToolDigest)
+				since = latest(since, w.Since)
+			}
+		}
+		switch age := l.calm(since); {
+		case taken, !over && useless, !over && !served && token == wire.WaitingQueue(staff.Pool):
+		case !over && l.quietSince(since) && l.Now.Sub(since) > prompt, !over && age > restAtMost+slack, age > 2*SweepEvery+slack:
+			l.Fail("the job of call %s is in queue %s since %v, and no worker takes jobs from there", key, token, l.Now.Sub(m.Time))
+		}
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,140 @@
+package judge
+
+import (
+	"bytes"
+	"slices"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/sim/world"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// isWhole holds a reply to guarantees 1 and 3.
+func (l *Ledger) isWhole(a *account) {
+	if r := a.reply; (r.Status == messages.ReplyRefused) != a.sub.Refused || len(r.Results) != len(a.sub.Plan.Calls) {
+		l.Fail("%s has %d calls and %d results (%s)", a.sub.Key, len(a.sub.Plan.Calls), len(r.Results), r.Status)
+	}
+	for i, result := range a.reply.Results {
+		l.isTrue(a, i, result)
+		l.isWanted(a, i, result)
+	}
+}
+
+// isUnknown reports whether the end of a call is stored, and is that its outcome is unknown.
+func (a *account) isUnknown(i int) bool {
+	return a.recorded[i] != nil && a.recorded[i].Status == messages.StatusOutcomeUnknown
+}
+
+// isStored holds the result of a call to what is stored of its end: its own journal counts before a
+// plan record, and that before the results. What a power loss took back was stored all the same.
+// Where several drive a batch, one may know the result of a read that was taken back, and another
+// have stored the next one in a record: both are true.
+func (l *Ledger) isStored(a *account, i int, r messages.Result) {
+	call, alone := a.sub.Plan.Calls[i], l.coordinators == 1
+	stored := a.results[i]
+	for _, s := range []struct {
+		result *messages.Result
+		counts bool
+	}{{a.planned[i], alone}, {a.recorded[i], alone || call.Claims()}} {
+		switch {
+		case s.result == nil:
+		case s.counts:
+			stored = []messages.Result{*s.result}
+		default:
+			stored = append(slices.Clone(stored), *s.result)
+		}
+	}
+	if call.Refused == nil && !slices.ContainsFunc(stored, func(s messages.Result) bool { return equal(s, r) }) {
+		l.Fail("the result of call %d of %s (%s, attempt %d) is none that is stored: %+v", i, a.sub.Key, r.Status, r.Attempt, stored)
+	}
+}
+
+func equal(a, b messages.Result) bool {
+	a.WasConcurrent, b.WasConcurrent = false, false // the reply says it, from all results
+	return bytes.Equal(rawjson.MustMarshal(a), rawjson.MustMarshal(b))
+}
+
+// isWanted holds the result of a call that was not run to what was said: somebody has aborted or
+// steered this batch, or an earlier outcome is unknown.
+func (l *Ledger) isWanted(a *account, i int, r messages.Result) {
+	if r.Err == nil {
+		return
+	}
+	unknown := slices.ContainsFunc(a.reply.Results[:i], func(r messages.Result) bool { return r.Status == messages.StatusOutcomeUnknown })
+	switch {
+	case r.Err.Code == messages.CodeAborted && !l.isSaid(a, world.Never, control.aborts):
+		l.Fail("call %d of %s is aborted, and nobody has said so", i, a.sub.Key)
+	case r.Err.Code == messages.CodeSkipped && !unknown && !l.isSaid(a, world.Never, control.steers):
+		l.Fail("call %d of %s is skipped, and nobody has said so", i, a.sub.Key)
+	}
+}
+
+// isSaid reports whether something was said to a batch before that.
+func (l *Ledger) isSaid(a *account, by time.Time, what func(control, *account) bool) bool {
+	return slices.ContainsFunc(l.controls[a.sub.Key.Session], func(c control) bool { return c.at.Before(by) && what(c, a) })
+}
+
+func (c control) aborts(a *account) bool {
+	return c.record.Aborts(c.at, a.sub.Key.Batch, a.seq, a.at, BatchTTL)
+}
+
+func (c control) steers(a *account) bool {
+	return c.record.When != "" && c.record.Covers(c.at, a.seq, a.at)
+}
+
+func (c control) stops(a *account) bool {
+	return c.steers(a) && c.record.When == messages.SteerImmediate
+}
+
+// meansTheLog holds a control to the log: it means every batch that was there well before it came.
+func (l *Ledger) meansTheLog(session string, record wire.ControlRecord, at time.Time) {
+	for _, a := range l.order {
+		if a.sub.Key.Session == session && a.reply == nil && at.Sub(a.at) > slack && record.UpTo < a.seq {
+			l.Fail("%s was accepted %v ago, and what is said to its session means batches up to %d, not %d", a.sub.Key, at.Sub(a.at), record.UpTo, a.seq)
+		}
+	}
+}
+
+// Sends is told of every job that a driver sends, and holds it to what the driver has read when it
+// began.
+func (l *Ledger) Sends(d Drive, i int) {
+	a := l.batches[d.Sub.Key]
+	switch {
+	case l.isSaid(a, d.Born, control.aborts):
+		l.Fail("%s was aborted before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
+	case a.sub.Plan.Calls[i].Claims() && len(l.chain[d.Sub.Key.Call(i)]) == 0 && l.isSaid(a, d.Born, control.stops):
+		l.Fail("%s was steered before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
+	case a.reply != nil && a.replied.Before(d.Born) && a.durable[i]:
+		l.Fail("%s was answered before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
+	}
+}
+
+// isTrue holds one result to what really happened.
+func (l *Ledger) isTrue(a *account, i int, r messages.Result) {
+	call, runs := a.sub.Plan.Calls[i], a.runs[i]
+	if r.Index != i || r.CallID != call.ID {
+		l.Fail("result %d of %s is that of call %d (%s)", i, a.sub.Key, r.Index, r.CallID)
+	}
+	came := false    // the run of the result came to a good end
+	applied := false // a run may have changed the world
+	for _, run := range runs {
+		applied = applied || !run.again || !run.Done
+		came = came || run.Done && !run.fails && (!call.Claims() || run.attempt == r.Attempt)
+	}
+	switch {
+	case r.Err != nil && r.Err.Code == messages.CodeWorkerLost && !a.silent[i] && l.lost[a.sub.Key.Call(i)] < Poison:
+		l.Fail("call %d of %s is given up after %d lost deliveries", i, a.sub.Key, l.lost[a.sub.Key.Call(i)])
+	case r.Status == messages.StatusOK && !came:
+		l.Fail("call %d of %s is reported as done by attempt %d; runs: %d", i, a.sub.Key, r.Attempt, len(runs))
+	case r.Status == messages.StatusOutcomeUnknown && !a.claimed[i]:
+		l.Fail("call %d of %s is reported as unknown, and was never claimed", i, a.sub.Key)
+	case r.Err != nil && r.Err.Code == messages.CodeInternal && l.Tally()["broken drivers"] == 0:
+		l.Fail("call %d of %s ended with an internal error, and no driver broke", i, a.sub.Key)
+	case call.Claims() && applied && r.Err != nil && r.Err.Code == messages.CodeInternal:
+		l.Fail("call %d of %s is reported as not known to have run, and has run", i, a.sub.Key)
+	case call.Claims() && applied && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted || r.Status == messages.StatusDenied):
+		l.Fail("call %d of %s is reported as not run (%s), and has run", i, a.sub.Key, r.Status)
+	}
+}

@@ -1,0 +1,176 @@
+// Package staff is what the workers of the simulation serve: tools files in several versions, and
+// the bucket in which workers announce themselves.
+package staff
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// Pool is the pool of every tool.
+const Pool = schemas.DefaultPool
+
+// Versions is how many versions of the tools there are. Some tools are the same in all of them.
+const Versions = 2
+
+// A Part is which of the tools a file has.
+type Part string
+
+// The parts.
+const (
+	Whole  Part = ""
+	Reads  Part = "reads"  // those that change nothing
+	Writes Part = "writes" // the others
+)
+
+// File is a tools file that a worker is started with.
+type File struct {
+	Version int
+	Part    Part
+}
+
+// all is every tool in each version: one for each promise that a tool can make.
+var all = func() (versions [Versions]schemas.Catalog) {
+	for v := range versions {
+		alone, safe := false, true
+		tools := []schemas.Tool{
+			{Name: "read", Kind: messages.KindRead}, {Name: "sum", Kind: messages.KindCompute},
+			{Name: "alone", Kind: messages.KindRead, ConcurrencySafe: &alone},
+			{Name: "shell", Kind: messages.KindWrite, ConcurrencySafe: &safe},
+			{Name: "stern", Kind: messages.KindRead, SafeWhen: "true"}, {Name: "sternshell", Kind: messages.KindWrite, SafeWhen: "true"},
+			{Name: "once", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
+			{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
+			{Name: "askread", Kind: messages.KindRead}, {Name: "sternask", Kind: messages.KindRead, SafeWhen: "true"},
+			{Name: "askonce", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
+			{Name: "askagain", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
+			{Name: "askboth", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
+		}
+		for i := range tools {
+			if name := tools[i].Name; name == "read" || strings.HasSuffix(name, "once") {
+				tools[i].Description = strings.Repeat("new ", v)
+			}
+		}
+		versions[v] = catalog(tools...)
+	}
+	return versions
+}()
+
+// First is every tool in the first version.
+var First = all[0]
+
+// Tool returns a tool of the first version.
+func Tool(name string) schemas.Tool {
+	tool, _ := First.Lookup(name)
+	return tool
+}
+
+// HandsBack reports whether the tool finds that it must run alone only when it has its input.
+func HandsBack(tool string) bool { return strings.HasPrefix(tool, "stern") }
+
+// People is how many people have to allow a call of the tool.
+func People(tool string) int {
+	switch tool {
+	case "askonce", "askagain", "askread", "sternask":
+		return 1
+	case "askboth":
+		return 2
+	}
+	return 0
+}
+
+func catalog(tools ...schemas.Tool) schemas.Catalog {
+	c, err := schemas.NewCatalog(tools...)
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// Tools returns the tools of the file.
+func (f File) Tools() []schemas.Tool {
+	return slices.DeleteFunc(all[f.Version].Tools(), func(t schemas.Tool) bool {
+		return f.Part == Reads && t.Kind == messages.KindWrite || f.Part == Writes && t.Kind != messages.KindWrite
+	})
+}
+
+// Serves reports whether the file has the tool in exactly this definition.
+func (f File) Serves(tool, digest string) bool {
+	return slices.ContainsFunc(f.Tools(), func(t schemas.Tool) bool { return t.Name == tool && t.Digest == digest })
+}
+
+// Presence is what a worker with the file announces. Queue is where it takes its jobs; a worker of
+// the version before takes them from the queue of the pool, and does not say so.
+func (f File) Presence(worker string, slots int, old, bounded bool) (p wire.Presence, queue string) {
+	p = wire.Presence{Worker: worker, Pools: []string{Pool}, Slots: slots, Toolsets: map[string]map[string]string{Pool: {}}}
+	var digests []string
+	for _, t := range f.Tools() {
+		p.Tools = append(p.Tools, t.Name)
+		p.Toolsets[Pool][t.Name] = t.Digest
+		digests = append(digests, t.Digest)
+	}
+	if old {
+		return p, Pool
+	}
+	if queue = Pool; !bounded {
+		queue = wire.QueueToken(Pool, digests)
+	}
+	p.Queues = map[string]wire.Queue{Pool: {Token: queue, Tools: digests}}
+	return p, queue
+}
+
+// Lapse is how long the announcement of a worker that was killed stays.
+const Lapse = 30 * time.Second
+
+// Bucket is what workers have announced: themselves, and the tools that they know.
+type Bucket struct {
+	Revision int // of the announcements of workers
+	Tools    schemas.Catalog
+	present  map[string]wire.Presence
+}
+
+// NewBucket is a bucket without workers. The tools of the first version are known.
+func NewBucket() *Bucket {
+	return &Bucket{Tools: First, present: map[string]wire.Presence{}}
+}
+
+// Put announces a worker.
+func (b *Bucket) Put(p wire.Presence) {
+	b.present[p.Worker] = p
+	b.Revision++
+}
+
+// Define adds the tools of a file to the known ones. A tool of the file replaces a known one of the
+// same name.
+func (b *Bucket) Define(f File) {
+	known := map[string]schemas.Tool{}
+	for _, t := range append(b.Tools.Tools(), f.Tools()...) {
+		known[t.Name] = t
+	}
+	var tools []schemas.Tool
+	for _, name := range rawjson.SortedKeys(known) {
+		tools = append(tools, known[name])
+	}
+	b.Tools = catalog(tools...)
+}
+
+// Delete removes the announcement of a worker, if it is there.
+func (b *Bucket) Delete(worker string) {
+	if _, has := b.present[worker]; has {
+		delete(b.present, worker)
+		b.Revision++
+	}
+}
+
+// Present returns the announcements, sorted by worker.
+func (b *Bucket) Present() (present []wire.Presence) {
+	for _, worker := range rawjson.SortedKeys(b.present) {
+		present = append(present, b.present[worker])
+	}
+	return present
+}

@@ -1,0 +1,276 @@
+// Package toolservers opens the MCP servers and programs of a tools file beside the tools that
+// internal/worker opens. It is a package of its own so that workers written in Go need no client
+// of the protocol.
+package toolservers
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/internal/secrets"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
+)
+
+// Place says what servers stand on.
+type Place struct {
+	Dir     string // the folder of the tools file
+	Secrets secrets.Folder
+	Version string       // of toolfleet
+	Logger  *slog.Logger // nil: silent
+	// Box makes the sandbox of a server's program; nil: there are none.
+	Box func(schemas.Server) (*sandbox.Box, error)
+}
+
+// config returns how to run a server. An error says that its sandbox cannot be made.
+func (p Place) config(server schemas.Server) (mcptool.Config, error) {
+	cfg := mcptool.Config{Server: server, Dir: p.Dir, Secrets: p.Secrets, Version: p.Version, Logger: p.Logger}
+	if p.Box == nil {
+		return cfg, nil
+	}
+	var err error
+	cfg.Sandbox, err = p.Box(server)
+	return cfg, err
+}
+
+// lockPath returns the path of a server's lock file, or "".
+func (p Place) lockPath(server schemas.Server) string {
+	return mcptool.Config{Server: server, Dir: p.Dir}.LockPath()
+}
+
+// Servers holds the servers of a tools file.
+type Servers struct {
+	open []*mcptool.Server
+	lost []wire.ToolServer // that could not be opened
+}
+
+// Open registers the tools of the servers. A server with a lock file is started in the background.
+// One without has to run, since nothing else says what its tools are: if it does not, its tools are
+// missing, which [Servers.States] says. An error is a mistake in the tools file, or a sandbox that
+// this machine cannot make and the file requires.
+func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, place Place) (*Servers, error) {
+	log := place.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	configs, err := place.configs(servers)
+	if err != nil {
+		return nil, err
+	}
+	opened := make([]*mcptool.Server, len(servers))
+	failed := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, cfg := range configs {
+		wg.Go(func() { opened[i], failed[i] = mcptool.Open(ctx, cfg) })
+	}
+	wg.Wait()
+	all := &Servers{}
+	var errs []error
+	for i, server := range servers {
+		switch {
+		case failed[i] != nil && server.Lock != "":
+			errs = append(errs, at(server, failed[i]))
+		case failed[i] != nil:
+			log.Warn("a server of tools could not be started, so its tools are not served; a lock file keeps them until it can be",
+				"server", server.Name, "err", failed[i])
+			all.lost = append(all.lost, wire.ToolServer{Name: server.Name, Down: failed[i].Error()})
+		default:
+			all.open = append(all.open, opened[i])
+			errs = append(errs, register(reg, server, opened[i], log)...)
+		}
+	}
+	if err = errors.Join(errs...); err != nil {
+		all.Close()
+		return nil, err
+	}
+	for i, server := range servers {
+		if server.Lock != "" {
+			go func() { _ = opened[i].Warm(context.WithoutCancel(ctx)) }() // it logs its error
+		}
+	}
+	return all, nil
+}
+
+func (p Place) configs(servers []schemas.Server) (all []mcptool.Config, err error) {
+	var errs []error
+	for _, server := range servers {
+		cfg, err := p.config(server)
+		if err != nil {
+			errs = append(errs, at(server, err))
+		}
+		all = append(all, cfg)
+	}
+	return all, errors.Join(errs...)
+}
+
+func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server, log *slog.Logger) (errs []error) {
+	for _, r := range opened.Refused() {
+		log.Warn("a tool of a server is not served", "server", server.Name, "tool", r.Name, "why", r.Why)
+	}
+	for _, t := range opened.Tools() {
+		if err := reg.Add(t.Tool, t.Runner); err != nil {
+			errs = append(errs, at(server, err))
+		}
+	}
+	return errs
+}
+
+func at(server schemas.Server, err error) error {
+	if server.Line > 0 {
+		return fmt.Errorf("line %d: server %s: %w", server.Line, server.Name, err)
+	}
+	return fmt.Errorf("server %s: %w", server.Name, err)
+}
+
+// Rules returns a rule for each tool whose calls a person has to allow.
+func (s *Servers) Rules() (rules []schemas.RuleEntry) {
+	for _, server := range s.open {
+		for _, t := range server.Tools() {
+			if t.Ask {
+				rules = append(rules, askFirst(t.Name, server.Name()))
+			}
+		}
+	}
+	return rules
+}
+
+func askFirst(tool, server string) schemas.RuleEntry {
+	return schemas.RuleEntry{Name: "mcp " + tool, Tool: tool, Reason: "It is a tool of the server " + server + ", which may destroy something, or which nobody has said to trust."}
+}
+
+// States returns what the servers are like now.
+func (s *Servers) States() []wire.ToolServer {
+	states := slices.Clone(s.lost)
+	for _, server := range s.open {
+		state := wire.ToolServer{Name: server.Name(), Tools: len(server.Tools())}
+		if err := server.Down(); err != nil {
+			state.Down = err.Error()
+		}
+		for _, r := range server.Refused() {
+			if len(state.Refused) < maxRefused {
+				state.Refused = append(state.Refused, r.String())
+			}
+		}
+		states = append(states, state)
+	}
+	slices.SortFunc(states, func(a, b wire.ToolServer) int { return cmp.Compare(a.Name, b.Name) })
+	return states
+}
+
+// maxRefused bounds how many refused tools of a server are announced.
+const maxRefused = 20
+
+// Close ends the servers. No call may run any more.
+func (s *Servers) Close() {
+	var wg sync.WaitGroup
+	for _, server := range s.open {
+		wg.Go(server.Close)
+	}
+	wg.Wait()
+}
+
+// Promises returns what Open would register, and the rules. It starts only the servers that have no
+// lock file.
+func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools []schemas.Tool, rules []schemas.RuleEntry, err error) {
+	for _, server := range servers {
+		listed, err := Accepted(ctx, server, place)
+		if err != nil {
+			return nil, nil, at(server, err)
+		}
+		for _, d := range listed.Tools {
+			if len(server.Tools) > 0 && !slices.Contains(server.Tools, d.Name) {
+				continue
+			}
+			promise, ask, err := mcptool.Promise(server, d)
+			if err != nil {
+				continue // it is not served
+			}
+			tools = append(tools, promise)
+			if ask {
+				rules = append(rules, askFirst(promise.Name, server.Name))
+			}
+		}
+	}
+	return tools, rules, nil
+}
+
+// Accepted returns the definitions that count: those of the lock file, or what the server lists.
+func Accepted(ctx context.Context, server schemas.Server, place Place) (mcptool.List, error) {
+	if path := place.lockPath(server); path != "" {
+		lock, err := mcptool.ReadLock(path)
+		return mcptool.List{Tools: lock.Definitions()}, err
+	}
+	return place.look(ctx, server)
+}
+
+// look starts a server and lists its tools.
+func (p Place) look(ctx context.Context, server schemas.Server) (mcptool.List, error) {
+	cfg, err := p.config(server)
+	if err != nil {
+		return mcptool.List{}, err
+	}
+	return mcptool.Look(ctx, cfg)
+}
+
+// Difference is how a definition that a server lists compares with its lock file.
+type Difference struct {
+	Tool  string `json:"tool"`
+	State string `json:"state"` // same, new, changed, gone
+}
+
+// The states of a Difference.
+const (
+	Same    = "same"
+	New     = "new"
+	Changed = "changed"
+	Gone    = "gone"
+)
+
+// Compare starts a server and compares its list with its lock file. Without one, everything is new.
+func Compare(ctx context.Context, server schemas.Server, place Place) (mcptool.List, []Difference, error) {
+	listed, err := place.look(ctx, server)
+	if err != nil {
+		return listed, nil, at(server, err)
+	}
+	accepted := map[string]string{}
+	if path := place.lockPath(server); path != "" {
+		lock, err := mcptool.ReadLock(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return listed, nil, at(server, err)
+		}
+		for _, t := range lock.Tools {
+			accepted[t.Name] = t.Digest
+		}
+	}
+	var all []Difference
+	for _, d := range listed.Tools {
+		state := New
+		if digest, known := accepted[d.Name]; known {
+			state = Changed
+			if digest == d.Digest() {
+				state = Same
+			}
+		}
+		delete(accepted, d.Name)
+		all = append(all, Difference{d.Name, state})
+	}
+	for name := range accepted {
+		all = append(all, Difference{name, Gone})
+	}
+	slices.SortFunc(all, func(a, b Difference) int { return cmp.Compare(a.Tool, b.Tool) })
+	return listed, all, nil
+}
+
+// Accept writes the lock file of a server with these definitions.
+func Accept(server schemas.Server, place Place, listed mcptool.List) error {
+	return mcptool.WriteLock(place.lockPath(server), mcptool.NewLock(listed.Tools))
+}

@@ -1,0 +1,174 @@
+package toolservers_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/internal/toolservers"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// serveWord as the first argument makes this test program a server, whose tools are the others.
+const serveWord = "serve-mcp"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 || os.Args[1] != serveWord {
+		os.Exit(m.Run())
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	for _, name := range os.Args[2:] {
+		about := &mcp.Tool{Name: name, InputSchema: json.RawMessage(`{"type":"object"}`), Annotations: &mcp.ToolAnnotations{ReadOnlyHint: name == "look"}}
+		server.AddTool(about, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+			said := "I am " + name
+			if name == "sh" {
+				said = shell(r.Params.Arguments)
+			}
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: said}}}, nil
+		})
+	}
+	_ = server.Run(context.Background(), &mcp.StdioTransport{})
+}
+
+// shell runs the script of a call.
+func shell(input []byte) string {
+	var in struct{ Script string }
+	if err := json.Unmarshal(input, &in); err != nil {
+		return err.Error()
+	}
+	out, err := exec.Command("bash", "-c", in.Script).CombinedOutput()
+	return fmt.Sprintf("%s%v", out, err)
+}
+
+// entry is a server of a tools file with these tools.
+func entry(t *testing.T, name, keys string, tools ...string) string {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command, _ := json.Marshal(append([]string{program, serveWord}, tools...))
+	return fmt.Sprintf("- {name: %s, command: %s%s}\n", name, command, keys)
+}
+
+func parse(t *testing.T, text string) []schemas.Server {
+	t.Helper()
+	file, err := schemas.ParseToolsFile("tools.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.Servers
+}
+
+func names(tools []schemas.Tool) (all []string) {
+	for _, t := range tools {
+		all = append(all, t.Name)
+	}
+	return all
+}
+
+// What is promised is what is served, under the rules of the tools file.
+func TestOpen(t *testing.T) {
+	file := parse(t, "mcp:\n"+entry(t, "a", ", trust: annotations", "look", "change")+entry(t, "b", `, tools: [look], prefix: ""`, "look", "change"))
+	var reg tool.Registry
+	servers, err := toolservers.Open(t.Context(), &reg, file, toolservers.Place{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(servers.Close)
+	if diff := cmp.Diff([]string{"a__change", "a__look", "look"}, names(reg.Promises())); diff != "" {
+		t.Error(diff)
+	}
+	for name, want := range map[string]string{"a__change": `"I am change"`, "look": `"I am look"`} {
+		found, _ := reg.Lookup(name)
+		if out, err := found.Runner.Run(t.Context(), tool.Call{Input: json.RawMessage(`{}`)}); err != nil || string(out.Value) != want {
+			t.Errorf("%s: %s, %v", name, out.Value, err)
+		}
+	}
+	var asked []string
+	for _, rule := range servers.Rules() {
+		asked = append(asked, rule.Tool)
+	}
+	if diff := cmp.Diff([]string{"a__change", "look"}, asked); diff != "" {
+		t.Errorf("asks for\n%s", diff)
+	}
+	promised, rules, err := toolservers.Promises(t.Context(), file, toolservers.Place{})
+	if err != nil || len(promised) != 3 || len(rules) != 2 {
+		t.Errorf("promised are %q under %d rules, %v", names(promised), len(rules), err)
+	}
+	for _, p := range promised {
+		if got, _ := reg.Lookup(p.Name); got.Digest != p.Digest {
+			t.Errorf("%s is promised with another digest than it is served with", p.Name)
+		}
+	}
+}
+
+func TestNamesAreTakenOnce(t *testing.T) {
+	file := parse(t, "mcp:\n"+entry(t, "a", `, prefix: ""`, "look")+entry(t, "b", `, prefix: ""`, "look"))
+	var reg tool.Registry
+	if _, err := toolservers.Open(t.Context(), &reg, file, toolservers.Place{}); err == nil || !strings.HasPrefix(err.Error(), "line 3: server b: tool look is registered twice") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A server that cannot be started takes only its own tools along, and says why.
+func TestAServerIsDown(t *testing.T) {
+	file := parse(t, "mcp:\n"+entry(t, "a", "", "look")+"- {name: b, command: [./missing]}\n")
+	var reg tool.Registry
+	servers, err := toolservers.Open(t.Context(), &reg, file, toolservers.Place{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(servers.Close)
+	states := servers.States()
+	if len(states) != 2 || states[0].Down != "" || states[0].Tools != 1 || !strings.Contains(states[1].Down, "no such file") {
+		t.Errorf("got %+v", states)
+	}
+}
+
+func TestAcceptAndCompare(t *testing.T) {
+	place := toolservers.Place{Dir: t.TempDir()}
+	one := func(tools ...string) schemas.Server {
+		return parse(t, "mcp:\n"+entry(t, "a", ", lock: a.json", tools...))[0]
+	}
+	listed, differences, err := toolservers.Compare(t.Context(), one("look", "old"), place)
+	if diff := cmp.Diff([]toolservers.Difference{{Tool: "look", State: "new"}, {Tool: "old", State: "new"}}, differences); err != nil || diff != "" {
+		t.Fatal(err, diff)
+	}
+	if err := toolservers.Accept(one(), place, listed); err != nil {
+		t.Fatal(err)
+	}
+	_, differences, err = toolservers.Compare(t.Context(), one("look", "more"), place)
+	want := []toolservers.Difference{{Tool: "look", State: "same"}, {Tool: "more", State: "new"}, {Tool: "old", State: "gone"}}
+	if diff := cmp.Diff(want, differences); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
+
+	// With a lock file the tools are there without the server.
+	broken := one()
+	broken.Command = []string{"./missing"}
+	var reg tool.Registry
+	servers, err := toolservers.Open(t.Context(), &reg, []schemas.Server{broken}, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(servers.Close)
+	if diff := cmp.Diff([]string{"a__look", "a__old"}, names(reg.Promises())); diff != "" {
+		t.Error(diff)
+	}
+	if err := os.Remove(filepath.Join(place.Dir, "a.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := toolservers.Open(t.Context(), &tool.Registry{}, []schemas.Server{broken}, place); err == nil || !strings.Contains(err.Error(), "tools mcp accept") {
+		t.Errorf("without its lock file: %v", err)
+	}
+}

@@ -1,0 +1,269 @@
+package worker
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/internal/secrets"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin"
+)
+
+// Place is where the tools of a file are.
+type Place struct {
+	Dir  string        // the folder of the tools file; its programs are relative to it
+	Root *builtin.Root // of the file tools; nil: there are none
+	// Secrets is the folder of the secrets that the file names; "": there is none.
+	Secrets secrets.Folder
+	// Hidden are files that no command may read: the worker's keys.
+	Hidden []string
+	// Fixed are files that no command may change: settings, policy, tools file, lock files of
+	// servers.
+	Fixed []string
+}
+
+// The standard limits of a command.
+const (
+	standardProcesses = 1000
+	standardFileSize  = 4 << 30
+)
+
+// Commands are what an entry of a tools file runs on this machine.
+type Commands struct {
+	Name    string // of the entry, for people
+	Sandbox schemas.Sandbox
+	// shell: the model writes them, with Bash. Programs may read their own folder, and have the
+	// network.
+	shell bool
+	label string // a name of a folder
+	// identity is what a folder for temporary files depends on.
+	identity []any
+}
+
+// CommandsOf returns the commands of a tool. ok is false if it runs none.
+func CommandsOf(entry schemas.Entry) (c Commands, ok bool) {
+	var command []string
+	switch {
+	case entry.Exec != nil:
+		command = entry.Exec.Command
+	case entry.Check != nil:
+		command = entry.Check.Command
+	}
+	return Commands{
+		Name: entry.Name, Sandbox: entry.Sandbox, shell: entry.Builtin == "Bash", label: entry.Name,
+		identity: []any{entry.Name, entry.Digest, command},
+	}, entry.RunsCommands()
+}
+
+// CommandsOfServer returns the program of a server. ok is false for a service.
+func CommandsOfServer(server schemas.Server) (c Commands, ok bool) {
+	label := "server"
+	if !server.Program {
+		label = server.Name // a program may have any name
+	}
+	return Commands{
+		Name: "server " + server.Name, Sandbox: server.Sandbox, label: label,
+		identity: []any{"server", server.Name, server.Command},
+	}, len(server.Command) > 0
+}
+
+// Confinement returns what commands may touch. ok is false if their sandbox is off.
+func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err error) {
+	s := c.Sandbox
+	if s.Off {
+		return policy, false, nil
+	}
+	dir, err := filepath.Abs(p.Dir)
+	if err != nil {
+		return policy, false, err
+	}
+	policy = sandbox.Policy{
+		Read:    sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")),
+		Network: sandbox.Reach(cmp.Or(s.Network, string(sandbox.NoNetwork))),
+		Limit: sandbox.Bounds{
+			Memory:    cmp.Or(s.Limits.Memory, sandbox.MachineMemory()/2&^(1<<20-1)),
+			Processes: cmp.Or(s.Limits.Processes, standardProcesses),
+			FileSize:  cmp.Or(s.Limits.FileSize, standardFileSize),
+			CPU:       int(s.Limits.CPU.Seconds()),
+		},
+	}
+	if !c.shell {
+		policy.Network = sandbox.Reach(cmp.Or(s.Network, string(sandbox.HostNetwork)))
+		policy.Read = append(policy.Read, dir)
+	}
+	for _, name := range s.Read {
+		policy.Read = append(policy.Read, below(dir, name))
+	}
+	for _, name := range s.State {
+		policy.Write = append(policy.Write, below(dir, name))
+	}
+	if p.Root != nil {
+		root := p.Root.Dir()
+		policy.Write = append(policy.Write, root)
+		for _, name := range sandbox.ProtectedPaths {
+			policy.Protect = append(policy.Protect, filepath.Join(root, name))
+		}
+	}
+	for _, name := range p.Fixed {
+		policy.Protect = append(policy.Protect, canonical(name))
+	}
+	for _, name := range p.Hidden {
+		policy.Hide = append(policy.Hide, canonical(name))
+	}
+	for _, name := range s.Required {
+		policy.Required = append(policy.Required, sandbox.Property(name))
+	}
+	slices.Sort(policy.Read)
+	policy.Read = slices.Compact(policy.Read)
+	policy.Temp, err = tempFolder(dir, c)
+	return policy, true, err
+}
+
+// Gaps says what the sandboxes of a file do not keep commands from, by tool or server.
+func (p Place) Gaps(file schemas.ToolsFile) map[string][]string {
+	gaps := map[string][]string{}
+	for _, c := range allCommands(file, p.Root != nil) {
+		if c.Sandbox.Off {
+			gaps[c.Name] = []string{"off: commands may do what the worker may"}
+			continue
+		}
+		policy, ok, err := p.Confinement(c)
+		if err != nil || !ok {
+			continue
+		}
+		if policy.Network == sandbox.HostNetwork {
+			gaps[c.Name] = append(gaps[c.Name], "network: host, so commands reach whatever the worker reaches, NATS and sockets of this machine included")
+		}
+		for _, m := range sandbox.Resolve(policy, sandbox.Local()).Missing {
+			gaps[c.Name] = append(gaps[c.Name], m.String())
+		}
+	}
+	return gaps
+}
+
+// allCommands returns what the tools and servers of a file run.
+func allCommands(file schemas.ToolsFile, root bool) (all []Commands) {
+	for _, entry := range entries(file, root) {
+		if c, ok := CommandsOf(entry); ok {
+			all = append(all, c)
+		}
+	}
+	for _, server := range file.Servers {
+		if c, ok := CommandsOfServer(server); ok {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// Find returns what a tool or a server of a file runs: a tool by its name, a server by its own name
+// or that of one of its tools. ok is false for one that runs no commands.
+func Find(file schemas.ToolsFile, name string) (c Commands, ok bool, err error) {
+	for _, entry := range entries(file, true) {
+		if entry.Name == name {
+			c, ok = CommandsOf(entry)
+			return c, ok, nil
+		}
+	}
+	for _, server := range file.Servers {
+		if server.Name == name || server.Prefix != "" && strings.HasPrefix(name, server.Prefix) {
+			c, ok = CommandsOfServer(server)
+			return c, ok, nil
+		}
+	}
+	return c, false, fmt.Errorf("there is no tool %.80q here, and no server; `toolfleet tools ls` lists the tools", name)
+}
+
+// ServerBox makes the sandbox of a server; nil if it has none.
+func (p Place) ServerBox(server schemas.Server) (*sandbox.Box, error) {
+	c, ok := CommandsOfServer(server)
+	if !ok {
+		return nil, nil
+	}
+	return p.box(c)
+}
+
+// box makes the sandbox of commands; nil if it is off.
+func (p Place) box(c Commands) (*sandbox.Box, error) {
+	policy, ok, err := p.Confinement(c)
+	if err != nil || !ok {
+		return nil, err
+	}
+	for _, name := range policy.Write {
+		if err := os.MkdirAll(name, 0o777); err != nil {
+			return nil, fmt.Errorf("state folder: %w", err)
+		}
+	}
+	if err := ownFolder(filepath.Dir(policy.Temp)); err != nil {
+		return nil, err
+	}
+	return sandbox.New(policy)
+}
+
+// tempFolder returns the folder for temporary files of a tool. It is the same for every worker of a
+// user on this machine, for as long as the tool is configured in the same way: a probe must see
+// what the run of a lost worker wrote.
+func tempFolder(dir string, c Commands) (string, error) {
+	base, err := filepath.EvalSymlinks(os.TempDir())
+	if err != nil {
+		return "", fmt.Errorf("folder for temporary files: %w", err)
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q", dir, c.identity))
+	return filepath.Join(base, "toolfleet-"+strconv.Itoa(os.Getuid()), c.label+"-"+hex.EncodeToString(sum[:6])), nil
+}
+
+// ownFolder makes a folder that only this user can enter. Its name is known, so somebody else may
+// have made it first.
+func ownFolder(name string) error {
+	if err := os.Mkdir(name, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("folder for temporary files: %w", err)
+	}
+	info, err := os.Lstat(name)
+	if err == nil && (!info.IsDir() || info.Mode().Perm()&0o077 != 0 || !ownedByUs(info)) {
+		err = fmt.Errorf("%s belongs to somebody else, or others may enter it: remove it, or set TMPDIR to another folder", name)
+	}
+	if err != nil {
+		return fmt.Errorf("folder for temporary files: %w", err)
+	}
+	return nil
+}
+
+// below returns the canonical form of a path that is relative to dir, or with ~/ to the home
+// folder.
+func below(dir, name string) string {
+	if rest, ok := strings.CutPrefix(name, "~/"); ok {
+		if home, err := os.UserHomeDir(); err == nil {
+			dir, name = home, rest
+		}
+	}
+	if !filepath.IsAbs(name) {
+		name = filepath.Join(dir, name)
+	}
+	return canonical(name)
+}
+
+// canonical resolves the links of a path, as far as the path is there.
+func canonical(name string) string {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return name
+	}
+	for dir, rest := abs, ""; ; {
+		if real, err := filepath.EvalSymlinks(dir); err == nil {
+			return filepath.Join(real, rest)
+		}
+		if dir == filepath.Dir(dir) {
+			return abs
+		}
+		dir, rest = filepath.Dir(dir), filepath.Join(filepath.Base(dir), rest)
+	}
+}

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package worker
+
+import "io/fs"
+
+func ownedByUs(fs.FileInfo) bool { return true }

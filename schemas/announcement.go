@@ -1,0 +1,81 @@
+package schemas
+
+import (
+	"slices"
+
+	"github.com/toolfleet/toolfleet/internal/wire"
+)
+
+// Announcement is what workers publish about a tool. It outlives the workers.
+type Announcement struct {
+	// Tool is the definition that was announced last. If a worker serves several versions, it is
+	// the newest of them.
+	Tool
+	// Denied: the worker's policy denies every call of the tool. It is not part of the definition,
+	// so the digest does not depend on it.
+	Denied bool `json:"denied,omitempty"`
+	// Versions holds other definitions of the tool that were announced, the latest first: those of
+	// other workers, and further ones of the same worker.
+	Versions []Tool `json:"versions,omitempty"`
+}
+
+// maxOthers is how many definitions an announcement holds beside the last one. During a rolling
+// update there are two, if a tool has no versions.
+const maxOthers = 2 * MaxVersions
+
+// All returns every definition of the announcement, the latest first.
+func (a Announcement) All() []Tool { return append([]Tool{a.Tool}, a.Versions...) }
+
+// With returns the announcement after a worker has announced the versions of a tool that it serves.
+// The definitions of other workers stay, the latest maxOthers of them.
+func (a Announcement) With(served []Tool, denied bool) Announcement {
+	served = slices.Clone(served)
+	slices.SortStableFunc(served, func(x, y Tool) int { return CompareVersions(y.Version, x.Version) })
+	all := served
+	if a.Name != "" {
+		all = append(all, a.All()...)
+	}
+	with := Announcement{Tool: all[0], Denied: denied}
+	seen := map[string]bool{with.Digest: true}
+	for _, t := range all {
+		if !seen[t.Digest] && len(with.Versions) < maxOthers {
+			seen[t.Digest] = true
+			with.Versions = append(with.Versions, t)
+		}
+	}
+	return with
+}
+
+// Current returns the definition for calls whose batch names no catalogue. It is the newest version
+// that a worker serves. Of two definitions with the same version it is the one announced later. If
+// no worker serves the tool, it is the one announced last, which after a rollback is not the
+// newest.
+func (a Announcement) Current(served func(Tool) bool) Tool {
+	current := a.Tool
+	found := false
+	for _, t := range a.All() {
+		if served(t) && (!found || CompareVersions(t.Version, current.Version) > 0) {
+			current, found = t, true
+		}
+	}
+	return current
+}
+
+// Offered returns the current tools to offer to a model, in the given order. It leaves out a tool
+// if the fleet's policy denies every call of it. The workers that serve the tool now decide that;
+// if they disagree, deny wins. If no worker serves the tool, its announcement decides. served
+// reports whether a worker serves exactly this definition.
+func Offered(announced []Announcement, present []wire.Presence, served func(Tool) bool) []Tool {
+	var tools []Tool
+	for _, a := range announced {
+		denied, known := false, false
+		for _, w := range present {
+			known = known || slices.Contains(w.Tools, a.Name)
+			denied = denied || slices.Contains(w.Denied, a.Name)
+		}
+		if !denied && (known || !a.Denied) {
+			tools = append(tools, a.Current(served))
+		}
+	}
+	return tools
+}

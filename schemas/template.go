@@ -1,0 +1,79 @@
+package schemas
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// Template is a text with places for members of a call's input, as in /orders/{order_id}. A place
+// names a member, or by a path with points a member inside of one: {customer.id}.
+type Template struct {
+	parts []templatePart
+}
+
+// templatePart is literal text, or a place with the path of its member.
+type templatePart struct {
+	text string
+	path []string
+}
+
+var templatePath = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*$`)
+
+// ParseTemplate reads a template. It has no way to write a brace that is no place.
+func ParseTemplate(text string) (Template, error) {
+	var t Template
+	for rest := text; rest != ""; {
+		literal, after, found := strings.Cut(rest, "{")
+		if strings.Contains(literal, "}") {
+			return Template{}, fmt.Errorf("a } has no { before it")
+		}
+		if literal != "" {
+			t.parts = append(t.parts, templatePart{text: literal})
+		}
+		if !found {
+			break
+		}
+		name, further, closed := strings.Cut(after, "}")
+		if !closed || !templatePath.MatchString(name) {
+			return Template{}, fmt.Errorf("want the name of a member of the input in braces, such as {order_id} or {customer.id}")
+		}
+		t.parts = append(t.parts, templatePart{path: strings.Split(name, ".")})
+		rest = further
+	}
+	return t, nil
+}
+
+// Paths returns the members that the template names.
+func (t Template) Paths() (paths [][]string) {
+	for _, part := range t.parts {
+		if part.path != nil {
+			paths = append(paths, part.path)
+		}
+	}
+	return paths
+}
+
+// Whole returns the member that the template consists of, if it is nothing but one place.
+func (t Template) Whole() ([]string, bool) {
+	if len(t.parts) != 1 || t.parts[0].path == nil {
+		return nil, false
+	}
+	return t.parts[0].path, true
+}
+
+// Expand returns the text with each place replaced by what value returns for its member.
+func (t Template) Expand(value func(path []string) (string, error)) (string, error) {
+	var b strings.Builder
+	for _, part := range t.parts {
+		text := part.text
+		if part.path != nil {
+			var err error
+			if text, err = value(part.path); err != nil {
+				return "", err
+			}
+		}
+		b.WriteString(text)
+	}
+	return b.String(), nil
+}

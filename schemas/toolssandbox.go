@@ -1,0 +1,104 @@
+package schemas
+
+import (
+	"encoding/json"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Sandbox is what an entry says about the sandbox of its commands. The zero value is the standard
+// one.
+type Sandbox struct {
+	Off bool // the commands may do what the worker may
+	// Network is none or host; "": none for Bash, host for a program of the file.
+	Network  string
+	State    []string // folders that the commands may change; relative to the tools file
+	Read     []string // files and folders that they may read as well
+	Limits   SandboxLimits
+	Required []string // properties without which nothing runs
+}
+
+// SandboxLimits bound one command with everything that it starts. Zero: the standard limit.
+type SandboxLimits struct {
+	Memory    int64 // bytes
+	Processes int
+	FileSize  int64 // bytes
+	CPU       time.Duration
+}
+
+// sandboxInFile is a sandbox as the file has it.
+type sandboxInFile struct {
+	Off                   bool
+	Network               string
+	State, Read, Required []string
+	Limits                struct {
+		Memory    json.RawMessage
+		FileSize  json.RawMessage `json:"file_size"`
+		Processes json.Number
+		CPU       string
+	}
+}
+
+// sandbox reads a sandbox at p.
+func (f *yamlFile) sandbox(p string, in *sandboxInFile) Sandbox {
+	if in == nil {
+		return Sandbox{}
+	}
+	if in.Off && (len(in.State)+len(in.Read)+len(in.Required) > 0 || in.Network != "" || f.has(p+"/limits")) {
+		f.addKey(p+"/off", "a sandbox that is off has no other keys")
+	}
+	s := Sandbox{
+		Off: in.Off, Network: in.Network, State: nonEmpty(in.State), Read: nonEmpty(in.Read), Required: nonEmpty(in.Required),
+		Limits: SandboxLimits{
+			Memory: f.bytes(p+"/limits/memory", in.Limits.Memory), FileSize: f.bytes(p+"/limits/file_size", in.Limits.FileSize),
+			Processes: f.wholeNumber(p+"/limits/processes", in.Limits.Processes), CPU: f.duration(p+"/limits/cpu", in.Limits.CPU),
+		},
+	}
+	for key, folders := range map[string][]string{"state": s.State, "read": s.Read} {
+		for i, folder := range folders {
+			if path.Clean(folder) == "/" {
+				f.add(p+"/"+key+"/"+strconv.Itoa(i), "the whole machine is no folder for a tool; off: true switches the sandbox off")
+			}
+		}
+	}
+	return s
+}
+
+// toolSandbox reads the sandbox of the entry at p.
+func (f *yamlFile) toolSandbox(p string, in *sandboxInFile, e Entry) Sandbox {
+	if in != nil && !e.RunsCommands() && !f.faulty[p+"/sandbox"] {
+		f.addKey(p+"/sandbox", "this is for tools that run commands: exec, Bash, and a check with a command")
+	}
+	return f.sandbox(p+"/sandbox", in)
+}
+
+// serverSandbox reads the sandbox of the server at p.
+func (f *yamlFile) serverSandbox(p string, in serverInFile) Sandbox {
+	if in.Sandbox != nil && in.URL != "" {
+		f.addKey(p+"/sandbox", "this is for command; a server at a url runs elsewhere")
+	}
+	s := f.sandbox(p+"/sandbox", in.Sandbox)
+	if s.Limits.CPU > 0 {
+		f.addKey(p+"/sandbox/limits/cpu", "a program that stays would be killed by this sooner or later; the time of a call is bounded by its timeout")
+	}
+	return s
+}
+
+// bytes reads a size such as 512MB or 2GB.
+func (f *yamlFile) bytes(p string, value json.RawMessage) int64 {
+	text := strings.Trim(string(value), `"`)
+	if text == "" {
+		return 0
+	}
+	digits := strings.TrimRight(text, " KMGiB")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	shift := slices.Index([]string{"KB", "MB", "GB"}, strings.ReplaceAll(strings.TrimSpace(text[len(digits):]), "i", ""))
+	if err != nil || n < 1 || n > 1<<20 || shift < 0 {
+		f.add(p, "want a size such as 512MB or 2GB")
+		return 0
+	}
+	return n << (10 * (shift + 1))
+}

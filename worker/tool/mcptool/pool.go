@@ -1,0 +1,218 @@
+package mcptool
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Waits before a server is started again that could not be started. A call waits with it for at
+// most patience.
+const (
+	firstBackoff = 500 * time.Millisecond
+	maxBackoff   = 30 * time.Second
+	patience     = 2 * time.Second
+)
+
+// maxReads is how many reads run in one process at a time.
+const maxReads = 32
+
+// pool shares the processes of a server out among calls: first come, first served.
+type pool struct {
+	shared bool // calls of several tenants may be in one process
+
+	mu      sync.Mutex
+	slots   []*slot   // guarded by mu
+	waiting []*waiter // guarded by mu
+}
+
+// slot is a place for one process.
+type slot struct {
+	starting chan struct{} // a semaphore of one: who holds it may start the process
+
+	// guarded by the pool's mu
+	tenant messages.TenantID
+	calls  int
+	alone  bool // a write runs
+
+	mu        sync.Mutex
+	session   *session  // nil: there is none; guarded by mu
+	failures  int       // starts in a row that failed; guarded by mu
+	notBefore time.Time // guarded by mu
+	why       error     // of the last failure; guarded by mu
+}
+
+// waiter is a call that waits for a slot.
+type waiter struct {
+	tenant messages.TenantID
+	alone  bool
+	got    chan *slot // of one
+}
+
+func newPool(processes int, shared bool) *pool {
+	p := &pool{shared: shared}
+	for range processes {
+		p.slots = append(p.slots, &slot{starting: make(chan struct{}, 1)})
+	}
+	return p
+}
+
+// acquire waits for a slot. alone: nothing may run beside the call.
+func (p *pool) acquire(ctx context.Context, tenant messages.TenantID, alone bool) (*slot, error) {
+	w := &waiter{tenant, alone, make(chan *slot, 1)}
+	p.mu.Lock()
+	p.waiting = append(p.waiting, w)
+	p.grant()
+	p.mu.Unlock()
+	select {
+	case s := <-w.got:
+		return s, nil
+	case <-ctx.Done():
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case s := <-w.got:
+		p.leave(s)
+	default:
+		p.waiting = slices.DeleteFunc(p.waiting, func(other *waiter) bool { return other == w })
+	}
+	p.grant()
+	return nil, context.Cause(ctx)
+}
+
+// release gives a slot back.
+func (p *pool) release(s *slot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.leave(s)
+	p.grant()
+}
+
+// leave takes a call out of a slot. The caller holds mu.
+func (p *pool) leave(s *slot) {
+	s.calls--
+	s.alone = false
+}
+
+// grant gives slots to the calls that wait, in their order. The caller holds mu.
+func (p *pool) grant() {
+	for len(p.waiting) > 0 {
+		w := p.waiting[0]
+		s := p.place(w)
+		if s == nil {
+			return // nobody overtakes, so that a write is not kept waiting by reads
+		}
+		s.calls++
+		s.tenant, s.alone = w.tenant, w.alone
+		w.got <- s
+		p.waiting = p.waiting[1:]
+	}
+}
+
+// place returns the slot with the fewest calls in which a call may run, or nil. The caller holds
+// mu.
+func (p *pool) place(w *waiter) (best *slot) {
+	for _, s := range p.slots {
+		fits := s.calls == 0 || !w.alone && !s.alone && s.calls < maxReads && (p.shared || s.tenant == w.tenant)
+		if fits && (best == nil || s.calls < best.calls) {
+			best = s
+		}
+	}
+	return best
+}
+
+// open returns the session of a slot, and starts one if there is none.
+func (s *slot) open(ctx context.Context, start func(context.Context) (*session, error)) (*session, error) {
+	select {
+	case s.starting <- struct{}{}:
+		defer func() { <-s.starting }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	live, wait := s.current()
+	if live != nil {
+		return live, nil
+	}
+	if wait > patience {
+		return nil, fmt.Errorf("%w; it is started again in %v", s.state(), wait.Round(100*time.Millisecond))
+	}
+	select {
+	case <-time.After(wait):
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	// The start is not for this call alone, so its end does not end the start.
+	type outcome struct {
+		*session
+		error
+	}
+	started := make(chan outcome, 1)
+	go func() {
+		made, err := start(context.WithoutCancel(ctx))
+		s.started(made, err)
+		started <- outcome{made, err}
+	}()
+	select {
+	case o := <-started:
+		return o.session, o.error
+	case <-ctx.Done():
+		<-started
+		return nil, context.Cause(ctx)
+	}
+}
+
+// current returns the session if it runs, else how long to wait before the next start.
+func (s *slot) current() (*session, time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session != nil && !s.session.dead() {
+		return s.session, 0
+	}
+	s.session = nil
+	return nil, max(0, time.Until(s.notBefore))
+}
+
+// started keeps what became of a start. After one that failed, the next has to wait.
+func (s *slot) started(made *session, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session, s.why = made, err
+	if err == nil {
+		s.failures, s.notBefore = 0, time.Time{}
+		return
+	}
+	wait := min(maxBackoff, firstBackoff<<min(s.failures, 10))
+	s.failures++
+	s.notBefore = time.Now().Add(wait/2 + rand.N(wait/2))
+}
+
+// drop forgets a session that is broken.
+func (s *slot) drop(broken *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.session == broken && broken.stop == nil {
+		s.session = nil
+	}
+}
+
+// state returns why there is no session, or nil.
+func (s *slot) state() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.why
+}
+
+// take returns the session, which the slot then has no more.
+func (s *slot) take() *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.session
+	s.session = nil
+	return taken
+}

@@ -1,0 +1,314 @@
+package mcptool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/internal/tracing"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// The codes of calls that a server did not run.
+const (
+	codeServerDown  messages.Code = "server_down"
+	codeServerBusy  messages.Code = "server_busy"
+	codeToolChanged messages.Code = "tool_changed"
+)
+
+// runner runs one tool of a server.
+type runner struct {
+	server  *Server
+	promise schemas.Tool
+	name    string // that the server gives it
+	digest  string // of the definition that counts
+}
+
+// newRunner returns a runner. It is a tool.Prober if the program says that it can be asked.
+func newRunner(s *Server, promise schemas.Tool, d Definition) tool.Runner {
+	r := &runner{s, promise, d.Name, d.Digest()}
+	if promise.OnCrash == messages.OnCrashCheckable {
+		return tool.NewProber(r.Run, r.probe)
+	}
+	return r
+}
+
+func (r *runner) harmless() bool { return r.promise.Kind != messages.KindWrite }
+
+// repeatable reports whether the tool may run again with the same key.
+func (r *runner) repeatable() bool {
+	return r.harmless() || r.promise.OnCrash == messages.OnCrashIdempotent
+}
+
+// Run runs the tool. If its server dies, on_crash decides: what may run again is run once more, and
+// a program that can be asked is asked first.
+func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
+	result, err := r.run(ctx, call, false)
+	var died *diedError
+	if errors.As(err, &died) && ctx.Err() == nil {
+		if r.promise.OnCrash == messages.OnCrashCheckable && !died.unsent {
+			probed, problem := r.probe(ctx, call)
+			switch {
+			case problem != nil:
+				return tool.Output{}, r.failure(ctx, err)
+			case probed.Applied:
+				return probed.Output, nil
+			}
+			died.unsent = true // nothing of it was applied
+		}
+		if r.repeatable() || died.unsent {
+			result, err = r.run(ctx, call, false)
+		}
+	}
+	if err != nil {
+		return tool.Output{}, r.failure(ctx, err)
+	}
+	return r.output(result)
+}
+
+// probe asks a program whether a run was applied.
+func (r *runner) probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
+	result, err := r.run(ctx, call, true)
+	switch {
+	case ctx.Err() != nil:
+		return tool.Probed{}, context.Cause(ctx)
+	case err != nil:
+		return tool.Probed{}, fmt.Errorf("probe of %s: %w", r.promise.Name, err)
+	case result.IsError:
+		return tool.Probed{}, fmt.Errorf("probe of %s: it failed: %.200s", r.promise.Name, texts(result))
+	}
+	probed, err := tool.ReadProbed([]byte(texts(result)))
+	if err != nil {
+		return tool.Probed{}, fmt.Errorf("probe of %s: %w", r.promise.Name, err)
+	}
+	return probed, nil
+}
+
+// diedError says that a server was lost while it had the call, or, if the call is unsent, before.
+type diedError struct {
+	error
+	unsent bool
+}
+
+// notRunError says that the server never got the call.
+type notRunError struct {
+	code      messages.Code
+	text      string
+	retryable bool
+}
+
+func (e *notRunError) Error() string { return e.text }
+
+// run sends the call to a process.
+func (r *runner) run(ctx context.Context, call tool.Call, probe bool) (*mcp.CallToolResult, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	slot, err := r.acquire(ctx, call.Tenant)
+	if err != nil {
+		return nil, err
+	}
+	defer r.server.pool.release(slot)
+	session, err := slot.open(ctx, r.server.start)
+	if err != nil {
+		return nil, r.down(err)
+	}
+	digest, err := session.digest(ctx, r.name)
+	switch {
+	case err != nil:
+		return nil, r.down(err)
+	case digest != r.digest:
+		return nil, &notRunError{codeToolChanged, fmt.Sprintf("The server %s has changed the definition of %s, so it was not run. "+
+			"Somebody has to accept the change.", r.server.Name(), r.name), false}
+	}
+	sent := &posted{}
+	result, err := session.call(withPosted(ctx, sent), &mcp.CallToolParams{Meta: r.meta(ctx, call, probe), Name: r.name, Arguments: call.Input}, call.Progress)
+	if err == nil || ctx.Err() != nil || sent.refused(err) && !session.dead() {
+		return result, err
+	}
+	return nil, r.lost(session, slot, err, sent)
+}
+
+// acquire waits for a place in a process. It gives up shortly before the time of the call is over,
+// so that a call that nobody ran is not said to have an unknown outcome.
+func (r *runner) acquire(ctx context.Context, tenant messages.TenantID) (*slot, error) {
+	waiting := ctx
+	if deadline, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		waiting, cancel = context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, time.Second)))
+		defer cancel()
+	}
+	// Nothing of a service can be killed, so its writes need no process of their own.
+	alone := !r.harmless() && r.server.cfg.Server.URL == ""
+	slot, err := r.server.pool.acquire(waiting, tenant, alone)
+	if err != nil && ctx.Err() == nil {
+		return nil, &notRunError{codeServerBusy, fmt.Sprintf("Every process of the server %s was busy for the whole time of the call, so the call was not run.",
+			r.server.Name()), true}
+	}
+	return slot, err
+}
+
+func (r *runner) down(err error) error {
+	return &notRunError{codeServerDown, fmt.Sprintf("The server %s does not run, so the call was not run: %.1000v.", r.server.Name(), err), true}
+}
+
+// lost ends a session that is broken.
+func (r *runner) lost(s *session, at *slot, err error, sent *posted) error {
+	unsent := errors.Is(err, mcp.ErrSessionMissing) && sent.status() == http.StatusNotFound // a service that was restarted does not know the session
+	s.kill(err)
+	if s.stop != nil {
+		<-s.ended
+		err = errors.New(s.how)
+	}
+	at.drop(s)
+	r.server.cfg.log("the server was lost in the middle of a call", "tool", r.name, "err", err)
+	return &diedError{err, unsent}
+}
+
+// meta returns the `_meta` of a call. Only programs of one's own learn where the call comes from.
+func (r *runner) meta(ctx context.Context, call tool.Call, probe bool) mcp.Meta {
+	meta := mcp.Meta{
+		metaPrefix + "key":     call.IdempotencyKey,
+		metaPrefix + "fence":   strconv.FormatUint(call.Fence, 10), // text: it may have more digits than a double
+		metaPrefix + "attempt": call.Attempt,
+	}
+	if r.server.cfg.Server.Program {
+		meta[metaPrefix+"session"] = string(call.Session)
+		meta[metaPrefix+"batch"] = string(call.Batch)
+		meta[metaPrefix+"call_id"] = string(call.ID)
+		meta[metaPrefix+"index"] = call.Index
+		meta[metaPrefix+"tenant"] = string(call.Tenant)
+		if probe {
+			meta[metaPrefix+"probe"] = true
+		}
+	}
+	trace := http.Header{}
+	tracing.Inject(ctx, trace)
+	for _, name := range []string{"traceparent", "tracestate"} {
+		if value := trace.Get(name); value != "" {
+			meta[name] = value
+		}
+	}
+	return meta
+}
+
+// failure returns the error that the model reads.
+func (r *runner) failure(ctx context.Context, err error) error {
+	var notRun *notRunError
+	var died *diedError
+	var said *jsonrpc.Error
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &notRun):
+		return &messages.Error{Code: notRun.code, Message: notRun.text, Retryable: notRun.retryable}
+	case errors.As(err, &died) && (r.harmless() || died.unsent):
+		return &messages.Error{Code: codeServerDown, Message: fmt.Sprintf("The server %s was lost while it ran %s.", r.server.Name(), r.name), Retryable: true}
+	case errors.As(err, &died):
+		return &messages.Error{Code: messages.CodeOutcomeUnknown, Retryable: true, Message: fmt.Sprintf(
+			"%s may or may not have happened: the server %s was lost while it ran it. Do not repeat it blindly: check with a read, or ask a person.",
+			r.promise.Name, r.server.Name())}
+	case errors.As(err, &said):
+		return &messages.Error{Code: messages.CodeToolError, Message: clean(said.Message)}
+	}
+	return err
+}
+
+// output returns what the model reads of a result.
+func (r *runner) output(result *mcp.CallToolResult) (tool.Output, error) {
+	if result.IsError {
+		failed := ownFailure(result)
+		if note := r.server.cfg.Sandbox.Note(failed.Message); note != "" {
+			failed.Message += "\n" + note
+		}
+		return tool.Output{}, failed
+	}
+	blocks, err := contentOf(result)
+	switch {
+	case err != nil:
+		return tool.Output{}, err
+	case len(blocks) == 0:
+		return tool.Text(""), nil
+	case len(blocks) == 1 && blocks[0].Type == "text":
+		return tool.Printed([]byte(blocks[0].Text)), nil
+	}
+	return tool.Output{Content: blocks}, nil
+}
+
+// contentOf returns the content of a result as blocks. Structured content is one more, unless a
+// block has it already.
+func contentOf(result *mcp.CallToolResult) ([]messages.Block, error) {
+	var blocks []messages.Block
+	for _, content := range result.Content {
+		raw, err := json.Marshal(content)
+		var block messages.Block
+		if err == nil {
+			err = json.Unmarshal(raw, &block)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("its result cannot be read: %w", err)
+		}
+		blocks = append(blocks, block)
+	}
+	if result.StructuredContent == nil || repeats(blocks, result.StructuredContent) {
+		return blocks, nil
+	}
+	structured, err := tool.JSON(result.StructuredContent)
+	if err != nil {
+		return nil, err
+	}
+	return append(blocks, messages.Block{Type: "text", Text: string(structured.Value)}), nil
+}
+
+// repeats reports whether a block of text is the structured content, or one of its members.
+func repeats(blocks []messages.Block, structured any) bool {
+	for _, block := range blocks {
+		if block.Type != "text" {
+			continue
+		}
+		if json.Valid([]byte(block.Text)) {
+			return true // a server writes what is structured as text too, for older clients
+		}
+		if members, ok := structured.(map[string]any); ok {
+			for _, member := range members {
+				if member == any(block.Text) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// ownFailure returns the error of a result. A program may add its code, and whether a later run may
+// succeed.
+func ownFailure(result *mcp.CallToolResult) *messages.Error {
+	failed := &messages.Error{Code: messages.CodeToolError, Message: texts(result)}
+	if code, ok := result.Meta[metaPrefix+"code"].(string); ok && code != "" && len(code) <= 64 {
+		failed.Code = messages.Code(clean(code))
+	}
+	failed.Retryable, _ = result.Meta[metaPrefix+"retryable"].(bool)
+	return failed
+}
+
+// texts returns the texts of a result, one after the other.
+func texts(result *mcp.CallToolResult) (all string) {
+	for _, content := range result.Content {
+		if text, ok := content.(*mcp.TextContent); ok {
+			if all != "" {
+				all += "\n"
+			}
+			all += text.Text
+		}
+	}
+	return all
+}

@@ -1,0 +1,194 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/internal/secrets"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// Config says what server to run.
+type Config struct {
+	Server  schemas.Server
+	Dir     string // the folder of the tools file
+	Secrets secrets.Folder
+	Version string // of toolfleet, for the server
+	// CancelGrace is how long a program may take to answer a call that was cut off, before it is
+	// killed. Default 300 ms.
+	CancelGrace time.Duration
+	Logger      *slog.Logger
+	// Sandbox confines the program. Nil: it may do what this process may.
+	Sandbox *sandbox.Box
+}
+
+const defaultCancelGrace = 300 * time.Millisecond
+
+func (c Config) log(message string, args ...any) {
+	if c.Logger != nil {
+		c.Logger.Debug(message, append([]any{"server", c.Server.Name}, args...)...)
+	}
+}
+
+// value returns the text of a header or variable.
+func (c Config) value(v schemas.HTTPValue) (string, error) {
+	switch {
+	case v.Secret != "":
+		text, err := c.Secrets.Read(v.Secret)
+		return v.Prefix + text, err
+	case v.Env != "":
+		text := os.Getenv(v.Env)
+		if text == "" {
+			return "", fmt.Errorf("%s: the environment variable %s is not set", v.Name, v.Env)
+		}
+		return v.Prefix + text, nil
+	}
+	return v.Template, nil
+}
+
+// LockPath returns the path of the lock file, or "".
+func (c Config) LockPath() string {
+	if c.Server.Lock == "" || filepath.IsAbs(c.Server.Lock) {
+		return c.Server.Lock
+	}
+	return filepath.Join(c.Dir, c.Server.Lock)
+}
+
+// Server runs the tools of one server. It is safe for concurrent use.
+type Server struct {
+	cfg     Config
+	pool    *pool
+	tools   []Served
+	refused []Refusal
+
+	closing sync.Mutex
+	closed  bool // guarded by closing
+}
+
+// Served is a tool of a server.
+type Served struct {
+	schemas.Tool
+	Ask    bool // a person has to allow each call
+	Runner tool.Runner
+}
+
+// Look starts a server for somebody at a terminal, lists its tools and ends it.
+func Look(ctx context.Context, cfg Config) (List, error) {
+	s, listed, err := cfg.start(ctx)
+	var failed *startError
+	if errors.As(err, &failed) && failed.words != "" {
+		err = fmt.Errorf("%w: %s", err, failed.words)
+	}
+	if err != nil {
+		return List{}, err
+	}
+	s.close()
+	return listed, nil
+}
+
+// Open returns a server with its tools. With a lock file it needs not run: the tools are those that
+// were accepted. Without one it has to be started, and an error says why it cannot be.
+func Open(ctx context.Context, cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg, pool: newPool(max(cfg.Server.Processes, 1), cfg.Server.Shared)}
+	accepted, err := s.accepted(ctx)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	s.refused = accepted.Refused
+	for _, name := range cfg.Server.Tools {
+		if _, ok := accepted.find(name); !ok {
+			s.refused = append(s.refused, Refusal{name, "the server has no such tool"})
+		}
+	}
+	for _, d := range accepted.Tools {
+		if len(cfg.Server.Tools) > 0 && !slices.Contains(cfg.Server.Tools, d.Name) {
+			continue
+		}
+		promise, ask, err := Promise(cfg.Server, d)
+		if err != nil {
+			s.refused = append(s.refused, Refusal{d.Name, err.Error()})
+			continue
+		}
+		s.tools = append(s.tools, Served{promise, ask, newRunner(s, promise, d)})
+	}
+	return s, nil
+}
+
+// accepted returns the definitions that count.
+func (s *Server) accepted(ctx context.Context) (List, error) {
+	if path := s.cfg.LockPath(); path != "" {
+		lock, err := ReadLock(path)
+		return List{Tools: lock.Definitions()}, err
+	}
+	var listed List
+	first := s.pool.slots[0]
+	_, err := first.open(ctx, func(ctx context.Context) (started *session, err error) {
+		started, listed, err = s.cfg.start(ctx)
+		return started, err
+	})
+	return listed, err
+}
+
+// Warm starts the first process, if there is none.
+func (s *Server) Warm(ctx context.Context) error {
+	_, err := s.pool.slots[0].open(ctx, s.start)
+	return err
+}
+
+func (s *Server) start(ctx context.Context) (*session, error) {
+	s.closing.Lock()
+	closed := s.closed
+	s.closing.Unlock()
+	if closed {
+		return nil, errors.New("the worker ends")
+	}
+	made, _, err := s.cfg.start(ctx)
+	if err != nil && s.cfg.Logger != nil {
+		s.cfg.Logger.Warn("a server of tools could not be started; its calls fail until it can be", "server", s.cfg.Server.Name, "err", err)
+	}
+	return made, err
+}
+
+// Tools returns what is served.
+func (s *Server) Tools() []Served { return s.tools }
+
+// Refused returns what is listed and not served.
+func (s *Server) Refused() []Refusal { return s.refused }
+
+// Name returns the name of the server.
+func (s *Server) Name() string { return s.cfg.Server.Name }
+
+// Down returns why the server could not be started or has ended, or nil. A server that no call has
+// needed yet gives nil.
+func (s *Server) Down() error {
+	for _, slot := range s.pool.slots {
+		if err := slot.state(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends the processes. No call may run any more.
+func (s *Server) Close() {
+	s.closing.Lock()
+	s.closed = true
+	s.closing.Unlock()
+	var wg sync.WaitGroup
+	for _, slot := range s.pool.slots {
+		if session := slot.take(); session != nil {
+			wg.Go(session.close)
+		}
+	}
+	wg.Wait()
+}

@@ -1,0 +1,324 @@
+package mcptool
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/outbound"
+	"github.com/toolfleet/toolfleet/worker/tool/process"
+)
+
+const (
+	// startTime bounds the start of a server, with the list of its tools.
+	startTime = 60 * time.Second
+	// closeGrace is how long a program may take to end when its input ends.
+	closeGrace = time.Second
+	// protocol is what programs are spoken to in. Every server of today understands it, and nothing
+	// has to be tried first.
+	protocol   = "2025-11-25"
+	maxStderr  = 8 << 10
+	maxErrText = 1000
+)
+
+// session is a server that runs: a process, or a session with a service.
+type session struct {
+	client *mcp.ClientSession
+	calls  *calls
+	grace  time.Duration // of a call that was cut off
+	// stop kills the process. Nil for a service.
+	stop context.CancelCauseFunc
+	// ended is closed when the process has ended. how says then how it ended, and words is the end
+	// of what it printed to stderr.
+	ended   chan struct{}
+	how     string
+	words   string
+	digests atomic.Pointer[map[string]string] // of the definitions, by name
+	stale   atomic.Bool                       // the list has changed since
+}
+
+// start starts a session and reads its list.
+func (c Config) start(ctx context.Context) (*session, List, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("it was not ready in %v", startTime))
+	defer cancel()
+	s := &session{calls: newCalls(), grace: cmp.Or(c.CancelGrace, defaultCancelGrace), ended: make(chan struct{})}
+	transport, options, err := c.transport(s)
+	if err != nil {
+		return nil, List{}, err
+	}
+	s.client, err = c.client(s).Connect(ctx, transport, options)
+	var listed List
+	if err == nil {
+		listed, err = list(ctx, s.client)
+	}
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		s.kill(err)
+		if s.stop != nil {
+			<-s.ended
+			err = fmt.Errorf("%w (%s)", err, s.how)
+			if note := c.Sandbox.Note(s.how + "\n" + s.words); note != "" {
+				err = fmt.Errorf("%w %s What else it needs goes under sandbox: {state: [...], read: [...]} in its entry", err, note)
+			}
+			err = &startError{err, s.words}
+		}
+		return nil, List{}, err
+	}
+	s.accept(listed)
+	return s, listed, nil
+}
+
+// startError says why a program could not be started. Its own words may hold anything, so only a
+// person who starts it by hand gets to see them.
+type startError struct {
+	error
+	words string
+}
+
+func (e *startError) Unwrap() error { return e.error }
+
+// accept keeps the digests of a list.
+func (s *session) accept(listed List) {
+	digests := map[string]string{}
+	for _, d := range listed.Tools {
+		digests[d.Name] = d.Digest()
+	}
+	s.digests.Store(&digests)
+}
+
+// client returns a client that offers a server nothing: no files, no model, and no person to ask.
+func (c Config) client(s *session) *mcp.Client {
+	return mcp.NewClient(&mcp.Implementation{Name: "toolfleet", Version: c.Version}, &mcp.ClientOptions{
+		Capabilities: &mcp.ClientCapabilities{},
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "decline"}, nil
+		},
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { s.stale.Store(true) },
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			s.calls.progress(r.Params)
+		},
+	})
+}
+
+func (c Config) transport(s *session) (mcp.Transport, *mcp.ClientSessionOptions, error) {
+	if c.Server.URL != "" {
+		client := &http.Client{
+			Transport: &headers{outbound.Transport(outbound.Config{Loopback: c.Server.Loopback}), c},
+			CheckRedirect: func(next *http.Request, before []*http.Request) error {
+				if next.URL.Host != before[0].URL.Host || next.URL.Scheme != before[0].URL.Scheme || len(before) > 5 {
+					return http.ErrUseLastResponse
+				}
+				return nil
+			},
+		}
+		return &mcp.StreamableClientTransport{Endpoint: c.Server.URL, HTTPClient: client, MaxEventSize: maxMessage}, nil, nil
+	}
+	transport, err := c.startProcess(s)
+	return transport, &mcp.ClientSessionOptions{ProtocolVersion: protocol}, err
+}
+
+// startProcess starts the program of a server.
+func (c Config) startProcess(s *session) (mcp.Transport, error) {
+	program, err := find(c.Server.Command[0], c.Dir)
+	if err != nil {
+		return nil, err
+	}
+	env, err := c.environ()
+	if err != nil {
+		return nil, err
+	}
+	stdin, toServer, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	fromServer, lines := io.Pipe()
+	ctx, stop := context.WithCancelCause(context.Background())
+	s.stop = stop
+	out := &stdout{
+		messages: lines,
+		stray:    func(line []byte) { c.log("the server printed a line that is no message", "line", clip(line)) },
+		tooLong:  func() { stop(fmt.Errorf("it sent a message of more than %d bytes", maxMessage)) },
+	}
+	printed := process.NewLines(func(text string) { c.log("the server says", "text", clip([]byte(text))) })
+	go func() {
+		result, err := process.Run(ctx, process.Command{
+			Args: append([]string{program}, c.Server.Command[1:]...), Dir: c.Dir, Env: env, StdinFile: stdin,
+			Limit: 1, LimitStderr: maxStderr, TailOnly: true, OnStdout: out.add, OnStderr: printed.Add,
+			Sandbox: c.Sandbox, Stays: true,
+		})
+		printed.Flush()
+		s.how, s.words = result.Status(), clip(bytes.TrimSpace(result.Stderr.Bytes()))
+		if err != nil {
+			s.how = err.Error()
+		}
+		_ = lines.Close()
+		close(s.ended)
+	}()
+	return &tap{&mcp.IOTransport{Reader: fromServer, Writer: toServer, MaxLineLength: maxMessage + 1}, s.calls}, nil
+}
+
+// find returns the full path of a program: relative to dir if it has a slash, else from PATH.
+func find(name, dir string) (string, error) {
+	if strings.ContainsRune(name, filepath.Separator) && !filepath.IsAbs(name) {
+		name = filepath.Join(dir, name)
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		var lookup *exec.Error
+		if errors.As(err, &lookup) {
+			err = lookup.Err
+		}
+		return "", fmt.Errorf("program %s: %w", name, err)
+	}
+	return filepath.Abs(path)
+}
+
+// environ returns the environment of a process. A value may name a secret.
+func (c Config) environ() ([]string, error) {
+	env := process.Inherited(c.Server.Env)
+	for _, v := range c.Server.Values {
+		text, err := c.value(v)
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, v.Name+"="+text)
+	}
+	return env, nil
+}
+
+// clip returns the end of what a server printed, for people.
+func clip(text []byte) string {
+	return clean(string(text[max(0, len(text)-maxErrText):]))
+}
+
+// kill ends the session at once.
+func (s *session) kill(why error) {
+	if s.stop != nil {
+		s.stop(why)
+		return
+	}
+	if s.client != nil {
+		go s.client.Close() // it asks the service, which may not answer
+	}
+}
+
+// close ends the session. A program gets a moment to end by itself.
+func (s *session) close() {
+	if s.stop == nil {
+		s.kill(nil)
+		return
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = s.client.Close()
+	}()
+	timer := time.NewTimer(closeGrace)
+	defer timer.Stop()
+	select {
+	case <-s.ended:
+	case <-timer.C:
+	}
+	s.stop(errors.New("the worker ends"))
+	<-s.ended
+	<-closed
+}
+
+// dead reports whether the process has ended.
+func (s *session) dead() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// digest returns the digest of a definition as the server lists it now.
+func (s *session) digest(ctx context.Context, name string) (string, error) {
+	if s.stale.Swap(false) {
+		listed, err := list(ctx, s.client)
+		if err != nil {
+			s.stale.Store(true)
+			return "", err
+		}
+		s.accept(listed)
+	}
+	return (*s.digests.Load())[name], nil
+}
+
+// call runs a tool. If ctx ends first, the server is told, and killed if it does not answer in
+// time. When call has returned, the call does not run any more; a service cannot be made sure of.
+func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report func(messages.Progress)) (*mcp.CallToolResult, error) {
+	running := s.calls.begin(report)
+	defer s.calls.end(running)
+	params.SetProgressToken(running.token)
+	over := make(chan struct{})
+	undo := context.AfterFunc(ctx, func() {
+		defer close(over)
+		if s.stop != nil {
+			s.cutOff(running)
+		}
+	})
+	result, err := s.client.CallTool(ctx, params)
+	if !undo() {
+		<-over
+		if err != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+	return result, err
+}
+
+// cutOff waits until a call that was cut off has ended.
+func (s *session) cutOff(running *runningCall) {
+	timer := time.NewTimer(s.grace)
+	defer timer.Stop()
+	select {
+	case <-running.answered:
+		return
+	case <-s.ended:
+		return
+	case <-timer.C:
+	}
+	s.stop(errors.New("a call was cut off, and the server did not end it"))
+	<-s.ended
+}
+
+// headers adds the headers of a server to each request.
+type headers struct {
+	next http.RoundTripper
+	cfg  Config
+}
+
+// RoundTrip sends a request.
+func (h *headers) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	for _, v := range h.cfg.Server.Values {
+		text, err := h.cfg.value(v)
+		if err != nil {
+			return nil, err
+		}
+		r.Header.Set(v.Name, text)
+	}
+	response, err := h.next.RoundTrip(r)
+	if p, ok := r.Context().Value(postedKey{}).(*posted); ok && err == nil && r.Method == http.MethodPost {
+		p.first.CompareAndSwap(0, int64(response.StatusCode))
+	}
+	return response, err
+}

@@ -1,0 +1,158 @@
+package mcptool
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// calls holds the running calls of a session, by the token of their progress.
+type calls struct {
+	mu      sync.Mutex
+	next    int                     // guarded by mu
+	byToken map[string]*runningCall // guarded by mu
+	byID    map[string]*runningCall // by the id of the request; guarded by mu
+}
+
+// runningCall is a call that a server has.
+type runningCall struct {
+	token    string
+	answered chan struct{} // closed when the server has answered, also after the call was cut off
+	report   func(messages.Progress)
+	over     bool // guarded by calls.mu
+}
+
+func newCalls() *calls {
+	return &calls{byToken: map[string]*runningCall{}, byID: map[string]*runningCall{}}
+}
+
+// begin adds a call. report may be nil.
+func (c *calls) begin(report func(messages.Progress)) *runningCall {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.next++
+	r := &runningCall{token: strconv.Itoa(c.next), answered: make(chan struct{}), report: report}
+	c.byToken[r.token] = r
+	return r
+}
+
+// end removes a call. It has no progress any more when end has returned.
+func (c *calls) end(r *runningCall) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.over = true
+	delete(c.byToken, r.token)
+	for id, other := range c.byID {
+		if other == r {
+			delete(c.byID, id)
+		}
+	}
+}
+
+// progress passes a report on to its call.
+func (c *calls) progress(p *mcp.ProgressNotificationParams) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.byToken[fmt.Sprint(p.ProgressToken)]
+	if r == nil || r.over || r.report == nil {
+		return
+	}
+	report := messages.Progress{Text: clean(p.Message)}
+	if p.Total > 0 && p.Progress >= 0 {
+		report.Fraction = min(p.Progress/p.Total, 1)
+	}
+	if len(report.Text) > maxReport {
+		report.Text = report.Text[:maxReport]
+	}
+	r.report(report)
+}
+
+// maxReport bounds the text of a report, in bytes.
+const maxReport = 2000
+
+// sent notes the id of a request.
+func (c *calls) sent(request *jsonrpc.Request) {
+	var params struct {
+		Meta struct {
+			Token any `json:"progressToken"`
+		} `json:"_meta"`
+	}
+	if request.Method != "tools/call" || json.Unmarshal(request.Params, &params) != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.byToken[fmt.Sprint(params.Meta.Token)]; r != nil {
+		c.byID[fmt.Sprint(request.ID.Raw())] = r
+	}
+}
+
+// answered notes an answer.
+func (c *calls) answered(response *jsonrpc.Response) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id := fmt.Sprint(response.ID.Raw())
+	if r := c.byID[id]; r != nil {
+		close(r.answered)
+		delete(c.byID, id)
+	}
+}
+
+// tap is a transport whose messages calls sees in their order: each report comes before the answer
+// that it precedes.
+type tap struct {
+	mcp.Transport
+	calls *calls
+}
+
+// Connect connects the transport.
+func (t *tap) Connect(ctx context.Context) (mcp.Connection, error) {
+	conn, err := t.Transport.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &tappedConn{conn, t.calls}, nil
+}
+
+type tappedConn struct {
+	mcp.Connection
+	calls *calls
+}
+
+// Read returns the next message that is no report.
+func (c *tappedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	for {
+		message, err := c.Connection.Read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		switch m := message.(type) {
+		case *jsonrpc.Response:
+			c.calls.answered(m)
+		case *jsonrpc.Request:
+			var p mcp.ProgressNotificationParams
+			if m.Method == "notifications/progress" {
+				if json.Unmarshal(m.Params, &p) == nil {
+					c.calls.progress(&p)
+				}
+				continue
+			}
+		}
+		return message, nil
+	}
+}
+
+// Write sends a message.
+func (c *tappedConn) Write(ctx context.Context, message jsonrpc.Message) error {
+	if request, ok := message.(*jsonrpc.Request); ok {
+		c.calls.sent(request)
+	}
+	return c.Connection.Write(ctx, message)
+}

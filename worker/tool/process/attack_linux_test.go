@@ -1,0 +1,335 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+)
+
+// ground is where attacks happen: a working folder, and a folder outside of it.
+type ground struct {
+	root, outside, key string
+	tcp, unix          string // addresses that a command must not reach
+	box                *sandbox.Box
+	bare               bool // there is no namespace for process ids
+}
+
+const canary = "cnry-of-the-worker"
+
+// newGround makes a ground. Bare: as on a machine that refuses namespaces.
+func newGround(t *testing.T, bare bool) *ground {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &ground{root: filepath.Join(dir, "root"), outside: filepath.Join(dir, "outside"), key: filepath.Join(dir, "outside", "worker.nk")}
+	for _, name := range []string{filepath.Join(g.root, ".git", "hooks"), g.outside, filepath.Join(dir, "temp")} {
+		if err := os.MkdirAll(name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{g.key: canary, filepath.Join(g.outside, "file"): "untouched", filepath.Join(g.root, ".git", "config"): "untouched", filepath.Join(g.root, ".bashrc"): "untouched"} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	short, err := os.MkdirTemp("", "tf") // the path of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(short) })
+	for _, l := range []struct {
+		network, address string
+		to               *string
+	}{{"tcp", "127.0.0.1:0", &g.tcp}, {"unix", filepath.Join(short, "s"), &g.unix}} {
+		listener, err := net.Listen(l.network, l.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { listener.Close() })
+		*l.to = listener.Addr().String()
+		go func() {
+			for {
+				c, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				t.Errorf("a command connected to %s", l.network)
+				c.Close()
+			}
+		}()
+	}
+	m := sandbox.Local()
+	if m.Landlock < 6 || !m.Seccomp {
+		t.Skipf("this machine has Landlock with ABI %d, and seccomp: %v", m.Landlock, m.Seccomp)
+	}
+	g.bare = bare || !m.Namespaces.PID
+	if bare {
+		m.Namespaces, m.WhyNot = sandbox.Namespaces{}, "refused by the test"
+	}
+	policy := sandbox.Policy{
+		Read: sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")), Write: []string{g.root}, Temp: filepath.Join(dir, "temp"), Hide: []string{g.key},
+		Limit: sandbox.Bounds{Memory: 256 << 20, Processes: 200, FileSize: 8 << 20},
+	}
+	for _, name := range sandbox.ProtectedPaths {
+		policy.Protect = append(policy.Protect, filepath.Join(g.root, name))
+	}
+	if g.box, err = sandbox.NewOn(policy, m); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// run runs a script in the sandbox. Its variables say what to attack.
+func (g *ground) run(t *testing.T, script string) (Result, string) {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(g.tcp)
+	r, err := Run(t.Context(), Command{
+		Args: []string{"bash", "-c", script}, Dir: g.root, Merge: true, Sandbox: g.box,
+		Env: []string{
+			"PATH=/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + os.Getenv("HOME"), "OUT=" + g.outside, "KEY=" + g.key, "WORKER=" + fmt.Sprint(os.Getpid()),
+			"HOST=" + host, "PORT=" + port, "SOCKET=" + g.unix,
+		},
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	return r, string(r.Stdout.Bytes())
+}
+
+// attacks are scripts that must not succeed: each prints "won" if it does. A mark says that the
+// layer that stops it needs a namespace; without one the plan names it as missing.
+var attacks = []struct{ name, script, needs string }{
+	{"the worker's environment", `for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || [ $p = /proc/1 ] || tr '\0' '\n' <$p/environ; done 2>/dev/null | grep -q '^WORKERS_SECRET=' && echo won`, ""},
+	{"the worker's memory", `head -c 1 /proc/$WORKER/mem >/dev/null 2>&1 && echo won; cat /proc/$WORKER/maps >/dev/null 2>&1 && echo won`, ""},
+	{"the worker's folders", `ls /proc/$WORKER/root/ /proc/$WORKER/cwd/ /proc/$WORKER/fd/ >/dev/null 2>&1 && echo won`, ""},
+	{"the worker's command line", `grep -qs . /proc/$WORKER/cmdline && [ $WORKER != $$ ] && grep -qa 'test' /proc/$WORKER/cmdline && echo won`, ""},
+	{"the key", `grep -q cnry $KEY && echo won`, ""},
+	{"the key, by a link", `ln -s $KEY key; grep -q cnry key && echo won`, ""},
+	{"the key, by a hard link", `ln $KEY key && grep -q cnry key && echo won`, ""},
+	{"the key, by the root of a process", `grep -q cnry /proc/self/root$KEY && echo won`, ""},
+	{"the key, by a folder that is open", `exec 9<$OUT && grep -q cnry /proc/self/fd/9/worker.nk && echo won`, ""},
+	{"a file outside", `echo x >$OUT/file && echo won`, ""},
+	{"a new file outside", `echo x >$OUT/new && echo won`, ""},
+	{"a file outside, by a link", `ln -s $OUT/file f; echo x >f && echo won`, ""},
+	{"a file outside, emptied", `truncate -s 0 $OUT/file && echo won`, ""},
+	{"a file outside, removed", `rm -f $OUT/file && echo won`, ""},
+	{"a file outside, renamed", `mv $OUT/file . && echo won`, ""},
+	{"the mode of a file outside", `chmod 777 $OUT/file && echo won`, "files"},
+	{"the time of a file outside", `touch -d 2001-01-01 $OUT/file && echo won`, "files"},
+	{"home", `echo x >>~/.bashrc && echo won`, ""},
+	{"the temporary folder of all", `touch /tmp/toolfleet-attack && rm /tmp/toolfleet-attack && echo won`, ""},
+	{"shared memory of all", `ls /dev/shm/toolfleet-canary && echo won`, ""},
+	{"passwords", `cat /etc/shadow && echo won`, ""},
+	{"kill the worker", `kill -0 $WORKER && [ $WORKER != $$ ] && echo won; kill -CONT $WORKER && echo won`, ""},
+	{"mount", `mount -t tmpfs none $OUT && echo won; mount --bind / $OUT && echo won`, ""},
+	{"a namespace", `unshare -U true && echo won; unshare -Urm true && echo won; unshare -n true && echo won`, ""},
+	{"leave the namespace", `nsenter -t 1 -m true && echo won; nsenter -t $WORKER -m true && echo won`, ""},
+	{"chroot", `chroot / true && echo won`, ""},
+	{"TCP", `(exec 3<>/dev/tcp/$HOST/$PORT) && echo won`, ""},
+	{"UDP", `(echo x >/dev/udp/127.0.0.1/53) && echo won`, ""},
+	{"metadata", `(exec 3<>/dev/tcp/169.254.169.254/80) && echo won`, ""},
+	{"a name", `getent hosts example.com && echo won`, ""},
+	{"a raw disk", `mknod disk b 254 0 && echo won; mknod $TMPDIR/disk b 8 0 && echo won; for d in /dev/vda /dev/sda /dev/mem /dev/kmsg; do head -c 1 $d >/dev/null && echo won; done`, ""},
+	{"the kernel's switches", `echo 1 >/proc/sys/kernel/sysrq && echo won; echo x >/proc/sysrq-trigger && echo won; echo x >/sys/power/state && echo won`, ""},
+	{"hooks of git", `echo x >.git/hooks/pre-commit && echo won`, "files"},
+	{"the configuration of git", `echo x >>.git/config && echo won; mv .git/config c && echo won; rm -f .git/config && echo won`, "files"},
+	{"another .git", `mv .git other && mkdir -p .git/hooks && echo won`, "files"},
+	{"a shell's configuration", `echo x >>.bashrc && echo won; mv .bashrc b && echo won; ln -sf /tmp/x .bashrc && echo won`, "files"},
+	{"capabilities", `grep -q '^NoNewPrivs:.*1' /proc/$$/status || grep -qs . /proc/$$/status && ! grep -q '^NoNewPrivs:.*1' /proc/$$/status && echo won`, ""},
+	{"tracing", `python3 -c 'import ctypes,os,sys; l=ctypes.CDLL(None,use_errno=True); sys.exit(0 if l.ptrace(16,int(os.environ["WORKER"]),0,0)==0 else 1)' && echo won`, ""},
+	{"io_uring", `python3 -c 'import ctypes,sys; l=ctypes.CDLL(None,use_errno=True); sys.exit(0 if l.syscall(425,8,ctypes.create_string_buffer(120))>=0 else 1)' && echo won`, ""},
+	{"a keyring", `python3 -c 'import ctypes,sys; l=ctypes.CDLL(None,use_errno=True); sys.exit(0 if l.syscall(250,0,-3,0)>=0 else 1)' && echo won`, ""},
+	{"a unix socket", `python3 -c 'import socket,os; s=socket.socket(socket.AF_UNIX); s.connect(os.environ["SOCKET"])' && echo won`, ""},
+	{"an abstract socket", `python3 -c 'import socket; s=socket.socket(socket.AF_UNIX); s.bind("\0x")' && echo won`, ""},
+	{"a socket of 32 bits", `python3 -c 'import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)' && echo won; python3 -c 'import socket; socket.socket(40, socket.SOCK_STREAM, 0)' && echo won`, ""},
+}
+
+func TestAttacks(t *testing.T) {
+	needs(t, "bash", "python3", "unshare")
+	t.Setenv("WORKERS_SECRET", canary)
+	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			if !bare && !sandbox.Local().Namespaces.OwnPID {
+				t.Skipf("this machine has no namespaces: %s", sandbox.Local().WhyNot)
+			}
+			g := newGround(t, bare)
+			for _, a := range attacks {
+				r, out := g.run(t, a.script)
+				won := strings.Contains(out, "won")
+				if won && bare && a.needs != "" && g.names(sandbox.Property(a.needs)) {
+					continue // it is named
+				}
+				if won {
+					t.Errorf("%s: %s\n%s", a.name, r.Status(), out)
+				}
+			}
+			if text, err := os.ReadFile(filepath.Join(g.outside, "file")); err != nil || string(text) != "untouched" {
+				t.Errorf("the file outside: %q, %v", text, err)
+			}
+		})
+	}
+}
+
+// names reports whether the plan says that a property lacks something.
+func (g *ground) names(p sandbox.Property) bool {
+	for _, m := range g.box.Plan.Missing {
+		if m.Property == p {
+			return true
+		}
+	}
+	return false
+}
+
+// A command that puts a link in the place of a folder of another one does not widen its sandbox.
+func TestAWritableFolderBecomesALink(t *testing.T) {
+	needs(t, "bash")
+	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(t, bare)
+			state := filepath.Join(g.root, "a", "state")
+			if err := os.MkdirAll(state, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			policy := g.box.Policy
+			policy.Write = []string{state}
+			m := sandbox.Local()
+			if bare {
+				m.Namespaces = sandbox.Namespaces{}
+			}
+			other, err := sandbox.NewOn(policy, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, out := g.run(t, `mv a b && mkdir -p a && ln -s $OUT a/state`); r.ExitCode != 0 {
+				t.Fatalf("%s: %s", r.Status(), out)
+			}
+			g.box = other
+			if r, out := g.run(t, `echo x >$OUT/file || echo x >../outside/file || chmod 700 $OUT`); r.ExitCode == 0 && other.Plan.Spaces.Mount {
+				t.Errorf("%s: %s", r.Status(), out)
+			}
+			if text, err := os.ReadFile(filepath.Join(g.outside, "file")); err != nil || string(text) != "untouched" {
+				t.Errorf("the file outside: %q, %v", text, err)
+			}
+		})
+	}
+}
+
+// A restricted pod refuses namespaces. So does a sandbox, in which the attacks run once more.
+func TestAttacksInAPod(t *testing.T) {
+	if testing.Short() || os.Getenv(again) == "pod" {
+		t.Skip("it is in one, or takes too long")
+	}
+	dir := t.TempDir()
+	box, err := sandbox.New(sandbox.Policy{
+		Read: append(sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")), "/proc/self/exe"), Write: []string{dir}, Network: sandbox.HostNetwork,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := Run(t.Context(), Command{
+		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
+		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + dir, again + "=pod"},
+	})
+	out := string(r.Stdout.Bytes())
+	if err != nil || r.ExitCode != 0 || !strings.Contains(out, "this machine has no namespaces") {
+		t.Errorf("%s, %v\n%s", r.Status(), err, out)
+	}
+}
+
+// Nobody but root can be shown as root, so the attacks run again as another user.
+func TestAttacksOfAnotherUser(t *testing.T) {
+	if testing.Short() || os.Getuid() != 0 {
+		t.Skip("only root can become another user")
+	}
+	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink", func(cmd *exec.Cmd) {
+		cmd.Dir = "/"
+		cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
+		cmd.Path = "/proc/self/exe"
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	})
+}
+
+const forkBomb = `bomb() { bomb | bomb & }; bomb; sleep 1`
+
+// Commands that take everything are ended, and leave nothing behind.
+func TestBombs(t *testing.T) {
+	needs(t, "bash", "python3")
+	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(t, bare)
+			for script, want := range map[string]string{
+				`python3 -c 'b=[]
+while True: b.append(bytearray(1<<20))'`: "memory",
+				`python3 -c 'import mmap
+m=mmap.mmap(-1,1<<30)
+for i in range(0,1<<30,4096): m[i]=1
+import time; time.sleep(5)'`: "memory",
+				`for i in $(seq 400); do sleep 60 & done; wait`: "processes",
+				forkBomb: "processes",
+			} {
+				// Without a namespace it takes a while to kill them all. Other tests on this
+				// machine would be held up, and those of root would have no process left. For
+				// another user than root the kernel refuses to fork, and bash tries again for 15 s.
+				if script == forkBomb && (g.bare || os.Getuid() != 0) {
+					continue
+				}
+				r, out := g.run(t, script)
+				// For another user than root the kernel refuses to fork.
+				if !strings.Contains(r.Over, want) && !strings.Contains(out, "Resource temporarily unavailable") {
+					t.Errorf("%.40s: %s, %.200s", script, r.Status(), out)
+				}
+			}
+			r, out := g.run(t, `head -c 100000000 /dev/zero >big`)
+			if info, err := os.Stat(filepath.Join(g.root, "big")); r.ExitCode == 0 || err != nil || info.Size() > 8<<20 {
+				t.Errorf("a big file: %s, %s", r.Status(), out)
+			}
+		})
+	}
+}
+
+// Ordinary work is not hindered.
+func TestWorkGoesOn(t *testing.T) {
+	needs(t, "bash", "git", "python3")
+	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(t, bare)
+			for _, script := range []string{
+				`mkdir -p w && cd w && git init -q . && git config user.email a@b && git config user.name a && echo 1 >a && git add a && git commit -qm x && git log --oneline | grep -q x`,
+				`cat <(echo a) <(echo b) | grep -q b`,
+				`echo $$ >/dev/null; ls /dev/fd/ >/dev/null; echo a | tee /dev/stderr 2>/dev/null`,
+				`mktemp -d && t=$(mktemp) && echo x >$t && cat $t`,
+				`python3 -c 'import subprocess; print(subprocess.run(["id","-u"],capture_output=True).stdout)'`,
+				`(sleep 0.01 & wait); trap 'exit 0' TERM; kill -TERM $$; sleep 1; exit 1`,
+				`mkdir d && mv d e && rmdir e && echo '#!/bin/sh' >s && chmod +x s && ./s`,
+				`xargs -P 4 -n 1 echo <<<"1 2 3 4" | sort | tail -1 | grep -q 4`,
+			} {
+				if r, out := g.run(t, script); r.ExitCode != 0 {
+					t.Errorf("%s: %s\n%s", script, r.Status(), out)
+				}
+			}
+		})
+	}
+}
+
+// A command in a sandbox is stopped with everything that it started.
+func TestASandboxEndsWithItsContext(t *testing.T) {
+	needs(t, "bash", "setsid")
+	g := newGround(t, false)
+	ctx, cancel := contextWithCause(t, 100*time.Millisecond)
+	defer cancel()
+	_, err := Run(ctx, Command{Args: []string{"bash", "-c", "setsid sleep 1000 & sleep 1000"}, Env: []string{"PATH=" + os.Getenv("PATH")}, Sandbox: g.box})
+	if !errors.Is(err, errStop) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,12 @@
+//go:build !linux
+
+package process
+
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+)
+
+// watch watches nothing: this system does not show what a command uses.
+func (t *tree) watch(sandbox.Bounds, time.Duration, <-chan struct{}) string { return "" }
