@@ -130,6 +130,7 @@ func (f *testFleet) startWorker() {
 	w, err := worker.New(f.connect(), &tools, worker.Config{Logger: f.log, Slots: 300, Rules: rules, Approvals: f.approvers})
 	must(f.t, err)
 	f.start(w.Run)
+	f.until("the worker is ready", w.Ready)
 }
 
 func (f *testFleet) startCoordinator() {
