@@ -89,7 +89,6 @@ func (d *drive) run() (finished bool) {
 			return false
 		}
 		d.line.batches.Rest(d, time.Time{})
-		d.turned = false // the next step takes the turn
 		switch {
 		case len(d.heard) > 0:
 			n := d.heard[0]
@@ -108,7 +107,8 @@ func (d *drive) run() (finished bool) {
 			d.nudged = false
 			d.look()
 		case d.staffed:
-		default:
+		default: // the step takes the turn
+			d.turned = false
 			d.step(batch.Tick{})
 		}
 		if d.staffed && d.reply == nil && !d.broken {
