@@ -140,6 +140,9 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 	}
 	tool := d.ask(want.Index)
 	queue, events := d.jobs.For(ctx, time.Now(), want.Index)
+	if queue == "" { // an older job may still be there; the next poll looks again
+		return events
+	}
 	job := wire.Job{
 		V: messages.Version, Tenant: messages.TenantID(key.Tenant), Session: d.in.Batch.Session, Batch: d.in.Batch.ID,
 		BodyDigest: d.digest, Index: want.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, ToolDigest: tool.Digest,

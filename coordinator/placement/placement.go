@@ -74,11 +74,14 @@ func New(board *Board, queues Queues, b Batch) *Jobs {
 
 // For is called before the job of a call is published. It chooses the queue, and returns what the
 // machine of the batch has to know about it. The job keeps its queue while workers of that queue
-// have the tool. It also keeps the queue while an older job of the call is still in it: the broker
-// drops the new one as a duplicate, and Move decides later.
+// have the tool. "" means that nothing is to be published now: an older job of the call may still be
+// in a queue that has no worker for it, and Move decides about that job.
 func (j *Jobs) For(ctx context.Context, now time.Time, index int) (token string, events []batch.Event) {
 	p, t, fleet := j.places[index], j.batch.Tool(index), j.board.Fleet()
-	if p.token != "" && !fleet.Keeps(p.token, t) && j.at(ctx, now, index) == settled || p.token == "" && p.avoid != "" {
+	if p.token != "" && !fleet.Keeps(p.token, t) || p.token == "" && p.avoid != "" {
+		if p.token != "" && j.at(ctx, now, index) != settled {
+			return "", j.unserved(index, p.token, fleet)
+		}
 		j.takeBack(ctx, now, index)
 		p = j.places[index]
 	}

@@ -136,6 +136,26 @@ func TestAJobWithASignOfLifeStays(t *testing.T) {
 	}
 }
 
+// The worker of a queue has gone, and its job may still be there. A new one, maybe of another
+// version of the tool, is not put beside it. Another worker of the old toolset would get it.
+func TestAJobIsNotPutIntoAQueueWithoutItsTool(t *testing.T) {
+	board, s := placement.NewBoard(), &stream{}
+	board.Set([]wire.Presence{worker("old")})
+	s.put(token("old"), 0)
+	j := batchOf(board, s)
+	if err := j.Adopt(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	for _, broken := range []error{nil, errors.New("no server")} {
+		s.broken = broken
+		if got, told := j.For(t.Context(), now, 0); got != "" || !cmp.Equal(told, []batch.Event(nil)) {
+			t.Errorf("the jobs are read with %v: the job goes to %q, and the machine hears %v", broken, got, told)
+		}
+	}
+	s.jobs, s.broken = nil, nil
+	publish(t, j, s, 0, waiting, batch.Unserved{Index: 0, Is: true})
+}
+
 func TestAJobThatWasGivenBackGoesElsewhere(t *testing.T) {
 	board, s := placement.NewBoard(), &stream{}
 	before := wire.Presence{Pools: []string{"p"}, Slots: 100, Tools: []string{"a"}} // a worker of the version before

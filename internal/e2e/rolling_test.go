@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -50,33 +51,51 @@ func (f *fleet) release(version string, more ...string) *release {
 	return r
 }
 
+// answered is a batch of a load.
+type answered struct {
+	submitted time.Time
+	took      time.Duration // until its reply
+	reply     messages.Reply
+}
+
 // load submits a batch with a read and a write every few milliseconds until stop is called. stop
-// waits for all replies and returns them.
-func (f *fleet) load(every time.Duration) (stop func() []messages.Reply) {
+// waits for all replies and returns the batches in the order of their submission.
+func (f *fleet) load(every time.Duration) (stop func() []*answered) {
 	ctx, end := context.WithCancel(context.Background())
-	var open []messages.Batch
-	var submitting sync.WaitGroup
-	submitting.Go(func() {
+	var all []*answered
+	var running sync.WaitGroup
+	running.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
 			b := canonical(fmt.Sprint("load", n%40), fmt.Sprint("b", n), call{"look", ""}, call{"put", ""})
-			f.submit(b)
-			open = append(open, b)
+			a := &answered{submitted: time.Now()}
+			all = append(all, a)
+			running.Go(func() {
+				a.reply = f.run(b)
+				a.took = time.Since(a.submitted)
+			})
 			time.Sleep(every)
 		}
 	})
-	return func() (replies []messages.Reply) {
+	return func() []*answered {
 		end()
-		submitting.Wait()
-		for _, b := range open {
-			replies = append(replies, f.reply(b, 10*time.Minute))
-		}
-		return replies
+		running.Wait()
+		return all
 	}
 }
 
+// median returns how long half of the batches took at most.
+func median(all []*answered) time.Duration {
+	var took []time.Duration
+	for _, a := range all {
+		took = append(took, a.took)
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
 // Four workers are replaced one after the other under load by workers with a new release, and then
-// the release is rolled back. Every call runs, every write once, and no worker gets a job of the
-// other release.
+// the release is rolled back. Every call runs, every write once, no worker gets a job of the other
+// release, and half of the batches take no longer than before.
 func TestARollingUpdateAndItsRollback(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -92,6 +111,8 @@ func TestARollingUpdateAndItsRollback(t *testing.T) {
 		f.run(canonical("warm", "b", call{"look", ""}, call{"put", ""}))
 		bounced := f.bounces()
 		stop := f.load(5 * time.Millisecond)
+		time.Sleep(3 * time.Second)
+		rolling := time.Now()
 		roll := func(to *release) {
 			for i := range workers {
 				time.Sleep(time.Second)
@@ -106,8 +127,14 @@ func TestARollingUpdateAndItsRollback(t *testing.T) {
 		roll(v1)
 		time.Sleep(time.Second)
 		replies := stop()
-		for _, reply := range replies {
-			f.wantStatuses(reply, "ok ok")
+		for _, a := range replies {
+			f.wantStatuses(a.reply, "ok ok")
+		}
+		first := slices.IndexFunc(replies, func(a *answered) bool { return a.submitted.After(rolling) })
+		quiet, busy := median(replies[:first]), median(replies[first:])
+		t.Logf("half of %d batches before the update took %v at most, of %d during it %v", first, quiet, len(replies)-first, busy)
+		if busy > quiet+quiet/10 { // simulated
+			t.Errorf("half of the batches took %v before the update, and %v during it", quiet, busy)
 		}
 		if n := bounced.check(t); n > 0 {
 			t.Errorf("%d jobs of %d batches were given back", n, len(replies))
@@ -144,8 +171,8 @@ func TestAWorkerWithANewToolsFile(t *testing.T) {
 			f.wantStatuses(f.run(canonical(fmt.Sprint("s", n), "b", call{"extra", ""})), "ok")
 		}
 		time.Sleep(5 * time.Second)
-		for _, reply := range stop() {
-			f.wantStatuses(reply, "ok ok")
+		for _, a := range stop() {
+			f.wantStatuses(a.reply, "ok ok")
 		}
 		if n := bounced.check(t); n > 0 {
 			t.Errorf("%d jobs were given back", n)

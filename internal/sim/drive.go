@@ -229,6 +229,9 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 func (d *drive) dispatch(want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	token, events := d.jobs.For(anytime, d.Now, want.Index)
+	if token == "" {
+		return events
+	}
 	subject := names.Lane(want.Exclusive, token, d.sub.Key.Call(want.Index))
 	job := wire.Job{
 		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
