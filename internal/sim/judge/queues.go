@@ -68,8 +68,9 @@ func (l *Ledger) queuesMove() {
 		}
 		account := l.batches[key.BatchKey]
 		newest, _ := l.waits(key)
-		useless := account.ended[key.Index] || newest.record.State == wire.Parked
 		job, since := m.Body.(wire.Job), m.Time
+		// A call that was handed back waits for a job of its own lane. One of the other lane runs nothing.
+		useless := account.ended[key.Index] || newest.record.State == wire.Parked || account.handed[key.Index] && job.ConcurrencySafe
 		over := account.reply != nil
 		if over {
 			since = latest(since, account.replied)
