@@ -205,7 +205,7 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 // serve answers requests. It takes no new request after ctx has ended; it may answer an earlier one
 // until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
-	h := handlers.New(c.conn, c.resumer, c.catalog, catalogue.NewStore(objects.In(c.conn), c.log), handlers.Config{
+	h := handlers.New(c.conn, c.resumer, c.catalog, c.catalogues, handlers.Config{
 		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Logger: c.log,
 	})
 	return service.Serve(ctx, c.conn, service.Service{

@@ -1,10 +1,8 @@
 package coordinator
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"time"
 
@@ -23,6 +21,9 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	past, err := d.readPast(ctx)
+	// A call of which something is stored or queued may have run, so it is not refused.
+	tools.Kept = func(index int) bool { return past.holds(index) || d.jobs.Holding(index) }
 	d.machine = batch.New(plan.With(calls, tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
 		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
@@ -31,17 +32,10 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		Timeout: time.Duration(min(d.in.Batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
 	})
 	d.events.plan = d.machine.Plan
-	var late bool
-	var other error // the journal holds the plan of another body: reading again does not help
-	err = d.retry(ctx, "reading what the journal holds of the batch", func() (err error) {
-		if d.resumed, late, err = d.recall(ctx); errors.Is(err, errOtherPlan) {
-			other, err = err, nil
-		}
+	if err != nil {
 		return err
-	})
-	if err != nil || other != nil {
-		return cmp.Or(err, other)
 	}
+	d.recall(ctx, past)
 	var controls []batch.Event // read after the records: see askLeader
 	err = d.retry(ctx, "reading the controls of the session", func() (err error) {
 		controls, err = d.controls(ctx)
@@ -53,15 +47,10 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	for _, event := range controls {
 		d.machine.Step(time.Now(), event)
 	}
-	if d.again {
-		if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.jobs.Adopt(ctx, time.Now()) }); err != nil {
-			return err
-		}
-	}
-	d.late, d.sure = late, d.again
+	d.sure = d.again
 	d.spans.Planned(d.in.Batch, d.machine)
 	begin := func() {
-		d.step(ctx, batch.Begin{Resumed: d.resumed, Late: late, Again: d.again, Jobs: d.jobs.Any()})
+		d.step(ctx, batch.Begin{Resumed: d.resumed, Late: d.late, Again: d.again, Jobs: d.jobs.Any()})
 	}
 	if d.resumed {
 		d.spans.Replay(begin)
@@ -135,12 +124,13 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
-	if gone := d.gone(want.Index); gone != nil {
-		return gone
+	events, gone := d.gone(want.Index)
+	if gone {
+		return events
 	}
 	tool := d.ask(want.Index)
-	queue, events := d.jobs.For(ctx, time.Now(), want.Index)
-	if queue == "" { // an older job may still be there; the next poll looks again
+	queue, placed := d.jobs.For(ctx, time.Now(), want.Index)
+	if events = append(events, placed...); queue == "" { // an older job may still be there; the next poll looks again
 		return events
 	}
 	job := wire.Job{

@@ -1,8 +1,10 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
@@ -11,45 +13,67 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// recall tells the machine what the journal holds of a batch that may have had a driver before.
-// found: it held something. late: this is not known to be the first driver. There is no other
-// recovery code: the machine gets old records as it gets new ones.
-func (d *batchRun) recall(ctx context.Context) (found, late bool, err error) {
+// past is what earlier drivers of a batch, and its workers, have left in the journal.
+type past struct {
+	plans []journal.PlanEntry
+	known journal.Known
+}
+
+// holds reports whether a record, a result or a hand-back of a call is stored.
+func (p past) holds(index int) bool {
+	return slices.ContainsFunc(p.known.Records, func(e journal.CallEntry) bool { return e.Key.Index == index }) ||
+		slices.ContainsFunc(p.known.Results, func(e journal.ResultEntry) bool { return e.Key.Index == index }) ||
+		slices.ContainsFunc(p.known.Hands, func(k wire.CallKey) bool { return k.Index == index })
+}
+
+// readPast reads what there is of a batch that may have had a driver before, and finds its jobs in
+// the queues. The jobs are read first: a worker stores the end of a call before its job goes. A
+// batch that surely had no driver has no past.
+func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	// After a restart, the server may not know how many times it has delivered the batch.
 	delivery := d.lease.current()
-	if delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
-		return false, false, nil
+	if d.first && delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
+		return past{}, nil
 	}
 	// A batch that nobody can have driven before is read too: it may have waited here for so long
 	// that a peer took the session over.
-	late = !d.first
-	d.again = true
-	plans, err := d.journal.Plans(ctx, d.accepted.Key)
-	if err != nil {
-		return false, late, err
+	d.again, d.late = true, !d.first
+	if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.jobs.Adopt(ctx, time.Now()) }); err != nil {
+		return past{}, err
 	}
-	known, err := d.journal.Calls(ctx, d.accepted.Key)
-	if err != nil {
-		return false, late, err
-	}
-	for _, entry := range plans {
-		if err := samePlan(entry.Record, d.digest); err != nil {
-			return false, late, err
+	var other error // the journal holds the plan of another body: reading again does not help
+	err = d.retry(ctx, "reading what the journal holds of the batch", func() (err error) {
+		if p.plans, err = d.journal.Plans(ctx, d.accepted.Key); err != nil {
+			return err
 		}
+		for _, entry := range p.plans {
+			if other = samePlan(entry.Record, d.digest); other != nil {
+				return nil
+			}
+		}
+		p.known, err = d.journal.Calls(ctx, d.accepted.Key)
+		return err
+	})
+	return p, cmp.Or(err, other)
+}
+
+// recall tells the machine of the past. There is no other recovery code: the machine gets old
+// records as it gets new ones.
+func (d *batchRun) recall(ctx context.Context, p past) {
+	for _, entry := range p.plans {
 		d.machine.Step(time.Now(), batch.Planned{Record: entry.Record, Seq: entry.Seq})
 	}
-	for _, event := range d.known(ctx, known) {
+	for _, event := range d.known(ctx, p.known) {
 		d.machine.Step(time.Now(), event)
 	}
-	found = len(plans)+len(known.Records)+len(known.Results)+len(known.Hands) > 0
-	late = late || found
-	if found {
-		d.spans.Link(known.Records)
-		d.cfg.Metrics.Resumed.Inc()
-		level, what := describeResume(known.Records)
-		d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())
+	if len(p.plans)+len(p.known.Records)+len(p.known.Results)+len(p.known.Hands) == 0 {
+		return
 	}
-	return found, late, nil
+	d.resumed, d.late = true, true
+	d.spans.Link(p.known.Records)
+	d.cfg.Metrics.Resumed.Inc()
+	level, what := describeResume(p.known.Records)
+	d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())
 }
 
 // describeResume returns the log line for a batch that had a driver before. A warning means that

@@ -67,6 +67,7 @@ type batchRun struct {
 
 	jobs    *placement.Jobs      // nil until the batch is decoded
 	asked   map[int]toolset.Tool // that the last job of a call asks for
+	missed  map[int]time.Time    // since when the version of a call is gone
 	recheck bool                 // look whether the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
@@ -97,7 +98,7 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 		events:  &events{conn: c.conn, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key, c.delivered},
 		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1), workersChanged: make(chan struct{}, 1),
-		asked: map[int]toolset.Tool{}, toolsets: c.toolsets, session: s, synced: map[int]string{}, ran: map[int]audit.Ran{},
+		asked: map[int]toolset.Tool{}, missed: map[int]time.Time{}, toolsets: c.toolsets, session: s, synced: map[int]string{}, ran: map[int]audit.Ran{},
 	}
 }
 

@@ -49,6 +49,7 @@ func (s *toolsets) run(ctx context.Context) error {
 	isReady := func() {
 		s.once.Do(func() {
 			s.workers.Rebuild() // with all announcements of the listing
+			s.changed()
 			close(s.ready)
 		})
 	}
@@ -182,7 +183,8 @@ func (d *batchRun) moveJobs(ctx context.Context) {
 	}
 	for index := range d.in.Calls {
 		if _, out := d.machine.JobOut(time.Now(), index); out {
-			for _, event := range d.gone(index) {
+			events, _ := d.gone(index)
+			for _, event := range events {
 				d.step(ctx, event)
 			}
 		}

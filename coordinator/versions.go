@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/messages"
@@ -46,7 +47,7 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 		if err != nil {
 			return nil, plan.Tools{}, err
 		}
-		calls, tools := d.in.Routed(current), d.tools(current)
+		calls, tools := d.in.Routed(current), d.freshTools(ctx, current)
 		if over || !slices.ContainsFunc(calls, func(c messages.ToolCall) bool { return tools.Waits(c.Tool()) }) || d.isPlanned(ctx) {
 			return calls, tools, nil
 		}
@@ -62,6 +63,23 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	}
 }
 
+// freshTools returns what the choice of versions depends on. If a call would not use the version in
+// the batch's catalogue, it reads which workers are there: the agent may have got the catalogue
+// before this coordinator heard of the version.
+func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan.Tools {
+	tools := d.tools(current)
+	if !slices.ContainsFunc(d.in.Routed(current), func(c messages.ToolCall) bool { return tools.Differs(c.Tool(), c.Input) }) {
+		return tools
+	}
+	fleet, err := d.toolsets.read(ctx)
+	if err != nil {
+		d.log.Log(ctx, logfields.RetryLevel(err), "the workers cannot be read; versions are chosen by what is known of them", "err", err)
+		return tools
+	}
+	tools.Served = func(t schemas.Tool) bool { return fleet.Serves(wanted(t)) }
+	return tools
+}
+
 // isPlanned reports whether an earlier driver has stored a plan. That plan counts, so there is
 // nothing to choose.
 func (d *batchRun) isPlanned(ctx context.Context) bool {
@@ -69,17 +87,31 @@ func (d *batchRun) isPlanned(ctx context.Context) bool {
 	return err == nil && len(plans) > 0
 }
 
-// toolOf returns the tool that the job of a call asks for: as long as a worker has it, the one that
-// the last job asked for, and before that the planned version. If no worker serves that any more,
-// it is another version that the plan allows.
+// toolOf returns the tool that the job of a call asks for. A call of which a record is stored keeps
+// the version in it: a worker has claimed that, or a person was asked about it. Otherwise it is the
+// one that the last job asked for, as long as a worker has it, and before that the planned version.
+// If no worker serves that any more, it is another version that the plan allows.
 func (d *batchRun) toolOf(index int) toolset.Tool {
-	if last, has := d.asked[index]; has && d.toolsets.board.Fleet().Has(last) {
-		return last
+	if digest := d.machine.ToolDigest(index); digest != "" {
+		tool := d.planned(index)
+		tool.Digest = digest
+		return tool
+	}
+	if d.lastServed(index) {
+		return d.asked[index]
 	}
 	if other := d.instead(index); other.Known && other.Gone == "" {
 		return wanted(other.Tool)
 	}
 	return d.planned(index)
+}
+
+// lastServed reports whether a worker has the tool that the last job of a call asked for. One that
+// drains counts while it may take that job.
+func (d *batchRun) lastServed(index int) bool {
+	last, has := d.asked[index]
+	fleet := d.toolsets.board.Fleet()
+	return has && (fleet.Serves(last) || d.jobs.Holding(index) && fleet.Has(last))
 }
 
 // ask returns the tool that a job asks for that is published now.
@@ -89,16 +121,31 @@ func (d *batchRun) ask(index int) toolset.Tool {
 	return tool
 }
 
-// gone tells the machine of a call whose version no worker has any more, and whose input does not
-// fit the version that is served. It returns nil for any other call.
-func (d *batchRun) gone(index int) []batch.Event {
-	if last, has := d.asked[index]; has && d.toolsets.board.Fleet().Has(last) {
-		return nil
+// goneAfter is how long a version is missed before a call ends for want of it. Workers announce
+// themselves every 10 s, and all of them anew after the server was away.
+const goneAfter = 10 * time.Second
+
+// gone reports whether no worker has the version of a call any more, and its input does not fit the
+// version that is served. It returns what the machine has to know about that.
+func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
+	why := ""
+	if !d.lastServed(index) {
+		why = d.instead(index).Gone
 	}
-	if why := d.instead(index).Gone; why != "" {
-		return []batch.Event{batch.Unserved{Index: index, Is: true, Gone: why}}
+	since, missed := d.missed[index]
+	switch {
+	case why == "" && missed:
+		delete(d.missed, index)
+		return []batch.Event{batch.Unserved{Index: index}}, false
+	case why == "":
+		return nil, false
+	case !missed:
+		d.missed[index] = time.Now()
+		return nil, false
+	case time.Since(since) < goneAfter:
+		return nil, false
 	}
-	return nil
+	return []batch.Event{batch.Unserved{Index: index, Is: true, Gone: why}}, true
 }
 
 // instead returns the choice of the served version for a call whose planned version no worker

@@ -18,6 +18,16 @@ func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 	return c.record.Approval, c.record.Approval != nil && c.base == parked && c.state() != ended
 }
 
+// ToolDigest returns the version of the tool that a worker has claimed or a person was asked about,
+// or "".
+func (m *Machine) ToolDigest(i int) string {
+	record := &m.calls[i].record
+	if record.Approval != nil {
+		return record.Approval.ToolDigest
+	}
+	return record.ToolDigest
+}
+
 // Span returns the traceparent of the attempt in the call's newest record, or "".
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 

@@ -27,7 +27,7 @@ type Catalogues interface {
 func (h *Handlers) listTools(ctx context.Context, m bus.Msg) {
 	list, err := h.toolList(ctx, m)
 	if err == nil {
-		h.conn.AnswerInChunks(m, rawjson.MustMarshal(list))
+		h.conn.AnswerInChunks(m, list)
 		return
 	}
 	refusal, ok := err.(*messages.Refusal)
@@ -39,12 +39,18 @@ func (h *Handlers) listTools(ctx context.Context, m bus.Msg) {
 	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(messages.ToolList{V: messages.Version, Error: refusal}))
 }
 
-// toolList makes the answer. An error that is no *messages.Refusal may pass.
-func (h *Handlers) toolList(ctx context.Context, m bus.Msg) (messages.ToolList, error) {
-	list := messages.ToolList{V: messages.Version}
-	if tenant := strings.TrimPrefix(m.Subject, h.names.OfTenant(wire.VerbTools, "")); !messages.IsToken(tenant) {
-		return list, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: fmt.Sprintf("The subject names no tenant: %.80q is not a token.", tenant)}
+// toolList makes the answer, one at a time for a tenant. An error that is no *messages.Refusal may
+// pass.
+func (h *Handlers) toolList(ctx context.Context, m bus.Msg) (list json.RawMessage, err error) {
+	tenant := strings.TrimPrefix(m.Subject, h.names.OfTenant(wire.VerbTools, ""))
+	if !messages.IsToken(tenant) {
+		return nil, &messages.Refusal{Class: messages.ClassSubjectMismatch, Message: fmt.Sprintf("The subject names no tenant: %.80q is not a token.", tenant)}
 	}
+	return h.limited(ctx, tenant, func() (any, error) { return h.toolListOf(ctx, m) })
+}
+
+func (h *Handlers) toolListOf(ctx context.Context, m bus.Msg) (messages.ToolList, error) {
+	list := messages.ToolList{V: messages.Version}
 	var want messages.GetTools
 	if len(m.Data) > 0 {
 		if err := json.Unmarshal(m.Data, &want); err != nil {
@@ -74,11 +80,11 @@ func (h *Handlers) toolList(ctx context.Context, m bus.Msg) (messages.ToolList, 
 // offered returns the tools with these names, or all, without those that the fleet's policy denies.
 // The workers' announcements say so.
 func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool, error) {
-	announced, err := values[schemas.Announcement](ctx, h.conn, bus.BucketTools)
+	announced, err := values[schemas.Announcement](ctx, h, bus.BucketTools)
 	if err != nil {
 		return nil, err
 	}
-	present, err := values[wire.Presence](ctx, h.conn, bus.BucketWorkers)
+	present, err := values[wire.Presence](ctx, h, bus.BucketWorkers)
 	if err != nil {
 		return nil, err
 	}
@@ -92,9 +98,10 @@ func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool,
 	return tools, nil
 }
 
-// values returns the values of a bucket, in the order of their keys.
-func values[T any](ctx context.Context, conn *bus.Conn, bucket string) ([]T, error) {
-	found, err := conn.Values(ctx, conn.Names().Stream(bucket))
+// values returns the values of a bucket, in the order of their keys. One that cannot be read is left
+// out, as drivers do: another worker's announcement counts all the same.
+func values[T any](ctx context.Context, h *Handlers, bucket string) ([]T, error) {
+	found, err := h.conn.Values(ctx, h.conn.Names().Stream(bucket))
 	if err != nil {
 		return nil, fmt.Errorf("read bucket %s: %w", bucket, err)
 	}
@@ -102,7 +109,8 @@ func values[T any](ctx context.Context, conn *bus.Conn, bucket string) ([]T, err
 	for _, key := range rawjson.SortedKeys(found) {
 		var v T
 		if err := json.Unmarshal(found[key], &v); err != nil {
-			return nil, fmt.Errorf("%s in bucket %s: %w", key, bucket, err)
+			h.log.Error("a value cannot be read and is left out of the definitions", "bucket", bucket, "key", key, "err", err)
+			continue
 		}
 		all = append(all, v)
 	}

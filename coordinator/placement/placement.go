@@ -163,6 +163,9 @@ func (j *Jobs) Adopt(ctx context.Context, now time.Time) error {
 	return err
 }
 
+// Holding reports whether a job of a call is in a queue, as far as is known.
+func (j *Jobs) Holding(index int) bool { return j.places[index].token != "" }
+
 // Any reports whether a job of the batch is in a queue, as far as is known.
 func (j *Jobs) Any() bool {
 	for _, p := range j.places {

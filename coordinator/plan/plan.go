@@ -63,6 +63,9 @@ func With(calls []messages.ToolCall, tools Tools) Plan {
 // classify decides whether a call can run at all, and whether it may overlap others.
 func classify(c messages.ToolCall, tools Tools) Call {
 	choice := tools.Choose(c.Tool(), c.Input)
+	if choice.Gone != "" && tools.Kept != nil && tools.Kept(c.Index) {
+		choice = tools.keep(c.Tool())
+	}
 	tool := choice.Tool
 	call := Call{
 		PlannedCall: wire.PlannedCall{Index: c.Index, Tool: c.Tool(), Kind: tool.Kind},

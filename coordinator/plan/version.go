@@ -31,6 +31,10 @@ type Tools struct {
 	// Served reports whether a worker serves exactly this definition. It is not nil if Named is
 	// set.
 	Served func(schemas.Tool) bool
+	// Kept reports whether the call with an index may have run already, because something of it is
+	// stored or queued. It keeps the version in the catalogue, or the current one, and is not
+	// refused. nil: no call may have.
+	Kept func(index int) bool
 }
 
 // Choice is the version of a tool that a call uses.
@@ -58,6 +62,22 @@ func (t Tools) Choose(name string, input json.RawMessage) Choice {
 		return Choice{Tool: current, Known: true}
 	}
 	return orGone(current, input)
+}
+
+// keep returns the choice for a call that may have run already.
+func (t Tools) keep(name string) Choice {
+	tool, has := t.named(name)
+	if !has {
+		tool, has = t.Current.Lookup(name)
+	}
+	return Choice{Tool: tool, Known: has}
+}
+
+// Differs reports whether a call of a batch that names a catalogue uses another version than the one
+// in it, or none.
+func (t Tools) Differs(name string, input json.RawMessage) bool {
+	named, isNamed := t.named(name)
+	return isNamed && t.Choose(name, input).Tool.Digest != named.Digest
 }
 
 // orGone returns the choice of the current version in the place of one that is gone.

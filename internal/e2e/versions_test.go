@@ -425,3 +425,70 @@ func TestARollingUpdateOfVersions(t *testing.T) {
 		f.until("no job is left", func() bool { return f.left(bus.Jobs) == 0 })
 	})
 }
+
+// One call of a batch has ended, and another runs, when the coordinator is lost. Meanwhile workers
+// of version 2 have come, which the input does not fit, and the worker of version 1 ends. Both calls
+// keep their version, and the next write of the session waits for them.
+func TestACallThatMayHaveRunKeepsItsVersion(t *testing.T) {
+	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
+		t.Run(string(kind), func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				f := newFleet(t, srv)
+				defer f.close()
+				gate, safe := make(chan struct{}), true
+				var began, ended atomic.Int32
+				registry := func(version string) *tool.Registry {
+					tools := &tool.Registry{}
+					note := schemas.Tool{
+						Name: "note", Version: version, Kind: kind, ConcurrencySafe: &safe, TimeoutMS: 600_000,
+						InputSchema: json.RawMessage(fmt.Sprintf(`{"type":"object","required":["v%s"]}`, version)),
+					}
+					err := tools.Add(note, tool.Func(func(_ context.Context, c tool.Call) (tool.Output, error) {
+						began.Add(1)
+						if strings.Contains(string(c.Input), "wait") {
+							<-gate
+						}
+						return tool.Text(fmt.Sprint(ended.Add(1))), nil
+					}))
+					if err == nil {
+						err = tools.Add(schemas.Tool{Name: "pay"}, tool.Func(func(context.Context, tool.Call) (tool.Output, error) {
+							return tool.Text(fmt.Sprintf("after %d", ended.Load())), nil
+						}))
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					return tools
+				}
+				first := f.workerWith(registry("1"), worker.Config{Drain: 5 * time.Minute})
+				kill := f.mortal(coordinator.Config{})
+				f.until("the tools are known", func() bool { return len(f.announced()) == 2 })
+				catalog, err := schemas.NewCatalog(schemas.Tool{Name: "note", Version: "1", Kind: kind, ConcurrencySafe: &safe, TimeoutMS: 600_000, InputSchema: json.RawMessage(`{"type":"object","required":["v1"]}`)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := canonical("s", "b", call{"note", `{"v1":1}`}, call{"note", `{"v1":1,"wait":1}`})
+				if b.Catalogue, err = catalogue.NewStore(objects.In(f.conn), nil).Put(t.Context(), catalog); err != nil {
+					t.Fatal(err)
+				}
+				f.submit(b)
+				f.until("one has ended and one runs", func() bool { return ended.Load() == 1 && began.Load() == 2 })
+				f.workerWith(registry("2"), worker.Config{})
+				f.staffed(2)
+				drained := make(chan struct{})
+				go func() { first.stop(); close(drained) }()
+				time.Sleep(time.Second)
+				kill()
+				f.coordinator(coordinator.Config{})
+				time.AfterFunc(time.Minute, func() { close(gate) })
+				pay := canonical("s", "pay", call{"pay", ""})
+				f.submit(pay)
+				f.wantStatuses(f.reply(b, 5*time.Minute), "ok ok")
+				if got := outputsOf(t, f.reply(pay, 5*time.Minute)); got[0] != "after 2" {
+					t.Errorf("the write ran %s of the calls before it", got[0])
+				}
+				<-drained
+			})
+		})
+	}
+}

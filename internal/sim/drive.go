@@ -57,15 +57,18 @@ func (d *drive) run() (finished bool) {
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.Nonce(), d.accepted.Stored.Add(BatchTTL)
 	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
 	again, resumed := d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
-	if again {
-		var err error
-		if resumed, err = d.recall(); err != nil {
+	if again { // the jobs first: a worker stores the end of a call before its job goes
+		err := d.jobs.Adopt(anytime, d.Now)
+		if err == nil {
+			resumed, err = d.recall()
+		}
+		if err != nil {
 			return false
 		}
 		d.late = resumed || !d.accepted.Stored.After(d.line.since)
 	}
 	said, err := d.controls()
-	if err != nil || again && d.jobs.Adopt(anytime, d.Now) != nil {
+	if err != nil {
 		return false
 	}
 	for _, e := range said {

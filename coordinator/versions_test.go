@@ -1,0 +1,200 @@
+package coordinator
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/schemas"
+)
+
+// newer announces another definition of the tool, with this schema, and returns it.
+func (o *office) newer(schema string) schemas.Tool {
+	o.t.Helper()
+	other := o.tool
+	other.InputSchema, other.Description, other.Digest = []byte(schema), "newer", ""
+	other, err := other.WithDefaults()
+	o.must(err)
+	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketTools))
+	o.must(err)
+	both := schemas.Announcement{}.With([]schemas.Tool{o.tool}, false).With([]schemas.Tool{other}, false)
+	o.must(bucket.Put(o.t.Context(), o.tool.Name, rawjson.MustMarshal(both)))
+	return other
+}
+
+// staffWith says that a worker with this tool is there. It takes jobs from a queue of its own, or from
+// that of the pool.
+func (o *office) staffWith(worker string, t schemas.Tool, fromPool bool) {
+	o.t.Helper()
+	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
+	o.must(err)
+	tools := []string{t.Digest}
+	token := wire.QueueToken(schemas.DefaultPool, tools)
+	if fromPool {
+		token = schemas.DefaultPool
+	}
+	o.must(bucket.Put(o.t.Context(), worker, rawjson.MustMarshal(wire.Presence{
+		V: 1, Worker: worker, Slots: 100, Pools: []string{schemas.DefaultPool}, Queues: map[string]wire.Queue{schemas.DefaultPool: {Token: token, Tools: tools}},
+	})))
+}
+
+// slowed has a coordinator hear of workers late, as one of a fleet of thousands does: its view rests
+// nine times as long as the last change took.
+func slowed(c *Coordinator, change time.Duration) {
+	changed := c.toolsets.changed
+	c.toolsets.changed = func() { pause(context.Background(), change); changed() }
+}
+
+// A worker of a newer version was announced last and has gone. A coordinator that starts then takes
+// the version that is served for the current one.
+func TestTheCurrentVersionAfterAStart(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		o.announce("first")
+		o.newer(`{"type":"object"}`)
+		c, _ := o.coordinator(Config{})
+		o.until("the coordinator is ready", time.Minute, c.Ready)
+		pause(t.Context(), 5*time.Second)
+		if got := c.catalog.Digest(o.tool.Name); got != o.tool.Digest {
+			t.Errorf("the current version is %.8s, want %.8s, which is served", got, o.tool.Digest)
+		}
+	})
+}
+
+// A worker of a newer version asks a person about a call, because the planned version is gone. When
+// the person approves, the call runs in the version that they were asked about.
+func TestAnApprovedCallRunsInTheVersionThatWasShown(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		_, leave := o.announce("first")
+		c, _ := o.coordinator(Config{})
+		o.until("the coordinator is ready", time.Minute, c.Ready)
+		key := o.submit("s", "b", 1)
+		o.until("its job is queued", time.Minute, func() bool { return len(o.jobs()) == 1 })
+		newer := o.newer(string(o.tool.InputSchema))
+		conn := o.connect("worker")
+		pool, err := provision.QueueConsumer(conn.Names(), schemas.DefaultPool, 10*time.Second, 0)
+		o.must(err)
+		o.must(provision.EnsureConsumer(t.Context(), conn, pool))
+		o.run(conn, func(ctx context.Context) error {
+			go func() {
+				for ; ctx.Err() == nil; pause(ctx, 10*time.Second) {
+					o.staffWith("second", newer, true)
+				}
+			}()
+			slots := pull.NewSlots(100)
+			err := pull.New(conn, pool.Stream, pool.Name).Run(ctx, slots, func(d *pull.Delivery) { o.work(conn, d) })
+			_ = slots.Wait(context.Background())
+			return err
+		})
+		leave()
+		q := o.rests(key.Call(0), c)
+		if q.ToolDigest != newer.Digest {
+			t.Fatalf("a person is asked about version %.8s, want %.8s", q.ToolDigest, newer.Digest)
+		}
+		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
+		if r := o.reply(key, 10*time.Minute).Results[0]; r.Status != messages.StatusOK {
+			t.Errorf("the call ended %s %+v", r.Status, r.Outcome)
+		}
+	})
+}
+
+// A call waits for a version whose worker is away for a moment. It does not end, although another
+// version is served that its input does not fit: the worker comes back.
+func TestAVersionThatIsAwayForAMoment(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		_, leave := o.announce("first")
+		c, _ := o.coordinator(Config{})
+		o.until("the coordinator is ready", time.Minute, c.Ready)
+		key := o.submit("s", "b", 1)
+		o.until("its job is queued", time.Minute, func() bool { return len(o.jobs()) == 1 })
+		other := o.newer(`{"type":"object","required":["other"]}`)
+		for range 2 {
+			o.staffWith("second", other, false)
+			pause(t.Context(), 8*time.Second)
+			leave()
+			pause(t.Context(), 8*time.Second)
+			o.announce("first")
+		}
+		if _, found, err := o.journal.Reply(t.Context(), key); found || err != nil {
+			t.Errorf("the call has ended (%v)", err)
+		}
+		leave()
+		r := o.reply(key, 30*time.Second).Results[0]
+		if r.Err == nil || r.Err.Code != messages.CodeToolVersionGone {
+			t.Errorf("the version is gone for good, and the call ended %s %+v", r.Status, r.Outcome)
+		}
+	})
+}
+
+// A coordinator has not heard that a worker is back. It reads that before it ends a call.
+func TestACallDoesNotEndBeforeTheWorkersAreRead(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		_, leave := o.announce("first")
+		c, _ := o.coordinator(Config{})
+		o.until("the coordinator is ready", time.Minute, c.Ready)
+		key := o.submit("s", "b", 1)
+		o.until("its job is queued", time.Minute, func() bool { return len(o.jobs()) == 1 })
+		o.staffWith("second", o.newer(`{"type":"object","required":["other"]}`), false)
+		pause(t.Context(), 5*time.Second)
+		slowed(c, 10*time.Second) // so it hears nothing for 90 s after the next change
+		leave()
+		pause(t.Context(), time.Second)
+		o.announce("first")
+		pause(t.Context(), 25*time.Second)
+		if r, found, err := o.journal.Reply(t.Context(), key); found || err != nil {
+			t.Errorf("the call has ended: %s, %v", r, err)
+		}
+	})
+}
+
+// An agent gets the newest definitions and uses them at once. The coordinator has not heard of the
+// worker that serves them.
+func TestACatalogueThatIsNewerThanTheCoordinatorKnows(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		o.announce("first")
+		c, _ := o.coordinator(Config{})
+		o.until("the coordinator is ready", time.Minute, c.Ready)
+		slowed(c, 2*time.Second)
+		o.announce("another")
+		pause(t.Context(), 3*time.Second)
+		o.staffWith("second", o.newer(`{"type":"object","required":["other"]}`), false)
+		m, err := o.conn.Request(t.Context(), o.names.OfTenant(wire.VerbTools, messages.OneTenant), nil, nil)
+		o.must(err)
+		var list messages.ToolList
+		o.must(json.Unmarshal(m.Data, &list))
+		key := o.store(messages.Batch{
+			V: 1, ID: "b", Session: "s", Provider: messages.Canonical, Catalogue: list.Digest,
+			Message: []byte(`{"calls":[{"id":"c","name":"refund","input":{"other":1}}]}`),
+		})
+		o.until("its job waits for a worker", 10*time.Second, func() bool { return len(o.jobs()) == 1 })
+		if r, found, err := o.journal.Reply(t.Context(), key); found || err != nil {
+			t.Errorf("the call has ended: %s, %v", r, err)
+		}
+	})
+}
+
+// Agents get their definitions although one announcement cannot be read.
+func TestDefinitionsBesideAnUnreadableAnnouncement(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		o.announce("first")
+		c, _ := o.coordinator(Config{})
+		o.until("the coordinator is ready", time.Minute, c.Ready)
+		bucket, err := o.conn.Bucket(t.Context(), o.names.Stream(bus.BucketWorkers))
+		o.must(err)
+		o.must(bucket.Put(t.Context(), "odd", []byte(`{"slots":"many"}`)))
+		m, err := o.conn.Request(t.Context(), o.names.OfTenant(wire.VerbTools, messages.OneTenant), nil, nil)
+		o.must(err)
+		var list messages.ToolList
+		o.must(json.Unmarshal(m.Data, &list))
+		if list.Error != nil || !strings.Contains(string(list.Tools), o.tool.Name) {
+			t.Errorf("got %s", m.Data)
+		}
+	})
+}
