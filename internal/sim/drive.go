@@ -33,6 +33,7 @@ type drive struct {
 	late        bool // another coordinator may have driven the batch before, or drives it now
 	sure        bool // what was said since the newest record that we know was asked for
 	born        time.Time
+	isFirst     bool // it has the first delivery of the batch
 
 	line     *line
 	turn     batch.Turn // as the machine knows it
@@ -57,6 +58,7 @@ func (d *drive) run() (finished bool) {
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.Nonce(), d.accepted.Stored.Add(BatchTTL)
 	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
 	again, resumed := d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
+	d.isFirst = !again
 	if again { // the jobs first: a worker stores the end of a call before its job goes
 		err := d.jobs.Adopt(anytime, d.Now)
 		if err == nil {

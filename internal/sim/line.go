@@ -293,5 +293,5 @@ func (f *Fleet) Drives(key wire.BatchKey) (all []judge.Drive) {
 
 // view is the drive as the judge sees it.
 func (d *drive) view() judge.Drive {
-	return judge.Drive{Process: d.coordinator.Process, Sub: d.sub, Born: d.born}
+	return judge.Drive{Process: d.coordinator.Process, Sub: d.sub, Born: d.born, First: d.isFirst}
 }

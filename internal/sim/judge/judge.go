@@ -79,6 +79,9 @@ type Drive struct {
 	*world.Process
 	Sub  *Submission
 	Born time.Time
+	// First: it has the first delivery, so it reads nothing of an earlier driver. While its process
+	// slept, another may have come and gone.
+	First bool
 }
 
 // HashOf is the hash of the arguments of a call.

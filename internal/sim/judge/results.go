@@ -106,7 +106,7 @@ func (l *Ledger) Sends(d Drive, i int) {
 		l.Fail("%s was aborted before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
 	case a.sub.Plan.Calls[i].Claims() && len(l.chain[d.Sub.Key.Call(i)]) == 0 && l.isSaid(a, d.Born, control.stops):
 		l.Fail("%s was steered before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
-	case a.reply != nil && a.replied.Before(d.Born) && a.durable[i]:
+	case a.reply != nil && a.replied.Before(d.Born) && a.durable[i] && !d.First:
 		l.Fail("%s was answered before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
 	}
 }
