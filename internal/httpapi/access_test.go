@@ -102,14 +102,15 @@ func (expiring) Who(*http.Request) (access.Principal, error) {
 
 // A request does not outlast its token.
 func TestATokenExpiresMeanwhile(t *testing.T) {
-	f := newFleet(t)
-	f.http.stop()
-	f.access = expiring{}
-	f.startHTTP()
-	a := f.do("PUT", "/v1/sessions/s/batches/b", message("gate"))
-	if a.Status != http.StatusUnauthorized || a.code() != "unauthorized" {
-		t.Errorf("got %d %s", a.Status, a.Body)
-	}
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		f.http.stop()
+		f.access = expiring{}
+		f.startHTTP()
+		a := f.do("PUT", "/v1/sessions/s/batches/b", message("gate"))
+		if a.Status != http.StatusUnauthorized || a.code() != "unauthorized" {
+			t.Errorf("got %d %s", a.Status, a.Body)
+		}
+	})
 }
 
 // endless is a body that never ends.
@@ -131,7 +132,7 @@ func TestLargeBodies(t *testing.T) {
 		r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+f.addr+"/v1/sessions/s/batches/b", io.LimitReader(body, 100<<20))
 		must(t, err)
 		r.ContentLength = announced
-		res, err := one.Do(r)
+		res, err := f.client.Do(r)
 		if err == nil { // else the connection was cut while we wrote
 			_ = res.Body.Close()
 			if res.StatusCode != http.StatusRequestEntityTooLarge {

@@ -74,40 +74,41 @@ func TestAClientNeedNotWait(t *testing.T) {
 
 // Ids hold any text: what is encoded in the path arrives decoded.
 func TestIdsHoldAnyText(t *testing.T) {
-	f := newFleet(t)
-	for path, want := range map[string][2]string{
-		"a%2Fb/batches/x%00y":           {"a/b", "x\x00y"},
-		"%2E%2E/batches/%20":            {"..", " "},
-		"%2F/batches/%2F":               {"/", "/"},
-		"caf%C3%A9/batches/%25":         {"café", "%"},
-		"a+b/batches/" + longID(3):      {"a+b", longID(3)},
-		"s/batches/%E2%80%A8%22%5C%3Ca": {"s", "\u2028\"\\<a"},
-	} {
-		a := f.do("PUT", "/v1/sessions/"+path, message("look"))
-		if a.Status != http.StatusOK {
-			t.Errorf("%s: %d %s", path, a.Status, a.Body)
-			continue
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		for path, want := range map[string][2]string{
+			"a%2Fb/batches/x%00y":           {"a/b", "x\x00y"},
+			"%2E%2E/batches/%20":            {"..", " "},
+			"%2F/batches/%2F":               {"/", "/"},
+			"caf%C3%A9/batches/%25":         {"café", "%"},
+			"a+b/batches/" + longID(3):      {"a+b", longID(3)},
+			"s/batches/%E2%80%A8%22%5C%3Ca": {"s", "\u2028\"\\<a"},
+		} {
+			a := f.do("PUT", "/v1/sessions/"+path, message("look"))
+			if a.Status != http.StatusOK {
+				t.Errorf("%s: %d %s", path, a.Status, a.Body)
+				continue
+			}
+			reply := decode[messages.Reply](t, a.Body)
+			if got := [2]string{string(reply.Session), string(reply.Batch)}; got != want {
+				t.Errorf("%s: got the ids %q, want %q", path, got, want)
+			}
+			if a := f.do("GET", "/v1/sessions/"+path, ""); a.Status != http.StatusOK {
+				t.Errorf("GET %s: %d %s", path, a.Status, a.Body)
+			}
 		}
-		reply := decode[messages.Reply](t, a.Body)
-		if got := [2]string{string(reply.Session), string(reply.Batch)}; got != want {
-			t.Errorf("%s: got the ids %q, want %q", path, got, want)
+		for path, want := range map[string]int{
+			"s/batches/%FF": http.StatusUnprocessableEntity,
+			"s/batches/" + strings.Repeat("x", 8<<10+1): http.StatusRequestEntityTooLarge,
+			"s/batches/" + strings.Repeat("x", 120<<10): http.StatusRequestHeaderFieldsTooLarge,
+			"s/batches/unknown":                         http.StatusNotFound,
+			"s/nothing":                                 http.StatusNotFound,
+			"s/calls/1":                                 http.StatusMethodNotAllowed,
+		} {
+			if a := f.do("GET", "/v1/sessions/"+path, ""); a.Status != want {
+				t.Errorf("GET %.40s: got %d %.200s, want %d", path, a.Status, a.Body, want)
+			}
 		}
-		if a := f.do("GET", "/v1/sessions/"+path, ""); a.Status != http.StatusOK {
-			t.Errorf("GET %s: %d %s", path, a.Status, a.Body)
-		}
-	}
-	for path, want := range map[string]int{
-		"s/batches/%FF": http.StatusUnprocessableEntity,
-		"s/batches/" + strings.Repeat("x", 8<<10+1): http.StatusRequestEntityTooLarge,
-		"s/batches/" + strings.Repeat("x", 120<<10): http.StatusRequestHeaderFieldsTooLarge,
-		"s/batches/unknown":                         http.StatusNotFound,
-		"s/nothing":                                 http.StatusNotFound,
-		"s/calls/1":                                 http.StatusMethodNotAllowed,
-	} {
-		if a := f.do("GET", "/v1/sessions/"+path, ""); a.Status != want {
-			t.Errorf("GET %.40s: got %d %.200s, want %d", path, a.Status, a.Body, want)
-		}
-	}
+	})
 }
 
 func longID(n int) string { return strings.Repeat("0123456789", 10*n) }
@@ -148,47 +149,48 @@ func TestACall(t *testing.T) {
 
 // What a client does wrong is said with the status that fits.
 func TestWhatIsRefused(t *testing.T) {
-	f := newFleet(t)
-	const path = "/v1/sessions/s/batches/b"
-	big := `{"provider":"canonical","message":{"calls":[],"x":"` + strings.Repeat("x", 1<<20) + `"}}`
-	for name, row := range map[string]struct {
-		method, path, body string
-		status             int
-		code               string
-	}{
-		"no body":          {"PUT", path, "", 422, "malformed_message"},
-		"no JSON":          {"PUT", path, "{", 422, "malformed_message"},
-		"a list":           {"PUT", path, "[]", 422, "malformed_message"},
-		"a key twice":      {"PUT", path, `{"provider":"canonical","provider":"gemini","message":{}}`, 422, "malformed_message"},
-		"no message":       {"PUT", path, `{"provider":"canonical"}`, 422, "malformed_message"},
-		"no provider":      {"PUT", path, `{"message":{"calls":[]}}`, 422, "unsupported_provider"},
-		"unknown provider": {"PUT", path + "2", `{"provider":"nobody","message":{}}`, 422, "unsupported_provider"},
-		"another id":       {"PUT", path, `{"id":"c","provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
-		"another session":  {"PUT", path, `{"session":7,"provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
-		"another version":  {"PUT", path, `{"v":2,"provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
-		"ids twice":        {"PUT", path + "3", `{"provider":"canonical","message":{"calls":[{"id":"a","name":"look"},{"id":"a","name":"look"}]}}`, 422, "duplicate_id"},
-		"too large":        {"PUT", path, big, 413, "too_large"},
-		"a body for a get": {"GET", path, "x", 413, "too_large"},
-		"a wrong query":    {"GET", path + "?results=all", "", 422, "invalid_query"},
-		"a call's message": {"PUT", "/v1/sessions/s/calls/1", `{"name":"look","message":{}}`, 422, "malformed_message"},
-		"a call's name":    {"PUT", "/v1/sessions/s/calls/1", `{"name":7}`, 422, "malformed_message"},
-		"no steering":      {"POST", "/v1/sessions/s/steer", `{}`, 422, "malformed_message"},
-		"steering null":    {"POST", "/v1/sessions/s/steer", `{"steer":null}`, 422, "malformed_message"},
-		"steering of when": {"POST", "/v1/sessions/s/steer", `{"steer":"x","when":"never"}`, 422, "malformed_message"},
-		"abort of what":    {"POST", "/v1/sessions/s/abort", `{"abort":false}`, 422, "malformed_message"},
-		"wrong method":     {"PATCH", path, "", 405, "wrong_method"},
-		"nothing there":    {"GET", "/v2", "", 404, "no_such_path"},
-	} {
-		a := f.do(row.method, row.path, row.body)
-		if a.Status != row.status || a.code() != row.code {
-			t.Errorf("%s: got %d %.300s, want %d %s", name, a.Status, a.Body, row.status, row.code)
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		const path = "/v1/sessions/s/batches/b"
+		big := `{"provider":"canonical","message":{"calls":[],"x":"` + strings.Repeat("x", 1<<20) + `"}}`
+		for name, row := range map[string]struct {
+			method, path, body string
+			status             int
+			code               string
+		}{
+			"no body":          {"PUT", path, "", 422, "malformed_message"},
+			"no JSON":          {"PUT", path, "{", 422, "malformed_message"},
+			"a list":           {"PUT", path, "[]", 422, "malformed_message"},
+			"a key twice":      {"PUT", path, `{"provider":"canonical","provider":"gemini","message":{}}`, 422, "malformed_message"},
+			"no message":       {"PUT", path, `{"provider":"canonical"}`, 422, "malformed_message"},
+			"no provider":      {"PUT", path, `{"message":{"calls":[]}}`, 422, "unsupported_provider"},
+			"unknown provider": {"PUT", path + "2", `{"provider":"nobody","message":{}}`, 422, "unsupported_provider"},
+			"another id":       {"PUT", path, `{"id":"c","provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
+			"another session":  {"PUT", path, `{"session":7,"provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
+			"another version":  {"PUT", path, `{"v":2,"provider":"canonical","message":{"calls":[]}}`, 422, "malformed_message"},
+			"ids twice":        {"PUT", path + "3", `{"provider":"canonical","message":{"calls":[{"id":"a","name":"look"},{"id":"a","name":"look"}]}}`, 422, "duplicate_id"},
+			"too large":        {"PUT", path, big, 413, "too_large"},
+			"a body for a get": {"GET", path, "x", 413, "too_large"},
+			"a wrong query":    {"GET", path + "?results=all", "", 422, "invalid_query"},
+			"a call's message": {"PUT", "/v1/sessions/s/calls/1", `{"name":"look","message":{}}`, 422, "malformed_message"},
+			"a call's name":    {"PUT", "/v1/sessions/s/calls/1", `{"name":7}`, 422, "malformed_message"},
+			"no steering":      {"POST", "/v1/sessions/s/steer", `{}`, 422, "malformed_message"},
+			"steering null":    {"POST", "/v1/sessions/s/steer", `{"steer":null}`, 422, "malformed_message"},
+			"steering of when": {"POST", "/v1/sessions/s/steer", `{"steer":"x","when":"never"}`, 422, "malformed_message"},
+			"abort of what":    {"POST", "/v1/sessions/s/abort", `{"abort":false}`, 422, "malformed_message"},
+			"wrong method":     {"PATCH", path, "", 405, "wrong_method"},
+			"nothing there":    {"GET", "/v2", "", 404, "no_such_path"},
+		} {
+			a := f.do(row.method, row.path, row.body)
+			if a.Status != row.status || a.code() != row.code {
+				t.Errorf("%s: got %d %.300s, want %d %s", name, a.Status, a.Body, row.status, row.code)
+			}
 		}
-	}
-	refused := f.do("PUT", path+"2", `{"provider":"nobody","message":{}}`)
-	var p struct{ Reply messages.Reply }
-	if err := json.Unmarshal(refused.Body, &p); err != nil || p.Reply.Status != messages.ReplyRefused {
-		t.Errorf("a stored refusal does not have its reply: %s", refused.Body)
-	}
+		refused := f.do("PUT", path+"2", `{"provider":"nobody","message":{}}`)
+		var p struct{ Reply messages.Reply }
+		if err := json.Unmarshal(refused.Body, &p); err != nil || p.Reply.Status != messages.ReplyRefused {
+			t.Errorf("a stored refusal does not have its reply: %s", refused.Body)
+		}
+	})
 }
 
 // An abort ends a batch, and steering comes with the next reply.
@@ -225,47 +227,49 @@ func TestControls(t *testing.T) {
 
 // A client that asks again gets its reply through restarts of every part, and the writes ran once.
 func TestARequestSurvivesRestarts(t *testing.T) {
-	f := newFleet(t)
-	const path = "/v1/sessions/s/batches/b"
-	replied := make(chan answer, 1)
-	go func() { replied <- f.retry("PUT", path, message("note", "gate", "note")) }()
-	f.waitEntered()
-	f.http.stop()
-	f.startHTTP()
-	f.coord.stop()
-	f.startCoordinator()
-	f.nats.Stop()
-	must(t, f.nats.Restart())
-	f.http.stop()
-	f.startHTTP()
-	f.open()
-	a := <-replied
-	if a.Status != http.StatusOK {
-		t.Fatalf("%d %s", a.Status, a.Body)
-	}
-	if n := f.noted.Load(); n != 2 {
-		t.Errorf("note ran %d times, want 2", n)
-	}
-	if again := f.do("PUT", path, message("note", "gate", "note")); !bytes.Equal(again.Body, a.Body) {
-		t.Errorf("got %s, then %s", a.Body, again.Body)
-	}
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		const path = "/v1/sessions/s/batches/b"
+		replied := make(chan answer, 1)
+		go func() { replied <- f.retry("PUT", path, message("note", "gate", "note")) }()
+		f.waitEntered()
+		f.http.stop()
+		f.startHTTP()
+		f.coord.stop()
+		f.startCoordinator()
+		f.nats.Stop()
+		must(t, f.nats.Restart())
+		f.http.stop()
+		f.startHTTP()
+		f.open()
+		a := <-replied
+		if a.Status != http.StatusOK {
+			t.Fatalf("%d %s", a.Status, a.Body)
+		}
+		if n := f.noted.Load(); n != 2 {
+			t.Errorf("note ran %d times, want 2", n)
+		}
+		if again := f.do("PUT", path, message("note", "gate", "note")); !bytes.Equal(again.Body, a.Body) {
+			t.Errorf("got %s, then %s", a.Body, again.Body)
+		}
+	})
 }
 
 // Without a coordinator a batch is stored all the same, if its client does not wait.
 func TestABatchWithoutACoordinator(t *testing.T) {
-	f := newFleet(t)
-	f.coord.stop()
-	a := f.do("PUT", "/v1/sessions/s/batches/b", message("note"))
-	if a.Status != http.StatusServiceUnavailable || a.code() != "no_fleet" || a.Header.Get("Retry-After") == "" {
-		t.Errorf("got %d %s", a.Status, a.Body)
-	}
-	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("note"), "Prefer", "wait=0"); a.Status != http.StatusAccepted {
-		t.Errorf("got %d %s", a.Status, a.Body)
-	}
-	f.startCoordinator()
-	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("note")); a.Status != http.StatusOK {
-		t.Errorf("got %d %s", a.Status, a.Body)
-	}
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		f.coord.stop()
+		a := f.do("PUT", "/v1/sessions/s/batches/b", message("note"))
+		if a.Status != http.StatusServiceUnavailable || a.code() != "no_fleet" || a.Header.Get("Retry-After") == "" {
+			t.Errorf("got %d %s", a.Status, a.Body)
+		}
+		if a := f.do("PUT", "/v1/sessions/s/batches/b", message("note"), "Prefer", "wait=0"); a.Status != http.StatusAccepted {
+			t.Errorf("got %d %s", a.Status, a.Body)
+		}
+		f.startCoordinator()
+		if a := f.do("PUT", "/v1/sessions/s/batches/b", message("note")); a.Status != http.StatusOK {
+			t.Errorf("got %d %s", a.Status, a.Body)
+		}
+	})
 }
 
 // The stream of a batch has its events, and its reply as the last one.

@@ -105,126 +105,132 @@ func whole(batch string) []string {
 // The stream of a session has each event once: of open batches from the beginning, then of those
 // that come. A client that comes back goes on where it was, at the same server or a new one.
 func TestTheEventsOfASession(t *testing.T) {
-	f := newFleet(t)
-	const path = "/v1/sessions/s/events"
-	put := func(batch, tool string) {
-		t.Helper()
-		if a := f.retry("PUT", "/v1/sessions/s/batches/"+batch, message(tool)); a.Status != http.StatusOK {
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		const path = "/v1/sessions/s/events"
+		put := func(batch, tool string) {
+			t.Helper()
+			if a := f.retry("PUT", "/v1/sessions/s/batches/"+batch, message(tool)); a.Status != http.StatusOK {
+				t.Fatalf("%d %s", a.Status, a.Body)
+			}
+		}
+		expect := func(what string, got []string, want ...string) {
+			t.Helper()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("%s (-want +got):\n%s", what, diff)
+			}
+		}
+		put("before", "note")
+		first := f.stream(path, "")
+		put("one", "note")
+		expect("live", first.until("one reply -1"), whole("one")...)
+
+		if a := f.do("PUT", "/v1/sessions/s/batches/two", message("note", "gate"), "Prefer", "wait=0"); a.Status != http.StatusAccepted {
 			t.Fatalf("%d %s", a.Status, a.Body)
 		}
-	}
-	expect := func(what string, got []string, want ...string) {
-		t.Helper()
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Fatalf("%s (-want +got):\n%s", what, diff)
-		}
-	}
-	put("before", "note")
-	first := f.stream(path, "")
-	put("one", "note")
-	expect("live", first.until("one reply -1"), whole("one")...)
+		f.waitEntered()
+		begun := []string{"two start 0", "two start 1", "two running 0", "two end 0"}
+		expect("the open batch", first.until("two end 0"), begun...)
+		later := f.stream(path, "")
+		expect("a stream that begins meanwhile", later.until("two end 0"), begun...)
 
-	if a := f.do("PUT", "/v1/sessions/s/batches/two", message("note", "gate"), "Prefer", "wait=0"); a.Status != http.StatusAccepted {
-		t.Fatalf("%d %s", a.Status, a.Body)
-	}
-	f.waitEntered()
-	begun := []string{"two start 0", "two start 1", "two running 0", "two end 0"}
-	expect("the open batch", first.until("two end 0"), begun...)
-	later := f.stream(path, "")
-	expect("a stream that begins meanwhile", later.until("two end 0"), begun...)
-
-	first.close()
-	f.http.stop()
-	f.startHTTP()
-	elsewhere := f.stream(path, first.last)
-	f.open()
-	rest := []string{"two running 1", "two end 1", "two result 0", "two result 1", "two reply -1"}
-	expect("at another server", elsewhere.until("two reply -1"), rest...)
-	put("three", "note")
-	expect("at another server, later", elsewhere.until("three reply -1"), whole("three")...)
-	here := f.stream(path, first.last)
-	expect("once more", here.until("three reply -1"), append(rest, whole("three")...)...)
+		first.close()
+		f.http.stop()
+		f.startHTTP()
+		elsewhere := f.stream(path, first.last)
+		f.open()
+		rest := []string{"two running 1", "two end 1", "two result 0", "two result 1", "two reply -1"}
+		expect("at another server", elsewhere.until("two reply -1"), rest...)
+		put("three", "note")
+		expect("at another server, later", elsewhere.until("three reply -1"), whole("three")...)
+		here := f.stream(path, first.last)
+		expect("once more", here.until("three reply -1"), append(rest, whole("three")...)...)
+	})
 }
 
 // A client that comes back again and again misses nothing and sees nothing twice.
 func TestManyReconnects(t *testing.T) {
-	f := newFleet(t)
-	const path, batches = "/v1/sessions/s/events", 30
-	first := f.stream(path, "")
-	go func() {
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		const path, batches = "/v1/sessions/s/events", 30
+		stream := f.stream(path, "")
+		var putting sync.WaitGroup
+		putting.Go(func() {
+			for i := range batches {
+				_ = f.retry("PUT", fmt.Sprintf("/v1/sessions/s/batches/b%d", i), message("look", "note"))
+			}
+		})
+		seen := map[string]int{}
+		for n, replies := 0, 0; replies < batches; n++ { // a batch may be shown after a later one
+			e, ok := stream.next()
+			if !ok {
+				t.Fatal("a stream ended")
+			}
+			m := decode[messages.Event](t, []byte(e.data))
+			if e.id == "" {
+				continue
+			}
+			seen[fmt.Sprintf("%s %s %d", m.Batch, e.kind, m.Index)]++
+			if m.Type == messages.EventReply {
+				replies++
+			}
+			if n%3 == 2 {
+				stream.close()
+				if n%60 == 2 {
+					f.http.stop()
+					f.startHTTP()
+				}
+				stream = f.stream(path, e.id)
+			}
+		}
+		putting.Wait()
 		for i := range batches {
-			_ = f.retry("PUT", fmt.Sprintf("/v1/sessions/s/batches/b%d", i), message("look", "note"))
-		}
-	}()
-	seen := map[string]int{}
-	last, stream := "", first
-	for n := 0; seen[fmt.Sprintf("b%d reply -1", batches-1)] == 0; n++ {
-		e, ok := stream.next()
-		if !ok {
-			t.Fatal("a stream ended")
-		}
-		m := decode[messages.Event](t, []byte(e.data))
-		if e.id == "" {
-			continue
-		}
-		last = e.id
-		seen[fmt.Sprintf("%s %s %d", m.Batch, e.kind, m.Index)]++
-		if n%3 == 2 {
-			stream.close()
-			if n%60 == 2 {
-				f.http.stop()
-				f.startHTTP()
-			}
-			stream = f.stream(path, last)
-		}
-	}
-	for i := range batches {
-		for _, what := range []string{"start 0", "start 1", "running 0", "running 1", "end 0", "end 1", "result 0", "result 1", "reply -1"} {
-			if text := fmt.Sprintf("b%d %s", i, what); seen[text] != 1 {
-				t.Errorf("%s was shown %d times", text, seen[text])
+			for _, what := range []string{"start 0", "start 1", "running 0", "running 1", "end 0", "end 1", "result 0", "result 1", "reply -1"} {
+				if text := fmt.Sprintf("b%d %s", i, what); seen[text] != 1 {
+					t.Errorf("%s was shown %d times", text, seen[text])
+				}
 			}
 		}
-	}
+	})
 }
 
 // The live stream has the events of all sessions of its tenant and of no other, and tells of a gap.
 func TestTheEventsOfATenant(t *testing.T) {
-	f := newFleet(t)
-	f.http.stop()
-	f.access = byHeader{}
-	f.startHTTP()
-	red := f.stream("/v1/events", "", "Tenant", "red")
-	for _, row := range []struct{ tenant, session string }{{"blue", "s"}, {"red", "s1"}, {"blue", "s1"}, {"red", "s2"}} {
-		if a := f.do("PUT", "/v1/sessions/"+row.session+"/batches/"+row.tenant, message("note"), "Tenant", row.tenant); a.Status != http.StatusOK {
-			t.Fatalf("%d %s", a.Status, a.Body)
+	inBubble(t, func(t *testing.T, f *testFleet) {
+		f.http.stop()
+		f.access = byHeader{}
+		f.startHTTP()
+		red := f.stream("/v1/events", "", "Tenant", "red")
+		for _, row := range []struct{ tenant, session string }{{"blue", "s"}, {"red", "s1"}, {"blue", "s1"}, {"red", "s2"}} {
+			if a := f.do("PUT", "/v1/sessions/"+row.session+"/batches/"+row.tenant, message("note"), "Tenant", row.tenant); a.Status != http.StatusOK {
+				t.Fatalf("%d %s", a.Status, a.Body)
+			}
 		}
-	}
-	seen := map[messages.SessionID]bool{}
-	for !seen["s2"] {
-		e, ok := red.next()
-		if !ok {
-			t.Fatal("the stream ended")
+		seen := map[messages.SessionID]bool{}
+		for !seen["s2"] {
+			e, ok := red.next()
+			if !ok {
+				t.Fatal("the stream ended")
+			}
+			m := decode[messages.Event](t, []byte(e.data))
+			if m.Batch != "red" {
+				t.Fatalf("an event of another tenant: %s", e.data)
+			}
+			seen[m.Session] = true
 		}
-		m := decode[messages.Event](t, []byte(e.data))
-		if m.Batch != "red" {
-			t.Fatalf("an event of another tenant: %s", e.data)
+		if !seen["s1"] {
+			t.Error("no event of session s1")
 		}
-		seen[m.Session] = true
-	}
-	if !seen["s1"] {
-		t.Error("no event of session s1")
-	}
-	f.nats.Stop()
-	must(t, f.nats.Restart())
-	for {
-		if e, ok := red.next(); !ok || e.kind == "gap" {
-			break
+		f.nats.Stop()
+		must(t, f.nats.Restart())
+		for {
+			if e, ok := red.next(); !ok || e.kind == "gap" {
+				break
+			}
 		}
-	}
-	back := f.stream("/v1/events", "7", "Tenant", "red")
-	if e, _ := back.next(); e.kind != "gap" {
-		t.Errorf("a client that comes back is told of %+v", e)
-	}
+		back := f.stream("/v1/events", "7", "Tenant", "red")
+		if e, _ := back.next(); e.kind != "gap" {
+			t.Errorf("a client that comes back is told of %+v", e)
+		}
+	})
 }
 
 // byHeader believes what a request says of its tenant.

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,33 +49,94 @@ type testFleet struct {
 	approvers approval.Approvers
 
 	access access.Control // of HTTP servers that start later
-	addr   string         // where each HTTP server listens
+	listen func() (net.Listener, error)
+	client *http.Client // makes a connection for each request, so that a restarted server is reached at once
+	addr   string       // of the HTTP servers
 	http   *part
 	server *httpapi.Server // the newest
 	coord  *part
 }
 
+// pipes is a network in memory.
+type pipes struct{ arriving chan net.Conn }
+
+func newPipes() *pipes { return &pipes{make(chan net.Conn)} }
+
+func (p *pipes) listen() (net.Listener, error) { return &pipeListener{p, make(chan struct{})}, nil }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case p.arriving <- there:
+		return here, nil
+	case <-time.After(time.Second): // no server listens
+		return nil, syscall.ECONNREFUSED
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+type pipeListener struct {
+	*pipes
+	closed chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.arriving:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { close(l.closed); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net: "pipe"} }
+
 // part is a daemon that runs.
 type part struct{ stop func() }
 
-// newFleet starts a fleet with an HTTP server. All of it ends with the test, which runs beside
-// others: tests of a fleet wait most of the time.
+// newFleet starts a fleet with an HTTP server on the loopback interface. All of it ends with the
+// test, which runs beside others: tests of a fleet wait most of the time.
 func newFleet(t testing.TB) *testFleet {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok {
 		t.Parallel()
 	}
+	return newFleetAlone(t)
+}
+
+// newFleetAlone is newFleet for a test that measures its process.
+func newFleetAlone(t testing.TB) *testFleet {
+	t.Helper()
+	addr := natstest.FreeAddr(t)
+	listen := func() (net.Listener, error) { return net.Listen("tcp", addr) }
+	return startFleet(t, natstest.Server(t, natstest.Fast), addr, listen, new(net.Dialer).DialContext)
+}
+
+// inBubble runs a test of a fleet in simulated time. Connections to its HTTP server are pipes.
+func inBubble(t *testing.T, test func(*testing.T, *testFleet)) {
+	t.Helper()
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		net := newPipes()
+		test(t, startFleet(t, srv, "localhost", net.listen, net.dial))
+	}, natstest.Fast)
+}
+
+type dialFunc = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+func startFleet(t testing.TB, nats *devserver.Server, addr string, listen func() (net.Listener, error), dial dialFunc) *testFleet {
+	t.Helper()
 	f := &testFleet{
-		t: t, entered: make(chan struct{}, 1000), gate: make(chan struct{}), access: access.Here{As: access.Principal{Tenant: messages.OneTenant}},
+		t: t, nats: nats, addr: addr, listen: listen, client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}},
+		entered: make(chan struct{}, 1000), gate: make(chan struct{}), access: access.Here{As: access.Principal{Tenant: messages.OneTenant}},
 		log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	var err error
-	f.nats = natstest.Server(t, natstest.Fast)
 	f.alice, err = approval.NewKey()
 	must(t, err)
 	f.approvers, err = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: f.alice.Public()}})
 	must(t, err)
-	f.addr = natstest.FreeAddr(t)
 	f.conn = f.connect()
 	f.startWorker()
 	f.startCoordinator()
@@ -100,7 +162,7 @@ func (f *testFleet) startWorker() {
 	f.t.Helper()
 	var tools tool.Registry
 	add := func(name string, kind messages.Kind, run tool.Func) {
-		must(f.t, tools.Add(schemas.Tool{Name: name, Kind: kind, TimeoutMS: 60_000, InputSchema: []byte(`{"type":"object"}`)}, run))
+		must(f.t, tools.Add(schemas.Tool{Name: name, Kind: kind, TimeoutMS: 600_000, InputSchema: []byte(`{"type":"object"}`)}, run))
 	}
 	add("look", messages.KindRead, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
@@ -146,7 +208,7 @@ func (f *testFleet) startHTTP() {
 	f.t.Helper()
 	s, err := httpapi.New(f.clientOf, httpapi.Config{Access: f.access, Logger: f.log})
 	must(f.t, err)
-	l, err := net.Listen("tcp", f.addr)
+	l, err := f.listen()
 	must(f.t, err)
 	f.server = s
 	f.http = f.start(func(ctx context.Context) error { return s.Serve(ctx, l) })
@@ -182,15 +244,18 @@ func (f *testFleet) waitEntered() {
 	f.t.Helper()
 	select {
 	case <-f.entered:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		f.t.Fatal("no call came to the gate")
 	}
 }
 
-// until polls a condition and fails the test if it is not true within 30 s.
+// patience is how long a test waits for what should happen soon.
+const patience = 2 * time.Minute
+
+// until polls a condition and fails the test if that takes longer than patience.
 func (f *testFleet) until(what string, is func() bool) {
 	f.t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); {
+	for end := time.Now().Add(patience); !is(); {
 		if time.Now().After(end) {
 			f.t.Fatalf("waited in vain until %s", what)
 		}
@@ -227,8 +292,12 @@ func (f *testFleet) do(method, path, body string, headers ...string) answer {
 }
 
 func (f *testFleet) try(ctx context.Context, method, path, body string, headers ...string) (answer, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	return f.ask(ctx, method, path, body, headers...)
+}
+
+func (f *testFleet) ask(ctx context.Context, method, path, body string, headers ...string) (answer, error) {
 	res, err := f.send(ctx, method, path, strings.NewReader(body), headers...)
 	if err != nil {
 		return answer{}, err
@@ -237,9 +306,6 @@ func (f *testFleet) try(ctx context.Context, method, path, body string, headers 
 	raw, err := io.ReadAll(res.Body)
 	return answer{res.StatusCode, res.Header, raw}, err
 }
-
-// one makes a connection for each request, so that a restarted server is reached at once.
-var one = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
 func (f *testFleet) send(ctx context.Context, method, path string, body io.Reader, headers ...string) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+f.addr+path, body)
@@ -253,12 +319,12 @@ func (f *testFleet) send(ctx context.Context, method, path string, body io.Reade
 		}
 		r.Header.Set(headers[i], headers[i+1])
 	}
-	return one.Do(r)
+	return f.client.Do(r)
 }
 
 // retry sends a request until a server answers it, as a client does whose server restarts.
 func (f *testFleet) retry(method, path, body string, headers ...string) answer {
-	for end := time.Now().Add(30 * time.Second); ; {
+	for end := time.Now().Add(patience); ; {
 		a, err := f.try(f.t.Context(), method, path, body, headers...)
 		if err == nil && a.Status != http.StatusServiceUnavailable && a.Status != http.StatusTooManyRequests {
 			return a

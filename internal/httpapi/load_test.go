@@ -21,12 +21,12 @@ const memory = 192 << 20
 func TestManyStreams(t *testing.T) {
 	const sessions, each, puts = 20, 50, 200
 	rounds, _ := strconv.Atoi(os.Getenv("TOOLFLEET_HTTP_ROUNDS"))
-	f := newFleet(t)
+	f := newFleetAlone(t)
 	before := inUse()
 	waiting := make(chan answer, puts)
 	for i := range puts {
 		go func() {
-			a, err := f.try(t.Context(), "PUT", fmt.Sprintf("/v1/sessions/waits%d/batches/b", i), message("gate"))
+			a, err := f.ask(t.Context(), "PUT", fmt.Sprintf("/v1/sessions/waits%d/batches/b", i), message("gate"))
 			if err != nil {
 				t.Error(err)
 			}

@@ -19,20 +19,23 @@ import (
 
 // connect connects the client of the SDK to the server, with a header of its own on each request.
 func (f *testFleet) connectMCP(path string, h http.Header) (*mcp.ClientSession, error) {
-	with := &http.Client{Transport: adding{h}}
+	with := &http.Client{Transport: adding{f.client.Transport, h}}
 	return mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(f.t.Context(),
 		&mcp.StreamableClientTransport{Endpoint: "http://" + f.addr + path, HTTPClient: with, MaxRetries: -1}, nil)
 }
 
 // adding adds headers to requests.
-type adding struct{ http.Header }
+type adding struct {
+	next http.RoundTripper
+	http.Header
+}
 
 func (a adding) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	for name, values := range a.Header {
 		r.Header[name] = values
 	}
-	return one.Transport.RoundTrip(r)
+	return a.next.RoundTrip(r)
 }
 
 // The session of a call is that of the path, else of the header, else of _meta, else the server's.
