@@ -42,11 +42,16 @@ type testFleet struct {
 	runs []string // guarded by mu
 }
 
-func newFleet(t *testing.T) *testFleet {
+// inFleet runs a test of a fleet in simulated time.
+func inFleet(t *testing.T, test func(*testing.T, *testFleet)) {
 	t.Helper()
-	t.Parallel()
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) { test(t, newFleet(t, srv)) }, natstest.Fast)
+}
+
+func newFleet(t *testing.T, nats *devserver.Server) *testFleet {
+	t.Helper()
 	f := &testFleet{
-		t: t, entered: make(chan struct{}, 1000), gate: make(chan struct{}),
+		t: t, nats: nats, entered: make(chan struct{}, 1000), gate: make(chan struct{}),
 		log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	var err error
@@ -54,7 +59,6 @@ func newFleet(t *testing.T) *testFleet {
 	must(t, err)
 	f.approvers, err = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: f.alice.Public()}})
 	must(t, err)
-	f.nats = natstest.Server(t, natstest.Fast)
 	f.client, err = client.Connect(t.Context(), fleet.Options{}, clientconn.Over(f.connect()))
 	must(t, err)
 	f.startWorker()

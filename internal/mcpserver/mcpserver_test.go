@@ -13,52 +13,54 @@ import (
 )
 
 func TestToolsAndTheirAnnotations(t *testing.T) {
-	f := newFleet(t)
-	c, _ := f.dial(mcpserver.Config{}, nil, "s")
-	list, err := c.ListTools(t.Context(), nil)
-	must(t, err)
-	var got []string
-	for _, d := range list.Tools {
-		a := d.Annotations
-		got = append(got, fmt.Sprintf("%s read=%t idempotent=%t destructive=%t", d.Name, a.ReadOnlyHint, a.IdempotentHint, *a.DestructiveHint))
-	}
-	want := []string{
-		"fail read=true idempotent=false destructive=false", "gate read=true idempotent=false destructive=false",
-		"hold read=false idempotent=false destructive=false", "look read=true idempotent=false destructive=false",
-		"note read=false idempotent=true destructive=false", "refund read=false idempotent=false destructive=true",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		c, _ := f.dial(mcpserver.Config{}, nil, "s")
+		list, err := c.ListTools(t.Context(), nil)
+		must(t, err)
+		var got []string
+		for _, d := range list.Tools {
+			a := d.Annotations
+			got = append(got, fmt.Sprintf("%s read=%t idempotent=%t destructive=%t", d.Name, a.ReadOnlyHint, a.IdempotentHint, *a.DestructiveHint))
+		}
+		want := []string{
+			"fail read=true idempotent=false destructive=false", "gate read=true idempotent=false destructive=false",
+			"hold read=false idempotent=false destructive=false", "look read=true idempotent=false destructive=false",
+			"note read=false idempotent=true destructive=false", "refund read=false idempotent=false destructive=true",
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Error(diff)
+		}
+	})
 }
 
 // A result has the text for the model, and all that is known of the call.
 func TestAResult(t *testing.T) {
-	f := newFleet(t)
-	c, _ := f.dial(mcpserver.Config{}, nil, "s")
-	for _, row := range []struct {
-		tool, text string
-		failed     bool
-		status     messages.Status
-	}{
-		{"look", `{"n":1}`, false, messages.StatusOK},
-		{"fail", "The shop is closed.", true, messages.StatusError},
-		{"nothing", "no tool named", true, "unknown_tool"},
-	} {
-		r, err := c.CallTool(t.Context(), call(row.tool, `{"n":1}`, "toolfleet/id", "call-"+row.tool))
-		must(t, err)
-		raw, err := json.Marshal(r.StructuredContent)
-		must(t, err)
-		var result messages.Result
-		must(t, json.Unmarshal(raw, &result))
-		if !strings.Contains(text(r), row.text) || r.IsError != row.failed || result.Status != row.status || result.Tool != row.tool {
-			t.Errorf("%s: got %q, error %t, %s", row.tool, text(r), r.IsError, raw)
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		c, _ := f.dial(mcpserver.Config{}, nil, "s")
+		for _, row := range []struct {
+			tool, text string
+			failed     bool
+			status     messages.Status
+		}{
+			{"look", `{"n":1}`, false, messages.StatusOK},
+			{"fail", "The shop is closed.", true, messages.StatusError},
+			{"nothing", "no tool named", true, "unknown_tool"},
+		} {
+			r, err := c.CallTool(t.Context(), call(row.tool, `{"n":1}`, "toolfleet/id", "call-"+row.tool))
+			must(t, err)
+			raw, err := json.Marshal(r.StructuredContent)
+			must(t, err)
+			var result messages.Result
+			must(t, json.Unmarshal(raw, &result))
+			if !strings.Contains(text(r), row.text) || r.IsError != row.failed || result.Status != row.status || result.Tool != row.tool {
+				t.Errorf("%s: got %q, error %t, %s", row.tool, text(r), r.IsError, raw)
+			}
+			if r.Meta["toolfleet/id"] != "call-"+row.tool || r.Meta["toolfleet/session"] != "s" {
+				t.Errorf("%s: _meta is %v", row.tool, r.Meta)
+			}
 		}
-		if r.Meta["toolfleet/id"] != "call-"+row.tool || r.Meta["toolfleet/session"] != "s" {
-			t.Errorf("%s: _meta is %v", row.tool, r.Meta)
+		if _, err := c.CallTool(t.Context(), call("look", `{}`, "toolfleet/id", 7)); err == nil || !strings.Contains(err.Error(), "want a string") {
+			t.Errorf("an id that is a number: got %v", err)
 		}
-	}
-	if _, err := c.CallTool(t.Context(), call("look", `{}`, "toolfleet/id", 7)); err == nil || !strings.Contains(err.Error(), "want a string") {
-		t.Errorf("an id that is a number: got %v", err)
-	}
+	})
 }

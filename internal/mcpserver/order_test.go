@@ -77,90 +77,95 @@ func (l *line) call(id int, tool string) {
 // A write and a read that are sent one after the other keep their order, although the client waits
 // for neither.
 func TestCallsKeepTheirOrder(t *testing.T) {
-	f := newFleet(t)
-	l := f.pipe(t)
-	const calls = 400
-	go func() {
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		l := f.pipe(t)
+		const calls = 400
+		go func() {
+			for i := 1; i <= calls; i += 2 {
+				l.call(i, "note")
+				l.call(i+1, "look")
+			}
+		}()
+		for range calls {
+			if r := l.read(); r.Result.IsError || r.Error != nil {
+				t.Fatalf("call %d: %+v", r.ID, r)
+			}
+		}
+		// Reads that no write parts may run in any order; here each has a write on both sides.
+		var want []string
 		for i := 1; i <= calls; i += 2 {
-			l.call(i, "note")
-			l.call(i+1, "look")
+			want = append(want, fmt.Sprintf(`note{"n":%d}`, i), fmt.Sprintf(`look{"n":%d}`, i+1))
 		}
-	}()
-	for range calls {
-		if r := l.read(); r.Result.IsError || r.Error != nil {
-			t.Fatalf("call %d: %+v", r.ID, r)
+		if diff := cmp.Diff(want, f.history()); diff != "" {
+			t.Error(diff)
 		}
-	}
-	// Reads that no write parts may run in any order; here each has a write on both sides.
-	var want []string
-	for i := 1; i <= calls; i += 2 {
-		want = append(want, fmt.Sprintf(`note{"n":%d}`, i), fmt.Sprintf(`look{"n":%d}`, i+1))
-	}
-	if diff := cmp.Diff(want, f.history()); diff != "" {
-		t.Error(diff)
-	}
+	})
 }
 
 // Reads run together: all three are at the gate before it opens.
 func TestReadsRunTogether(t *testing.T) {
-	f := newFleet(t)
-	l := f.pipe(t)
-	for i := 1; i <= 3; i++ {
-		l.call(i, "gate")
-	}
-	f.waitEntered(3)
-	close(f.gate)
-	for range 3 {
-		if r := l.read(); r.Result.IsError || r.Result.Content[0].Text != "open" {
-			t.Errorf("call %d: %+v", r.ID, r)
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		l := f.pipe(t)
+		for i := 1; i <= 3; i++ {
+			l.call(i, "gate")
 		}
-	}
+		f.waitEntered(3)
+		close(f.gate)
+		for range 3 {
+			if r := l.read(); r.Result.IsError || r.Result.Content[0].Text != "open" {
+				t.Errorf("call %d: %+v", r.ID, r)
+			}
+		}
+	})
 }
 
 // A call that is answered without being stored lets the next one in.
 func TestABadCallHoldsUpNoOther(t *testing.T) {
-	f := newFleet(t)
-	l := f.pipe(t)
-	l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}`)
-	l.write(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"look","_meta":{"toolfleet/id":7}}}`)
-	l.write(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"look","_meta":{"toolfleet/session":"` + strings.Repeat("x", 9000) + `"}}}`)
-	l.write(`{"jsonrpc":"2.0","id":4,"method":"tools/call"}`)
-	l.call(5, "look")
-	for range 5 {
-		if r := l.read(); (r.Error == nil) != (r.ID == 5) {
-			t.Errorf("call %d: %+v %s", r.ID, r.Result, r.Error)
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		l := f.pipe(t)
+		l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":7}}`)
+		l.write(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"look","_meta":{"toolfleet/id":7}}}`)
+		l.write(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"look","_meta":{"toolfleet/session":"` + strings.Repeat("x", 9000) + `"}}}`)
+		l.write(`{"jsonrpc":"2.0","id":4,"method":"tools/call"}`)
+		l.call(5, "look")
+		for range 5 {
+			if r := l.read(); (r.Error == nil) != (r.ID == 5) {
+				t.Errorf("call %d: %+v %s", r.ID, r.Result, r.Error)
+			}
 		}
-	}
+	})
 }
 
 // Notifications of the client that come while a call runs are read: a cancelled call is aborted.
 func TestACancelledCallIsAborted(t *testing.T) {
-	f := newFleet(t)
-	l := f.pipe(t)
-	l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gate","arguments":{},"_meta":{"toolfleet/id":"mine"}}}`)
-	f.waitEntered(1)
-	l.write(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-	f.untilCall("s", "mine", messages.StatusAborted)
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		l := f.pipe(t)
+		l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gate","arguments":{},"_meta":{"toolfleet/id":"mine"}}}`)
+		f.waitEntered(1)
+		l.write(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		f.untilCall("s", "mine", messages.StatusAborted)
+	})
 }
 
 // When the client is gone, a call without an id of its own is aborted, and one with an id goes on.
 func TestAClosedStreamAbortsWhatCannotBeAskedAgain(t *testing.T) {
-	f := newFleet(t)
-	l := f.pipe(t)
-	l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gate","arguments":{},"_meta":{"toolfleet/id":"mine"}}}`)
-	l.call(2, "gate")
-	f.waitEntered(2)
-	must(t, l.in.Close())
-	f.untilCall("s", f.otherBatch("s", "mine"), messages.StatusAborted)
-	close(f.gate)
-	// The same id gets the result, from another server.
-	c, _ := f.dial(mcpserver.Config{}, nil, "s")
-	r, err := c.CallTool(t.Context(), call("gate", `{}`, "toolfleet/id", "mine"))
-	must(t, err)
-	if text(r) != "open" || r.IsError {
-		t.Errorf("got %q", text(r))
-	}
-	if got := len(f.history()); got != 2 {
-		t.Errorf("%d runs, want 2", got)
-	}
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		l := f.pipe(t)
+		l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gate","arguments":{},"_meta":{"toolfleet/id":"mine"}}}`)
+		l.call(2, "gate")
+		f.waitEntered(2)
+		must(t, l.in.Close())
+		f.untilCall("s", f.otherBatch("s", "mine"), messages.StatusAborted)
+		close(f.gate)
+		// The same id gets the result, from another server.
+		c, _ := f.dial(mcpserver.Config{}, nil, "s")
+		r, err := c.CallTool(t.Context(), call("gate", `{}`, "toolfleet/id", "mine"))
+		must(t, err)
+		if text(r) != "open" || r.IsError {
+			t.Errorf("got %q", text(r))
+		}
+		if got := len(f.history()); got != 2 {
+			t.Errorf("%d runs, want 2", got)
+		}
+	})
 }

@@ -19,35 +19,36 @@ import (
 // A call that waits for a person is answered in time, and so is one behind it. The same id gets the
 // result once the person has allowed it.
 func TestACallThatWaitsForAPersonIsAnswered(t *testing.T) {
-	f := newFleet(t)
-	c, _ := f.dial(mcpserver.Config{AnswerWithin: time.Millisecond}, nil, "s")
-	r, err := c.CallTool(t.Context(), call("refund", `{"n":1}`, "toolfleet/id", "mine"))
-	must(t, err)
-	if r.IsError || !strings.Contains(text(r), "A person has to allow this call of refund") || !strings.Contains(text(r), `"toolfleet/id": "mine"`) {
-		t.Errorf("got error %t, %q", r.IsError, text(r))
-	}
-	r, err = c.CallTool(t.Context(), call("note", `{"n":2}`, "toolfleet/id", "behind"))
-	must(t, err)
-	if r.IsError || !strings.Contains(text(r), "waits for an earlier call of refund") {
-		t.Errorf("behind it: got error %t, %q", r.IsError, text(r))
-	}
-	f.allow(t)
-	later, _ := f.dial(mcpserver.Config{}, nil, "s")
-	r, err = later.CallTool(t.Context(), call("refund", `{"n":1}`, "toolfleet/id", "mine"))
-	must(t, err)
-	if r.IsError || text(r) != `{"n":1}` {
-		t.Errorf("asked again: got error %t, %q", r.IsError, text(r))
-	}
-	f.untilCall("s", "behind", messages.StatusOK)
-	if want := []string{`refund{"n":1}`, `note{"n":2}`}; !slices.Equal(f.history(), want) {
-		t.Errorf("the runs are %v, want %v", f.history(), want)
-	}
-	// The same id with other arguments is a mistake of the client.
-	r, err = later.CallTool(t.Context(), call("refund", `{"n":2}`, "toolfleet/id", "mine"))
-	must(t, err)
-	if !r.IsError || !strings.Contains(text(r), "batch_conflict") {
-		t.Errorf("other arguments: got error %t, %q", r.IsError, text(r))
-	}
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		c, _ := f.dial(mcpserver.Config{AnswerWithin: time.Millisecond}, nil, "s")
+		r, err := c.CallTool(t.Context(), call("refund", `{"n":1}`, "toolfleet/id", "mine"))
+		must(t, err)
+		if r.IsError || !strings.Contains(text(r), "A person has to allow this call of refund") || !strings.Contains(text(r), `"toolfleet/id": "mine"`) {
+			t.Errorf("got error %t, %q", r.IsError, text(r))
+		}
+		r, err = c.CallTool(t.Context(), call("note", `{"n":2}`, "toolfleet/id", "behind"))
+		must(t, err)
+		if r.IsError || !strings.Contains(text(r), "waits for an earlier call of refund") {
+			t.Errorf("behind it: got error %t, %q", r.IsError, text(r))
+		}
+		f.allow(t)
+		later, _ := f.dial(mcpserver.Config{}, nil, "s")
+		r, err = later.CallTool(t.Context(), call("refund", `{"n":1}`, "toolfleet/id", "mine"))
+		must(t, err)
+		if r.IsError || text(r) != `{"n":1}` {
+			t.Errorf("asked again: got error %t, %q", r.IsError, text(r))
+		}
+		f.untilCall("s", "behind", messages.StatusOK)
+		if want := []string{`refund{"n":1}`, `note{"n":2}`}; !slices.Equal(f.history(), want) {
+			t.Errorf("the runs are %v, want %v", f.history(), want)
+		}
+		// The same id with other arguments is a mistake of the client.
+		r, err = later.CallTool(t.Context(), call("refund", `{"n":2}`, "toolfleet/id", "mine"))
+		must(t, err)
+		if !r.IsError || !strings.Contains(text(r), "batch_conflict") {
+			t.Errorf("other arguments: got error %t, %q", r.IsError, text(r))
+		}
+	})
 }
 
 // allow has alice allow the only question.
@@ -73,30 +74,31 @@ func (f *testFleet) allow(t *testing.T) {
 
 // What happens to a call is told to a client that asks for it, with numbers that grow.
 func TestProgress(t *testing.T) {
-	f := newFleet(t)
-	var mu sync.Mutex
-	var last float64
-	var told []string
-	c, _ := f.dial(mcpserver.Config{}, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
-		mu.Lock()
-		defer mu.Unlock()
-		if r.Params.ProgressToken != "mine" || r.Params.Progress <= last {
-			t.Errorf("%v: %v after %v", r.Params.ProgressToken, r.Params.Progress, last)
-		}
-		last = r.Params.Progress
-		told = append(told, r.Params.Message)
-	}}, "s")
-	var calls sync.WaitGroup
-	calls.Go(func() {
-		if _, err := c.CallTool(t.Context(), call("gate", `{}`, "progressToken", "mine")); err != nil {
-			t.Error(err)
-		}
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		var mu sync.Mutex
+		var last float64
+		var told []string
+		c, _ := f.dial(mcpserver.Config{}, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			mu.Lock()
+			defer mu.Unlock()
+			if r.Params.ProgressToken != "mine" || r.Params.Progress <= last {
+				t.Errorf("%v: %v after %v", r.Params.ProgressToken, r.Params.Progress, last)
+			}
+			last = r.Params.Progress
+			told = append(told, r.Params.Message)
+		}}, "s")
+		var calls sync.WaitGroup
+		calls.Go(func() {
+			if _, err := c.CallTool(t.Context(), call("gate", `{}`, "progressToken", "mine")); err != nil {
+				t.Error(err)
+			}
+		})
+		f.until("the run is told", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Contains(told, "gate runs")
+		})
+		close(f.gate)
+		calls.Wait()
 	})
-	f.until("the run is told", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Contains(told, "gate runs")
-	})
-	close(f.gate)
-	calls.Wait()
 }
