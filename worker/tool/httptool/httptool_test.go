@@ -358,13 +358,15 @@ func TestBrokenRequests(t *testing.T) {
 }
 
 func TestNothingWasSent(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	client, err := net.Dial("tcp", other.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
-	listener.Close()
-	made := newTool(t, Config{Request: schemas.HTTP{Origin: "http://" + address, Path: "/", Loopback: true}})
+	defer client.Close()
+	// The client's own port is taken, and nobody listens there.
+	made := newTool(t, Config{Request: schemas.HTTP{Origin: "http://" + client.LocalAddr().String(), Path: "/", Loopback: true}})
 	if own := failed(t, made, t.Context(), call); own.Code != "unreachable" || !own.Retryable || !strings.Contains(own.Message, "No request was sent") {
 		t.Errorf("got %+v", own)
 	}

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,7 +36,11 @@ func rerun(t *testing.T, role, tests string, change func(*exec.Cmd)) {
 	cmd := exec.Command(self, "-test.run=^("+tests+")$", "-test.count=1")
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), again + "=" + role, "NATS_CREDS=secret"}
 	change(cmd)
-	if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "no tests to run") {
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EPERM) {
+		t.Skipf("this process cannot become another user: %v", err)
+	}
+	if err != nil || strings.Contains(string(out), "no tests to run") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
