@@ -129,6 +129,9 @@ func (p *pool) place(w *waiter) (best *slot) {
 
 // open returns the session of a slot, and starts one if there is none.
 func (s *slot) open(ctx context.Context, start func(context.Context) (*session, error)) (*session, error) {
+	if ctx.Err() != nil { // the select below may choose either case
+		return nil, context.Cause(ctx)
+	}
 	select {
 	case s.starting <- struct{}{}:
 		defer func() { <-s.starting }()

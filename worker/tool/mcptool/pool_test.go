@@ -92,6 +92,20 @@ func TestPoolsOfSeveral(t *testing.T) {
 	}
 }
 
+// Nothing is started for a call that has ended.
+func TestACallThatHasEndedStartsNoServer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 50 {
+		if _, err := newPool(1, false).slots[0].open(ctx, func(context.Context) (*session, error) {
+			t.Error("it was started")
+			return nil, errors.New("broken")
+		}); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	}
+}
+
 // A server that cannot be started is not started for each call.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
