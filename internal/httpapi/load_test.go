@@ -17,11 +17,19 @@ import (
 const memory = 192 << 20
 
 // A server has 1,000 streams open and 200 requests waiting, each of which gets what it waits for.
-// TOOLFLEET_HTTP_ROUNDS, in make soak, says how often the streams come back.
+// TOOLFLEET_HTTP_ROUNDS, in make soak, says how often the streams come back; then the test runs in
+// real time, over real connections.
 func TestManyStreams(t *testing.T) {
-	const sessions, each, puts = 20, 50, 200
 	rounds, _ := strconv.Atoi(os.Getenv("TOOLFLEET_HTTP_ROUNDS"))
-	f := newFleetAlone(t)
+	if rounds > 0 {
+		manyStreams(t, newFleetAlone(t), rounds)
+		return
+	}
+	inBubble(t, func(t *testing.T, f *testFleet) { manyStreams(t, f, 0) })
+}
+
+func manyStreams(t *testing.T, f *testFleet, rounds int) {
+	const sessions, each, puts = 20, 50, 200
 	before := inUse()
 	waiting := make(chan answer, puts)
 	for i := range puts {
