@@ -28,7 +28,8 @@ type HTTP struct {
 	Body HTTPBody
 	// Timeout bounds the request and its answer; 0: the timeout of the tool does.
 	Timeout     time.Duration
-	Success     []int  // the statuses of success; none: every 2xx
+	Success     []int  // the statuses of success; none: every 2xx that is not in Failure
+	Failure     []int  // statuses after which a write is known not to be applied
 	Output      string // JSON pointer to the output in the answer; "": the whole answer
 	MaxResponse int    // bytes of an answer
 	Loopback    bool   // may the target be this machine?
@@ -62,7 +63,7 @@ type httpInFile struct {
 	Method, URL, Body, Timeout, Output string
 	Query                              json.RawMessage // "rest", or values by name
 	Headers                            map[string]httpValueInFile
-	Success                            []json.Number
+	Success, Failure                   []json.Number
 	MaxResponse                        json.RawMessage `json:"max_response"`
 	Loopback, Identity                 bool
 }
@@ -104,6 +105,13 @@ func (f *yamlFile) http(p string, in *httpInFile, schema json.RawMessage) *HTTP 
 	h.Body = f.httpBody(p, h.Method, HTTPBody(in.Body), h.Rest)
 	for _, status := range in.Success {
 		h.Success = append(h.Success, f.wholeNumber(p+"/success", status))
+	}
+	for _, status := range in.Failure {
+		n := f.wholeNumber(p+"/failure", status)
+		if slices.Contains(h.Success, n) {
+			f.addKey(p+"/failure", "the status %d is in success too", n)
+		}
+		h.Failure = append(h.Failure, n)
 	}
 	if size := f.maxOutput(p+"/max_response", in.MaxResponse); size > 0 {
 		h.MaxResponse = size

@@ -21,7 +21,7 @@ func TestParseHTTP(t *testing.T) {
 		`method: POST`, `url: "https://pay.internal:8443/refunds/{id}/of/{customer.id}?v=2&for={id}"`,
 		`query: {limit: "{limit}", key: {secret: api.key}}`,
 		`headers: {Authorization: {secret: pay_token, prefix: "Bearer "}, X-Note: "n: {note}", X-Env: {env: REGION}}`,
-		`body: rest`, `timeout: 10s`, `success: [200, 201, 404]`, `output: /data/0/a~1b`, `max_response: 1MB`, `loopback: true`, `identity: true`)))
+		`body: rest`, `timeout: 10s`, `success: [200, 201, 404]`, `failure: [302, 502]`, `output: /data/0/a~1b`, `max_response: 1MB`, `loopback: true`, `identity: true`)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestParseHTTP(t *testing.T) {
 		Headers: []HTTPValue{
 			{Name: "Authorization", Secret: "pay_token", Prefix: "Bearer "}, {Name: "X-Note", Template: "n: {note}"}, {Name: "X-Env", Env: "REGION"},
 		},
-		Body: HTTPBodyRest, Timeout: 10 * time.Second, Success: []int{200, 201, 404}, Output: "/data/0/a~1b", MaxResponse: 1 << 20,
+		Body: HTTPBodyRest, Timeout: 10 * time.Second, Success: []int{200, 201, 404}, Failure: []int{302, 502}, Output: "/data/0/a~1b", MaxResponse: 1 << 20,
 		Loopback: true, Identity: true,
 	}
 	if diff := cmp.Diff(want, file.Tools[0].HTTP); diff != "" {
@@ -94,6 +94,8 @@ func TestParseHTTPNamesEveryMistake(t *testing.T) {
 			"f:6:5: tools[0].http.body: a GET has no body; write query: rest to send the input"}},
 		{"rest twice", httpTool("url: https://a", "method: POST", "query: rest", "body: rest"), true, []string{
 			"f:8:5: tools[0].http.body: the rest of the input is in the query already"}},
+		{"success and failure", httpTool("url: https://a", "success: [200, 302]", "failure: [302]"), true, []string{
+			"f:7:5: tools[0].http.failure: the status 302 is in success too"}},
 		{"pointer", httpTool("url: https://a", "output: data"), false, []string{
 			`f:6:13: tools[0].http.output: "data": want a JSON pointer such as /data/items`}},
 		{"two runners", httpTool("url: https://a") + "  exec: {command: [a]}\n", false, []string{"f:4:3: tools[0].http: a tool is run by exec or by http, not by both"}},

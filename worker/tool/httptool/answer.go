@@ -85,18 +85,29 @@ func (t *Tool) succeeded(status int) bool {
 	if len(t.form.Success) > 0 {
 		return slices.Contains(t.form.Success, status)
 	}
-	return status >= 200 && status <= 299
+	return status >= 200 && status <= 299 && !slices.Contains(t.form.Failure, status)
+}
+
+// mayBeApplied reports whether a service may have done what a request asks for, although the answer
+// is no success. A redirect sends the client elsewhere, often after the work is done. A proxy that
+// has lost its service, or has no answer that it understands, cannot say what became of the
+// request.
+func mayBeApplied(status int) bool {
+	switch {
+	case status >= 300 && status <= 399, status == http.StatusBadGateway, status == http.StatusGatewayTimeout:
+		return true
+	}
+	return status >= 520 && status <= 527 // those of Cloudflare
 }
 
 // failure returns the error of a status that is no success. The code is http_<status>.
 func (t *Tool) failure(a *answer) error {
-	text := fmt.Sprintf("%d %s", a.status, http.StatusText(a.status))
+	text := strings.TrimSpace(fmt.Sprintf("%d %s", a.status, http.StatusText(a.status)))
 	if words := a.words(); words != "" {
 		text += ": " + words
 	}
-	// A gateway that has lost its service cannot say what became of the request.
-	if (a.status == http.StatusBadGateway || a.status == http.StatusGatewayTimeout) && !t.cfg.Harmless {
-		return t.unknown("a gateway answered with " + text)
+	if mayBeApplied(a.status) && !t.cfg.Harmless && !slices.Contains(t.form.Failure, a.status) {
+		return t.unknown("the answer was " + text)
 	}
 	failed := &messages.Error{
 		Code: messages.Code("http_" + strconv.Itoa(a.status)), Message: t.name + ": " + text, Retryable: a.retryable(),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -198,6 +199,51 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A write is not known to have failed if a proxy answers, or if the answer sends it elsewhere.
+func TestAnswersOfProxiesToWrites(t *testing.T) {
+	for _, tt := range []struct {
+		status   int
+		request  schemas.HTTP
+		harmless bool
+		code     messages.Code // "": it succeeded
+	}{
+		{status: 301, code: messages.CodeOutcomeUnknown},
+		{status: 303, code: messages.CodeOutcomeUnknown},
+		{status: 304, code: messages.CodeOutcomeUnknown},
+		{status: 399, code: messages.CodeOutcomeUnknown},
+		{status: 502, code: messages.CodeOutcomeUnknown},
+		{status: 504, code: messages.CodeOutcomeUnknown},
+		{status: 520, code: messages.CodeOutcomeUnknown},
+		{status: 527, code: messages.CodeOutcomeUnknown},
+		{status: 500, code: "http_500"},
+		{status: 503, code: "http_503"},
+		{status: 519, code: "http_519"},
+		{status: 528, code: "http_528"},
+		{status: 400, code: "http_400"},
+		{status: 524, harmless: true, code: "http_524"},
+		{status: 303, request: schemas.HTTP{Success: []int{303}}},
+		{status: 302, request: schemas.HTTP{Failure: []int{302}}, code: "http_302"},
+		{status: 502, request: schemas.HTTP{Failure: []int{502}}, code: "http_502"},
+		{status: 521, request: schemas.HTTP{Failure: []int{502}}, code: messages.CodeOutcomeUnknown},
+		{status: 202, request: schemas.HTTP{Failure: []int{202}}, code: "http_202"},
+	} {
+		t.Run(fmt.Sprint(tt.status, tt.request.Success, tt.request.Failure, tt.harmless), func(t *testing.T) {
+			tt.request.Method = http.MethodPost
+			made := open(t, Config{Request: tt.request, Harmless: tt.harmless}, says(tt.status, "words"))
+			if tt.code == "" {
+				if out, err := made.Run(t.Context(), call); err != nil || string(out.Value) != `"words"` {
+					t.Errorf("got %s, %v", out.Value, err)
+				}
+				return
+			}
+			own := failed(t, made, t.Context(), call)
+			if own.Code != tt.code {
+				t.Errorf("got %+v, want %s", own, tt.code)
+			}
+		})
+	}
+}
+
 func TestTheRequestSaysWhichCallItIs(t *testing.T) {
 	const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	made := open(t, Config{}, func(_ http.ResponseWriter, r *http.Request) {
@@ -219,8 +265,8 @@ func TestRedirects(t *testing.T) {
 		code             messages.Code
 	}{
 		{"to the same host", "GET", "/there", 302, ""},
-		{"of a write", "POST", "/there", 302, "http_302"},
-		{"of a write that keeps its method", "POST", "/there", 307, "http_307"},
+		{"of a write", "POST", "/there", 302, "outcome_unknown"},
+		{"of a write that keeps its method", "POST", "/there", 307, "outcome_unknown"},
 		{"to another host", "GET", other.URL, 302, "http_302"},
 		{"to another scheme", "GET", strings.Replace(other.URL, "http:", "https:", 1), 302, "http_302"},
 		{"to metadata", "GET", "http://169.254.169.254/latest", 302, "http_302"},
@@ -228,7 +274,7 @@ func TestRedirects(t *testing.T) {
 		{"without an end", "GET", "/", 302, "http_302"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			made := open(t, Config{Request: schemas.HTTP{Method: tt.method, Path: "/"}}, func(w http.ResponseWriter, r *http.Request) {
+			made := open(t, Config{Request: schemas.HTTP{Method: tt.method, Path: "/"}, Harmless: tt.method == "GET"}, func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/" {
 					http.Redirect(w, r, tt.to, tt.status)
 				}
