@@ -4,11 +4,19 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/client"
 )
 
 // clientHeader tells clients of the protocols before 2026-07-28 apart. The server makes its value
@@ -23,7 +31,7 @@ const lateCancel = time.Minute
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, body []byte) {
 	m := peek(body)
 	key := cancelKey{who.Tenant, who.User, r.Header.Get(clientHeader), string(m.ID)}
-	v := &visit{Caller: who, header: r.Header, gone: r.Context(), cancelled: context.Background(), turn: inNoOrder}
+	v := &visit{Caller: who, header: r.Header, gone: r.Context(), cancelled: context.Background(), turn: inNoOrder, request: key.label()}
 	switch m.Method {
 	case "initialize":
 		w.Header().Set(clientHeader, rand.Text())
@@ -41,12 +49,40 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, b
 		}
 	case "notifications/cancelled":
 		key.id = string(m.Params.RequestID)
-		s.running.cancel(key)
+		if v.request = key.label(); !s.running.cancel(key) && v.request != "" {
+			s.cancelElsewhere(v, m.Params.Meta)
+		}
 	}
 	r = r.WithContext(context.WithValue(r.Context(), visitKey{}, v))
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	s.overHTTP.ServeHTTP(w, r)
 	v.calls.Wait()
+}
+
+// cancelElsewhere aborts a call that another server waits for. The ids that the fleet lists say
+// which request a call without an id of its own belongs to. A call with an id of its own is found
+// if the client repeats that id in the notification.
+func (s *Server) cancelElsewhere(v *visit, meta mcp.Meta) {
+	n, err := v.name(meta)
+	if err != nil {
+		return // a notification has no answer
+	}
+	if n.own {
+		s.abort(v, n, errCancelled)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(v.gone), abortWithin)
+	defer cancel()
+	list, err := v.Client.Batches(ctx, n.session, client.ListOptions{})
+	if err != nil {
+		s.log.Warn("a call that an MCP client has cancelled may go on, because the calls of its session could not be listed", "session", n.session, "err", err)
+		return
+	}
+	for _, b := range list.Batches {
+		if b.Open() && strings.HasPrefix(string(b.Batch), idPrefix+v.request) {
+			s.abort(v, named{session: n.session, id: b.Batch}, errCancelled)
+		}
+	}
 }
 
 // inNoOrder is for requests over HTTP: each comes over a connection of its own, in any order.
@@ -58,6 +94,7 @@ type peeked struct {
 	ID     json.RawMessage `json:"id"`
 	Params struct {
 		RequestID json.RawMessage `json:"requestId"`
+		Meta      mcp.Meta        `json:"_meta"`
 	} `json:"params"`
 }
 
@@ -72,11 +109,23 @@ func peek(body []byte) (m peeked) {
 // cancelKey names a request as the client that cancels it does.
 type cancelKey struct{ tenant, user, client, id string }
 
+// label returns a short name of the request for ids; "" if the client cannot be told apart.
+func (k cancelKey) label() string {
+	if k.client == "" || k.id == "" {
+		return ""
+	}
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []string{k.tenant, k.user, k.client, k.id}))
+	return hex.EncodeToString(sum[:10]) + "-"
+}
+
 // registry holds the calls that another request may cancel.
 type registry struct {
 	mu    sync.Mutex
-	calls map[cancelKey]context.CancelFunc // guarded by mu
+	calls map[cancelKey]*running // guarded by mu
 }
+
+// running is one request for a call. A client that asks again has the next one under the same key.
+type running struct{ cancel context.CancelFunc }
 
 // add returns a context that ends when the call is cancelled, until done is called.
 func (r *registry) add(key cancelKey) (cancelled context.Context, done func()) {
@@ -84,21 +133,27 @@ func (r *registry) add(key cancelKey) (cancelled context.Context, done func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.calls == nil {
-		r.calls = map[cancelKey]context.CancelFunc{}
+		r.calls = map[cancelKey]*running{}
 	}
-	r.calls[key] = cancel
+	own := &running{cancel}
+	r.calls[key] = own
 	return cancelled, func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		delete(r.calls, key)
+		if r.calls[key] == own {
+			delete(r.calls, key)
+		}
 	}
 }
 
-func (r *registry) cancel(key cancelKey) {
+// cancel cancels a call of this server. It reports whether there is one.
+func (r *registry) cancel(key cancelKey) bool {
 	r.mu.Lock()
-	cancel := r.calls[key]
+	found := r.calls[key]
 	r.mu.Unlock()
-	if cancel != nil {
-		cancel()
+	if found == nil {
+		return false
 	}
+	found.cancel()
+	return true
 }

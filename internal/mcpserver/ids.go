@@ -35,6 +35,7 @@ type visit struct {
 	gone      context.Context        // ends when the client reads no answers any more
 	cancelled context.Context        // ends when the client has cancelled the call in another request
 	turn      func() (stored func()) // what lets the connection's next call in
+	request   string                 // begins the ids of calls without one, so that another server finds them; "": nothing does
 	calls     sync.WaitGroup
 }
 
@@ -47,6 +48,7 @@ const (
 	sessionMeta   = "toolfleet/session"
 	idMeta        = "toolfleet/id"
 	claudeMeta    = "claudecode/toolUseId"
+	idPrefix      = "mcp-" // of the ids that this server gives
 )
 
 // named is a call with its ids.
@@ -69,7 +71,7 @@ func (v *visit) name(meta mcp.Meta) (n named, err error) {
 	}
 	n = named{session: messages.SessionID(session), id: messages.BatchID(id), own: id != ""}
 	if !n.own {
-		n.id = messages.BatchID("mcp-" + rand.Text())
+		n.id = messages.BatchID(idPrefix + v.request + rand.Text())
 	}
 	return n, nil
 }
