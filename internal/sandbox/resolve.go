@@ -88,9 +88,8 @@ func (r *resolver) namespaces() {
 	}
 	if n.OwnPID {
 		r.step(enter.Step{Op: enter.MountProc, Path: "/proc"})
-		// Before Linux 6.14 the bound is that of the whole machine.
-		if most := r.p.Limit.Processes; most > 0 && r.m.PIDBound {
-			r.step(enter.Step{Op: enter.MostPIDs, A: uint64(max(most, leastPIDs))})
+		if r.boundsPIDs() {
+			r.step(enter.Step{Op: enter.MostPIDs, A: uint64(max(r.p.Limit.Processes, leastPIDs))})
 		}
 		r.have(Processes, "%s: a command sees no other processes", n)
 	}
@@ -167,15 +166,43 @@ func (r *resolver) limits() {
 	if l.CPU > 0 {
 		r.step(enter.Step{Op: enter.Limit, A: rlimitCPU, B: uint64(l.CPU)})
 	}
-	// Without a user namespace the kernel would count the processes of other commands as well, and
-	// the worker's own.
-	if l.Processes > 0 && r.m.Namespaces.User && !r.m.Root {
+	if r.boundsUser() {
 		r.step(enter.Step{Op: enter.Limit, A: rlimitProcesses, B: uint64(l.Processes)})
 	}
 	r.step(enter.Step{Op: enter.OOMScore, Path: "500"})
-	if l != (Bounds{}) {
-		r.have(Limits, "%s", l)
+	held := l
+	if l.Processes > 0 && !r.boundsPIDs() && !r.boundsUser() {
+		held.Processes = 0
+		r.lack(Limits, "commands may have more than %d processes until the worker looks and kills them, because the kernel does not bound them (%s)",
+			l.Processes, r.whyUnbounded())
 	}
+	if held != (Bounds{}) {
+		r.have(Limits, "%s", held)
+	}
+}
+
+// boundsPIDs reports whether the kernel bounds the process ids of the command's own namespace.
+// Before Linux 6.14 that bound is the one of the whole machine.
+func (r *resolver) boundsPIDs() bool {
+	return r.p.Limit.Processes > 0 && r.m.Namespaces.OwnPID && r.m.PIDBound
+}
+
+// boundsUser reports whether the kernel bounds the processes of the command's user. It does not for
+// root. Without a user namespace it would count those of other commands as well, and the worker's
+// own.
+func (r *resolver) boundsUser() bool {
+	return r.p.Limit.Processes > 0 && r.m.Namespaces.User && !r.m.Root
+}
+
+// whyUnbounded says why the kernel does not bound the number of processes.
+func (r *resolver) whyUnbounded() string {
+	switch {
+	case !r.m.Namespaces.User && !r.m.Namespaces.OwnPID:
+		return "there are no namespaces: " + r.m.WhyNot
+	case !r.m.PIDBound:
+		return "the worker is root, and that needs Linux 6.14"
+	}
+	return "the worker is root, and there is no namespace for process ids: " + r.m.WhyNot
 }
 
 // keptCaps returns the capabilities that a command of root keeps: to read and change the files of

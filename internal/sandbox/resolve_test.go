@@ -18,22 +18,33 @@ func TestMissingLayersAreNamed(t *testing.T) {
 	old := func(m Machine, abi int) Machine { m.Landlock = abi; return m }
 	noFilter := pod
 	noFilter.Seccomp = false
+	root := everything
+	root.Root, root.UID, root.GID = true, 0, 0
+	oldRoot, oldUser, noPIDs := root, everything, root
+	oldRoot.PIDBound, oldUser.PIDBound = false, false
+	noPIDs.Namespaces, noPIDs.WhyNot = Namespaces{User: true, Mount: true}, "not permitted"
+	bound := Policy{Limit: Bounds{Memory: 1 << 20, Processes: 50}}
 	for name, tc := range map[string]struct {
 		machine Machine
 		policy  Policy
 		want    []string // the start of each line, in order
 	}{
-		"everything":                {everything, Policy{Write: []string{"/w"}, Protect: []string{"/w/.git/hooks"}, Hide: []string{"/w/key"}}, nil},
-		"a restricted pod":          {pod, Policy{Write: []string{"/w"}}, []string{"files: commands may change modes"}},
-		"protected paths in a pod":  {pod, Policy{Write: []string{"/w"}, Protect: []string{"/w/.git/hooks"}}, []string{"files: commands may change modes", "files: protected paths"}},
-		"a key in a readable place": {pod, Policy{Read: []string{"/w"}, Hide: []string{"/w/key"}}, []string{"files: commands may change modes", "files: /w/key may be read"}},
-		"a key elsewhere":           {pod, Policy{Read: []string{"/w"}, Hide: []string{"/etc/key"}}, []string{"files: commands may change modes"}},
-		"no Landlock":               {old(everything, 0), Policy{}, []string{"files: there is no Landlock"}},
-		"no Landlock in a pod":      {old(pod, 0), Policy{}, []string{"files: commands may change modes", "files: there is no Landlock", "processes: there is neither"}},
-		"an old Landlock":           {old(pod, 2), Policy{}, []string{"files: commands may change modes", "files: commands may empty files", "processes: commands may kill"}},
-		"no seccomp":                {noFilter, Policy{}, []string{"files: commands may change modes", "processes: there is no seccomp", "network: there is no seccomp, so commands may use every network but TCP"}},
-		"no seccomp, host":          {noFilter, Policy{Network: HostNetwork}, []string{"files: commands may change modes", "processes: there is no seccomp"}},
-		"another system":            {Machine{OS: "darwin"}, Policy{}, []string{"files: ", "processes: ", "network: ", "limits: "}},
+		"everything":                  {everything, Policy{Write: []string{"/w"}, Protect: []string{"/w/.git/hooks"}, Hide: []string{"/w/key"}}, nil},
+		"a restricted pod":            {pod, Policy{Write: []string{"/w"}}, []string{"files: commands may change modes"}},
+		"protected paths in a pod":    {pod, Policy{Write: []string{"/w"}, Protect: []string{"/w/.git/hooks"}}, []string{"files: commands may change modes", "files: protected paths"}},
+		"a key in a readable place":   {pod, Policy{Read: []string{"/w"}, Hide: []string{"/w/key"}}, []string{"files: commands may change modes", "files: /w/key may be read"}},
+		"a key elsewhere":             {pod, Policy{Read: []string{"/w"}, Hide: []string{"/etc/key"}}, []string{"files: commands may change modes"}},
+		"no Landlock":                 {old(everything, 0), Policy{}, []string{"files: there is no Landlock"}},
+		"no Landlock in a pod":        {old(pod, 0), Policy{}, []string{"files: commands may change modes", "files: there is no Landlock", "processes: there is neither"}},
+		"an old Landlock":             {old(pod, 2), Policy{}, []string{"files: commands may change modes", "files: commands may empty files", "processes: commands may kill"}},
+		"no seccomp":                  {noFilter, Policy{}, []string{"files: commands may change modes", "processes: there is no seccomp", "network: there is no seccomp, so commands may use every network but TCP"}},
+		"no seccomp, host":            {noFilter, Policy{Network: HostNetwork}, []string{"files: commands may change modes", "processes: there is no seccomp"}},
+		"processes of root":           {root, bound, nil},
+		"processes on an old kernel":  {oldUser, bound, nil},
+		"of root on an old kernel":    {oldRoot, bound, []string{"limits: commands may have more than 50 processes until the worker looks and kills them, because the kernel does not bound them (the worker is root, and that needs Linux 6.14)"}},
+		"of root without process ids": {noPIDs, bound, []string{"limits: commands may have more than 50 processes"}},
+		"processes in a pod":          {pod, bound, []string{"files: commands may change modes", "limits: commands may have more than 50 processes"}},
+		"another system":              {Machine{OS: "darwin"}, Policy{}, []string{"files: ", "processes: ", "network: ", "limits: "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Resolve(tc.policy, tc.machine).Missing
@@ -46,6 +57,24 @@ func TestMissingLayersAreNamed(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What the kernel does not bound is not claimed.
+func TestLimitsThatHold(t *testing.T) {
+	old := everything
+	old.Root, old.PIDBound = true, false
+	for _, tc := range []struct {
+		machine Machine
+		want    string
+	}{{everything, "memory 1MB, 50 processes"}, {old, "memory 1MB"}} {
+		layers := Resolve(Policy{Limit: Bounds{Memory: 1 << 20, Processes: 50}}, tc.machine).Layers
+		if got := layers[len(layers)-1]; got != (Layer{Limits, tc.want}) {
+			t.Errorf("got %v, want %s", got, tc.want)
+		}
+	}
+	if err := Resolve(Policy{Limit: Bounds{Processes: 50}}, old).Lacks([]Property{Limits}); err == nil {
+		t.Error("a worker that requires limits starts without them")
 	}
 }
 
