@@ -55,6 +55,9 @@ func (d devCmd) Run(a *command.App) error {
 	defer shown.flush()
 	f, err := newFleet(a.Ctx, cfg, d.root(cfg), shown, devserverOptions(cfg, log), a.Hurry(), (*fleet).letOwnerDecide)
 	defer f.close()
+	if err == nil {
+		err = f.serving.Whole()
+	}
 	if err != nil {
 		return err
 	}

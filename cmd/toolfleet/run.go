@@ -133,6 +133,9 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 		prompter := approvals.NewPrompter(a, prompt, d)
 		f, err := newFleet(a.Ctx, cfg, r.root(cfg), shown, devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: log}, nil, func(f *fleet) error { return prompter.SetApprovers(f.policy, cfg.Tenant) })
 		defer f.close()
+		if err == nil {
+			err = f.serving.Whole()
+		}
 		if err != nil {
 			return reply, "", err
 		}

@@ -5,11 +5,14 @@ import (
 	"strings"
 )
 
-// refusals are what programs print when the system refuses something to them.
+// refusals are what programs print when the system refuses something to them. The words from
+// firstOfNetwork on are about the network.
 var refusals = []string{
 	"ermission denied", "peration not permitted", "ead-only file system", "EACCES", "EPERM", "EROFS",
 	"ame resolution", "ould not resolve", "etwork is unreachable",
 }
+
+const firstOfNetwork = 6
 
 // Note says, for the model, what the sandbox allows, if a command that failed was refused
 // something. The sandbox may be the reason; "": it is not.

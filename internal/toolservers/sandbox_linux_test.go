@@ -162,8 +162,9 @@ func TestAServerThatNeedsMore(t *testing.T) {
 	}
 	t.Cleanup(opened.Close)
 	for _, s := range opened.States() {
-		if !strings.Contains(s.Down, "change only $TMPDIR") || !strings.Contains(s.Down, "sandbox: {state: [...], read: [...]}") {
-			t.Errorf("%s says %q", s.Name, s.Down)
+		want := map[string]string{"a": "`sandbox: {state: [/etc]}` in its entry", "b": "`sandbox: {read: [" + hidden + "]}` in its entry"}[s.Name]
+		if !strings.Contains(s.Down, "change only $TMPDIR") || !strings.HasPrefix(s.Advice, want) || (s.Name == "a") != strings.Contains(s.Printed, "/etc/toolfleet-test") {
+			t.Errorf("%s says %+v", s.Name, s)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/toolfleet/toolfleet/internal/sandbox"
@@ -81,8 +82,8 @@ func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, pla
 			errs = append(errs, at(server, failed[i]))
 		case failed[i] != nil:
 			log.Warn("a server of tools could not be started, so its tools are not served; a lock file keeps them until it can be",
-				"server", server.Name, "err", failed[i])
-			all.lost = append(all.lost, wire.ToolServer{Name: server.Name, Down: failed[i].Error()})
+				"server", server.Name, "err", failed[i], "printed", mcptool.ProblemOf(failed[i]).Printed)
+			all.lost = append(all.lost, down(wire.ToolServer{Name: server.Name}, failed[i]))
 		default:
 			all.open = append(all.open, opened[i])
 			errs = append(errs, register(reg, server, opened[i], log)...)
@@ -136,15 +137,25 @@ func (s *Servers) Rules() (rules []schemas.RuleEntry) {
 	for _, server := range s.open {
 		for _, t := range server.Tools() {
 			if t.Ask {
-				rules = append(rules, askFirst(t.Name, server.Name()))
+				rules = append(rules, askFirst(t.Name, server.Entry()))
 			}
 		}
 	}
 	return rules
 }
 
-func askFirst(tool, server string) schemas.RuleEntry {
-	return schemas.RuleEntry{Name: "mcp " + tool, Tool: tool, Reason: "It is a tool of the server " + server + ", which may destroy something, or which nobody has said to trust."}
+// askFirst returns a rule that says why a call asks, and which key would make it not ask.
+func askFirst(tool string, server schemas.Server) schemas.RuleEntry {
+	own := strings.TrimPrefix(tool, server.Prefix)
+	override := fmt.Sprintf("`override: {%s: {ask: false}}` in the entry of the server lets it run without asking", own)
+	var reason string
+	if server.Trusted {
+		reason = fmt.Sprintf("The server %s does not say that its tool %s destroys nothing. If somebody knows that, %s.", server.Name, own, override)
+	} else {
+		reason = fmt.Sprintf("Nobody has said to trust the server %s. For somebody who does: `trust: annotations` in its entry believes what it says about its tools, and %s.",
+			server.Name, override)
+	}
+	return schemas.RuleEntry{Name: "mcp " + tool, Tool: tool, Reason: reason}
 }
 
 // States returns what the servers are like now.
@@ -153,7 +164,7 @@ func (s *Servers) States() []wire.ToolServer {
 	for _, server := range s.open {
 		state := wire.ToolServer{Name: server.Name(), Tools: len(server.Tools())}
 		if err := server.Down(); err != nil {
-			state.Down = err.Error()
+			state = down(state, err)
 		}
 		for _, r := range server.Refused() {
 			if len(state.Refused) < maxRefused {
@@ -164,6 +175,16 @@ func (s *Servers) States() []wire.ToolServer {
 	}
 	slices.SortFunc(states, func(a, b wire.ToolServer) int { return cmp.Compare(a.Name, b.Name) })
 	return states
+}
+
+// Lost returns the servers that could not be opened, so that nobody knows their tools.
+func (s *Servers) Lost() []wire.ToolServer { return slices.Clone(s.lost) }
+
+// down adds to the state of a server why it does not run.
+func down(state wire.ToolServer, err error) wire.ToolServer {
+	problem := mcptool.ProblemOf(err)
+	state.Down, state.Printed, state.Advice = err.Error(), problem.Printed, problem.Advice
+	return state
 }
 
 // maxRefused bounds how many refused tools of a server are announced.
@@ -196,7 +217,7 @@ func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools
 			}
 			tools = append(tools, promise)
 			if ask {
-				rules = append(rules, askFirst(promise.Name, server.Name))
+				rules = append(rules, askFirst(promise.Name, server))
 			}
 		}
 	}

@@ -97,6 +97,10 @@ func TestOpen(t *testing.T) {
 	var asked []string
 	for _, rule := range servers.Rules() {
 		asked = append(asked, rule.Tool)
+		trust, override := strings.Contains(rule.Reason, "`trust: annotations` in its entry"), "`override: {"+strings.TrimPrefix(rule.Tool, "a__")+": {ask: false}}`"
+		if trust != (rule.Tool == "look") || !strings.Contains(rule.Reason, override) {
+			t.Errorf("%s asks because: %s", rule.Tool, rule.Reason)
+		}
 	}
 	if diff := cmp.Diff([]string{"a__change", "look"}, asked); diff != "" {
 		t.Errorf("asks for\n%s", diff)

@@ -216,6 +216,10 @@ type ToolServer struct {
 	Name  string `json:"name"`
 	Tools int    `json:"tools"` // how many are served
 	// Down says why the server does not run; "": nothing is known against it.
-	Down    string   `json:"down,omitempty"`
+	Down string `json:"down,omitempty"`
+	// Printed is the end of what the program printed when it could not be started, and Advice says
+	// what to do about it.
+	Printed string   `json:"printed,omitempty"`
+	Advice  string   `json:"advice,omitempty"`
 	Refused []string `json:"refused,omitempty"` // tools that are listed and not served, and why
 }

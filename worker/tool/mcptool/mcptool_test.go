@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/secrets"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -319,7 +320,7 @@ func TestWordsAreCleaned(t *testing.T) {
 func TestAServerThatCannotBeStarted(t *testing.T) {
 	for name, tt := range map[string]struct{ command, says string }{
 		"missing":            {"./missing", "no such file"},
-		"ends at once":       {"echo no such table >&2; exit 3", "(exit status 3): no such table"},
+		"ends at once":       {"echo no such table >&2; exit 3", "(exit status 3). It printed: no such table"},
 		"speaks another way": {"while read line; do echo hello; done", "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,8 +340,32 @@ func TestAServerThatCannotBeStarted(t *testing.T) {
 			}
 			if _, err := Open(ctx, cfg); err == nil || strings.Contains(err.Error(), "no such table") {
 				t.Errorf("the words of the server are in %v", err)
+			} else if got := ProblemOf(err).Printed; name == "ends at once" && got != "no such table" {
+				t.Errorf("the operator reads %q", got)
 			}
 		})
+	}
+}
+
+// What a program prints about its start has a bounded number of lines, and not the secrets that its
+// entry gives to it.
+func TestWhatAServerPrintedBeforeItsEnd(t *testing.T) {
+	t.Setenv("TOKEN", "tkn-0123456789")
+	t.Setenv("FILE", "/srv/data")
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "key"), []byte("key-0123456789"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := Config{
+		Server: schemas.Server{
+			Name: "s", Command: []string{"sh", "-c", `seq 20 >&2; echo "$TOKEN $KEY $FILE" >&2; exit 1`}, Env: []string{"TOKEN", "FILE"},
+			Values: []schemas.HTTPValue{{Name: "KEY", Secret: "key", Prefix: "Bearer "}},
+		},
+		Dir: dir, Secrets: secrets.Folder(dir),
+	}
+	_, err := Open(t.Context(), cfg)
+	if got := ProblemOf(err); got.Printed != "14\n15\n16\n17\n18\n19\n20\n[secret] [secret] /srv/data" {
+		t.Errorf("got %q, %v", got.Printed, err)
 	}
 }
 

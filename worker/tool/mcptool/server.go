@@ -84,11 +84,14 @@ type Served struct {
 // Look starts a server for somebody at a terminal, lists its tools and ends it.
 func Look(ctx context.Context, cfg Config) (List, error) {
 	s, listed, err := cfg.start(ctx)
-	var failed *startError
-	if errors.As(err, &failed) && failed.words != "" {
-		err = fmt.Errorf("%w: %s", err, failed.words)
-	}
 	if err != nil {
+		p := ProblemOf(err)
+		if p.Printed != "" {
+			err = fmt.Errorf("%w. It printed: %s", err, p.Printed)
+		}
+		if p.Advice != "" {
+			err = fmt.Errorf("%w\n%s", err, p.Advice)
+		}
 		return List{}, err
 	}
 	s.close()
@@ -154,7 +157,8 @@ func (s *Server) start(ctx context.Context) (*session, error) {
 	}
 	made, _, err := s.cfg.start(ctx)
 	if err != nil && s.cfg.Logger != nil {
-		s.cfg.Logger.Warn("a server of tools could not be started; its calls fail until it can be", "server", s.cfg.Server.Name, "err", err)
+		s.cfg.Logger.Warn("a server of tools could not be started; its calls fail until it can be",
+			"server", s.cfg.Server.Name, "err", err, "printed", ProblemOf(err).Printed)
 	}
 	return made, err
 }
@@ -167,6 +171,9 @@ func (s *Server) Refused() []Refusal { return s.refused }
 
 // Name returns the name of the server.
 func (s *Server) Name() string { return s.cfg.Server.Name }
+
+// Entry returns the entry of the tools file.
+func (s *Server) Entry() schemas.Server { return s.cfg.Server }
 
 // Down returns why the server could not be started or has ended, or nil. A server that no call has
 // needed yet gives nil.

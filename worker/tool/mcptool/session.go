@@ -73,24 +73,15 @@ func (c Config) start(ctx context.Context) (*session, List, error) {
 			<-s.ended
 			err = fmt.Errorf("%w (%s)", err, s.how)
 			if note := c.Sandbox.Note(s.how + "\n" + s.words); note != "" {
-				err = fmt.Errorf("%w %s What else it needs goes under sandbox: {state: [...], read: [...]} in its entry", err, note)
+				err = fmt.Errorf("%w %s", err, note)
 			}
-			err = &startError{err, s.words}
+			err = c.failed(err, s.how, s.words)
 		}
 		return nil, List{}, err
 	}
 	s.accept(listed)
 	return s, listed, nil
 }
-
-// startError says why a program could not be started. Its own words may hold anything, so only a
-// person who starts it by hand gets to see them.
-type startError struct {
-	error
-	words string
-}
-
-func (e *startError) Unwrap() error { return e.error }
 
 // accept keeps the digests of a list.
 func (s *session) accept(listed List) {
@@ -136,7 +127,7 @@ func (c Config) transport(s *session) (mcp.Transport, *mcp.ClientSessionOptions,
 func (c Config) startProcess(s *session) (mcp.Transport, error) {
 	program, err := find(c.Server.Command[0], c.Dir)
 	if err != nil {
-		return nil, err
+		return nil, &startError{err, Problem{Advice: c.otherwise()}}
 	}
 	env, err := c.environ()
 	if err != nil {

@@ -3,6 +3,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -297,8 +298,13 @@ func (e *examination) servers(workers []wire.Presence) {
 	for _, w := range workers {
 		for _, s := range w.Servers {
 			if s.Down != "" {
-				e.fail("workers", "Start its command by hand on the worker's machine to see what it says: toolfleet sandbox run --tool SERVER -- COMMAND. The worker tries again at the next call; without a lock file it has to be restarted.",
-					"server %s of worker %s does not run: %s", terminal.Clean(s.Name, 80), terminal.Clean(w.Worker, 80), terminal.Clean(s.Down, 600))
+				detail := terminal.Clean(s.Down, 600)
+				if s.Printed != "" {
+					detail += ". It printed: " + terminal.Clean(strings.ReplaceAll(s.Printed, "\n", " | "), 1000)
+				}
+				next := cmp.Or(terminal.Clean(s.Advice, 1000), "Start its command by hand on the worker's machine to see what it says: toolfleet sandbox run --tool SERVER -- COMMAND.")
+				e.fail("workers", next+" The worker tries again at the next call; without a lock file it has to be restarted.",
+					"server %s of worker %s does not run: %s", terminal.Clean(s.Name, 80), terminal.Clean(w.Worker, 80), detail)
 			}
 			for _, refused := range s.Refused {
 				e.warn("workers", "Name the tools that are served under tools, or ask the makers of the server.",

@@ -12,11 +12,11 @@ import (
 func TestDoctorNamesServersThatAreDown(t *testing.T) {
 	e := &examination{ctx: t.Context()}
 	e.servers([]wire.Presence{
-		{Worker: "w1", Servers: []wire.ToolServer{{Name: "files", Tools: 3}, {Name: "issues", Down: "exit status 1: no\x1b[31m token"}}},
+		{Worker: "w1", Servers: []wire.ToolServer{{Name: "files", Tools: 3}, {Name: "issues", Down: "exit status 1\x1b[31m", Printed: "line 1\nno token", Advice: "Write it."}}},
 		{Worker: "w2", Servers: []wire.ToolServer{{Name: "files", Tools: 2, Refused: []string{`"big": its schema has more than 262144 bytes`}}}},
 	})
 	want := []string{
-		"fail workers: server issues of worker w1 does not run: exit status 1: no",
+		"fail workers: server issues of worker w1 does not run: exit status 1�[31m. It printed: line 1 | no token",
 		`warn workers: server files: a tool is not served: "big": its schema has more`,
 	}
 	if len(e.findings) != len(want) {
@@ -26,5 +26,8 @@ func TestDoctorNamesServersThatAreDown(t *testing.T) {
 		if line := f.Status + " " + f.Check + ": " + f.Detail; !strings.HasPrefix(line, want[i]) || strings.Contains(line, "\x1b") {
 			t.Errorf("got %q, want %q", line, want[i])
 		}
+	}
+	if next := e.findings[0].Next; !strings.HasPrefix(next, "Write it. The worker tries again") {
+		t.Errorf("what to do: %q", next)
 	}
 }

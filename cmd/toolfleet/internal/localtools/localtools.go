@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
@@ -84,9 +85,34 @@ func (s *Serving) States() []wire.ToolServer { return s.servers.States() }
 func (s *Serving) SayWhatIsDown(a *command.App) {
 	for _, server := range s.States() {
 		if server.Down != "" {
-			a.Say("server %s does not run, so its tools are missing: %s", terminal.Clean(server.Name, 80), terminal.Clean(server.Down, 600))
+			a.Say("server %s", whatIsDown(server))
 		}
 	}
+}
+
+// Whole returns an error if servers could not be started and nothing else says what their tools
+// are: a model would read that there is no such tool.
+func (s *Serving) Whole() error {
+	var errs []error
+	for _, server := range s.servers.Lost() {
+		errs = append(errs, errors.New("server "+whatIsDown(server)))
+	}
+	return errors.Join(errs...)
+}
+
+// whatIsDown says what is known of a server that does not run.
+func whatIsDown(s wire.ToolServer) string {
+	text := fmt.Sprintf("%s does not run, so its tools are missing: %s", terminal.Clean(s.Name, 80), terminal.Clean(s.Down, 600))
+	if s.Printed != "" {
+		text += "\nIt printed:"
+		for line := range strings.Lines(s.Printed) {
+			text += "\n  " + terminal.Clean(strings.TrimSpace(line), 300)
+		}
+	}
+	if s.Advice != "" {
+		text += "\n" + terminal.Clean(s.Advice, 1000)
+	}
+	return text
 }
 
 // Policy reads the policy of the settings, including the rules of the tools file.

@@ -1,0 +1,167 @@
+package sandbox
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// Wants are keys of an entry's sandbox that would allow what was refused to a program, as far as
+// its words and its file tell. They are for a person, who has to judge them: a program may print
+// anything.
+type Wants struct {
+	Read, State []string
+	Network     bool // network: host
+}
+
+// String returns the keys as the tools file has them; "" if there are none.
+func (w Wants) String() string {
+	var keys []string
+	for _, list := range []struct {
+		key   string
+		paths []string
+	}{{"read", w.Read}, {"state", w.State}} {
+		if len(list.paths) > 0 {
+			keys = append(keys, list.key+": ["+strings.Join(quoted(list.paths), ", ")+"]")
+		}
+	}
+	if w.Network {
+		keys = append(keys, "network: host")
+	}
+	if len(keys) == 0 {
+		return ""
+	}
+	return "sandbox: {" + strings.Join(keys, ", ") + "}"
+}
+
+// quoted returns paths as a list of YAML may have them.
+func quoted(paths []string) (all []string) {
+	for _, p := range paths {
+		if strings.ContainsFunc(p, func(c rune) bool {
+			return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("/._-+@", c)
+		}) {
+			p = strconv.Quote(p)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+var (
+	pathInText = regexp.MustCompile(`(?:^|[\s'"` + "`" + `(=:])(/[^\s'"` + "`" + `(),;:]+)`)
+	// asWriter matches the words of programs that were refused a change.
+	asWriter = regexp.MustCompile(`(?i)mkdir|create|touch|unlink|remove|rename|write|writing|read-only|erofs`)
+	// programFolders have the programs and libraries of one installation beside each other.
+	programFolders = []string{"bin", "sbin", "lib", "lib64", "libexec", "shims"}
+)
+
+// maxWants bounds how many paths are named.
+const maxWants = 4
+
+// Wants finds out which keys a program needs that ended with these words.
+func (b *Box) Wants(program, words string) (w Wants) {
+	if b == nil {
+		return w
+	}
+	p := b.Policy
+	for _, name := range files(program) {
+		if !p.reads(name) {
+			w.read(p, name)
+		}
+	}
+	for line := range strings.Lines(words) {
+		at := slices.IndexFunc(refusals, func(r string) bool { return strings.Contains(line, r) })
+		switch {
+		case at < 0:
+			continue
+		case at >= firstOfNetwork:
+			w.Network = w.Network || p.Network != HostNetwork
+			continue
+		}
+		// The last path of a line is the one that was refused: the first ones are the program's own.
+		found := pathInText.FindAllStringSubmatch(line, -1)
+		for _, path := range slices.Backward(found) {
+			name := filepath.Clean(strings.TrimRight(path[1], ".!?"))
+			if p.hides(name) || p.changes(name) {
+				continue
+			}
+			// Nothing refuses to say that a file is not there, so who is refused one wants to make it.
+			if _, err := os.Lstat(name); p.reads(name) || asWriter.MatchString(line) || os.IsNotExist(err) {
+				w.change(p, name, strings.Contains(strings.ToLower(line), "mkdir"))
+			} else {
+				w.read(p, name)
+			}
+			break
+		}
+	}
+	return w
+}
+
+func (p Policy) reads(name string) bool { return insideAny(name, p.Read) || p.changes(name) }
+
+func (p Policy) changes(name string) bool {
+	return insideAny(name, p.Write) || p.Temp != "" && inside(name, p.Temp)
+}
+
+// hides reports whether a path is none of the program's business, whatever the program says.
+func (p Policy) hides(name string) bool {
+	return insideAny(name, p.Hide) || insideAny(name, []string{"/proc", "/sys", "/dev"})
+}
+
+// read adds the folder of an installation, or the file or folder itself.
+func (w *Wants) read(p Policy, name string) {
+	for dir := filepath.Dir(name); dir != "/"; dir = filepath.Dir(dir) {
+		if above := filepath.Dir(dir); slices.Contains(programFolders, filepath.Base(dir)) && above != "/" && above != "/usr" && above != os.Getenv("HOME") {
+			name = above
+			break
+		}
+	}
+	if !p.hides(name) && len(w.Read) < maxWants && !insideAny(name, w.Read) {
+		w.Read = append(w.Read, name)
+	}
+}
+
+// change adds a folder that is to be changed: the path itself, if it is one, is to become one, or
+// begins with a dot as the folders of programs do; else the folder that it lies in.
+func (w *Wants) change(p Policy, name string, made bool) {
+	info, err := os.Stat(name)
+	if err == nil && !info.IsDir() || err != nil && !made && !strings.HasPrefix(filepath.Base(name), ".") {
+		name = filepath.Dir(name)
+	}
+	if !p.hides(name) && len(w.State) < maxWants && !insideAny(name, w.State) {
+		w.State = append(w.State, name)
+	}
+}
+
+// files returns the file of a program, and that of the interpreter of a script, without links.
+func files(program string) (names []string) {
+	if !filepath.IsAbs(program) {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(program)
+	if err != nil {
+		return nil
+	}
+	names = []string{real}
+	file, err := os.Open(real)
+	if err != nil {
+		return names
+	}
+	defer file.Close()
+	start := make([]byte, 256)
+	n, _ := file.Read(start)
+	line, _, _ := bytes.Cut(start[:n], []byte("\n"))
+	if script, ok := bytes.CutPrefix(line, []byte("#!")); ok {
+		if words := strings.Fields(string(script)); len(words) > 0 {
+			if real, err := filepath.EvalSymlinks(words[0]); err == nil {
+				names = append(names, real)
+			}
+		}
+	}
+	return names
+}
