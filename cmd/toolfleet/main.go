@@ -55,14 +55,16 @@ type cli struct {
 	Status      health.StatusCmd `cmd:"" help:"Show workers, tools, pools and what waits."`
 	Doctor      health.DoctorCmd `cmd:"" help:"Check the server, the streams and the fleet, and say what to do."`
 	Dead        deadCmd          `cmd:"" help:"List, show and drop messages that could not be processed."`
+	Context     contextCmd       `cmd:"" help:"Give names to fleets: where each is, and who asks it."`
 	Config      configCmd        `cmd:"" help:"Show the settings in effect, or the JSON Schema of toolfleet.yaml."`
 	Version     versionCmd       `cmd:"" help:"Show which build this is."`
 }
 
 const description = `Runs the tool calls of LLM agents on a fleet: reads in parallel, writes in order, one answer per call.
 
-Without --nats and NATS_URL, run starts a fleet inside its own process, so there is nothing to install.
-Settings come from flags, TOOLFLEET_ variables and toolfleet.yaml, in this order: see "toolfleet config print".
+Without --nats, NATS_URL and a context, run starts a fleet inside its own process, so there is nothing to install.
+Settings come from flags, TOOLFLEET_ variables and toolfleet.yaml, in this order: see "toolfleet config print". A context
+("toolfleet context") names a fleet, so that it need not be said each time.
 
 Exit status: 0 done, 1 failed, 2 wrong usage or setting.`
 

@@ -31,7 +31,7 @@ type mcpCmd struct {
 func (mcpCmd) Help() string {
 	return `Example: claude mcp add toolfleet -- toolfleet mcp --tools tools.yaml
 
-Without --nats and NATS_URL a fleet runs in this process and ends with it, as that of "toolfleet run": the tools file and the
+Without --nats, NATS_URL and --context a fleet runs in this process and ends with it, as that of "toolfleet run": the tools file and the
 builtin tools on --root. No person can be asked there, so a call that needs one is refused. With a server, the workers of
 that fleet run the calls, and --tools, --root and --policy have no meaning.
 

@@ -39,7 +39,7 @@ type runCmd struct {
 
 // Help is shown below the command's usage.
 func (runCmd) Help() string {
-	return `Without --nats and NATS_URL a fleet runs in this process and ends with it. It serves the tools file and the builtin
+	return `Without --nats, NATS_URL and a context a fleet runs in this process and ends with it. It serves the tools file and the builtin
 Read, Glob, Grep, Write, Edit and Bash on --root, by default the current folder. With a server, the workers of that fleet
 run the calls, and --tools, --root and --policy have no meaning.
 

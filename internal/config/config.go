@@ -1,7 +1,7 @@
 // Package config reads the settings of a process from flags, the environment and a file, and builds
 // from them the Config that each package owns. The first source that has a setting wins:
 //
-//	flag  >  TOOLFLEET_<KEY>  >  toolfleet.yaml  >  default
+//	flag  >  TOOLFLEET_<KEY>  >  named context  >  toolfleet.yaml  >  selected context  >  default
 //
 // One table (settings.go) holds every setting: its key, environment names, bounds and description.
 // The file's reader, its JSON Schema, the help of flags, `config print` and the file that `init`
@@ -123,10 +123,13 @@ type Flag struct {
 // Sources says where settings come from. The zero value reads the real environment and the file of
 // the current folder.
 type Sources struct {
-	File     string // "": TOOLFLEET_CONFIG, else [FileName] where it exists; [NoFile]: none
-	Flags    []Flag
-	Environ  func() []string              // nil: os.Environ
-	ReadFile func(string) ([]byte, error) // nil: os.ReadFile
+	File    string // "": TOOLFLEET_CONFIG, else [FileName] where it exists; [NoFile]: none
+	Context string // "": TOOLFLEET_CONTEXT, else the selected one if Selection is set; [NoContext]: none
+	// Selection is set for commands of people. What somebody has selected is nothing for a daemon.
+	Selection bool
+	Flags     []Flag
+	Environ   func() []string              // nil: os.Environ
+	ReadFile  func(string) ([]byte, error) // nil: os.ReadFile
 }
 
 // Load reads and checks the settings. The error joins all mistakes in them, each with its place.
@@ -144,6 +147,12 @@ func Load(s Sources) (*Config, error) {
 	}
 	c := defaults()
 	errs := c.loadFile(s, env)
+	if x, named, err := contextOf(s, env); err != nil {
+		errs = append(errs, err)
+	} else {
+		c.loadContext(x, named)
+		c.dropContext(func(key string) bool { return givenOutside(s, env, key) })
+	}
 	errs = append(errs, c.loadEnv(env)...)
 	for _, f := range s.Flags {
 		if err := c.set(f.Key, f.Text, f.Name); err != nil {
@@ -218,10 +227,17 @@ func (c *Config) loadFile(s Sources, env map[string]string) []error {
 	return nil
 }
 
+// givenOutside reports whether a flag or the environment gives a setting.
+func givenOutside(s Sources, env map[string]string, key string) bool {
+	row, _ := lookup(key)
+	return slices.ContainsFunc(s.Flags, func(f Flag) bool { return f.Key == key }) ||
+		slices.ContainsFunc(row.envNames(), func(name string) bool { return env[name] != "" })
+}
+
 // loadEnv reads the settings in the environment, and notes variables that look like settings but
 // are none.
 func (c *Config) loadEnv(env map[string]string) (errs []error) {
-	known := map[string]bool{ConfigEnv: true}
+	known := map[string]bool{ConfigEnv: true, ContextEnv: true}
 	for _, s := range settings {
 		// The first name wins, so it is read last.
 		for _, name := range slices.Backward(s.envNames()) {
@@ -295,7 +311,7 @@ func (c *Config) validate() (errs []error) {
 		errs = append(errs, fmt.Errorf("tenant %.80q: want 1 to 64 of [A-Za-z0-9_-]", c.Tenant))
 	}
 	if c.TraceURL != "" && !traceURL.MatchString(c.TraceURL) {
-		errs = append(errs, fmt.Errorf("trace_url %.200q: want the URL of a page with %s in it, for example http://localhost:16686/trace/%s", hideUser(c.TraceURL), traceID, traceID))
+		errs = append(errs, fmt.Errorf("trace_url %.200q: want the URL of a page with %s in it, for example http://localhost:16686/trace/%s", HideUser(c.TraceURL), traceID, traceID))
 	}
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
 		errs = append(errs, errors.New("nats.tls_cert and nats.tls_key belong together: give both or neither"))

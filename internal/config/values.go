@@ -147,7 +147,7 @@ func (i Interval) String() string {
 func (s setting) show(c *Config) string {
 	switch field := s.field(c).(type) {
 	case *string:
-		return quoteYAML(hideUser(*field))
+		return quoteYAML(HideUser(*field))
 	case *Path:
 		return quoteYAML(string(*field))
 	case *Secret:
@@ -211,5 +211,5 @@ func quoteYAML(text string) string {
 
 var userInfo = regexp.MustCompile(`://[^/@\s]*@`)
 
-// hideUser replaces user and password in URLs by (hidden).
-func hideUser(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }
+// HideUser replaces user and password in URLs by (hidden).
+func HideUser(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -27,6 +29,7 @@ type General struct {
 // Server holds the flags of every command that may connect to a NATS server.
 type Server struct {
 	General
+	Context     string `setting:"context" placeholder:"NAME" group:"server" help:"Context with the server and who asks, or none; see toolfleet context. Default: the selected one, for daemons none [$$TOOLFLEET_CONTEXT]."`
 	NATS        string `name:"nats" setting:"nats.url" placeholder:"URL" group:"server"`
 	Creds       string `setting:"nats.creds" placeholder:"FILE" group:"server"`
 	Nkey        string `setting:"nats.nkey" placeholder:"FILE" group:"server"`
@@ -49,13 +52,21 @@ type Listens struct {
 	HTTP string `name:"http" setting:"http" placeholder:"ADDR"`
 }
 
+// daemons are the commands that do not take the context that a person has selected: those that run
+// by themselves, and those that other programs start.
+var daemons = []string{"worker", "coordinator", "http", "mcp", "nats", "dev"}
+
 // GivenFlags returns the settings of a command line.
 func GivenFlags(parsed *kong.Context) (given config.Sources) {
+	words := strings.Fields(parsed.Command())
+	given.Selection = len(words) > 0 && !slices.Contains(daemons, words[0])
 	for _, f := range parsed.Flags() {
 		switch key := f.Tag.Get("setting"); {
 		case !f.Set || key == "":
 		case key == "config":
 			given.File = f.Target.String()
+		case key == "context":
+			given.Context = f.Target.String()
 		default:
 			given.Flags = append(given.Flags, config.Flag{Name: "--" + f.Name, Key: key, Text: f.Target.String()})
 		}
