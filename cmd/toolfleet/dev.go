@@ -5,15 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/approvals"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/progress"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
@@ -38,6 +41,9 @@ func (devCmd) Help() string {
 	return `NATS server, coordinator and worker in one process. The worker serves the tools file and the builtin Read, Glob, Grep,
 Write, Edit and Bash on --root, by default the current folder. The server has no passwords.
 
+At a terminal it shows the calls of all sessions as they run. When the tools file changes it is read again: calls that run
+end with the tools they began with, later ones get the new ones. A wrong file is reported, and the tools stay as they are.
+
 If the policy names no approvers, the user who runs dev is one. The key is that of approver.key, else one that dev makes in
 the user's own settings, where "toolfleet approvals" finds it. A tool that runs as the same user can read it too.`
 }
@@ -61,6 +67,7 @@ func (d devCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
+	f.reload(a, d.root(cfg), a.Hurry())
 	reg.MustRegister(f.conn.Collectors()...)
 	reg.MustRegister(f.parts.coordinator.Gauges())
 	ready := func(ctx context.Context) error {
@@ -83,8 +90,27 @@ func (d devCmd) Run(a *command.App) error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.Go(func() error { return serve(ctx) })
 		group.Go(func() error { return f.run(ctx, func() { f.greet(a) }) })
+		if terminal.IsTerminal(a.Stderr) && cfg.Log.Format != "json" {
+			group.Go(func() error { return f.showCalls(ctx, a) })
+		}
 		return group.Wait()
 	})
+}
+
+// showCalls writes lines about the calls of all sessions to the terminal as they run.
+func (f *fleet) showCalls(ctx context.Context, a *command.App) error {
+	events, err := command.ClientOver(f.conn, f.cfg.Tenant).Live(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	shown := progress.NewSessions(terminal.Colours(a.Stderr), false)
+	for e := range events {
+		_, _ = io.WriteString(a.Stderr, shown.Take(e, time.Now())) // a terminal that is gone ends nothing
+	}
+	return nil
 }
 
 // devAPI listens for the HTTP API, unless the settings say none. If nobody chose the address and

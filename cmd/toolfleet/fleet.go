@@ -27,6 +27,8 @@ type fleet struct {
 	policy  *config.Policy
 	owner   messages.Approver // the user who runs this fleet, if dev made them its approver
 	api     *apiListener      // nil: none is served
+	metrics *worker.Metrics
+	work    func(context.Context) error // runs the worker
 	parts   struct {
 		coordinator *coordinator.Coordinator
 		worker      *worker.Worker
@@ -82,15 +84,18 @@ func newFleet(ctx context.Context, cfg *config.Config, root string, shown instru
 	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {
 		return f, err
 	}
-	f.parts.worker, err = workerOf(f.serving, f.policy, shown, hurry).New(cfg, f.conn)
+	f.metrics = worker.NewMetrics(shown.metrics)
+	f.parts.worker, err = workerOf(f.serving, f.policy, shown, f.metrics, hurry).New(cfg, f.conn)
+	f.work = f.parts.worker.Run
 	return f, err
 }
 
-// workerOf returns the parts for a worker in this process.
-func workerOf(s *localtools.Serving, p *config.Policy, shown instruments, hurry <-chan struct{}) daemon.Worker {
+// workerOf returns the parts for a worker in this process. measures is nil if its metrics are not
+// registered yet.
+func workerOf(s *localtools.Serving, p *config.Policy, shown instruments, measures *worker.Metrics, hurry <-chan struct{}) daemon.Worker {
 	return daemon.Worker{
 		Tools: s.Registry, Servers: s.States, Policy: p, Roots: s.Roots, Gaps: s.Gaps, Version: daemon.ThisBuild().Release(),
-		Logger: shown.log, Metrics: shown.metrics, Tracer: shown.tracer, Hurry: hurry,
+		Logger: shown.log, Metrics: shown.metrics, Measures: measures, Tracer: shown.tracer, Hurry: hurry,
 	}
 }
 
@@ -98,7 +103,7 @@ func workerOf(s *localtools.Serving, p *config.Policy, shown instruments, hurry 
 // tools before it plans a batch. run calls ready once the coordinator takes batches.
 func (f *fleet) run(ctx context.Context, ready func()) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return f.parts.worker.Run(ctx) })
+	group.Go(func() error { return f.work(ctx) })
 	group.Go(func() error {
 		if !until(ctx, f.parts.worker.Ready) {
 			return nil

@@ -44,7 +44,7 @@ func (workerCmd) Run(a *command.App) error {
 		return err
 	}
 	defer shown.flush()
-	w := workerOf(tools, policy, shown, a.Hurry())
+	w := workerOf(tools, policy, shown, nil, a.Hurry())
 	w.HTTP = reg
 	return w.Run(a.Ctx, cfg)
 }

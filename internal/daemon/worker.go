@@ -34,9 +34,11 @@ type Worker struct {
 
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer // nil: not collected
-	Tracer  trace.Tracer          // nil: no traces
-	Hurry   <-chan struct{}       // closing it ends the drain at once. May be nil
-	Ready   func()                // called once the worker takes calls. May be nil
+	// Measures are the metrics if they are registered already: workers in one process share them.
+	Measures *worker.Metrics
+	Tracer   trace.Tracer    // nil: no traces
+	Hurry    <-chan struct{} // closing it ends the drain at once. May be nil
+	Ready    func()          // called once the worker takes calls. May be nil
 
 	// HTTP holds the metrics that the HTTP server of the settings shows.
 	HTTP *prometheus.Registry
@@ -44,7 +46,11 @@ type Worker struct {
 
 // New makes the worker on a connection, which the caller closes after the worker has ended.
 func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) {
-	c, err := cfg.Worker(o.Policy, o.Logger, worker.NewMetrics(o.Metrics), o.Roots...)
+	measures := o.Measures
+	if measures == nil {
+		measures = worker.NewMetrics(o.Metrics)
+	}
+	c, err := cfg.Worker(o.Policy, o.Logger, measures, o.Roots...)
 	if err != nil {
 		return nil, Usage(err)
 	}
