@@ -20,6 +20,20 @@ func (b *Box) Note(output string) string {
 	if b == nil || !slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(output, words) }) {
 		return ""
 	}
+	return b.note()
+}
+
+// Hint is Note for a command that did not fail. It is stricter, because such a command may have
+// printed words of others: the refused path has to be named, and to be one that the sandbox does
+// not allow.
+func (b *Box) Hint(output string) string {
+	if b.Wants("", output).String() == "" {
+		return ""
+	}
+	return b.note()
+}
+
+func (b *Box) note() string {
 	p := b.Policy
 	folders := slices.Clone(p.Write)
 	if p.Temp != "" {

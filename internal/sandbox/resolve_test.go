@@ -119,8 +119,17 @@ func TestNote(t *testing.T) {
 	if got := box.Note("touch: cannot touch '/x': Permission denied"); got != "[This ran in a sandbox, which lets it change only /w, $TMPDIR. It has no network.]" {
 		t.Errorf("got %q", got)
 	}
+	const refused = "bash: line 1: /etc/x: Read-only file system\ndone"
+	if box.Hint(refused) == "" || box.Hint(refused) != box.Note(refused) {
+		t.Errorf("without a failure: %q", box.Hint(refused))
+	}
+	for _, words := range []string{"the answer was Permission denied", "/w/x: Permission denied", "cat: /proc/1/environ: Permission denied", "all well"} {
+		if got := box.Hint(words); got != "" {
+			t.Errorf("%s: %q", words, got)
+		}
+	}
 	var none *Box
-	if got := box.Note("no such file") + none.Note("Permission denied"); got != "" {
+	if got := box.Note("no such file") + none.Note("Permission denied") + none.Hint(refused); got != "" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -68,6 +68,7 @@ const (
 	ToolDigest    = attribute.Key("toolfleet.tool.digest")
 	ResultBytes   = attribute.Key("toolfleet.call.result_bytes")
 	Truncated     = attribute.Key("toolfleet.call.truncated")
+	Refused       = attribute.Key("toolfleet.sandbox.refused") // as far as the words of a command tell
 	FailedPhase   = attribute.Key("toolfleet.phase.failed")
 	Pool          = attribute.Key("toolfleet.pool")
 	Worker        = attribute.Key("toolfleet.worker")

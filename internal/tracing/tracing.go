@@ -161,3 +161,8 @@ func Fail(span trace.Span, errorType string) {
 	span.SetStatus(codes.Error, errorType)
 	span.SetAttributes(ErrorType.String(errorType))
 }
+
+// MarkRefused notes in the span of ctx that the sandbox refused something to a command.
+func MarkRefused(ctx context.Context) {
+	trace.SpanFromContext(ctx).SetAttributes(Refused.Bool(true))
+}

@@ -29,6 +29,7 @@ import (
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/process"
@@ -137,7 +138,16 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		return tool.Output{}, err
 	}
 	if result.ExitCode != 0 {
-		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: t.errorText(result), Retryable: result.ExitCode == exitTryAgain}
+		text, refused := t.errorText(result)
+		if refused {
+			tracing.MarkRefused(ctx)
+		}
+		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: text, Retryable: result.ExitCode == exitTryAgain}
+	}
+	// The output is the program's, byte for byte, so only people and the trace get to see the hint.
+	if hint := t.cfg.Sandbox.Hint(string(result.Stderr.Bytes())); hint != "" {
+		tracing.MarkRefused(ctx)
+		emit(messages.Progress{Text: hint})
 	}
 	return tool.Printed(result.Stdout.Bytes()), nil
 }
@@ -158,17 +168,17 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 
 // errorText returns the end of what the program printed, or how it ended if it printed nothing. It
 // says so where the sandbox may be the reason.
-func (t *Tool) errorText(r process.Result) string {
+func (t *Tool) errorText(r process.Result) (_ string, refused bool) {
 	text := lastOutput(r.Stderr, r.Stdout)
 	switch note := t.cfg.Sandbox.Note(text); {
 	case r.Over != "":
-		return strings.TrimSpace(text + "\nThe program was " + r.Status() + ".")
+		return strings.TrimSpace(text + "\nThe program was " + r.Status() + "."), false
 	case note != "":
-		return text + "\n" + note
+		return text + "\n" + note, true
 	case text != "":
-		return text
+		return text, false
 	}
-	return "The program ended without any output: " + r.Status() + "."
+	return "The program ended without any output: " + r.Status() + ".", false
 }
 
 // lastOutput returns the end of the first of the streams that is not empty.

@@ -72,7 +72,7 @@ func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if err != nil {
 		return tool.Output{}, r.failure(ctx, err)
 	}
-	return r.output(result)
+	return r.output(ctx, result)
 }
 
 // probe asks a program whether a run was applied.
@@ -224,10 +224,11 @@ func (r *runner) failure(ctx context.Context, err error) error {
 }
 
 // output returns what the model reads of a result.
-func (r *runner) output(result *mcp.CallToolResult) (tool.Output, error) {
+func (r *runner) output(ctx context.Context, result *mcp.CallToolResult) (tool.Output, error) {
 	if result.IsError {
 		failed := ownFailure(result)
 		if note := r.server.cfg.Sandbox.Note(failed.Message); note != "" {
+			tracing.MarkRefused(ctx)
 			failed.Message += "\n" + note
 		}
 		return tool.Output{}, failed

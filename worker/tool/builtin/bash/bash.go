@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -158,14 +159,21 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	case result.ExitCode != 0:
 		message := withOutput(result.Status(), printed)
 		if note := b.box.Note(message); note != "" {
+			tracing.MarkRefused(ctx)
 			message += "\n" + note
 		}
 		return tool.Output{}, base.Refuse(messages.CodeToolError, "%s", message)
 	}
+	hint := b.box.Hint(printed.text)
 	if printed.chars > 0 {
 		printed = printed.last(maxBashFlood)
 	}
-	return tool.Text(printed.String()), nil
+	text := printed.String()
+	if hint != "" {
+		tracing.MarkRefused(ctx)
+		text = strings.TrimRight(text, "\n") + "\n" + hint
+	}
+	return tool.Text(text), nil
 }
 
 // withOutput returns how a command ended, followed by the end of what it printed.

@@ -1,0 +1,33 @@
+package exectool
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// The output of a program that goes on after a refusal stays as it is. Its progress has the hint.
+func TestAProgramThatGoesOnAfterARefusal(t *testing.T) {
+	if m := sandbox.Local(); m.Landlock == 0 && !m.Namespaces.Mount {
+		t.Skip("this machine cannot refuse a file")
+	}
+	dir := t.TempDir()
+	box, err := sandbox.New(sandbox.Policy{Read: sandbox.SystemPaths("", os.Getenv("PATH")), Write: []string{dir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := New(Config{Command: []string{"sh", "-c", "echo x > /etc/toolfleet-test; echo 5"}, Dir: dir, Sandbox: box})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var last string
+	c := call(`{}`)
+	c.Progress = func(p messages.Progress) { last = p.Text }
+	out, err := made.Run(t.Context(), c)
+	if err != nil || string(out.Value) != "5" || !strings.HasPrefix(last, "[This ran in a sandbox") {
+		t.Errorf("got %s, %v; the last progress is %q", out.Value, err, last)
+	}
+}
