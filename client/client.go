@@ -129,8 +129,8 @@ type runOptions struct {
 // waiting, with the index -1, per outage.
 func OnEvent(each func(messages.Event)) RunOption { return func(o *runOptions) { o.each = each } }
 
-// BusyFor has Run return a refusal of the class busy once the fleet has refused the batch for d.
-// Without it, Run tries again for as long as its context lasts.
+// BusyFor has Run return a refusal of the class busy once the fleet has refused the batch for d,
+// and does not have it. Without it, Run tries again for as long as its context lasts.
 func BusyFor(d time.Duration) RunOption { return func(o *runOptions) { o.patience = d } }
 
 // Encoded sends body, which encodes the same batch, unchanged: the fleet takes two submits for the
@@ -220,8 +220,12 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 			if crowded.IsZero() {
 				crowded = time.Now()
 			}
-			if o.patience >= 0 && time.Since(crowded) >= o.patience {
-				return reply, err
+			if o.patience >= 0 && time.Since(crowded) >= o.patience && ctx.Err() == nil {
+				// A coordinator that stops refuses the batches that it waits for, as busy too.
+				if !c.has(ctx, b) {
+					return reply, err
+				}
+				crowded = time.Time{}
 			}
 			wait = max(100*time.Millisecond, time.Duration(refusal.RetryAfterMS)*time.Millisecond)
 		}
@@ -232,6 +236,16 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 		case <-ctx.Done():
 		}
 	}
+}
+
+// has reports whether the fleet is known to have a batch: it runs, or it has a reply.
+func (c *Client) has(ctx context.Context, b messages.Batch) bool {
+	_, err := c.get(ctx, b.Session, b.ID, unheard, nil)
+	var refusal *messages.Refusal
+	if errors.As(err, &refusal) {
+		return refusal.Class != messages.ClassBusy
+	}
+	return err == nil || errors.Is(err, ErrRunning)
 }
 
 // Submit publishes a batch and returns when it is durable. The reply can be fetched with

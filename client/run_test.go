@@ -85,3 +85,39 @@ func TestRunWithoutAFleet(t *testing.T) {
 		}
 	})
 }
+
+// A coordinator that stops refuses the batches that it waits for. Run gives such a batch up only if
+// the fleet does not have it, however often coordinators are replaced.
+func TestRunGivesUpOnlyABatchThatTheFleetDoesNotHave(t *testing.T) {
+	busy := messages.Reply{V: 1, Status: messages.ReplyRefused, Error: &messages.Refusal{Class: messages.ClassBusy, RetryAfterMS: 500}}
+	for status, want := range map[string]messages.ReplyStatus{"running": messages.ReplyCompleted, "unknown": messages.ReplyRefused} {
+		t.Run(status, func(t *testing.T) {
+			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				conn, err := bus.Connect(ctx, bus.Options{InProcess: srv, Name: "test"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close()
+				key, asked := wire.KeyOf("_", "s", "b"), 0
+				door(t, conn, conn.Names().Of(wire.VerbGet, key), 1<<19, func(bus.Msg) any { return messages.State{Status: status} })
+				door(t, conn, conn.Names().Of(wire.VerbRun, key), 1<<19, func(bus.Msg) any {
+					asked++
+					switch asked {
+					case 2, 3: // the second and the third coordinator wait for it for a while
+						time.Sleep(5 * time.Second)
+					case 4:
+						return messages.Reply{V: 1, Status: messages.ReplyCompleted}
+					}
+					return busy
+				})
+				reply, err := over(t, conn).Run(ctx, batchB, client.BusyFor(2*time.Second))
+				var refusal *messages.Refusal
+				if reply.Status != want || errors.As(err, &refusal) != (want == messages.ReplyRefused) {
+					t.Errorf("got %+v, %v after %d requests; want %s", reply, err, asked, want)
+				}
+			})
+		})
+	}
+}

@@ -15,6 +15,8 @@ import (
 func answer(n named, reply messages.Reply, err error) *mcp.CallToolResult {
 	var refusal *messages.Refusal
 	switch {
+	case errors.As(err, &refusal) && refusal.Class == messages.ClassBusy: // the call is stored by now
+		return unanswered(n, "The fleet did not answer (busy): "+refusal.Message)
 	case errors.As(err, &refusal):
 		return failure(n, fmt.Sprintf("The fleet did not take this call (%s): %s", refusal.Class, refusal.Message))
 	case err != nil:

@@ -13,9 +13,12 @@ import (
 // A model that makes the call again as a new one could have its effect twice, so the answer has the
 // id.
 func TestACallWithoutAnAnswerIsAskedForAgainByItsID(t *testing.T) {
-	got := answer(named{id: "the-id", session: "s"}, messages.Reply{}, errors.New("the connection is lost"))
-	text := got.Content[0].(*mcp.TextContent).Text
-	if !got.IsError || !strings.Contains(text, `"the-id"`) || !strings.Contains(text, "may run nevertheless") {
-		t.Errorf("got %v %s", got.IsError, text)
+	busy := &messages.Refusal{Class: messages.ClassBusy, Message: "This coordinator is shutting down."}
+	for _, err := range []error{errors.New("the connection is lost"), busy} {
+		got := answer(named{id: "the-id", session: "s"}, messages.Reply{}, err)
+		text := got.Content[0].(*mcp.TextContent).Text
+		if !got.IsError || !strings.Contains(text, `"the-id"`) || !strings.Contains(text, "may run nevertheless") {
+			t.Errorf("%v: got %v %s", err, got.IsError, text)
+		}
 	}
 }
