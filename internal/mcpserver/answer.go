@@ -60,6 +60,26 @@ func sentence(e *messages.Error) string {
 	return e.Message
 }
 
+// completed is a result that says that it is complete. The SDK says so only in the results of tools
+// that were added to it, and has no other way to set it.
+var completed = func() (r mcp.CallToolResult) {
+	if err := json.Unmarshal([]byte(`{"content":[],"resultType":"complete"}`), &r); err != nil {
+		panic(err)
+	}
+	return r
+}()
+
+// complete returns a result for the request with this _meta: since 2026-07-28 a result says that it
+// is complete.
+func complete(r *mcp.CallToolResult, request mcp.Meta) *mcp.CallToolResult {
+	if version, _ := request[mcp.MetaKeyProtocolVersion].(string); version < "2026-07-28" {
+		return r
+	}
+	said := completed
+	said.Meta, said.Content, said.StructuredContent, said.IsError = r.Meta, r.Content, r.StructuredContent, r.IsError
+	return &said
+}
+
 // contentOf returns a block of content. Blocks are those of MCP; one that the SDK does not know
 // becomes a note.
 func contentOf(b messages.Block) mcp.Content {

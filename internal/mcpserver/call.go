@@ -33,7 +33,7 @@ var (
 
 // call runs one call and returns what its client reads. It calls stored when the next call may
 // come. An error is one of the protocol.
-func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, stored func()) (mcp.Result, error) {
+func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, stored func()) (*mcp.CallToolResult, error) {
 	n, err := v.name(req.Params.Meta)
 	if err != nil {
 		return nil, err

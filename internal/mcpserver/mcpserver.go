@@ -84,7 +84,11 @@ func (s *Server) answering(next mcp.MethodHandler) mcp.MethodHandler {
 			defer v.calls.Done()
 			stored := v.turn()
 			defer stored()
-			return s.call(ctx, v, req, stored)
+			result, err := s.call(ctx, v, req, stored)
+			if err != nil {
+				return nil, err
+			}
+			return complete(result, req.Params.Meta), nil
 		}
 		return next(ctx, method, req)
 	}

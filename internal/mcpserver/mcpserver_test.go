@@ -64,3 +64,25 @@ func TestAResult(t *testing.T) {
 		}
 	})
 }
+
+// A client of 2026-07-28 refuses a result that does not say that it is complete. Earlier protocols
+// do not know the word.
+func TestAResultSaysThatItIsComplete(t *testing.T) {
+	f := newFleet(t)
+	l := f.pipe(t)
+	for _, row := range []struct{ tool, meta, want string }{
+		{"look", "", ""},
+		{"look", modern, "complete"},
+		{"fail", modern, "complete"},
+		{"nothing", modern, "complete"},
+	} {
+		l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + row.tool + `","arguments":{},"_meta":{` + row.meta + `}}}`)
+		if r := l.read(); r.Error != nil || r.Result.ResultType != row.want {
+			t.Errorf("%s with %q: the type is %q, want %q; error %s", row.tool, row.meta, r.Result.ResultType, row.want, r.Error)
+		}
+	}
+}
+
+// modern is the _meta of a request of 2026-07-28.
+const modern = `"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
+	`"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`

@@ -52,8 +52,9 @@ func (l *line) write(text string) {
 type response struct {
 	ID     int
 	Result struct {
-		IsError bool
-		Content []struct{ Text string }
+		IsError    bool
+		Content    []struct{ Text string }
+		ResultType string
 	}
 	Error json.RawMessage
 }
