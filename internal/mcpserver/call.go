@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -16,6 +17,9 @@ import (
 )
 
 const (
+	// storedSoon is how long a call waits for a coordinator to store it. Then it is stored without
+	// one: no coordinator may be there.
+	storedSoon = 20 * time.Millisecond
 	// storeWithin is how long a call may take to be stored. The connection's later calls wait for
 	// that, so that they come after it.
 	storeWithin = 10 * time.Second
@@ -53,27 +57,75 @@ func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, s
 	if v.Closing != nil {
 		defer context.AfterFunc(v.Closing, func() { end(context.Cause(v.Closing)) })()
 	}
-	var refusal *messages.Refusal
-	switch err := store(waiting, v, body); {
-	case errors.As(err, &refusal):
-		return answer(n, messages.Reply{}, err), nil
-	case err != nil && waiting.Err() != nil:
-		return s.leave(v, n, context.Cause(waiting)), nil
-	case err != nil:
-		return unanswered(n, "The fleet could not be given this call: "+err.Error()+"."), nil
-	}
-	stored()
 	told := newNews(ctx, req)
 	defer told.stop()
 	asked := s.watchPeople(waiting, v, n, end)
-	reply, err := v.Client.Run(waiting, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor), client.OnEvent(func(e messages.Event) {
+	// The result is asked for first: events that come before that are lost.
+	r := ask(waiting, v, body, func(e messages.Event) {
 		told.event(e)
 		asked(e)
-	}))
+	})
+	defer r.wait()
+	defer end(nil)
+	if !r.stored() {
+		var refusal *messages.Refusal
+		switch err := store(waiting, v, body); {
+		case errors.As(err, &refusal):
+			return answer(n, messages.Reply{}, err), nil
+		case err != nil && waiting.Err() != nil:
+			return s.leave(v, n, context.Cause(waiting)), nil
+		case err != nil:
+			return unanswered(n, "The fleet could not be given this call: "+err.Error()+"."), nil
+		}
+	}
+	stored()
+	reply, err := r.wait()
 	if err != nil && waiting.Err() != nil {
 		return s.leave(v, n, context.Cause(waiting)), nil
 	}
 	return answer(n, reply, err), nil
+}
+
+// run is a call whose result was asked for.
+type run struct {
+	begun chan struct{} // closed with the first event
+	ended chan struct{} // closed when reply and err are set
+	reply messages.Reply
+	err   error
+}
+
+// ask asks for the result of a batch, which gives the batch to a coordinator.
+func ask(ctx context.Context, v *visit, body []byte, each func(messages.Event)) *run {
+	r := &run{begun: make(chan struct{}), ended: make(chan struct{})}
+	begin := sync.OnceFunc(func() { close(r.begun) })
+	go func() {
+		defer close(r.ended)
+		r.reply, r.err = v.Client.Run(ctx, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor), client.OnEvent(func(e messages.Event) {
+			if e.Type != messages.EventWaiting { // the client's own
+				begin()
+			}
+			each(e)
+		}))
+	}()
+	return r
+}
+
+// stored reports whether the coordinator is known to have stored the batch. It waits a moment for
+// that.
+func (r *run) stored() bool {
+	select {
+	case <-r.begun:
+		return true
+	case <-r.ended:
+		return r.err == nil
+	case <-time.After(storedSoon):
+		return false
+	}
+}
+
+func (r *run) wait() (messages.Reply, error) {
+	<-r.ended
+	return r.reply, r.err
 }
 
 // batchOf writes a call as a batch. The same call is written in the same bytes.

@@ -38,40 +38,42 @@ func TestACallIsCancelledAtAnotherServer(t *testing.T) {
 		{"with an id that the client repeats", "mine", strings.Replace(cancelGate, `"requestId"`, `"_meta":{"toolfleet/id":"mine"},"requestId"`, 1)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFleet(t)
-			one, other := mcpserver.New(mcpserver.Config{Logger: f.log}), mcpserver.New(mcpserver.Config{Logger: f.log})
-			var calls sync.WaitGroup
-			var answers [2]string
-			calls.Go(func() { answers[0] = f.post(t.Context(), one, gateCall, "Idempotency-Key", tt.id) })
-			f.waitEntered(1)
-			calls.Go(func() { answers[1] = f.post(t.Context(), one, strings.Replace(gateCall, `"id":1`, `"id":11`, 1)) })
-			f.waitEntered(1)
-			list, err := f.client.Batches(t.Context(), "s", client.ListOptions{})
-			must(t, err)
-			f.post(t.Context(), other, tt.cancel)
-			f.untilCall("s", list.Batches[0].Batch, messages.StatusAborted)
-			close(f.gate)
-			calls.Wait()
-			if !strings.Contains(answers[0], "cancelled") || !strings.Contains(answers[1], `"text":"open"`) {
-				t.Errorf("got %q", answers)
-			}
+			inFleet(t, func(t *testing.T, f *testFleet) {
+				one, other := mcpserver.New(mcpserver.Config{Logger: f.log}), mcpserver.New(mcpserver.Config{Logger: f.log})
+				var calls sync.WaitGroup
+				var answers [2]string
+				calls.Go(func() { answers[0] = f.post(t.Context(), one, gateCall, "Idempotency-Key", tt.id) })
+				f.waitEntered(1)
+				calls.Go(func() { answers[1] = f.post(t.Context(), one, strings.Replace(gateCall, `"id":1`, `"id":11`, 1)) })
+				f.waitEntered(1)
+				list, err := f.client.Batches(t.Context(), "s", client.ListOptions{})
+				must(t, err)
+				f.post(t.Context(), other, tt.cancel)
+				f.untilCall("s", list.Batches[0].Batch, messages.StatusAborted)
+				close(f.gate)
+				calls.Wait()
+				if !strings.Contains(answers[0], "cancelled") || !strings.Contains(answers[1], `"text":"open"`) {
+					t.Errorf("got %q", answers)
+				}
+			})
 		})
 	}
 }
 
 // The end of an earlier request leaves alone the entry of the request that came after it.
 func TestARequestThatComesAgainCanBeCancelled(t *testing.T) {
-	f := newFleet(t)
-	s := mcpserver.New(mcpserver.Config{Logger: f.log})
-	var calls [2]sync.WaitGroup
-	for i, id := range []string{"first", "second"} { // a client that uses the number of a request twice
-		calls[i].Go(func() { f.post(t.Context(), s, gateCall, "Idempotency-Key", id) })
-		f.waitEntered(1)
-	}
-	_, err := f.client.Abort(t.Context(), "s", "first", client.Reason{})
-	must(t, err)
-	calls[0].Wait()
-	f.post(t.Context(), s, cancelGate)
-	f.untilCall("s", "second", messages.StatusAborted)
-	calls[1].Wait()
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		s := mcpserver.New(mcpserver.Config{Logger: f.log})
+		var calls [2]sync.WaitGroup
+		for i, id := range []string{"first", "second"} { // a client that uses the number of a request twice
+			calls[i].Go(func() { f.post(t.Context(), s, gateCall, "Idempotency-Key", id) })
+			f.waitEntered(1)
+		}
+		_, err := f.client.Abort(t.Context(), "s", "first", client.Reason{})
+		must(t, err)
+		calls[0].Wait()
+		f.post(t.Context(), s, cancelGate)
+		f.untilCall("s", "second", messages.StatusAborted)
+		calls[1].Wait()
+	})
 }

@@ -32,8 +32,9 @@ type testFleet struct {
 	nats    *devserver.Server
 	log     *slog.Logger
 	client  *client.Client
-	entered chan struct{} // a value for each run of gate and of hold
+	entered chan struct{} // a value for each run of gate, hold and steps
 	gate    chan struct{} // closed when gate and hold may end
+	steps   chan struct{} // a value for each run of steps that may end
 
 	alice     approval.Key
 	approvers approval.Approvers
@@ -51,7 +52,7 @@ func inFleet(t *testing.T, test func(*testing.T, *testFleet)) {
 func newFleet(t *testing.T, nats *devserver.Server) *testFleet {
 	t.Helper()
 	f := &testFleet{
-		t: t, nats: nats, entered: make(chan struct{}, 1000), gate: make(chan struct{}),
+		t: t, nats: nats, entered: make(chan struct{}, 1000), gate: make(chan struct{}), steps: make(chan struct{}),
 		log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	var err error
@@ -101,6 +102,16 @@ func (f *testFleet) startWorker() {
 	add(schemas.Tool{Name: "note", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, echo)
 	add(schemas.Tool{Name: "gate", Kind: messages.KindRead, TimeoutMS: 60_000}, wait)
 	add(schemas.Tool{Name: "hold", Kind: messages.KindWrite, TimeoutMS: 60_000}, wait)
+	add(schemas.Tool{Name: "steps", Kind: messages.KindRead, TimeoutMS: 60_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
+		c.Progress(messages.Progress{Fraction: 0.5, Text: "half"})
+		f.entered <- struct{}{}
+		select {
+		case <-f.steps:
+			return tool.Text("stepped"), nil
+		case <-ctx.Done():
+			return tool.Output{}, context.Cause(ctx)
+		}
+	})
 	add(schemas.Tool{Name: "refund", Kind: messages.KindWrite, Risk: messages.TierHigh}, echo)
 	add(schemas.Tool{Name: "fail", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {
 		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: "The shop is closed."}

@@ -26,6 +26,7 @@ func TestToolsAndTheirAnnotations(t *testing.T) {
 			"fail read=true idempotent=false destructive=false", "gate read=true idempotent=false destructive=false",
 			"hold read=false idempotent=false destructive=false", "look read=true idempotent=false destructive=false",
 			"note read=false idempotent=true destructive=false", "refund read=false idempotent=false destructive=true",
+			"steps read=true idempotent=false destructive=false",
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
@@ -68,19 +69,20 @@ func TestAResult(t *testing.T) {
 // A client of 2026-07-28 refuses a result that does not say that it is complete. Earlier protocols
 // do not know the word.
 func TestAResultSaysThatItIsComplete(t *testing.T) {
-	f := newFleet(t)
-	l := f.pipe(t)
-	for _, row := range []struct{ tool, meta, want string }{
-		{"look", "", ""},
-		{"look", modern, "complete"},
-		{"fail", modern, "complete"},
-		{"nothing", modern, "complete"},
-	} {
-		l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + row.tool + `","arguments":{},"_meta":{` + row.meta + `}}}`)
-		if r := l.read(); r.Error != nil || r.Result.ResultType != row.want {
-			t.Errorf("%s with %q: the type is %q, want %q; error %s", row.tool, row.meta, r.Result.ResultType, row.want, r.Error)
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		l := f.pipe(t)
+		for _, row := range []struct{ tool, meta, want string }{
+			{"look", "", ""},
+			{"look", modern, "complete"},
+			{"fail", modern, "complete"},
+			{"nothing", modern, "complete"},
+		} {
+			l.write(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + row.tool + `","arguments":{},"_meta":{` + row.meta + `}}}`)
+			if r := l.read(); r.Error != nil || r.Result.ResultType != row.want {
+				t.Errorf("%s with %q: the type is %q, want %q; error %s", row.tool, row.meta, r.Result.ResultType, row.want, r.Error)
+			}
 		}
-	}
+	})
 }
 
 // modern is the _meta of a request of 2026-07-28.

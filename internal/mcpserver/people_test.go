@@ -2,6 +2,7 @@ package mcpserver_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -100,5 +101,42 @@ func TestProgress(t *testing.T) {
 		})
 		close(f.gate)
 		calls.Wait()
+	})
+}
+
+// What a tool tells as its first thing reaches its client, however soon that is.
+func TestTheFirstProgressIsNotLost(t *testing.T) {
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		const calls = 50
+		var mu sync.Mutex
+		told := map[any]chan struct{}{} // by the token of a call; closed when the client has heard
+		c, _ := f.dial(mcpserver.Config{}, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			mu.Lock()
+			defer mu.Unlock()
+			if ch := told[r.Params.ProgressToken]; ch != nil && strings.Contains(r.Params.Message, "half") {
+				close(ch)
+				delete(told, r.Params.ProgressToken)
+			}
+		}}, "s")
+		for i := range calls {
+			token, heard := fmt.Sprint("call-", i), make(chan struct{})
+			mu.Lock()
+			told[token] = heard
+			mu.Unlock()
+			var calls sync.WaitGroup
+			calls.Go(func() {
+				if _, err := c.CallTool(t.Context(), call("steps", `{}`, "progressToken", token)); err != nil {
+					t.Error(err)
+				}
+			})
+			f.waitEntered(1)
+			select {
+			case <-heard:
+			case <-time.After(30 * time.Second):
+				t.Fatalf("call %d: its progress is lost", i)
+			}
+			f.steps <- struct{}{}
+			calls.Wait()
+		}
 	})
 }
