@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
+	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -68,10 +69,13 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 		return nil, bus.ErrNotFound
 	}
 	body, err := h.journal.FullReply(ctx, stored)
-	if err != nil || want.Results != "full" {
-		return body, err
+	if err != nil {
+		return nil, err
 	}
-	return h.withOutputs(ctx, key, body)
+	if want.Results == "full" {
+		return h.withOutputs(ctx, key, body)
+	}
+	return h.givenOut(ctx, key, body), nil
 }
 
 // withOutputs puts the outputs that the journal still has back into the results of a reply.
@@ -79,9 +83,6 @@ func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []by
 	var reply messages.Reply
 	if err := json.Unmarshal(body, &reply); err != nil {
 		return nil, fmt.Errorf("stored reply of batch %s: %w", key, err)
-	}
-	if reply.Append == nil { // an older coordinator has stored it
-		reply = reply.WithAppend()
 	}
 	known, err := h.journal.Calls(ctx, key)
 	if err != nil {
@@ -102,5 +103,15 @@ func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []by
 		}
 		reply.Results[e.Key.Index].Outcome = e.Result.Outcome
 	}
-	return rawjson.MustMarshal(reply), nil
+	return rawjson.MustMarshal(reply.WithAppend()), nil
+}
+
+// givenOut returns a stored reply with its member append. An agent can do without that member, so a
+// reply that cannot be extended is given out as it is.
+func (h *Handlers) givenOut(ctx context.Context, key wire.BatchKey, stored []byte) []byte {
+	body, err := submission.GivenOut(stored)
+	if err != nil {
+		logfields.Batch(ctx, h.log, key).Error("a stored reply cannot be read and is given out without append", "err", err)
+	}
+	return body
 }

@@ -208,7 +208,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 		}
 		r.publish(messages.Event{Type: messages.EventReply, Index: -1, Counter: 1, Status: reply.Status})
 	}
-	h.conn.AnswerInChunks(r.msg, body)
+	h.conn.AnswerInChunks(r.msg, h.givenOut(ctx, r.key, body))
 	return true
 }
 
@@ -228,5 +228,6 @@ func (h *Handlers) refuse(m bus.Msg, refusal *messages.Refusal) {
 	case messages.ClassTooLarge:
 		code = "413"
 	}
-	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(submission.Refused(b, messages.Digest(m.Data), refusal)))
+	refused := submission.Refused(b, messages.Digest(m.Data), refusal).WithAppend()
+	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(refused))
 }

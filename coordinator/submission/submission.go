@@ -9,6 +9,7 @@
 package submission
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"errors"
@@ -121,7 +122,26 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 	return messages.Reply{
 		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
 		Digest: digest, Reinjection: []byte("null"), Results: []messages.Result{}, Error: refusal,
-	}.WithAppend()
+	}
+}
+
+// GivenOut returns a stored reply as it is given out: the same bytes, with the member append before
+// the last brace. A reply that has it already is returned as it is, and so is one that only refers
+// to the object store.
+func GivenOut(stored []byte) ([]byte, error) {
+	var reply struct {
+		Append, Ref           json.RawMessage
+		Reinjection, Steering json.RawMessage
+	}
+	if err := json.Unmarshal(stored, &reply); err != nil || reply.Append != nil || reply.Ref != nil {
+		return stored, err
+	}
+	list, err := rawjson.Marshal(messages.Reply{Reinjection: reply.Reinjection, Steering: reply.Steering}.WithAppend().Append)
+	open, isObject := bytes.CutSuffix(bytes.TrimSpace(stored), []byte("}"))
+	if err != nil || !isObject || reply.Reinjection == nil {
+		return stored, err
+	}
+	return slices.Concat(open, []byte(`,"append":`), list, []byte("}")), nil
 }
 
 // Routed returns the calls with the tool names of the catalog. If a provider does not accept a

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -71,6 +73,77 @@ func TestTheSameBatchAgainRunsNothing(t *testing.T) {
 	}
 	if n := runs.Load(); n != 1 {
 		t.Errorf("the write ran %d times", n)
+	}
+}
+
+// Append repeats what a reply holds, so it is added when a reply is given out and never stored. A
+// reply that the build before stored has it already.
+func TestAppendIsGivenOutAndNotStored(t *testing.T) {
+	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	ctx, names := t.Context(), f.conn.Names()
+	for _, p := range messages.Providers {
+		b := batchIn(p, "s", "b "+string(p), call{"echo", fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", 2000))})
+		key := wire.KeyOf(messages.OneTenant, b.Session, b.ID)
+		body, err := b.Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		published := make(chan []byte, 1)
+		stop, err := f.conn.Subscribe(names.Of(wire.VerbReply, key), "", func(m bus.Msg) { published <- m.Data })
+		if err != nil {
+			t.Fatal(err)
+		}
+		run, err := f.conn.Request(ctx, names.Of(wire.VerbRun, key), nil, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, err := f.conn.Last(ctx, names.Stream(bus.Replies), names.Of(wire.VerbFinal, key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		get, err := f.conn.Request(ctx, names.Of(wire.VerbGet, key), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		full, err := f.conn.Request(ctx, names.Of(wire.VerbGet, key), nil, []byte(`{"results":"full"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(stored.Data, []byte(`"append"`)) || len(stored.Data) > 3000 {
+			t.Errorf("%s: the stored reply has %d bytes: %.200s", p, len(stored.Data), stored.Data)
+		}
+		if got := <-published; !bytes.Equal(got, stored.Data) {
+			t.Errorf("%s: %s was published, stored is %s", p, got, stored.Data)
+		}
+		stop()
+		if !bytes.Equal(run.Data, get.Data) || !bytes.HasPrefix(run.Data, stored.Data[:len(stored.Data)-1]) {
+			t.Errorf("%s: run gives\n%s\nget\n%s\nof the stored\n%s", p, run.Data, get.Data, stored.Data)
+		}
+		for _, answer := range []bus.Msg{run, full} {
+			var reply messages.Reply
+			if err := json.Unmarshal(answer.Data, &reply); err != nil {
+				t.Fatal(err)
+			}
+			if got := rawjson.MustMarshal(reply.Append); len(reply.Append) != 1 || !bytes.Equal(got, rawjson.MustMarshal(reply.Extend(nil))) {
+				t.Errorf("%s: append is %s", p, got)
+			}
+		}
+		t.Logf("%s: %d bytes stored, %d given out", p, len(stored.Data), len(run.Data))
+	}
+	key := wire.KeyOf(messages.OneTenant, "s", "old")
+	log, old := journal.New(f.conn), messages.Reply{
+		V: 1, Batch: "old", Session: "s", Status: messages.ReplyCompleted, Reinjection: json.RawMessage(`{"a":1}`), Results: []messages.Result{},
+	}.WithAppend()
+	if _, err := log.WriteReply(ctx, journal.Accepted{Key: key}, old); err != nil {
+		t.Fatal(err)
+	}
+	get, err := f.conn.Request(ctx, names.Of(wire.VerbGet, key), nil, nil)
+	if err != nil || !bytes.Equal(get.Data, rawjson.MustMarshal(old)) {
+		t.Errorf("a reply that was stored with append is given out as %s, %v", get.Data, err)
+	}
+	if reply, err := f.client.Get(ctx, "s", "old"); err != nil || len(reply.Append) != 1 {
+		t.Errorf("the client gets %+v, %v", reply, err)
 	}
 }
 

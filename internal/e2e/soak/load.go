@@ -279,9 +279,7 @@ func (l *load) reread(ctx context.Context) error {
 		}
 		reply.Reinjection = nil
 		l.mu.Lock()
-		if l.twoBuilds {
-			reply.Append, b.Reply.Append = nil, nil
-		}
+		reply.Append, b.Reply.Append = nil, nil // what is given out has it; the build before stores it too
 		l.onMessage(b.ID, stored.Data)
 		b.Copies = l.copies[b.ID]
 		if received := rawjson.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(received, rawjson.MustMarshal(reply)) {
