@@ -176,13 +176,20 @@ func place(chunks [][]byte, numbered string, part []byte) ([][]byte, error) {
 // read decodes an answer. A state is ErrRunning or ErrUnknown; a refused reply comes with its
 // *messages.Refusal.
 func read(answer []byte) (messages.Reply, error) {
-	var state messages.State
+	var state struct {
+		Status string `json:"status"`
+	}
 	var reply messages.Reply
 	if err := json.Unmarshal(answer, &state); err != nil {
 		return reply, fmt.Errorf("the answer cannot be read: %w", err)
 	}
 	switch state.Status {
 	case "running":
+		var running messages.State
+		if err := json.Unmarshal(answer, &running); err != nil {
+			return reply, fmt.Errorf("the answer cannot be read: %w", err)
+		}
+		reply.Results = running.Results
 		return reply, ErrRunning
 	case "unknown":
 		return reply, ErrUnknown

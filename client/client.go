@@ -304,7 +304,8 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 type GetOption func(*messages.Get)
 
 // FullResults has each result hold the output of its call. Without it the outputs are only in
-// [messages.Reply.Reinjection].
+// [messages.Reply.Reinjection]. For a batch that runs, Get then returns the results of the calls that
+// have ended, beside [ErrRunning].
 func FullResults() GetOption { return func(g *messages.Get) { g.Results = "full" } }
 
 // Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning],

@@ -44,8 +44,13 @@ func (e *events) starts() {
 	}
 }
 
-// result publishes an event that carries the result of a call.
+// result publishes an event that carries the result of a call. Only an end event may hold the
+// output, because only it comes before the reply has it.
 func (e *events) result(kind messages.EventType, r messages.Result) {
-	r = submission.Slim(r)
+	if kind == messages.EventEnd {
+		r = submission.Brief(r)
+	} else {
+		r = submission.Slim(r)
+	}
 	e.publish(messages.Event{Type: kind, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Kind: r.Kind, Attempt: r.Attempt, Worker: r.Worker, Result: &r})
 }

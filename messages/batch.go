@@ -278,7 +278,9 @@ type ControlAnswer struct {
 }
 
 // State is the answer of the get handler if there is no reply: running (also for a queued batch) or
-// unknown.
+// unknown. Results are those of the calls that have ended, in call order and with their outputs; a
+// request for full results gets them.
 type State struct {
-	Status string `json:"status"`
+	Status  string   `json:"status"`
+	Results []Result `json:"results,omitempty"`
 }

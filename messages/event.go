@@ -1,6 +1,10 @@
 package messages
 
-import "time"
+import (
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+)
 
 // EventHeader marks the events of a batch and names their type. A reply does not have it.
 const EventHeader = "Toolfleet-Event"
@@ -25,10 +29,11 @@ const (
 	EventRunning EventType = "running"
 	// EventProgress is a report of the running tool.
 	EventProgress EventType = "progress"
-	// EventEnd says that the call has ended, at the moment when it has.
+	// EventEnd says that the call has ended, at the moment when it has. It has the output if that is
+	// small; see [Result.Brief].
 	EventEnd EventType = "end"
-	// EventResult has the same result as the end event of the call. It comes in call order, once
-	// all calls have ended.
+	// EventResult has the same result as the end event of the call, without its output. It comes in
+	// call order, once all calls have ended.
 	EventResult EventType = "result"
 	// EventReply says that the reply is stored. It is the last event of a batch.
 	EventReply EventType = "reply"
@@ -61,7 +66,8 @@ type Event struct {
 	Time     time.Time `json:"time"`               // the sender's wall clock
 	Worker   string    `json:"worker,omitempty"`   // that runs the call
 	Progress *Progress `json:"progress,omitempty"` // in a progress event
-	// Result is set in end and result events. It leaves out the output.
+	// Result is set in end and result events. In an end event it is brief, in a result event it
+	// leaves out the output.
 	Result *Result     `json:"result,omitempty"`
 	Status ReplyStatus `json:"status,omitempty"` // in a reply event
 	// Stage, in a start event, is the stage that the call belongs to, from 0.
@@ -69,6 +75,28 @@ type Event struct {
 	// Approval is the question in an awaiting_approval event. Hook is the message of a hook event.
 	Approval *Pending     `json:"approval,omitempty"`
 	Hook     *HookMessage `json:"hook,omitempty"`
+}
+
+// MaxEventOutput is the largest output, in bytes of JSON, that an end event has. A larger one is
+// only named by a ref, because most events are heard by nobody.
+const MaxEventOutput = 4 << 10
+
+// Brief returns the result as an end event has it. If the output is larger than [MaxEventOutput],
+// it is left out, and Ref has the digest and the size of the outcome. A request for the batch with
+// results: full, at any time, has the whole.
+func (r Result) Brief() Result {
+	if len(r.Output) <= MaxEventOutput && len(r.Content) == 0 {
+		return r
+	}
+	body, err := rawjson.Marshal(r.Outcome)
+	if err == nil && len(body) <= MaxEventOutput {
+		return r
+	}
+	r.Output, r.Content = nil, nil
+	if err == nil && r.Ref == nil {
+		r.Ref = &Ref{Digest: Digest(body), Size: int64(len(body))}
+	}
+	return r
 }
 
 // Progress is what a running tool says about how far it is.

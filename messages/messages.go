@@ -251,7 +251,7 @@ type Result struct {
 	Started       time.Time `json:"started,omitzero"`    // the worker's wall clock
 	Worker        string    `json:"worker,omitempty"`    // that ran the call; empty: none did
 	Truncated     *Cut      `json:"truncated,omitempty"` // set when the output was cut
-	Ref           *Ref      `json:"ref,omitempty"`       // the outcome is in the object store
+	Ref           *Ref      `json:"ref,omitempty"`       // the outcome is elsewhere; see [Ref]
 	// Permission is the decision of phase four; nil for a call that did not get that far.
 	Permission *Permission `json:"permission,omitempty"`
 	Hooks      *Hooks      `json:"hooks,omitempty"` // what the call's hooks did; nil when none ran
@@ -265,7 +265,8 @@ type Cut struct {
 	Lines int `json:"lines"` // lines omitted
 }
 
-// Ref points into the object store.
+// Ref names the JSON of what is too large to be in its place. In records and replies that is in the
+// object store; what an event leaves out is there only if it is large for a record too.
 type Ref struct {
 	Digest string `json:"digest"` // lower-case hex SHA-256
 	Size   int64  `json:"size"`   // bytes

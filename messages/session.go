@@ -4,7 +4,7 @@ import "time"
 
 // Get is a get request. The zero value asks for the reply of a batch as it was stored.
 type Get struct {
-	Results  string `json:"results,omitempty"`  // full: the results repeat their outputs
+	Results  string `json:"results,omitempty"`  // full: the results have their outputs, also before the reply
 	Timeline bool   `json:"timeline,omitempty"` // the answer is a [Timeline]
 	// Batches asks for the batches of the session instead: the answer is a [BatchList], and the
 	// batch in the subject does not count. Since and After select ended batches; without either,

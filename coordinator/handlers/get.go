@@ -63,6 +63,12 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 	switch {
 	case err != nil:
 		return nil, err
+	case !found && open && want.Results == "full":
+		state, err := h.ended(ctx, key)
+		if errors.Is(err, errReplied) {
+			return h.reply(ctx, key, want)
+		}
+		return state, err
 	case !found && open:
 		return rawjson.MustMarshal(messages.State{Status: "running"}), nil
 	case !found:

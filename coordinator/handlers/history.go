@@ -3,6 +3,7 @@ package handlers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -22,20 +23,55 @@ import (
 // history returns the history of a batch, or bus.ErrNotFound for an unknown one.
 func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, error) {
 	return h.limited(ctx, key.Tenant, func() (any, error) {
-		stored, err := h.journal.History(ctx, key)
+		b, err := h.readHistory(ctx, key, journal.SmallOutputs)
 		if err != nil {
 			return nil, err
 		}
-		b := history{stored: stored}
-		if stored.Accepted.Seq > 0 {
-			// A batch that cannot be decoded has no calls: it is about to be refused.
-			b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
-			if err == nil {
-				b.sent = b.in.Routed(h.tools.Current())
-			}
-		}
 		return b.timeline(), nil
 	})
+}
+
+// errReplied says that a batch has got its reply in between.
+var errReplied = errors.New("the batch has its reply")
+
+// ended returns the state of an open batch, with the results of the calls that have ended. It
+// returns errReplied for one with a reply.
+func (h *Handlers) ended(ctx context.Context, key wire.BatchKey) ([]byte, error) {
+	return h.limited(ctx, key.Tenant, func() (any, error) {
+		b, err := h.readHistory(ctx, key, journal.AllOutputs)
+		if err != nil {
+			return nil, err
+		}
+		if b.stored.Reply != nil {
+			return nil, errReplied
+		}
+		state := messages.State{Status: "running"}
+		for _, r := range b.results() {
+			if err := h.journal.Resolve(ctx, &r); err != nil {
+				logfields.Call(ctx, h.log, key.Call(r.Index), r.CallID).Error("a large outcome is missing in the object store; the call is shown without its output", "err", err)
+			}
+			r.Trail = nil
+			state.Results = append(state.Results, r)
+		}
+		return state, nil
+	})
+}
+
+// readHistory reads what the journal holds about a batch.
+func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs journal.Outputs) (*history, error) {
+	stored, err := h.journal.History(ctx, key, outputs)
+	if err != nil {
+		return nil, err
+	}
+	b := &history{stored: stored}
+	if stored.Accepted.Seq > 0 {
+		// A batch that cannot be decoded has no calls: it is about to be refused.
+		b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
+		if err == nil {
+			b.sent = b.in.Routed(h.tools.Current())
+		}
+	}
+	return b, nil
 }
 
 // history builds the timeline of one batch.
@@ -69,13 +105,7 @@ func (b *history) timeline() messages.Timeline {
 	if r := b.stored.Reply; r != nil {
 		out.Session, out.Batch, out.Status = r.Session, r.Batch, string(r.Status)
 	}
-	b.findCalls()
-	b.findResults()
-	for _, e := range b.stored.Records {
-		if e.Key.Index < len(b.calls) {
-			b.addRecord(&b.calls[e.Key.Index], e)
-		}
-	}
+	b.readCalls()
 	began := b.began()
 	var starts, middle, results []messages.Event
 	for i := range b.calls {
@@ -106,6 +136,28 @@ func (b *history) timeline() messages.Timeline {
 		e.V, e.Session, e.Batch, e.Counter = messages.Version, out.Session, out.Batch, counters[e.Index]
 	}
 	return out
+}
+
+// results returns the results of the calls that have ended, in call order.
+func (b *history) results() (ended []messages.Result) {
+	b.readCalls()
+	for _, c := range b.calls {
+		if c.result != nil {
+			ended = append(ended, *c.result)
+		}
+	}
+	return ended
+}
+
+// readCalls finds the calls and what happened to them.
+func (b *history) readCalls() {
+	b.findCalls()
+	b.findResults()
+	for _, e := range b.stored.Records {
+		if e.Key.Index < len(b.calls) {
+			b.addRecord(&b.calls[e.Key.Index], e)
+		}
+	}
 }
 
 // findCalls takes the calls from the batch while it is in the log, and else from its reply. It adds
@@ -264,7 +316,7 @@ func (b *history) end(c *callHistory, began time.Time) {
 		at = b.stored.Replied
 	}
 	e := c.event(messages.EventEnd, at)
-	e.Result, e.Attempt, e.Worker = new(submission.Slim(*r)), r.Attempt, r.Worker
+	e.Result, e.Attempt, e.Worker = new(submission.Brief(*r)), r.Attempt, r.Worker
 	c.events = append(c.events, e)
 }
 

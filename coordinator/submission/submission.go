@@ -3,7 +3,7 @@
 // A batch that cannot be run becomes a [messages.Refusal], which names the batch's ids as far as
 // they are known. Results of workers contain more than an agent may see: hooks and people may
 // change arguments, and an agent may not read those changes. So everything for agents goes through
-// ForAgents, Slim or Refused.
+// ForAgents, Brief, Slim or Refused.
 //
 // Package provider reads the dialects of the providers, and package plan orders the calls.
 package submission
@@ -189,6 +189,14 @@ func (in Submission) asSent(q messages.Approval) bool {
 	}
 	sent, err := rawjson.Canonical(in.Calls[q.Index].Input)
 	return err == nil && messages.Digest(sent) == q.ArgsHash
+}
+
+// Brief returns a result as an end event has it: with its output if that is small, and without its
+// trail.
+func Brief(r messages.Result) messages.Result {
+	r = r.Brief()
+	r.Trail = nil
+	return r
 }
 
 // Slim returns a result without its output and its trail. The reinjection has the output, and the

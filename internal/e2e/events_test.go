@@ -86,6 +86,127 @@ func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet 
 	return f
 }
 
+// A watcher and a request see what a call has given while the others still run. An end event has a
+// small output, and names a larger one.
+func TestOutputsBeforeTheReply(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		var open func()
+		var running *atomic.Int32
+		f := watchable(t, srv, func(f *fleet) {
+			open, running = f.behindGate("gate", messages.KindWrite)
+			f.tool(schemas.Tool{Name: "say", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+				var in struct{ N int }
+				err := json.Unmarshal(c.Input, &in)
+				return tool.Text(strings.Repeat("x", in.N)), err
+			})
+		})
+		defer f.close()
+		const most, large, huge = messages.MaxEventOutput - 2, messages.MaxEventOutput - 1, 300 << 10 // with their quotes
+		b := canonical("s", "b", call{"say", `{"n":3}`}, call{"say", fmt.Sprintf(`{"n":%d}`, most)}, call{"say", fmt.Sprintf(`{"n":%d}`, large)},
+			call{"say", fmt.Sprintf(`{"n":%d}`, huge)}, call{"nope", ""}, call{"count", ""}, call{"gate", ""})
+		f.submit(b)
+		var seen feed
+		var following sync.WaitGroup
+		following.Go(func() {
+			if err := eachEvent(f.client.Follow(context.Background(), b.Session, b.ID), seen.take); err != nil {
+				t.Error(err)
+			}
+		})
+		f.until("the last call runs", func() bool { return running.Load() == 1 && seen.has("running 6 #1") })
+		wantBrief := func(what string, events []messages.Event) {
+			t.Helper()
+			ends := map[int]*messages.Result{}
+			for _, e := range events {
+				switch e.Type {
+				case messages.EventEnd:
+					ends[e.Index] = e.Result
+				case messages.EventResult:
+					if e.Result.Output != nil {
+						t.Errorf("%s: a result event has an output", what)
+					}
+				}
+			}
+			for i, n := range []int{3, most} {
+				if r := ends[i]; r == nil || len(r.Output) != n+2 || r.Ref != nil || r.Trail != nil {
+					t.Errorf("%s: the end of call %d is %+v", what, i, r)
+				}
+			}
+			for i, n := range []int{large, huge} {
+				whole := rawjson.MustMarshal(messages.Text(strings.Repeat("x", n)))
+				want := messages.Ref{Digest: messages.Digest(whole), Size: int64(len(whole))}
+				if r := ends[2+i]; r == nil || r.Output != nil || r.Ref == nil || *r.Ref != want {
+					t.Errorf("%s: the end of call %d is %+v, want the ref %+v", what, 2+i, r, want)
+				}
+			}
+			if r := ends[4]; r == nil || r.Status != messages.StatusUnknownTool || r.Err == nil {
+				t.Errorf("%s: the end of call 4 is %+v", what, r)
+			}
+			if r := ends[5]; r == nil || string(r.Output) != `"counted"` {
+				t.Errorf("%s: the end of call 5 is %+v", what, r)
+			}
+		}
+		wantBrief("Follow", seen.all())
+		wantBrief("timeline", f.timeline(b.Session, b.ID).Events)
+
+		if reply, err := f.client.Get(t.Context(), b.Session, b.ID); !errors.Is(err, client.ErrRunning) || len(reply.Results) > 0 {
+			t.Errorf("a plain get of a running batch has %d results, %v", len(reply.Results), err)
+		}
+		reply, err := f.client.Get(t.Context(), b.Session, b.ID, client.FullResults())
+		if !errors.Is(err, client.ErrRunning) || len(reply.Results) != 6 {
+			t.Fatalf("a running batch has %d ended calls, %v", len(reply.Results), err)
+		}
+		for i, n := range []int{3, most, large, huge} {
+			if r := reply.Results[i]; r.Index != i || len(r.Output) != n+2 || r.Trail != nil {
+				t.Errorf("call %d: %d bytes of output, index %d", i, len(r.Output), r.Index)
+			}
+		}
+		if r := reply.Results[4]; r.Status != messages.StatusUnknownTool {
+			t.Errorf("call 4: %+v", r)
+		}
+		open()
+		following.Wait()
+		wantBrief("Follow to the end", seen.all())
+		for _, e := range f.timeline(b.Session, b.ID).Events {
+			if e.Result != nil && e.Result.Output != nil {
+				t.Errorf("the timeline of a batch with a reply has the output of call %d", e.Index)
+			}
+		}
+	})
+}
+
+// What the events of a batch cost: those of ten reads with an output of 200 characters, and with one
+// that is as large as an event may have.
+func TestSizeOfEvents(t *testing.T) {
+	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
+	defer f.close()
+	for _, size := range []int{200, messages.MaxEventOutput - 2 - len(`{"text":""}`), messages.MaxEventOutput * 2} {
+		var mu sync.Mutex
+		total, count, ended := 0, 0, make(chan struct{})
+		stop, err := f.conn.Subscribe("toolfleet.event.>", "", func(m bus.Msg) {
+			mu.Lock()
+			defer mu.Unlock()
+			total, count = total+len(m.Data), count+1
+			if m.Header.Get(messages.EventHeader) == string(messages.EventReply) {
+				close(ended)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls := make([]call, 10)
+		for i := range calls {
+			calls[i] = call{"echo", fmt.Sprintf(`{"text":%q}`, strings.Repeat("x", size))}
+		}
+		f.run(canonical("s", fmt.Sprintf("b%d", size), calls...))
+		<-ended
+		stop()
+		t.Logf("ten outputs of %d bytes: %d events, %d bytes", size, count, total)
+		if limit := count * 500; total > limit+10*min(size+20, messages.MaxEventOutput) {
+			t.Errorf("ten outputs of %d bytes: %d events have %d bytes", size, count, total)
+		}
+	}
+}
+
 // behindGate registers a tool whose runs wait until the gate is opened.
 func (f *fleet) behindGate(name string, kind messages.Kind) (open func(), running *atomic.Int32) {
 	gate, running := make(chan struct{}), new(atomic.Int32)

@@ -118,7 +118,7 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 		if got := f.auditLines(audit.Filter{Session: "s"}); len(got) != 3 {
 			t.Errorf("on record: %+v", got)
 		}
-		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
+		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"), journal.SmallOutputs)
 		if err != nil || len(history.Lines.Lines) != 2 {
 			t.Errorf("%d lines in the history, %v", len(history.Lines.Lines), err)
 		}
@@ -144,7 +144,7 @@ func TestTheHistoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 		freeSpace()
 		f.wantAuditLines(n, f.reply(n, 5*time.Minute))
 		f.gone(n)
-		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"))
+		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"), journal.SmallOutputs)
 		if err != nil || len(history.Lines.Lines) != 1 {
 			t.Errorf("%d lines in the history, %v", len(history.Lines.Lines), err)
 		}

@@ -71,7 +71,7 @@ func (s *Server) run(w http.ResponseWriter, q *request, body []byte, show func(m
 	}
 	switch {
 	case errors.Is(err, client.ErrRunning):
-		return answerRunning(w)
+		return answerRunning(w, nil)
 	case err != nil:
 		return withReply(err, reply)
 	}
@@ -104,10 +104,14 @@ func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply,
 	return messages.Reply{}, client.ErrRunning
 }
 
-// answerRunning says that a batch goes on, and when to ask again.
-func answerRunning(w http.ResponseWriter) error {
+// answerRunning says that a batch goes on, which calls have ended, and when to ask again.
+func answerRunning(w http.ResponseWriter, ended []messages.Result) error {
+	body, err := rawjson.Marshal(messages.State{Status: "running", Results: ended})
+	if err != nil {
+		return err
+	}
 	w.Header().Set("Retry-After", seconds(askAgain))
-	writeJSON(w, http.StatusAccepted, rawjson.MustMarshal(messages.State{Status: "running"}))
+	writeJSON(w, http.StatusAccepted, body)
 	return nil
 }
 
@@ -146,7 +150,7 @@ func (s *Server) getBatch(w http.ResponseWriter, q *request) error {
 	}
 	switch {
 	case errors.Is(err, client.ErrRunning):
-		return answerRunning(w)
+		return answerRunning(w, reply.Results)
 	case err != nil:
 		return withReply(err, reply)
 	}

@@ -72,6 +72,35 @@ func TestAClientNeedNotWait(t *testing.T) {
 	}
 }
 
+// What a call has given is there while the next one runs: in the event of its end, and for a request.
+func TestTheFirstAnswerComesFirst(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	stream := f.stream("/v1/sessions/s/events", "")
+	if a := f.do("PUT", path, message("note", "gate"), "Prefer", "wait=0"); a.Status != http.StatusAccepted {
+		t.Fatalf("got %d %s", a.Status, a.Body)
+	}
+	f.waitEntered()
+	var end messages.Event
+	for end.Type != messages.EventEnd {
+		e, ok := stream.next()
+		if !ok {
+			t.Fatal("the stream ended")
+		}
+		end = decode[messages.Event](t, []byte(e.data))
+	}
+	if end.Index != 0 || string(end.Result.Output) != `"noted"` {
+		t.Errorf("the first end says %+v", end.Result)
+	}
+	a := f.do("GET", path+"?results=full", "")
+	state := decode[messages.State](t, a.Body)
+	if a.Status != http.StatusAccepted || state.Status != "running" || len(state.Results) != 1 || string(state.Results[0].Output) != `"noted"` {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	f.open()
+	stream.until("b reply -1")
+}
+
 // Ids hold any text: what is encoded in the path arrives decoded.
 func TestIdsHoldAnyText(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {

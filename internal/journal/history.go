@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is all that the journal still holds about a batch, except arguments and outputs. It is
-// shown to people, and no code decides by it.
+// History is all that the journal still holds about a batch, except arguments and most outputs. It
+// is shown to people, and no code decides by it.
 type History struct {
 	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
@@ -35,9 +35,21 @@ type StoredResult struct {
 	Result messages.Result
 }
 
+// Outputs says which outputs a history keeps. Once a batch has its reply it keeps none: the reply
+// has them.
+type Outputs int
+
+// The outputs that a history may keep.
+const (
+	// SmallOutputs are those that an end event may have.
+	SmallOutputs Outputs = iota
+	// AllOutputs are all that the records hold; of the others they have a ref.
+	AllOutputs
+)
+
 // History returns the history of a batch so far, or bus.ErrNotFound for an unknown batch. It leaves
 // out call records and results that cannot be read.
-func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, err error) {
+func (j *Journal) History(ctx context.Context, key wire.BatchKey, outputs Outputs) (s History, err error) {
 	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
 	// between the two reads.
 	accepted, open, err := j.Open(ctx, key)
@@ -55,6 +67,15 @@ func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, er
 	}
 	if s.Plans, err = j.Plans(ctx, key); err != nil {
 		return s, err
+	}
+	lighten := func(r *messages.Result) {
+		switch {
+		case r == nil:
+		case s.Reply != nil:
+			r.Output, r.Content = nil, nil
+		case outputs == SmallOutputs:
+			*r = r.Brief()
+		}
 	}
 	for _, p := range s.Plans {
 		for i := range p.Record.Results {
@@ -76,7 +97,7 @@ func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, er
 		}
 	}
 	if s.Reply == nil || len(s.Reply.Results) == 0 {
-		if err := j.historyResults(ctx, key, &s); err != nil {
+		if err := j.historyResults(ctx, key, &s, lighten); err != nil {
 			return s, err
 		}
 	}
@@ -86,15 +107,8 @@ func (j *Journal) History(ctx context.Context, key wire.BatchKey) (s History, er
 	return s, nil
 }
 
-// lighten drops those parts of a result that may be large and that a history does not show.
-func lighten(r *messages.Result) {
-	if r != nil {
-		r.Output, r.Content = nil, nil
-	}
-}
-
 // historyResults adds the stored results of the calls that do not claim.
-func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *History) error {
+func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *History, lighten func(*messages.Result)) error {
 	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(wire.VerbResult, key)+".*")
 	if err != nil {
 		return fmt.Errorf("read the results of batch %s: %w", key, err)

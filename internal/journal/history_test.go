@@ -3,6 +3,7 @@ package journal_test
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 func (x *fixture) history() journal.History {
 	x.t.Helper()
-	s, err := x.journal.History(x.t.Context(), key)
+	s, err := x.journal.History(x.t.Context(), key, journal.SmallOutputs)
 	x.must(err)
 	return s
 }
@@ -30,14 +31,17 @@ func (x *fixture) audit(subject string, a journal.Accepted, last bool, ids ...me
 	x.append(subject, string(rawjson.MustMarshal(lines)))
 }
 
-// The history of an open batch is what its calls have come to, without arguments and outputs.
+// The history of an open batch is what its calls have come to, without arguments and large
+// outputs.
 func TestTheHistoryOfAnOpenBatch(t *testing.T) {
 	withFixture(t, func(x *fixture) {
-		if _, err := x.journal.History(x.t.Context(), key); !errors.Is(err, bus.ErrNotFound) {
+		if _, err := x.journal.History(x.t.Context(), key, journal.SmallOutputs); !errors.Is(err, bus.ErrNotFound) {
 			t.Errorf("of an unknown batch: %v, want bus.ErrNotFound", err)
 		}
 		a := x.submit("s", "b")
-		large := messages.Outcome{Output: rawjson.Quote("large"), Content: []messages.Block{{Type: "text"}}}
+		large := messages.Outcome{Output: rawjson.Quote(strings.Repeat("x", messages.MaxEventOutput)), Content: []messages.Block{{Type: "text"}}}
+		body := rawjson.MustMarshal(large)
+		ref := messages.Ref{Digest: messages.Digest(body), Size: int64(len(body))}
 		_, err := x.journal.WritePlan(x.t.Context(), key, wire.PlanRecord{V: 1, Nonce: "p", Results: []messages.Result{{V: 1, Outcome: large}}}, 0)
 		x.must(err)
 		claim, err := x.journal.Write(x.t.Context(), key.Call(0), wire.CallRecord{
@@ -62,13 +66,17 @@ func TestTheHistoryOfAnOpenBatch(t *testing.T) {
 		if r := s.Records[0].Record; r.Input != nil || r.Approval.ID != "q" || r.Approval.Input != nil {
 			t.Errorf("a record with arguments: %+v", r)
 		}
-		if r := s.Records[1].Record.Result; r.Output != nil || r.Content != nil {
+		if r := s.Records[1].Record.Result; r.Output != nil || r.Content != nil || *r.Ref != ref {
 			t.Errorf("a record with its output: %+v", r)
 		}
 		if len(s.Results) != 1 || s.Results[0].Key != key.Call(1) || s.Results[0].Stored.IsZero() {
 			t.Fatalf("results: %+v", s.Results)
 		}
-		x.same("the result", messages.Result{V: 1, Index: 1, Worker: "w"}, s.Results[0].Result)
+		x.same("the result", messages.Result{V: 1, Index: 1, Worker: "w", Ref: &ref}, s.Results[0].Result)
+		whole, err := x.journal.History(x.t.Context(), key, journal.AllOutputs)
+		x.must(err)
+		x.same("the whole result", large, whole.Results[0].Result.Outcome)
+		x.same("the whole result of a record", large, whole.Records[1].Record.Result.Outcome)
 		if s.Reply != nil || len(s.Lines.Lines) != 0 {
 			t.Errorf("an open batch has the reply %+v and the lines %+v", s.Reply, s.Lines)
 		}
@@ -131,7 +139,7 @@ func TestTheHistoryWithoutTheObjectOfItsReply(t *testing.T) {
 			t.Errorf("reply %+v, results %+v; want the reply without its results, and the stored result", s.Reply, s.Results)
 		}
 		x.append(x.names.Of(wire.VerbFinal, key), "damaged")
-		if _, err := x.journal.History(x.t.Context(), key); err == nil {
+		if _, err := x.journal.History(x.t.Context(), key, journal.SmallOutputs); err == nil {
 			t.Error("a damaged reply is no error")
 		}
 	})

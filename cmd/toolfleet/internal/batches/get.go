@@ -36,13 +36,13 @@ type getCmd struct {
 	ID       string `arg:"" help:"Id of the batch."`
 	Session  string `placeholder:"ID" help:"Session of the batch. Default: the only session that has such a batch; to look for it needs the rights of an operator."`
 	Timeline bool   `help:"Show what happened when, also of a batch that waits or runs. With -o json: its events."`
-	Full     bool   `help:"With the outputs in the results too, not only in the reinjection."`
+	Full     bool   `help:"With the outputs in the results too, not only in the reinjection. Of an open batch: the results so far."`
 	Output   string `short:"o" enum:"reinjection,reply,json" default:"reply" placeholder:"reinjection|reply" help:"What to print: the whole reply, or only its reinjection. json is the same as reply."`
 }
 
 // Help is shown below the command's usage.
 func (getCmd) Help() string {
-	return `For an open batch it prints {"status":"running"}. For a batch that was never accepted, or whose reply has aged out, it prints
+	return `For an open batch it prints {"status":"running"}, with --full also the results of the calls that have ended. For a batch that was never accepted, or whose reply has aged out, it prints
 {"status":"unknown"}. In both cases the exit status is 1.`
 }
 
@@ -74,7 +74,7 @@ func (b getCmd) Run(a *command.App) error {
 	switch {
 	case errors.Is(err, client.ErrRunning):
 		a.Say("the batch is queued or running; ask again, or with --timeline")
-		return errors.Join(a.Print(messages.State{Status: "running"}), command.ErrPrinted)
+		return errors.Join(a.Print(messages.State{Status: "running", Results: reply.Results}), command.ErrPrinted)
 	case errors.Is(err, client.ErrUnknown):
 		return unknownBatch(a, err)
 	case err != nil && !(errors.As(err, &refusal) && reply.Status == messages.ReplyRefused && reply.Digest != ""):
