@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
+	"github.com/toolfleet/toolfleet/coordinator/provider/export"
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/messages"
@@ -59,12 +62,15 @@ type toolsExportCmd struct {
 	command.ToolFlags
 	daemon.Governed
 	Provider string `required:"" placeholder:"NAME" help:"anthropic, openai-chat, openai-responses, bedrock, gemini or canonical."`
+	Strict   string `enum:",off,exact,nullable" default:"" placeholder:"off|exact|nullable" help:"Which definitions the provider enforces: none, those that it can enforce as they are, or also those whose optional arguments it can be told to take as null. Default: what suits the provider."`
+	Cache    bool   `help:"End the definitions with the provider's cache mark, where it has one."`
 }
 
 // Help is shown below the command's usage.
 func (toolsExportCmd) Help() string {
 	return `Leaves out a tool if a rule of the policy, the settings or the tools file denies every call of it, because a model need not know
-it. With --nats the workers of the fleet say which tools their policy denies; if they disagree, deny wins.`
+it. With --nats the definitions are those that the fleet gives to its agents, without what the policy of its workers denies; if the
+workers disagree, deny wins. Their digest, for the catalogue of a batch, is on stderr.`
 }
 
 func (t toolsExportCmd) Run(a *command.App) error {
@@ -75,10 +81,6 @@ func (t toolsExportCmd) Run(a *command.App) error {
 	codec, err := provider.For(messages.Provider(t.Provider))
 	if err != nil {
 		return command.Usage(err)
-	}
-	tools, err := offeredTools(a, cfg)
-	if err != nil {
-		return err
 	}
 	file, _, err := localtools.File(cfg)
 	if err != nil {
@@ -92,12 +94,60 @@ func (t toolsExportCmd) Run(a *command.App) error {
 	if err != nil {
 		return command.Usage(err)
 	}
-	tools = slices.DeleteFunc(tools, func(tool schemas.Tool) bool { return rules.DeniesTool(tool.Name) })
-	definitions, err := codec.Tools(tools)
+	if cfg.NATS.URL != "" {
+		return t.fromFleet(a, cfg, rules.DeniesTool)
+	}
+	tools, err := toolsHere(a, cfg)
+	if err != nil {
+		return err
+	}
+	tools = slices.DeleteFunc(schemas.Newest(tools), func(tool schemas.Tool) bool { return rules.DeniesTool(tool.Name) })
+	definitions, err := codec.ToolsWith(tools, export.Options{Strict: export.Strict(t.Strict), Cache: t.Cache})
 	if err != nil {
 		return err
 	}
 	return a.PrintRaw(definitions)
+}
+
+// fromFleet prints the definitions that a fleet gives to its agents, without those that are denied
+// here.
+func (t toolsExportCmd) fromFleet(a *command.App, cfg *config.Config, denied func(tool string) bool) error {
+	conn, err := a.Connect(cfg, nil)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	fleet := command.ClientOver(conn, cfg.Tenant)
+	all, err := fleet.Tools(a.Ctx, messages.GetTools{})
+	if err != nil {
+		return err
+	}
+	var offered struct {
+		Tools []struct {
+			Name string `json:"name"`
+		} `json:"tools"`
+	}
+	if err := json.Unmarshal(all.Tools, &offered); err != nil {
+		return fmt.Errorf("the definitions of the fleet cannot be read: %w", err)
+	}
+	want := messages.GetTools{Provider: messages.Provider(t.Provider), Strict: t.Strict, Cache: t.Cache}
+	for _, tool := range offered.Tools {
+		if !denied(tool.Name) {
+			want.Names = append(want.Names, tool.Name)
+		}
+	}
+	switch len(want.Names) {
+	case len(offered.Tools):
+		want.Names = nil // all, which are then one catalogue for everybody
+	case 0:
+		want.Names = []string{""} // no tool has this name
+	}
+	list, err := fleet.Tools(a.Ctx, want)
+	if err != nil {
+		return err
+	}
+	a.Say("catalogue %s", list.Digest)
+	return a.PrintRaw(list.Tools)
 }
 
 // knownTools returns the tools of the fleet if the settings name a server, else those that run
@@ -113,22 +163,6 @@ func knownTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	defer conn.Close()
 	fleet, err := command.ReadFleet(a.Ctx, conn)
 	return fleet.Tools(), err
-}
-
-// offeredTools returns the known tools, without those of which the policy of the fleet's workers
-// denies every call.
-func offeredTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
-	if cfg.NATS.URL == "" {
-		tools, err := toolsHere(a, cfg)
-		return schemas.Newest(tools), err
-	}
-	conn, err := a.Connect(cfg, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	fleet, err := command.ReadFleet(a.Ctx, conn)
-	return fleet.Offered(), err
 }
 
 func toolsHere(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {

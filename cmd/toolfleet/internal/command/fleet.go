@@ -68,9 +68,6 @@ func (f Fleet) Current() []schemas.Tool {
 	return tools
 }
 
-// Offered returns the current tools without those of which the workers' policy denies every call.
-func (f Fleet) Offered() []schemas.Tool { return schemas.Offered(f.Announced, f.Workers, f.serves) }
-
 // Tools returns every tool in its current version, followed by the other versions that workers
 // serve, the newest first.
 func (f Fleet) Tools() []schemas.Tool {
