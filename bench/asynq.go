@@ -72,7 +72,7 @@ func asynqCoordinator(addr string) error {
 	queue := asynq.NewClientFromRedisClient(r)
 	g := &gatherer{enqueue: func(ctx context.Context, f frame, i, j int) error {
 		all, ctx := errgroup.WithContext(ctx) // it has no way to enqueue several
-		for ; i < j; i++ {
+		for i := i; i < j; i++ {
 			all.Go(func() error {
 				_, err := queue.EnqueueContext(ctx, asynq.NewTask("call", f.job(i)), asynq.Queue("calls"), asynq.Retention(time.Hour))
 				return err

@@ -105,9 +105,21 @@ func (p *process) until(what string, holds func() bool) error {
 	return p.problem("took a minute and not yet " + what)
 }
 
-func (p *process) problem(what string) error {
+func (p *process) problem(what string) error { return fmt.Errorf("%s %s:\n%s", p.role, what, p.tail()) }
+
+// tail returns what the process said last.
+func (p *process) tail() []byte {
 	out, _ := os.ReadFile(p.log)
-	return fmt.Errorf("%s %s:\n%s", p.role, what, out[max(0, len(out)-2000):])
+	return out[max(0, len(out)-2000):]
+}
+
+// logs returns what the processes said last.
+func (f *fleet) logs() string {
+	var all strings.Builder
+	for _, p := range f.processes {
+		fmt.Fprintf(&all, "%s: %s\n", p.role, p.tail())
+	}
+	return all.String()
 }
 
 func (p *process) listens(addr string) error {

@@ -40,7 +40,7 @@ type sample struct {
 }
 
 // patience is how long a batch may take before the measurement is given up.
-const patience = 5 * time.Minute
+const patience = 2 * time.Minute
 
 // batches numbers the batches of this process.
 var batches atomic.Uint64
@@ -73,7 +73,7 @@ func (f *fleet) slice(l load, d time.Duration) (sample, error) {
 	working.Wait()
 	s := sample{wall: time.Since(began), took: slices.Concat(took...), cpu: f.cpu()}
 	if err := firstOf(errs); err != nil {
-		return s, fmt.Errorf("%d sessions: %w", l.sessions, err)
+		return s, fmt.Errorf("%d sessions: %w\n%s", l.sessions, err, f.logs())
 	}
 	slices.Sort(s.took)
 	s.calls = len(s.took) * l.calls()

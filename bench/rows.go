@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -108,13 +109,13 @@ func field(product string) []contestant {
 // goals is what toolfleet is held to, beside everything it can be compared with.
 func goals(product string, old []string, binaries map[string]string) []contest {
 	contestants := field(product)
-	for _, old := range old {
-		contestants = append(contestants, contestant{name: filepath.Base(old), start: startToolfleet, binary: binaries[old]})
-	}
-	synced := contestants
 	guest := func(name string, start func(*fleet, string) error, binary string) {
 		contestants = append(contestants, contestant{name, start, binary, true})
 	}
+	for _, old := range old {
+		guest(filepath.Base(old), startToolfleet, binaries[old])
+	}
+	synced := slices.Clone(contestants)
 	// A fleet with identities is one more guest, when its start is written.
 	guest("traced", startTraced, product)
 	guest("Client.Run", startRun, product)
@@ -123,7 +124,7 @@ func goals(product string, old []string, binaries map[string]string) []contest {
 	}
 	if postgres, err := filepath.Glob("/usr/lib/postgresql/*/bin"); err == nil && len(postgres) > 0 {
 		guest("river", startRiver, postgres[len(postgres)-1])
-		synced = append(synced[:len(synced):len(synced)], contestants[len(contestants)-1])
+		synced = append(synced, contestants[len(contestants)-1])
 	}
 	const nap = 50 * time.Millisecond
 	return []contest{
@@ -133,7 +134,7 @@ func goals(product string, old []string, binaries map[string]string) []contest {
 				rate, p50, p99, cpuPerCall, cpuOfRole("server"), cpuOfRole("coordinator"), cpuOfRole("worker"), cpuOfRole("client"),
 			}, all: true},
 			{name: "1,000 sessions", load: one.with(1000), metrics: []metric{rate, ownRate}, base: "64 sessions", slice: 6 * time.Second, rounds: 5},
-			{name: "10,000 sessions", load: one.with(10_000), metrics: []metric{rate, ownRate}, base: "64 sessions", slice: 10 * time.Second, rounds: 3},
+			{name: "10,000 sessions", load: one.with(10_000), metrics: []metric{rate, ownRate}, base: "64 sessions", slice: 10 * time.Second, rounds: 2},
 			{name: "8 reads of 50 ms, 1 session", load: load{1, 8, 0, nap, bytesOfInput}, metrics: []metric{over(nap)}, all: true},
 		}},
 		{always, synced, []row{
