@@ -51,6 +51,7 @@ type options struct {
 	slice  time.Duration
 	only   *regexp.Regexp // nil: all rows
 	old    []string
+	held   int
 }
 
 func main() {
@@ -63,6 +64,7 @@ func main() {
 	flag.BoolVar(&o.short, "short", false, "a minute for the ratio to the floor, for CI")
 	flag.IntVar(&o.rounds, "rounds", 7, "slices of each contestant in a row")
 	flag.DurationVar(&o.slice, "slice", 3*time.Second, "length of a slice")
+	flag.IntVar(&o.held, "held", 10_000, "sessions of the table rest, each with a call that runs")
 	flag.StringVar(&only, "only", "", "only rows whose name matches this regular expression")
 	flag.StringVar(&old, "old", "", "older builds to measure too: commits, or folders with a binary toolfleet")
 	flag.Parse()
@@ -114,7 +116,7 @@ func bench(o options, tables []string) error {
 		{"goals", func() error { return contests(os.Stdout, o, dir, goals(product, o.old, olds)) }},
 		{"growth", func() error { return contests(os.Stdout, o, dir, growth(product)) }},
 		{"messages", func() error { return messageCounts(os.Stdout, dir, product) }},
-		{"rest", func() error { return rest(os.Stdout, dir, product) }},
+		{"rest", func() error { return rest(os.Stdout, dir, product, o.held) }},
 	} {
 		if len(tables) > 0 && !slices.Contains(tables, table.name) {
 			continue

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -13,12 +14,9 @@ import (
 	fleetpkg "github.com/toolfleet/toolfleet/fleet"
 )
 
-// held is how many sessions are kept open to see what one costs.
-const held = 10_000
-
 // rest prints what a fleet costs that has nothing to do; then what one costs with a call running in
 // each of many sessions; then what it costs when each of them also has a batch that waits.
-func rest(w io.Writer, dir, product string) error {
+func rest(w io.Writer, dir, product string, held int) error {
 	s := relaxed
 	s.slots = held
 	s.env = []string{fmt.Sprint("TOOLFLEET_COORDINATOR_SLOTS=", held)}
@@ -50,7 +48,7 @@ func rest(w io.Writer, dir, product string) error {
 		if last == 0 {
 			fmt.Fprintln(w, " |")
 		} else {
-			fmt.Fprintf(w, " %s |\n", figure((total-last)*1024/held))
+			fmt.Fprintf(w, " %s |\n", figure((total-last)*1024/float64(held)))
 		}
 		last = total
 	}
@@ -62,7 +60,7 @@ func rest(w io.Writer, dir, product string) error {
 	}
 	defer conn.Close()
 	// The end of a nap is long after the last look.
-	const nap = 9 * time.Minute
+	const nap = 30 * time.Minute
 	running := make(chan struct{}, 2*held)
 	if _, err := conn.Subscribe("toolfleet.event._.*.*", func(m *nats.Msg) {
 		if m.Header.Get("Toolfleet-Event") == "running" {
@@ -84,17 +82,19 @@ func rest(w io.Writer, dir, product string) error {
 		}
 		return nil
 	}
+	began := time.Now()
 	if err := submitAll(load{1, 1, 0, nap, bytesOfInput}); err != nil {
 		return err
 	}
-	late := time.After(2 * time.Minute)
+	late := time.After(patience)
 	for n := range held {
 		select {
 		case <-running:
 		case <-late:
-			return fmt.Errorf("%d of %d calls run after two minutes", n, held)
+			return fmt.Errorf("only %d of %d calls run after %v", n, held, patience)
 		}
 	}
+	fmt.Fprintf(os.Stderr, "%d calls run, %v after the first was submitted\n", held, time.Since(began).Round(time.Second))
 	show("a call runs in each session")
 	// A write waits for every call before it.
 	if err := submitAll(load{1, 0, 1, 0, bytesOfInput}); err != nil {

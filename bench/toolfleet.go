@@ -23,7 +23,7 @@ import (
 const tools = `tools:
   - {name: look, builtin: noop, kind: read}
   - {name: change, builtin: noop, kind: write}
-  - {name: nap, builtin: sleep, kind: read, timeout: 10m}
+  - {name: nap, builtin: sleep, kind: read, timeout: 1h}
 `
 
 // startServer starts `toolfleet nats`. It is the server of the floor too.
