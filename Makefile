@@ -11,8 +11,10 @@ SOAK  ?=
 SEEDS ?= 100000
 # How often the server is restarted five times under load: RESTARTS=10 for fewer runs, some 20 seconds each.
 RESTARTS ?= 200
+# What `make bench` passes on: make bench BENCH="-rounds 3 goals"; -h lists all flags.
+BENCH ?=
 
-.PHONY: help build test soak check race vet format docs lint nested fuzz image clean
+.PHONY: help build test soak bench check race vet format docs lint nested fuzz image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +33,9 @@ soak: ## the long tests, 100,000 seeds of the simulation, 200 runs of server res
 	TOOLFLEET_HTTP_ROUNDS=10 go test ./internal/httpapi -run TestManyStreams -timeout 1h
 	go run ./internal/e2e/soak/run -scenario restarts -runs $(RESTARTS)
 	go run ./internal/e2e/soak/run $(SOAK)
+
+bench: ## compare with raw JetStream, and with asynq and river where their servers are; some 25 minutes, tables and flags in BENCH
+	cd bench && go run . $(BENCH)
 
 check: ## do everything that CI does
 	.ci/run

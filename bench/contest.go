@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// contests runs contests and prints one table of all.
-func contests(w io.Writer, o options, dir string, all []contest) error {
+// contests runs contests and prints one table of all. After an error it prints what there is.
+func contests(w io.Writer, o options, dir string, all []contest) (err error) {
 	var columns []string
 	var lines []line
 	for _, c := range all {
@@ -21,10 +21,8 @@ func contests(w io.Writer, o options, dir string, all []contest) error {
 		if len(c.rows) == 0 {
 			continue
 		}
-		samples, err := c.run(o, dir)
-		if err != nil {
-			return err
-		}
+		var samples results
+		samples, err = c.run(o, dir)
 		for _, entrant := range c.contestants {
 			if !slices.Contains(columns, entrant.name) {
 				columns = append(columns, entrant.name)
@@ -33,9 +31,12 @@ func contests(w io.Writer, o options, dir string, all []contest) error {
 		for _, r := range c.rows {
 			lines = append(lines, r.lines(samples)...)
 		}
+		if err != nil {
+			break
+		}
 	}
 	printTable(w, columns, lines)
-	return nil
+	return err
 }
 
 // results are the samples of the slices, in the order of the rounds.
@@ -45,6 +46,7 @@ type key struct{ contestant, row string }
 
 // run starts every contestant and has them take turns at each row.
 func (c contest) run(o options, dir string) (results, error) {
+	samples := results{}
 	var fleets []*fleet
 	defer func() {
 		for _, f := range fleets {
@@ -55,10 +57,9 @@ func (c contest) run(o options, dir string) (results, error) {
 		f, err := c.setup.start(dir, entrant, nil)
 		fleets = append(fleets, f)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", entrant.name, err)
+			return samples, fmt.Errorf("%s: %w", entrant.name, err)
 		}
 	}
-	samples := results{}
 	for round := range o.rounds + 1 {
 		for _, r := range c.rows {
 			warming := round == 0
@@ -79,7 +80,7 @@ func (c contest) run(o options, dir string) (results, error) {
 				}
 				s, err := fleets[i].slice(r.load, length)
 				if err != nil {
-					return nil, fmt.Errorf("%s, %s: %w", entrant.name, r.name, err)
+					return samples, fmt.Errorf("%s, %s: %w", entrant.name, r.name, err)
 				}
 				if !warming {
 					samples[key{entrant.name, r.name}] = append(samples[key{entrant.name, r.name}], s)
@@ -137,7 +138,7 @@ func (r row) lines(samples results) (lines []line) {
 		}
 		for name, own := range values {
 			var ratios []float64
-			for i, v := range values["toolfleet"] {
+			for i, v := range values["toolfleet"][:min(len(values["toolfleet"]), len(own))] {
 				ratios = append(ratios, v/own[i])
 			}
 			l.cells[name] = cell{median(own), median(ratios)}
@@ -173,7 +174,7 @@ func printTable(w io.Writer, columns []string, lines []line) {
 				fmt.Fprintf(w, " %s (%s) |", figure(c.value), figure(c.ratio))
 			}
 		}
-		fmt.Fprintf(w, " %.0f, %.0f |\n", 100*median(l.others), 100*slices.Max(l.others))
+		fmt.Fprintf(w, " %.0f, %.0f |\n", 100*median(l.others), 100*slices.Max(append(l.others, 0)))
 	}
 }
 

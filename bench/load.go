@@ -19,6 +19,8 @@ type load struct {
 	reads, writes int
 	sleep         time.Duration // of a read
 	bytes         int           // of the input of a call, which is its output too
+	// pause is the time between the answer of a batch and the next one of the session.
+	pause time.Duration
 }
 
 func (l load) calls() int { return l.reads + l.writes }
@@ -64,6 +66,7 @@ func (f *fleet) slice(l load, d time.Duration) (sample, error) {
 					return
 				}
 				took[session] = append(took[session], time.Since(start))
+				time.Sleep(l.pause)
 				if time.Since(began) > d {
 					return
 				}

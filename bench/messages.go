@@ -15,15 +15,23 @@ import (
 )
 
 // messageCounts prints how many messages a batch takes at the server, by subject and process.
-// Processes reach the server through taps, so times mean nothing here.
+// Processes reach the server through taps, so times mean nothing here. An agent asks its model
+// before it submits the next batch of a session; the pause stands for that.
 func messageCounts(w io.Writer, dir, product string) error {
+	const pause = 20 * time.Millisecond
+	patient := one
+	patient.pause = pause
 	for _, c := range append(field(product), contestant{name: "Client.Run", start: startRun, binary: product}) {
-		for _, sessions := range []int{1, 64} {
-			counts, err := countMessages(dir, c, one.with(sessions))
+		for _, l := range []load{patient, one, many} {
+			counts, err := countMessages(dir, c, l)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
-			fmt.Fprintf(w, "\n%s: messages per batch of 8 reads and 2 writes, with %d sessions\n\n", c.name, sessions)
+			between := "at once"
+			if l.pause > 0 {
+				between = fmt.Sprint(l.pause, " later")
+			}
+			fmt.Fprintf(w, "\n%s: messages per batch of 8 reads and 2 writes. Sessions: %d. The next batch of a session comes %s.\n\n", c.name, l.sessions, between)
 			printCounts(w, counts)
 		}
 	}

@@ -83,7 +83,7 @@ func rest(w io.Writer, dir, product string, held int) error {
 		return nil
 	}
 	began := time.Now()
-	if err := submitAll(load{1, 1, 0, nap, bytesOfInput}); err != nil {
+	if err := submitAll(load{reads: 1, sleep: nap, bytes: bytesOfInput}); err != nil {
 		return err
 	}
 	late := time.After(patience)
@@ -97,7 +97,7 @@ func rest(w io.Writer, dir, product string, held int) error {
 	fmt.Fprintf(os.Stderr, "%d calls run, %v after the first was submitted\n", held, time.Since(began).Round(time.Second))
 	show("a call runs in each session")
 	// A write waits for every call before it.
-	if err := submitAll(load{1, 0, 1, 0, bytesOfInput}); err != nil {
+	if err := submitAll(load{writes: 1, bytes: bytesOfInput}); err != nil {
 		return err
 	}
 	show("and a batch waits behind it")

@@ -133,9 +133,9 @@ func goals(product string, old []string, binaries map[string]string) []contest {
 			{name: "64 sessions", load: many, metrics: []metric{
 				rate, p50, p99, cpuPerCall, cpuOfRole("server"), cpuOfRole("coordinator"), cpuOfRole("worker"), cpuOfRole("client"),
 			}, all: true},
+			{name: "8 reads of 50 ms, 1 session", load: load{sessions: 1, reads: 8, sleep: nap, bytes: bytesOfInput}, metrics: []metric{over(nap)}, all: true},
 			{name: "1,000 sessions", load: one.with(1000), metrics: []metric{rate, ownRate}, base: "64 sessions", slice: 6 * time.Second, rounds: 5},
 			{name: "10,000 sessions", load: one.with(10_000), metrics: []metric{rate, ownRate}, base: "64 sessions", slice: 10 * time.Second, rounds: 2},
-			{name: "8 reads of 50 ms, 1 session", load: load{1, 8, 0, nap, bytesOfInput}, metrics: []metric{over(nap)}, all: true},
 		}},
 		{always, synced, []row{
 			{name: "sync always, 1 session", load: one, metrics: []metric{p50}, all: true},
@@ -156,9 +156,9 @@ func growth(product string) []contest {
 		{name: "8 sessions", load: one.with(8), metrics: shown},
 		{name: "64 sessions", load: many, metrics: shown},
 		{name: "512 sessions", load: one.with(512), metrics: shown, rounds: 5},
-		{name: "64 sessions, 1 read", load: load{64, 1, 0, 0, bytesOfInput}, metrics: shown},
-		{name: "64 sessions, 1 write", load: load{64, 0, 1, 0, bytesOfInput}, metrics: shown},
-		{name: "64 sessions, 100 reads", load: load{64, 100, 0, 0, bytesOfInput}, metrics: shown},
+		{name: "64 sessions, 1 read", load: load{sessions: 64, reads: 1, bytes: bytesOfInput}, metrics: shown},
+		{name: "64 sessions, 1 write", load: load{sessions: 64, writes: 1, bytes: bytesOfInput}, metrics: shown},
+		{name: "64 sessions, 100 reads", load: load{sessions: 64, reads: 100, bytes: bytesOfInput}, metrics: shown},
 		{name: "64 sessions, 1 KB", load: kilobyte, metrics: shown},
 		{name: "8 sessions, 100 KB", load: large, metrics: shown, slice: time.Second, rounds: 5},
 	}}}

@@ -108,8 +108,11 @@ func startToolfleet(f *fleet, binary string) error {
 		in.of(session) <- m.Data
 	})
 	f.submit = func(ctx context.Context, l load, session int, n uint64) error {
-		if err := agent.Submit(ctx, l.message(session, n)); err != nil {
-			return err
+		batch := l.message(session, n)
+		for agent.Submit(ctx, batch) != nil { // its answer took too long, and to submit it again is safe
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 		}
 		return in.await(ctx, session, func(body []byte) (bool, error) {
 			var reply messages.Reply
