@@ -159,7 +159,7 @@ func median(values []float64) float64 {
 
 // printTable prints lines as a table in Markdown.
 func printTable(w io.Writer, columns []string, lines []line) {
-	fmt.Fprintf(w, "\nMedians; in brackets, how many times that toolfleet has. Others: share of the machine that other programs used, median and most.\n\n")
+	fmt.Fprintf(w, "\nMedians. In brackets: the figure of toolfleet divided by this one. Others: share of the machine that other programs used, median and most.\n\n")
 	fmt.Fprintf(w, "| | %s | others %% |\n|---|%s--:|\n", strings.Join(columns, " | "), strings.Repeat("--:|", len(columns)))
 	for _, l := range lines {
 		fmt.Fprintf(w, "| %s |", l.name)
