@@ -61,7 +61,7 @@ func main() {
 	}
 	var o options
 	var only, old string
-	flag.BoolVar(&o.short, "short", false, "a minute for the ratio to the floor, for CI")
+	flag.BoolVar(&o.short, "short", false, "half a minute for the ratios to the floor, for CI")
 	flag.IntVar(&o.rounds, "rounds", 7, "slices of each contestant in a row")
 	flag.DurationVar(&o.slice, "slice", 3*time.Second, "length of a slice")
 	flag.IntVar(&o.held, "held", 10_000, "sessions of the table rest, each with a call that runs")
@@ -106,7 +106,7 @@ func bench(o options, tables []string) error {
 	}
 	fmt.Println(machine())
 	if o.short {
-		o.rounds, o.slice = 3, 2*time.Second
+		o.rounds, o.slice = 3, time.Second
 		return contests(os.Stdout, o, dir, short(product))
 	}
 	for _, table := range []struct {
