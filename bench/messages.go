@@ -21,8 +21,17 @@ func messageCounts(w io.Writer, dir, product string) error {
 	const pause = 20 * time.Millisecond
 	patient := one
 	patient.pause = pause
-	for _, c := range append(field(product), contestant{name: "Client.Run", start: startRun, binary: product}) {
-		for _, l := range []load{patient, one, many} {
+	both := field(product)
+	for _, counted := range []struct {
+		contestant
+		loads []load
+	}{
+		{both[0], []load{patient, one, many}},
+		{both[1], []load{patient}},
+		{contestant{name: "Client.Run", start: startRun, binary: product}, []load{patient}},
+	} {
+		c := counted.contestant
+		for _, l := range counted.loads {
 			counts, err := countMessages(dir, c, l)
 			if err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
