@@ -86,12 +86,12 @@ func rest(w io.Writer, dir, product string, held int) error {
 	if err := submitAll(load{reads: 1, sleep: nap, bytes: bytesOfInput}); err != nil {
 		return err
 	}
-	late := time.After(patience)
+	late := time.After(5 * patience)
 	for n := range held {
 		select {
 		case <-running:
 		case <-late:
-			return fmt.Errorf("only %d of %d calls run after %v", n, held, patience)
+			return fmt.Errorf("only %d of %d calls run after %v", n, held, 5*patience)
 		}
 	}
 	fmt.Fprintf(os.Stderr, "%d calls run, %v after the first was submitted\n", held, time.Since(began).Round(time.Second))
