@@ -22,8 +22,8 @@ import (
 //	coordinator -> inbox of the client
 //
 // A job is acknowledged when its result is stored, a batch when it is answered. It has no order
-// between the batches of a session, no claims, no kept reply, and loses a batch with its
-// coordinator.
+// between the batches of a session, no claims and no kept reply. A batch whose coordinator is lost
+// runs again from its beginning.
 const (
 	floorBatches = "floor.batches"
 	floorJobs    = "floor.jobs"

@@ -6,9 +6,9 @@
 //
 // Tables are goals, growth, messages and rest; without a name all are made.
 //
-// A batch is 8 reads and 2 writes with tools that do nothing, unless its row says otherwise. Server,
-// coordinator, worker and client are processes of their own. All contestants of a row are up at
-// once and take turns, a slice of time each, so that whatever else the machine does hits them
+// A batch is 8 reads and 2 writes with tools that do nothing, unless its row says otherwise.
+// Server, coordinator, worker and client are processes of their own. All contestants are up at once
+// and take turns, a slice of time each, so that whatever else the machine does hits them
 // alike. Rows show the median of the slices, and the median of the ratios between slices that
 // followed one another. Trust the ratios; the times hold for this machine and this hour.
 //
@@ -64,7 +64,7 @@ func main() {
 	flag.BoolVar(&o.short, "short", false, "half a minute for the ratios to the floor, for CI")
 	flag.IntVar(&o.rounds, "rounds", 7, "slices of each contestant in a row")
 	flag.DurationVar(&o.slice, "slice", 3*time.Second, "length of a slice")
-	flag.IntVar(&o.held, "held", 10_000, "sessions of the table rest, each with a call that runs")
+	flag.IntVar(&o.held, "held", 2_000, "sessions of the table rest, each with a call that runs")
 	flag.StringVar(&only, "only", "", "only rows whose name matches this regular expression")
 	flag.StringVar(&old, "old", "", "older builds to measure too: commits, or folders with a binary toolfleet")
 	flag.Parse()
