@@ -69,6 +69,11 @@ const (
 	// maxDone bounds the batches that a position names. Of one that it no longer names, the events
 	// may be shown again by another server.
 	maxDone = 32
+	// maxPlaced bounds the calls that are read from a position, and maxOpenText the bytes that it
+	// writes about open batches, so that its id fits into a header. Of further calls the events may
+	// be shown again by another server.
+	maxPlaced   = 64 << 10
+	maxOpenText = 36 << 10
 	// slack is how much later a batch may be shown than one that ended after it.
 	slack = 10 * time.Second
 )
@@ -82,8 +87,11 @@ func nameOf(id messages.BatchID) string {
 // shownUntil returns what was shown up to a position.
 func shownUntil(p position) *shown {
 	s := &shown{done: p.Done, open: map[string]*shownBatch{}}
+	room := maxPlaced
 	for name, text := range p.Open {
-		s.open[name] = &shownBatch{began: p.since(), calls: parseCalls(text)}
+		calls := parseCalls(text, room)
+		room -= len(calls)
+		s.open[name] = &shownBatch{began: p.since(), calls: calls}
 	}
 	return s
 }
@@ -157,11 +165,15 @@ func (s *shown) at(reader string, number uint64, began time.Time) position {
 		since = after
 	}
 	p := position{Reader: reader, Number: number, Done: s.done, Open: map[string]string{}}
+	room := maxOpenText
 	for name, b := range s.open {
 		if b.began.Before(since) {
 			since = b.began
 		}
-		p.Open[name] = formatCalls(b.calls)
+		text := formatCalls(b.calls)
+		if room -= len(name) + len(text) + len(`"":"",`); room >= 0 {
+			p.Open[name] = text
+		}
 	}
 	p.Since = since.UnixNano()
 	return p
@@ -197,9 +209,9 @@ func formatCalls(calls []callShown) string {
 	return strings.Join(parts, " ")
 }
 
-// parseCalls is the inverse of formatCalls. It leaves out what it cannot read: of such calls the
-// events are shown again.
-func parseCalls(text string) (calls []callShown) {
+// parseCalls is the inverse of formatCalls. It leaves out what it cannot read, and what is over the
+// limit: of such calls the events are shown again.
+func parseCalls(text string, limit int) (calls []callShown) {
 	for part := range strings.FieldsSeq(text) {
 		count, call := 1, part
 		if n, rest, ok := strings.Cut(part, "*"); ok {
@@ -213,7 +225,7 @@ func parseCalls(text string) (calls []callShown) {
 		c := callShown{state: rest[len(rest)-1]}
 		c.attempt, _ = strconv.Atoi(attempt)
 		c.questions, _ = strconv.Atoi(rest[:len(rest)-1])
-		for range min(max(count, 0), messages.MaxCalls-len(calls)) {
+		for range min(max(count, 0), min(limit, messages.MaxCalls)-len(calls)) {
 			calls = append(calls, c)
 		}
 	}

@@ -100,7 +100,7 @@ func TestAPositionSaysWhatWasShown(t *testing.T) {
 
 func TestCallsOfAPosition(t *testing.T) {
 	for _, text := range []string{"", "1.0r", "512*0.0s", "1.0e 2*0.2s 0.0n"} {
-		if got := formatCalls(parseCalls(text)); got != text {
+		if got := formatCalls(parseCalls(text, messages.MaxCalls)); got != text {
 			t.Errorf("%q becomes %q", text, got)
 		}
 	}
@@ -126,4 +126,28 @@ func FuzzPosition(f *testing.F) {
 			t.Error("a position of its own is none")
 		}
 	})
+}
+
+// A position is what a client sends: whatever it says, it takes little memory. And however many
+// batches are open, its id fits into a header.
+func TestAPositionIsBounded(t *testing.T) {
+	p := position{Open: map[string]string{}}
+	for i := range 4000 {
+		p.Open[fmt.Sprint(i)] = fmt.Sprintf("%d*0.0s", messages.MaxCalls)
+	}
+	calls := 0
+	for _, b := range shownUntil(p).open {
+		calls += len(b.calls)
+	}
+	if calls != maxPlaced {
+		t.Errorf("it takes %d calls, want %d", calls, maxPlaced)
+	}
+	s := shownUntil(position{})
+	for i := range 20_000 {
+		s.add(messages.Event{Type: messages.EventStart, Batch: messages.BatchID(fmt.Sprint(i)), Time: at(i)})
+	}
+	id := s.at("reader", 1, at(0)).id()
+	if again, ok := parsePosition(id); len(id) > maxHeaders*2/3 || !ok || len(again.Open) < 1000 || !again.since().Equal(at(0)) {
+		t.Errorf("the id has %d bytes and %d batches since %v", len(id), len(again.Open), again.since())
+	}
 }
