@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -55,9 +56,12 @@ var statusOf = map[messages.Class]int{
 func problemOf(err error) *problem {
 	var p *problem
 	var refusal *messages.Refusal
+	var unchecked *access.Unchecked
 	switch {
 	case errors.As(err, &p):
 		return p
+	case errors.As(err, &unchecked):
+		return newProblem(http.StatusServiceUnavailable, "unavailable", "this server cannot check the token now; ask again").retryIn(time.Second)
 	case errors.As(err, &refusal):
 		status, known := statusOf[refusal.Class]
 		if !known {
@@ -77,7 +81,7 @@ func problemOf(err error) *problem {
 	case errors.Is(err, context.DeadlineExceeded):
 		return newProblem(http.StatusServiceUnavailable, "no_answer", "the fleet did not answer in time; ask again").retryIn(time.Second)
 	}
-	return newProblem(http.StatusServiceUnavailable, "unavailable", "the fleet cannot be asked now; ask again").retryIn(time.Second)
+	return newProblem(http.StatusServiceUnavailable, "unavailable", "the fleet could not be asked, and the log of this server says why; ask again").retryIn(time.Second)
 }
 
 // body returns the problem as the client reads it.

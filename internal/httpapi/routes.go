@@ -100,7 +100,7 @@ func (s *Server) sameSite(next http.Handler) http.Handler {
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := s.cfg.Access.Who(r); err != nil {
-			s.refuse(w, err)
+			s.refuse(w, asProblem(err))
 			return
 		}
 		next.ServeHTTP(w, r)

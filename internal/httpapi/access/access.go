@@ -26,9 +26,18 @@ type Denied struct {
 
 func (d *Denied) Error() string { return d.Message }
 
+// Unchecked says why nobody can find out now who sends a request.
+type Unchecked struct{ Err error }
+
+func (u *Unchecked) Error() string { return "who asks cannot be checked: " + u.Err.Error() }
+
+// Unwrap returns the cause.
+func (u *Unchecked) Unwrap() error { return u.Err }
+
 // Control finds out who asks.
 type Control interface {
-	// Who returns who sends a request. The error of a request that is not let in is a *Denied.
+	// Who returns who sends a request. The error of a request that is not let in is a *Denied, and
+	// an *Unchecked if a later one may be.
 	Who(*http.Request) (Principal, error)
 }
 

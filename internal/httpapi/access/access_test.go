@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -176,6 +177,57 @@ func TestJWT(t *testing.T) {
 		if _, err := NewJWT(t.Context(), cfg); err == nil {
 			t.Errorf("%+v is taken", cfg)
 		}
+	}
+}
+
+// roundTrip is a function that fetches.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// While the issuer does not give its keys, a token is neither valid nor denied. An issuer that hangs
+// is not waited for.
+func TestTheKeysOfAnIssuerCannotBeFetched(t *testing.T) {
+	key := newKey(t)
+	token := sign(t, key, jwt.Claims{
+		Issuer: "https://id.example", Subject: "alice", Audience: jwt.Audience{"toolfleet"}, Expiry: jwt.NewNumericDate(time.Now().AddDate(100, 0, 0)),
+	}, "")
+	for name, fetch := range map[string]roundTrip{
+		"refused": func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
+		"down": func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody}, nil
+		},
+		"silent": func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, r.Context().Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				j, err := NewJWT(t.Context(), JWTConfig{Issuer: "https://id.example", Audience: "toolfleet", Keys: "https://id.example/keys", Tenant: "_", Fetch: fetch})
+				if err != nil {
+					t.Fatal(err)
+				}
+				begun := time.Now()
+				_, err = Bearer{JWT: j}.Who(request("any.example", "Bearer "+token))
+				var unchecked *Unchecked
+				if took := time.Since(begun); !errors.As(err, &unchecked) || took > fetchIn {
+					t.Errorf("got %v after %v", err, took)
+				}
+			})
+		})
+	}
+}
+
+// A key for encryption signs nothing.
+func TestKeysForEncryptionDoNotCount(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys.json")
+	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: newKey(t).Public(), KeyID: "1", Use: "enc"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, set, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readKeys(file); err == nil || !strings.Contains(err.Error(), "no public key for signatures") {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
 	"github.com/go-jose/go-jose/v4"
@@ -22,7 +24,12 @@ type JWTConfig struct {
 	// TenantClaim is the claim that names the tenant. "": every token acts for Tenant.
 	TenantClaim string
 	Tenant      string
+	// Fetch fetches the keys at an address. Nil: [http.DefaultTransport].
+	Fetch http.RoundTripper
 }
+
+// fetchIn is how long the issuer has to answer.
+const fetchIn = 10 * time.Second
 
 // JWT checks the tokens of an issuer. Safe for concurrent use.
 type JWT struct {
@@ -44,7 +51,8 @@ func NewJWT(ctx context.Context, cfg JWTConfig) (*JWT, error) {
 	var keys oidc.KeySet
 	switch {
 	case strings.HasPrefix(cfg.Keys, "https://"):
-		keys = oidc.NewRemoteKeySet(ctx, cfg.Keys)
+		fetching := &http.Client{Timeout: fetchIn, Transport: cfg.Fetch}
+		keys = remoteKeys{oidc.NewRemoteKeySet(oidc.ClientContext(ctx, fetching), cfg.Keys)}
 	case strings.Contains(cfg.Keys, "://"):
 		return nil, fmt.Errorf("jwt: keys %q: want a file or an https address", cfg.Keys)
 	default:
@@ -57,7 +65,23 @@ func NewJWT(ctx context.Context, cfg JWTConfig) (*JWT, error) {
 	return &JWT{cfg, oidc.NewVerifier(cfg.Issuer, keys, &oidc.Config{ClientID: cfg.Audience, SupportedSigningAlgs: algorithms})}, nil
 }
 
-// readKeys reads the public keys of a key set.
+// remoteKeys is the key set at an address. The verifier makes texts of errors, so that one of
+// fetching is kept in the context of the check.
+type remoteKeys struct{ *oidc.RemoteKeySet }
+
+// failureKey is the key of a *error in a context.
+type failureKey struct{}
+
+// VerifySignature implements [oidc.KeySet].
+func (k remoteKeys) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+	payload, err := k.RemoteKeySet.VerifySignature(ctx, token)
+	if kept, ok := ctx.Value(failureKey{}).(*error); ok && err != nil && strings.HasPrefix(err.Error(), "fetching keys") {
+		*kept = fmt.Errorf("%.300s", err) // it quotes the issuer's answer
+	}
+	return payload, err
+}
+
+// readKeys reads the public keys of a key set that are for signatures.
 func readKeys(file string) (*oidc.StaticKeySet, error) {
 	body, err := os.ReadFile(file)
 	if err != nil {
@@ -69,21 +93,24 @@ func readKeys(file string) (*oidc.StaticKeySet, error) {
 	}
 	keys := &oidc.StaticKeySet{}
 	for _, key := range set.Keys {
-		if key = key.Public(); key.Valid() {
+		if key = key.Public(); key.Valid() && key.Use != "enc" {
 			keys.PublicKeys = append(keys.PublicKeys, key.Key)
 		}
 	}
 	if len(keys.PublicKeys) == 0 {
-		return nil, fmt.Errorf("%s: has no public key", file)
+		return nil, fmt.Errorf("%s: has no public key for signatures", file)
 	}
 	return keys, nil
 }
 
 // Owner returns who a token was issued to.
 func (j *JWT) Owner(ctx context.Context, token string) (Principal, error) {
-	verified, err := j.verifier.Verify(ctx, token)
+	var failure error // to fetch the keys
+	verified, err := j.verifier.Verify(context.WithValue(ctx, failureKey{}, &failure), token)
 	var expired *oidc.TokenExpiredError
 	switch {
+	case failure != nil:
+		return Principal{}, &Unchecked{fmt.Errorf("jwt: %s: %w", j.cfg.Keys, failure)}
 	case errors.As(err, &expired):
 		return Principal{}, errExpired
 	case err != nil:
