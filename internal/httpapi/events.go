@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -59,7 +60,7 @@ func (s *Server) liveEvents(w http.ResponseWriter, q *request) error {
 		for {
 			select {
 			case <-q.Context().Done():
-				return nil
+				return context.Cause(q.Context())
 			case e, ok := <-events.queue:
 				if !ok {
 					return errClosing
@@ -103,7 +104,7 @@ func (s *Server) stream(w http.ResponseWriter, q *request, show func(q *request,
 		stop = out.heartbeats(lost)
 		return out
 	})
-	if err != nil && q.Context().Err() == nil && out.hasBegun() {
+	if err != nil && out.hasBegun() {
 		_ = out.send("", eventError, problemOf(err).body()) // the client may be gone
 		return nil
 	}

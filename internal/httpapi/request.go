@@ -55,15 +55,39 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*reques
 // errExpired ends a request that waits when the token of its principal expires.
 var errExpired = newProblem(http.StatusUnauthorized, "unauthorized", "the token has expired; get a new one")
 
-// untilExpiry ends the context of a request when its principal may no longer ask.
-func (q *request) untilExpiry() (stop func()) {
-	if q.who.Expires.IsZero() {
-		return func() {}
+// checkEvery is how long a request may go on after its principal has lost its right to ask.
+const checkEvery = 10 * time.Second
+
+// whileAllowed ends the context of a request when its principal may no longer ask: its token has
+// expired, was taken back or is somebody else's.
+func (s *Server) whileAllowed(q *request) (stop func()) {
+	ctx, end := context.WithCancelCause(q.Context())
+	expires := func() {}
+	if !q.who.Expires.IsZero() {
+		ctx, expires = context.WithDeadlineCause(ctx, q.who.Expires, errExpired)
 	}
-	ctx, cancel := context.WithDeadlineCause(q.Context(), q.who.Expires, errExpired)
+	again := q.Clone(ctx) // the handler may change its own
+	var check func()
+	check = func() {
+		who, err := s.cfg.Access.Who(again)
+		var denied *access.Denied
+		switch {
+		case ctx.Err() != nil:
+		case errors.As(err, &denied):
+			end(asProblem(err))
+		case err == nil && (who.Tenant != q.who.Tenant || who.User != q.who.User):
+			end(errChanged)
+		default:
+			time.AfterFunc(checkEvery, check)
+		}
+	}
+	first := time.AfterFunc(checkEvery, check)
 	q.Request = q.WithContext(ctx)
-	return cancel
+	return func() { first.Stop(); expires(); end(nil) }
 }
+
+// errChanged ends a request whose token is another principal's by now.
+var errChanged = newProblem(http.StatusUnauthorized, "unauthorized", "the token has another owner now; ask again")
 
 // asProblem says why a principal may not ask.
 func asProblem(err error) error {

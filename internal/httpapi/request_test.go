@@ -1,11 +1,14 @@
 package httpapi
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/httpapi/access"
@@ -45,5 +48,52 @@ func TestWhyNobodyIsLetIn(t *testing.T) {
 				t.Errorf("%s: got %d %s, want %d %s", path, w.Code, w.Body, row.status, code)
 			}
 		}
+	}
+}
+
+// A request that waits ends when its token is taken back, expires or gets another owner. It goes on
+// while the token cannot be checked.
+func TestATokenIsTakenBackMeanwhile(t *testing.T) {
+	alice := access.Principal{Tenant: "_", User: "alice"}
+	for name, row := range map[string]struct {
+		then access.Principal // what the token says later
+		err  error
+		ends bool
+	}{
+		"it is good":          {then: alice},
+		"nobody knows":        {err: &access.Unchecked{Err: errors.New("the issuer is down")}},
+		"it is taken back":    {err: &access.Denied{Message: "this server does not know the token"}, ends: true},
+		"it is another's":     {then: access.Principal{Tenant: "_", User: "bob"}, ends: true},
+		"it is of a tenant's": {then: access.Principal{Tenant: "acme", User: "alice"}, ends: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				asked := 0
+				s := guardedServer(t, guard(func(*http.Request) (access.Principal, error) {
+					if asked++; asked == 1 {
+						return alice, nil
+					}
+					return row.then, row.err
+				}))
+				h := s.answering(route{handle: func(s *Server, w http.ResponseWriter, q *request) error {
+					return s.stream(w, q, func(q *request, opened func() *stream) error {
+						opened()
+						select {
+						case <-q.Context().Done():
+							return context.Cause(q.Context())
+						case <-time.After(time.Minute):
+							return nil
+						}
+					})
+				}})
+				w := httptest.NewRecorder()
+				begun := time.Now()
+				h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/events", nil))
+				ended := strings.Contains(w.Body.String(), "event: error") && strings.Contains(w.Body.String(), `"unauthorized"`)
+				if took := time.Since(begun); ended != row.ends || ended && took > checkEvery {
+					t.Errorf("after %v the client has read %s", took, w.Body)
+				}
+			})
+		})
 	}
 }

@@ -120,7 +120,9 @@ func (s *Server) answering(r route) http.Handler {
 		defer span.End()
 		q, err := s.read(counted, hr.WithContext(ctx), r)
 		if err == nil {
-			defer q.untilExpiry()()
+			if !r.open {
+				defer s.whileAllowed(q)()
+			}
 			err = r.handle(s, counted, q)
 		}
 		if err != nil && hr.Context().Err() == nil {
