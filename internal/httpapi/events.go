@@ -44,7 +44,10 @@ func (s *Server) sessionEvents(w http.ResponseWriter, q *request) error {
 // that some may have been missed before it.
 func (s *Server) liveEvents(w http.ResponseWriter, q *request) error {
 	return s.stream(w, q, func(q *request, opened func() *stream) error {
-		events, leave := s.live.join(q)
+		events, leave, err := s.live.join(q)
+		if err != nil {
+			return err
+		}
 		defer leave()
 		out := opened()
 		number := 0

@@ -248,3 +248,12 @@ func TestStreamsThatAreRefused(t *testing.T) {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
 }
+
+// A server that cannot ask for the live events says so, and not that it stops.
+func TestNoLiveEvents(t *testing.T) {
+	f := newFleet(t)
+	f.conn.Close()
+	if a := f.do("GET", "/v1/events", ""); a.Status != http.StatusServiceUnavailable || a.code() != "unavailable" {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -23,6 +24,7 @@ type liveFeed struct {
 	streams map[*liveQueue]bool // guarded by mu of liveFeeds
 	begun   chan struct{}       // closed once the events come
 	stop    context.CancelFunc
+	err     error // why the events do not come; set before begun is closed
 }
 
 // liveQueue holds the events that one stream has not written yet. It is closed when there will be
@@ -35,14 +37,21 @@ type liveQueue struct {
 // maxQueued bounds the events that wait for a slow client.
 const maxQueued = 256
 
-// join gives a stream the live events of its tenant, until it leaves.
-func (l *liveFeeds) join(q *request) (events *liveQueue, leave func()) {
+// join gives a stream the live events of its tenant, until it leaves. An error says why there are
+// none.
+func (l *liveFeeds) join(q *request) (events *liveQueue, leave func(), err error) {
 	feed, events, leave := l.enter(q)
 	select {
 	case <-feed.begun:
+		err = feed.err
 	case <-q.Context().Done():
+		err = context.Cause(q.Context())
 	}
-	return events, leave
+	if err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return events, leave, nil
 }
 
 func (l *liveFeeds) enter(q *request) (feed *liveFeed, events *liveQueue, leave func()) {
@@ -72,9 +81,10 @@ func (l *liveFeeds) enter(q *request) (feed *liveFeed, events *liveQueue, leave 
 
 // run gives the events to the streams until ctx ends.
 func (l *liveFeeds) run(ctx context.Context, tenant string, feed *liveFeed, c *client.Client) {
-	events, err := c.Live(ctx)
+	var events iter.Seq[messages.Event]
+	events, feed.err = c.Live(ctx)
 	close(feed.begun)
-	if err == nil {
+	if feed.err == nil {
 		for e := range events {
 			l.give(feed, e)
 		}
