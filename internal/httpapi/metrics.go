@@ -55,6 +55,14 @@ func (w *countedWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
+// Write implements [http.ResponseWriter].
+func (w *countedWriter) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.status = http.StatusOK
+	}
+	return w.ResponseWriter.Write(p)
+}
+
 // Unwrap is for [http.ResponseController].
 func (w *countedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 

@@ -3,12 +3,15 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/httpapi/access"
@@ -95,5 +98,30 @@ func TestATokenIsTakenBackMeanwhile(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An answer without a status of its own is 200, and none at all is 499.
+func TestAnswersAreCounted(t *testing.T) {
+	for want, handle := range map[string]http.HandlerFunc{
+		"200": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) },
+		"202": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) },
+		"499": func(http.ResponseWriter, *http.Request) {},
+	} {
+		reg := prometheus.NewRegistry()
+		s := guardedServer(t, access.Anybody{})
+		s.cfg.Metrics = NewMetrics(reg)
+		h := s.answering(route{method: "GET", path: "/x", handle: func(_ *Server, w http.ResponseWriter, q *request) error {
+			handle(slowly{w}, q.Request)
+			return nil
+		}})
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/x", nil))
+		got, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if counted := fmt.Sprint(got); !strings.Contains(counted, `"`+want+`"`) {
+			t.Errorf("want an answer of %s in %s", want, counted)
+		}
 	}
 }
