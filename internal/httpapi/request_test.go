@@ -125,3 +125,22 @@ func TestAnswersAreCounted(t *testing.T) {
 		}
 	}
 }
+
+// The sender of a control is whom the token says. Only a server that asks for none takes the body's
+// word.
+func TestTheSenderOfAControl(t *testing.T) {
+	for want, row := range map[string]struct {
+		guard access.Control
+		user  string
+	}{
+		"mallory": {access.Here{}, ""},
+		"alice":   {access.Bearer{}, "alice"},
+		"":        {access.Bearer{}, ""},
+	} {
+		s := guardedServer(t, row.guard)
+		got, err := s.controlOf(&request{who: access.Principal{Tenant: "_", User: row.user}}, []byte(`{"abort":true,"by":"mallory"}`))
+		if err != nil || got.By != want {
+			t.Errorf("%T, user %q: got %q, %v; want %q", row.guard, row.user, got.By, err, want)
+		}
+	}
+}

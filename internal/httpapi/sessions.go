@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -14,7 +15,7 @@ const maxControl = 300 << 10
 
 // steer stores a message that the next reply of the session takes along.
 func (s *Server) steer(w http.ResponseWriter, q *request) error {
-	control, err := controlOf(q, q.body)
+	control, err := s.controlOf(q, q.body)
 	if err != nil {
 		return err
 	}
@@ -31,7 +32,7 @@ func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	if len(body) == 0 {
 		body = []byte("{}")
 	}
-	control, err := controlOf(q, body)
+	control, err := s.controlOf(q, body)
 	if err != nil {
 		return err
 	}
@@ -50,15 +51,18 @@ func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	return answerControl(w, seq, err)
 }
 
-// controlOf reads a control. By is the principal where the server knows who asks.
-func controlOf(q *request, body []byte) (control messages.Control, err error) {
+// controlOf reads a control. By is the user of the token, and what the body says where nobody needs
+// one.
+func (s *Server) controlOf(q *request, body []byte) (control messages.Control, err error) {
 	if _, err := membersOf(body); err != nil {
 		return control, err
 	}
 	if err := json.Unmarshal(body, &control); err != nil {
 		return control, malformed("the body is not a control: " + err.Error())
 	}
-	if q.who.User != "" {
+	switch s.cfg.Access.(type) {
+	case access.Here, access.Anybody:
+	default:
 		control.By = q.who.User
 	}
 	return control, nil
