@@ -128,6 +128,9 @@ func (f *form) fill(call tool.Call) (*filled, error) {
 		if err := in.restAsParams(params); err != nil {
 			return nil, err
 		}
+		if err := unfixed(params, address); err != nil {
+			return nil, err
+		}
 		address = withQuery(address, params.Encode())
 	}
 	switch f.Body {
@@ -166,6 +169,24 @@ func (f *form) address(in *input, out *filled) (string, error) {
 		}
 	}
 	return withQuery(withQuery(f.Origin+path, query), params.Encode()), nil
+}
+
+// unfixed checks that parameters have no name that the address has: some services take the last of
+// two, whatever its case.
+func unfixed(params url.Values, address string) error {
+	_, query, _ := strings.Cut(address, "?")
+	for fixed := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
+		fixed, _, _ = strings.Cut(fixed, "=")
+		if plain, err := url.QueryUnescape(fixed); err == nil {
+			fixed = plain
+		}
+		for name := range params {
+			if strings.EqualFold(name, fixed) {
+				return fmt.Errorf("%s is fixed by the tool; leave it out", name)
+			}
+		}
+	}
+	return nil
 }
 
 func withQuery(address, query string) string {
