@@ -22,7 +22,7 @@ func New(p Policy) (*Box, error) { return NewOn(p, Local()) }
 
 // NewOn is New as if this machine had only what m says.
 func NewOn(p Policy, m Machine) (*Box, error) {
-	plan := Resolve(p, m)
+	plan := Resolve(p.settled(), m)
 	if err := plan.Lacks(p.Required); err != nil {
 		return nil, err
 	}

@@ -77,13 +77,20 @@ func (r *resolver) landlock() {
 			r.step(enter.Step{Op: enter.Allow, Path: p, A: granted & rights, B: llFileRights & rights})
 		}
 	}
-	allow(llRead, r.p.Read...)
+	for _, p := range r.p.Read {
+		// A command may have put a link in the place of what it may change. Reading comes with that.
+		if !insideAny(p, r.writable()) {
+			allow(llRead, p)
+		}
+	}
 	allow(llChange, r.writable()...)
 	allow(llReadWriteDevice, devices...)
 	if r.m.Namespaces.OwnPID {
 		allow(llRead, "/proc")
 	} else {
-		allow(llRead, procFiles...)
+		for _, p := range procFiles {
+			r.step(enter.Step{Op: enter.Follow, Path: p, A: llRead & rights, B: llFileRights & rights})
+		}
 	}
 	if r.m.Namespaces.Mount {
 		allow(llChange, "/dev/shm")

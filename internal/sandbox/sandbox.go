@@ -49,6 +49,9 @@ const (
 type Policy struct {
 	Read  []string `json:"read,omitempty"`  // files and folders that may be read and executed, besides those of [SystemPaths]
 	Write []string `json:"write,omitempty"` // folders that may be read, executed and changed
+	// Loose are folders that other commands may change. Links in them, and below Write, are not
+	// followed.
+	Loose []string `json:"loose,omitempty"`
 	// Temp is the folder for temporary files, which may be changed too. It is the command's TMPDIR.
 	Temp string `json:"temp,omitempty"`
 	// Protect are paths below Write that may not be changed all the same.

@@ -177,7 +177,9 @@ func (h *helper) take(s Step) syscall.Errno {
 	case Ruleset:
 		return h.newRuleset(s.Path)
 	case Allow:
-		return unlessMissing(h.allow(s))
+		return unlessMissing(h.allow(s, false))
+	case Follow:
+		return unlessMissing(h.allow(s, true))
 	case Restrict:
 		return h.restrict()
 	case Filter:
@@ -214,7 +216,7 @@ func what(s Step) string {
 		return "set no_new_privs"
 	case Ruleset, Restrict:
 		return "restrict files with Landlock"
-	case Allow:
+	case Allow, Follow:
 		return "allow " + s.Path + " with Landlock"
 	case Filter:
 		return "filter system calls"

@@ -183,9 +183,6 @@ func dropCaps(keep uint64) syscall.Errno {
 	return errno
 }
 
-// changes is the right of Landlock to write files.
-const changes = 1 << 1
-
 // newRuleset makes the ruleset of these attributes.
 func (h *helper) newRuleset(attributes string) syscall.Errno {
 	b := []byte(attributes)
@@ -196,11 +193,10 @@ func (h *helper) newRuleset(attributes string) syscall.Errno {
 	return errno
 }
 
-// allow adds a rule to the ruleset. The rights to folders are left out for a file. What may be
-// changed is not looked for behind links.
-func (h *helper) allow(s Step) syscall.Errno {
+// allow adds a rule to the ruleset. The rights to folders are left out for a file.
+func (h *helper) allow(s Step, links bool) syscall.Errno {
 	fd, errno := openExactly(s.Path)
-	if errno == syscall.ELOOP && s.A&changes == 0 {
+	if errno == syscall.ELOOP && links {
 		var err error
 		if fd, err = syscall.Open(s.Path, oPath|syscall.O_CLOEXEC, 0); err != nil {
 			return err.(syscall.Errno)

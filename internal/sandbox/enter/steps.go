@@ -41,6 +41,7 @@ const (
 	NoNewPrivs Op = 'n'
 	Ruleset    Op = 'L' // Path: the attributes of a Landlock ruleset, as the kernel has them
 	Allow      Op = 'a' // Path, A: access rights below it; B: those of them that files can have
+	Follow     Op = 'A' // as Allow, also behind links: for a path that no command can change
 	Restrict   Op = 'R' // enforce the ruleset
 	Filter     Op = 'f' // Path: a seccomp filter, as the kernel has its instructions
 	Fork       Op = 'F' // run the command as a child; the last step

@@ -245,6 +245,64 @@ func TestAWritableFolderBecomesALink(t *testing.T) {
 	}
 }
 
+// A command that puts a link in the place of what may be read opens nothing by it, neither for the
+// next command nor after the next start of the worker.
+func TestAReadablePathBecomesALink(t *testing.T) {
+	needs(t, "bash")
+	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
+		t.Run(name, func(t *testing.T) {
+			g := newGround(t, bare)
+			dir := filepath.Dir(g.root)
+			bin, loose, far, by := filepath.Join(g.root, "venv", "bin"), filepath.Join(dir, "loose", "lib"), filepath.Join(dir, "far"), filepath.Join(dir, "by")
+			for _, name := range []string{bin, loose, far} {
+				if err := os.MkdirAll(name, 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(filepath.Join(name, "data"), []byte("to read"), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for link, to := range map[string]string{by: far, filepath.Join(dir, "into"): filepath.Dir(bin)} {
+				if err := os.Symlink(to, link); err != nil {
+					t.Fatal(err)
+				}
+			}
+			policy, m := g.box.Policy, sandbox.Local()
+			policy.Read = append(policy.Read, bin, loose, by, filepath.Join(dir, "into", "bin"))
+			policy.Loose = []string{filepath.Dir(loose)}
+			if bare {
+				m.Namespaces = sandbox.Namespaces{}
+			}
+			begin := func() {
+				t.Helper()
+				box, err := sandbox.NewOn(policy, m)
+				if err != nil {
+					t.Fatal(err)
+				}
+				g.box = box
+			}
+			begin()
+			if r, out := g.run(t, `cat venv/bin/data ../loose/lib/data ../far/data ../by/data && mv venv v && mkdir venv && ln -s $OUT venv/bin`); r.ExitCode != 0 {
+				t.Fatalf("%s: %s", r.Status(), out)
+			}
+			if err := errors.Join(os.Rename(loose, loose+"2"), os.Symlink(g.outside, loose)); err != nil {
+				t.Fatal(err)
+			}
+			const attack = `grep -q untouched $OUT/file && echo won; ls $OUT/ && echo won`
+			if _, out := g.run(t, attack); strings.Contains(out, "won") {
+				t.Errorf("the next command: %s", out)
+			}
+			begin()
+			if _, out := g.run(t, attack); strings.Contains(out, "won") {
+				t.Errorf("after a restart: %s", out)
+			}
+			if r, out := g.run(t, `cat ../by/data`); r.ExitCode != 0 {
+				t.Errorf("a link that no command can change: %s, %s", r.Status(), out)
+			}
+		})
+	}
+}
+
 // A restricted pod refuses namespaces. So does a sandbox, in which the attacks run once more.
 func TestAttacksInAPod(t *testing.T) {
 	if testing.Short() || os.Getenv(again) == "pod" {
@@ -258,7 +316,7 @@ func TestAttacksInAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := Run(t.Context(), Command{
-		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
+		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
 		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + dir, again + "=pod"},
 	})
 	out := string(r.Stdout.Bytes())
@@ -272,7 +330,7 @@ func TestAttacksOfAnotherUser(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink", func(cmd *exec.Cmd) {
+	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink", func(cmd *exec.Cmd) {
 		cmd.Dir = "/"
 		cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
 		cmd.Path = "/proc/self/exe"
