@@ -29,6 +29,19 @@ type Place struct {
 	// Fixed are files that no command may change: settings, policy, tools file, lock files of
 	// servers.
 	Fixed []string
+	// States are the folders in state of all entries of the file. See [StatesOf].
+	States []string
+}
+
+// StatesOf returns the folders in state of all entries of a file, as the file has them.
+func StatesOf(file schemas.ToolsFile) (all []string) {
+	for _, entry := range file.Tools {
+		all = append(all, entry.Sandbox.State...)
+	}
+	for _, server := range file.Servers {
+		all = append(all, server.Sandbox.State...)
+	}
+	return all
 }
 
 // The standard limits of a command.
@@ -100,11 +113,18 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 		policy.Network = sandbox.Reach(cmp.Or(s.Network, string(sandbox.HostNetwork)))
 		policy.Read = append(policy.Read, dir)
 	}
-	for _, name := range s.Read {
-		policy.Read = append(policy.Read, below(dir, name))
-	}
-	for _, name := range s.State {
-		policy.Write = append(policy.Write, below(dir, name))
+	policy.Loose = p.loose(dir, s.State)
+	for _, list := range []struct {
+		names []string
+		to    *[]string
+	}{{s.Read, &policy.Read}, {s.State, &policy.Write}} {
+		for _, name := range list.names {
+			real, err := sandbox.Settle(below(dir, name), policy.Loose)
+			if err != nil {
+				return policy, false, fmt.Errorf("sandbox: %w", err)
+			}
+			*list.to = append(*list.to, real)
+		}
 	}
 	if p.Root != nil {
 		root := p.Root.Dir()
@@ -124,8 +144,27 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	}
 	slices.Sort(policy.Read)
 	policy.Read = slices.Compact(policy.Read)
-	policy.Temp, err = tempFolder(dir, c)
+	policy.Temp, err = tempFolder(dir, c, policy.Loose)
 	return policy, true, err
+}
+
+// loose returns the folders that commands may change, of all tools. What is a link there can be the
+// work of a command.
+func (p Place) loose(dir string, own []string) (all []string) {
+	if p.Root != nil {
+		all = append(all, p.Root.Dir())
+	}
+	var names []string
+	for _, name := range slices.Concat(p.States, own) {
+		names = append(names, below(dir, name))
+	}
+	slices.Sort(names) // a folder comes before those below it
+	for _, name := range slices.Compact(names) {
+		if real, err := sandbox.Settle(name, all); err == nil { // else its own tool is refused
+			all = append(all, real)
+		}
+	}
+	return all
 }
 
 // Gaps says what the sandboxes of a file do not keep commands from, by tool or server.
@@ -199,7 +238,7 @@ func (p Place) box(c Commands) (*sandbox.Box, error) {
 		return nil, err
 	}
 	for _, name := range policy.Write {
-		if err := os.MkdirAll(name, 0o777); err != nil {
+		if err := makeFolder(name, policy.Loose); err != nil {
 			return nil, fmt.Errorf("state folder: %w", err)
 		}
 	}
@@ -209,11 +248,34 @@ func (p Place) box(c Commands) (*sandbox.Box, error) {
 	return sandbox.New(policy)
 }
 
+// makeFolder makes a folder. It leaves none of the loose folders by a link.
+func makeFolder(name string, loose []string) error {
+	for _, folder := range loose {
+		rel, err := filepath.Rel(folder, name)
+		if err != nil || rel == "." || !filepath.IsLocal(rel) {
+			continue
+		}
+		root, err := os.OpenRoot(folder)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		defer root.Close()
+		return root.MkdirAll(rel, 0o777)
+	}
+	return os.MkdirAll(name, 0o777)
+}
+
 // tempFolder returns the folder for temporary files of a tool. It is the same for every worker of a
 // user on this machine, for as long as the tool is configured in the same way: a probe must see
 // what the run of a lost worker wrote.
-func tempFolder(dir string, c Commands) (string, error) {
-	base, err := filepath.EvalSymlinks(os.TempDir())
+func tempFolder(dir string, c Commands, loose []string) (string, error) {
+	base, err := filepath.Abs(os.TempDir())
+	if err == nil {
+		base, err = sandbox.Settle(base, loose)
+	}
 	if err != nil {
 		return "", fmt.Errorf("folder for temporary files: %w", err)
 	}
@@ -237,8 +299,7 @@ func ownFolder(name string) error {
 	return nil
 }
 
-// below returns the canonical form of a path that is relative to dir, or with ~/ to the home
-// folder.
+// below returns the absolute form of a path that is relative to dir, or with ~/ to the home folder.
 func below(dir, name string) string {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		if home, err := os.UserHomeDir(); err == nil {
@@ -248,7 +309,7 @@ func below(dir, name string) string {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(dir, name)
 	}
-	return canonical(name)
+	return filepath.Clean(name)
 }
 
 // canonical resolves the links of a path, as far as the path is there.

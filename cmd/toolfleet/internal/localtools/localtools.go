@@ -219,7 +219,7 @@ func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *built
 	return worker.Place{
 		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets),
 		Hidden: given(cfg.NATS.Creds, cfg.NATS.NKey, cfg.NATS.TLSKey, string(cfg.Approver.Key), string(cfg.Server.Data), string(cfg.Secrets)),
-		Fixed:  fixed,
+		Fixed:  fixed, States: worker.StatesOf(file),
 	}
 }
 

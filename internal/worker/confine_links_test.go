@@ -1,0 +1,89 @@
+package worker_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/worker"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin"
+)
+
+// A command that puts a link in the place of a folder of some tool gets nothing by it after the
+// next start of the worker: the worker refuses to follow it, and names it.
+func TestLinksOfCommandsAreNotFollowedAtStart(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	for name, tc := range map[string]struct {
+		sandbox schemas.Sandbox
+		states  []string // of other tools
+		link    string   // in the folder of the tools file
+		root    bool     // that folder is the root
+	}{
+		"state below the root":            {sandbox: schemas.Sandbox{State: []string{"ledger"}}, link: "ledger", root: true},
+		"a folder above it":               {sandbox: schemas.Sandbox{State: []string{"a/ledger"}}, link: "a", root: true},
+		"read below the root":             {sandbox: schemas.Sandbox{Read: []string{"prices"}}, link: "prices", root: true},
+		"state below its own":             {sandbox: schemas.Sandbox{State: []string{"a/b", "a"}}, link: "a/b"},
+		"state below that of another":     {sandbox: schemas.Sandbox{State: []string{"a/b"}}, states: []string{"a"}, link: "a/b"},
+		"read below the state of another": {sandbox: schemas.Sandbox{Read: []string{"a/b/c"}}, states: []string{"a"}, link: "a/b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, outside := canonicalTemp(t), canonicalTemp(t)
+			link := filepath.Join(dir, tc.link)
+			if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			place := worker.Place{Dir: dir, States: tc.states}
+			if tc.root {
+				root, err := builtin.OpenRoot(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer root.Close()
+				place.Root = root
+			}
+			if err := os.Symlink(outside, link); err != nil {
+				t.Fatal(err)
+			}
+			entry := schemas.Entry{Tool: schemas.Tool{Name: "book"}, Exec: &schemas.Exec{Command: []string{"true"}}, Sandbox: tc.sandbox}
+			c, _ := worker.CommandsOf(entry)
+			policy, _, err := place.Confinement(c)
+			if err == nil || !strings.Contains(err.Error(), link+" is a link") {
+				t.Errorf("got %+v, %v", policy, err)
+			}
+			var reg tool.Registry
+			if err := worker.OpenTools(&reg, schemas.ToolsFile{Tools: []schemas.Entry{entry}}, place); err == nil {
+				t.Error("the tool is served")
+			}
+			if made, err := os.ReadDir(outside); err != nil || len(made) > 0 {
+				t.Errorf("outside are %v, %v", made, err)
+			}
+		})
+	}
+}
+
+// A link that no command can change is followed, as it always was.
+func TestOtherLinksAreFollowed(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	dir, outside := canonicalTemp(t), canonicalTemp(t)
+	if err := os.Symlink(outside, filepath.Join(dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	c, _ := worker.CommandsOf(schemas.Entry{Tool: schemas.Tool{Name: "book"}, Exec: &schemas.Exec{}, Sandbox: schemas.Sandbox{State: []string{"data", "data/new"}}})
+	policy, _, err := worker.Place{Dir: dir}.Confinement(c)
+	if want := []string{outside, filepath.Join(outside, "new")}; err != nil || !slices.Equal(policy.Write, want) {
+		t.Errorf("got %q, %v, want %q", policy.Write, err, want)
+	}
+}
+
+func canonicalTemp(t *testing.T) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
