@@ -127,15 +127,9 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 		}
 	}
 	if p.Root != nil {
-		root := p.Root.Dir()
-		policy.Write = append(policy.Write, root)
-		for _, name := range sandbox.ProtectedPaths {
-			policy.Protect = append(policy.Protect, filepath.Join(root, name))
-		}
+		policy.Write = append(policy.Write, p.Root.Dir())
 	}
-	for _, name := range p.Fixed {
-		policy.Protect = append(policy.Protect, canonical(name))
-	}
+	policy.Protect = p.protected()
 	for _, name := range p.Hidden {
 		policy.Hide = append(policy.Hide, canonical(name))
 	}
@@ -146,6 +140,19 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	policy.Read = slices.Compact(policy.Read)
 	policy.Temp, err = tempFolder(dir, c, policy.Loose)
 	return policy, true, err
+}
+
+// protected returns the paths that no tool changes.
+func (p Place) protected() (all []string) {
+	if p.Root != nil {
+		for _, name := range sandbox.ProtectedPaths {
+			all = append(all, filepath.Join(p.Root.Dir(), name))
+		}
+	}
+	for _, name := range p.Fixed {
+		all = append(all, canonical(name))
+	}
+	return all
 }
 
 // loose returns the folders that commands may change, of all tools. What is a link there can be the

@@ -79,6 +79,32 @@ func TestOtherLinksAreFollowed(t *testing.T) {
 	}
 }
 
+// What no command may change, Write and Edit do not change either.
+func TestFileToolsKeepToTheProtectedPaths(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	dir := canonicalTemp(t)
+	settings := filepath.Join(dir, "tools.yaml")
+	if err := os.WriteFile(settings, []byte("tools: []"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	root, err := builtin.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	var reg tool.Registry
+	if err := worker.OpenTools(&reg, schemas.ToolsFile{}, worker.Place{Dir: dir, Root: root, Fixed: []string{settings}}); err != nil {
+		t.Fatal(err)
+	}
+	write, _ := reg.Lookup("Write")
+	for name, want := range map[string]bool{"tools.yaml": false, ".mcp.json": false, ".claude/settings.json": false, ".git/config": false, "new": true} {
+		_, err := write.Runner.Run(t.Context(), tool.Call{Input: []byte(`{"file_path": "` + name + `", "content": "x"}`)})
+		if (err == nil) != want {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
 func canonicalTemp(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

@@ -20,6 +20,9 @@ import (
 // Glob, Grep, Write, Edit, Bash). A tool of the file replaces a builtin of the same name. Commands
 // run in a sandbox. The error joins all mistakes, with the lines of the file.
 func OpenTools(reg *tool.Registry, file schemas.ToolsFile, place Place) error {
+	if place.Root != nil {
+		place.Root.Protect(place.protected())
+	}
 	var errs []error
 	for _, entry := range entries(file, place.Root != nil) {
 		if err := open(reg, entry, place); err != nil {

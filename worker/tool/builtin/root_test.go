@@ -161,3 +161,39 @@ func TestHardLinkOutsideIsNotWrittenThrough(t *testing.T) {
 	text(t, root, "Write", in{"file_path": "hard", "content": "gone too"})
 	wantUntouched(t, outside, "keep")
 }
+
+// Write and Edit change nothing that is protected, by whatever way it is named.
+func TestProtectedPathsAreNotWritten(t *testing.T) {
+	root := folder(t, map[string]string{
+		".git/config": "keep", ".git/hooks/x": "keep", "sub/.git/config": "keep", ".github/w/ci.yml": "keep", "deep/tools.yaml": "keep", "free": "keep",
+	})
+	at := func(name string) string { return filepath.Join(root.Dir(), name) }
+	root.Protect([]string{at(".github"), at(".mcp.json"), at(".claude"), at("deep/tools.yaml"), at(".git/config"), filepath.Dir(root.Dir())})
+	for name, to := range map[string]string{"git": ".git", "leaf": "deep/tools.yaml", "dir": "deep", "sub/up": "..", "sub/hub": "../.github/w", "soon": ".mcp.json", "around": "sub/../.git"} {
+		if err := os.Symlink(to, at(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := text(t, root, "Glob", in{"pattern": "**"})
+	for _, name := range []string{
+		".git/config", ".git/config.worktree", ".git/new/x", ".git/hooks/x", "sub/.git/config", ".github/w/ci.yml", ".github/new", ".mcp.json", ".claude/settings.json",
+		"deep/tools.yaml", "git/config", "git/new", "leaf", "dir/tools.yaml", "sub/up/.mcp.json", "sub/hub/ci.yml", "sub/hub/new", "soon", "around/config", ".GIT/config", at(".git/config"),
+	} {
+		refused(t, root, "Write", in{"file_path": name, "content": "WRITTEN"}, base.CodePermissionDenied)
+	}
+	for _, name := range []string{".git/config", ".git/hooks/x", "sub/.git/config", ".github/w/ci.yml", "deep/tools.yaml", "git/config", "leaf", "dir/tools.yaml", "sub/hub/ci.yml"} {
+		refused(t, root, "Edit", in{"file_path": name, "old_string": "keep", "new_string": "EDITED"}, base.CodePermissionDenied)
+		if got := text(t, root, "Read", in{"file_path": name}); !strings.Contains(got, "keep") {
+			t.Errorf("%s is %q", name, got)
+		}
+	}
+	if after := text(t, root, "Glob", in{"pattern": "**"}); after != before {
+		t.Errorf("there are %q, want %q", after, before)
+	}
+	for _, name := range []string{"free", ".gitignore", "deep/other", "dir/third", "sub/up/fourth", ".config"} {
+		text(t, root, "Write", in{"file_path": name, "content": "ok"})
+	}
+	if got := get(t, root, "fourth") + get(t, root, "deep/third"); got != "okok" {
+		t.Errorf("got %q", got)
+	}
+}

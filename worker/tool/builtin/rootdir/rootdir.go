@@ -40,6 +40,8 @@ type Root struct {
 	given string
 	fs    *os.Root
 	mu    sync.Mutex // see Lock
+	// protected are paths that may not be changed, relative to dir and with slashes.
+	protected []string
 }
 
 // Open opens the folder that the file tools are confined to.
@@ -277,7 +279,15 @@ func dirOf(rel string) string { return rel[:strings.LastIndexByte(rel, '/')+1] }
 // exists or can be created.
 func (r *Root) Writable(name, rel string) error {
 	rel, info, err := r.target(name, rel)
-	if err != nil || info != nil {
+	if err != nil {
+		return err
+	}
+	if real, err := r.real(name, rel); err == nil {
+		err = r.refusal(name, real)
+		if err != nil || info != nil {
+			return err
+		}
+	} else if info != nil {
 		return err
 	}
 	for dir := strings.TrimSuffix(dirOf(rel), "/"); dir != ""; dir = strings.TrimSuffix(dirOf(dir), "/") {
@@ -303,24 +313,28 @@ func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (creat
 	if err != nil {
 		return false, err
 	}
-	if info == nil {
-		if dir := strings.TrimSuffix(dirOf(rel), "/"); dir != "" {
-			if err := r.fs.MkdirAll(dir, 0o777); err != nil {
-				return false, r.Failure(name, err)
-			}
-		}
+	if rel, err = r.real(name, rel); err != nil {
+		return false, err
 	}
-	temp := dirOf(rel) + TempPrefix + rand.Text()
-	if err := r.writeTemp(temp, content, info); err != nil {
-		r.fs.Remove(temp)
+	if err := r.refusal(name, rel); err != nil {
+		return false, err
+	}
+	dir, err := r.folder(name, rel)
+	if err != nil {
 		return false, r.Failure(name, err)
 	}
-	if was != nil && !r.unchanged(rel, was) {
-		r.fs.Remove(temp)
+	defer dir.Close()
+	temp, file := TempPrefix+rand.Text(), path.Base(rel)
+	if err := writeTemp(dir, temp, content, info); err != nil {
+		dir.Remove(temp)
+		return false, r.Failure(name, err)
+	}
+	if was != nil && !unchanged(dir, file, was) {
+		dir.Remove(temp)
 		return false, &messages.Error{Code: base.CodeChanged, Retryable: true, Message: Quoted(name) + " was changed by somebody else during the edit. Read it again"}
 	}
-	if err := r.fs.Rename(temp, rel); err != nil {
-		r.fs.Remove(temp)
+	if err := dir.Rename(temp, file); err != nil {
+		dir.Remove(temp)
 		return false, r.Failure(name, err)
 	}
 	return info == nil, nil
@@ -331,12 +345,12 @@ const TempPrefix = ".toolfleet-tmp-"
 
 // writeTemp writes a new file with the permissions of old. The content is on disk before the file
 // gets its name, so after a power loss the file has the old content or the new, never none.
-func (r *Root) writeTemp(rel string, content []byte, old fs.FileInfo) error {
+func writeTemp(dir *os.Root, name string, content []byte, old fs.FileInfo) error {
 	perm := fs.FileMode(0o666)
 	if old != nil {
 		perm = old.Mode().Perm()
 	}
-	f, err := r.fs.OpenFile(rel, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
+	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 	if err != nil {
 		return err
 	}
@@ -350,8 +364,8 @@ func (r *Root) writeTemp(rel string, content []byte, old fs.FileInfo) error {
 	return errors.Join(err, f.Close())
 }
 
-func (r *Root) unchanged(rel string, was fs.FileInfo) bool {
-	now, err := r.fs.Lstat(rel)
+func unchanged(dir *os.Root, name string, was fs.FileInfo) bool {
+	now, err := dir.Lstat(name)
 	return err == nil && os.SameFile(now, was) && now.Size() == was.Size() && now.ModTime().Equal(was.ModTime())
 }
 

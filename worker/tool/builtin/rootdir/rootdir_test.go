@@ -61,3 +61,29 @@ func TestResolve(t *testing.T) {
 		}
 	}
 }
+
+// A folder that becomes a link between the look at a path and the write is not written to.
+func TestAWriteEntersNoLink(t *testing.T) {
+	root, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, name := range []string{".git", "sub/free"} {
+		if err := os.MkdirAll(filepath.Join(root.Dir(), name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, to := range map[string]string{"git": ".git", "sub/link": "free"} {
+		if err := os.Symlink(to, filepath.Join(root.Dir(), name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{"git/config", "sub/link/x", "sub/link/new/x"} {
+		dir, err := root.folder(path, path)
+		var told *messages.Error
+		if !errors.As(err, &told) || told.Code != base.CodeChanged || !told.Retryable {
+			t.Errorf("%s: got %v, %v", path, dir, err)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package rootdir
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
+)
+
+// Protect names paths that may be read and not changed, nor what is below them. With them goes
+// every .git, at any depth. Paths outside of the folder are left out. It is called before calls run.
+func (r *Root) Protect(names []string) {
+	for _, name := range names {
+		for _, dir := range []string{r.dir, r.given} {
+			if rel, ok := below(dir, name); ok && rel != "." {
+				r.protected = append(r.protected, filepath.ToSlash(rel))
+				break
+			}
+		}
+	}
+}
+
+// refusal returns the error about a path without links that may not be changed; nil: it may. Case
+// counts for nothing, as in the file systems of some machines.
+func (r *Root) refusal(name, real string) error {
+	if len(r.protected) == 0 {
+		return nil
+	}
+	folded := strings.ToLower(real) + "/"
+	for _, p := range append([]string{".git"}, r.protected...) {
+		if strings.HasPrefix(folded, strings.ToLower(p)+"/") {
+			return guarded(name)
+		}
+	}
+	if strings.Contains(folded, "/.git/") {
+		return guarded(name)
+	}
+	return nil
+}
+
+func guarded(name string) error {
+	return base.Refuse(base.CodePermissionDenied, "%s may be read and not changed, because other programs run or obey it", Quoted(name))
+}
+
+// real returns a path without its links, as far as it is there.
+func (r *Root) real(name, rel string) (string, error) {
+	real, rest, links, missing := "", rel, 0, false
+	for rest != "" {
+		var first string
+		first, rest, _ = strings.Cut(rest, "/")
+		switch {
+		case first == "" || first == ".":
+			continue
+		case first == ".." && missing:
+			return "", r.Failure(name, fs.ErrNotExist)
+		case first == ".." && real == "":
+			return "", r.outside(name)
+		case first == "..":
+			if real = path.Dir(real); real == "." {
+				real = ""
+			}
+			continue
+		}
+		next := path.Join(real, first)
+		if missing {
+			real = next
+			continue
+		}
+		info, err := r.fs.Lstat(next)
+		switch {
+		case Missing(err):
+			missing = true
+		case err != nil:
+			return "", r.Failure(name, err)
+		case info.Mode()&fs.ModeSymlink != 0:
+			target, err := r.fs.Readlink(next)
+			if err != nil {
+				return "", r.Failure(name, err)
+			}
+			if filepath.IsAbs(target) {
+				return "", r.outside(name)
+			}
+			if links++; links > maxLinks {
+				return "", base.Refuse(base.CodeInvalidPath, "%s: too many symbolic links", Quoted(name))
+			}
+			rest = filepath.ToSlash(target) + "/" + rest
+			continue
+		}
+		real = next
+	}
+	return real, nil
+}
+
+// folder opens the folder of a path without links, for a write to the path, and makes what is
+// missing of it. A command may put links into the path meanwhile: each folder is opened in the one
+// before, and is the one that has the name, or the write is refused.
+func (r *Root) folder(name, real string) (*os.Root, error) {
+	guard := r.guard()
+	here, err := r.fs.OpenRoot(".")
+	if err != nil {
+		return nil, err
+	}
+	for part := range strings.SplitSeq(strings.TrimSuffix(dirOf(real), "/"), "/") {
+		if part == "" {
+			continue
+		}
+		next, err := enter(name, here, part)
+		here.Close()
+		if err != nil {
+			return nil, err
+		}
+		here = next
+		if err := guard.folder(name, here); err != nil {
+			here.Close()
+			return nil, err
+		}
+	}
+	if err := guard.file(name, here, path.Base(real)); err != nil {
+		here.Close()
+		return nil, err
+	}
+	return here, nil
+}
+
+// enter opens a folder in another one, and makes it if there is none.
+func enter(name string, in *os.Root, part string) (*os.Root, error) {
+	next, err := in.OpenRoot(part)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := in.Mkdir(part, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		next, err = in.OpenRoot(part)
+	}
+	if err != nil {
+		return nil, err
+	}
+	named, err := in.Lstat(part)
+	if err == nil {
+		var opened fs.FileInfo
+		if opened, err = next.Stat("."); err == nil && os.SameFile(named, opened) {
+			return next, nil
+		}
+	}
+	next.Close()
+	if err == nil || errors.Is(err, syscall.ELOOP) {
+		err = &messages.Error{Code: base.CodeChanged, Retryable: true, Message: Quoted(name) + ": a folder of it was changed by somebody else during the write"}
+	}
+	return nil, err
+}
+
+// guard knows the protected paths by what they are, whatever their names.
+type guard []struct {
+	itself, in fs.FileInfo // nil: not there
+	base       string
+}
+
+func (r *Root) guard() guard {
+	g := make(guard, len(r.protected))
+	for i, p := range r.protected {
+		g[i].itself, _ = r.fs.Stat(p)
+		g[i].in, _ = r.fs.Stat(path.Dir(p))
+		g[i].base = path.Base(p)
+	}
+	return g
+}
+
+// folder refuses a protected folder.
+func (g guard) folder(name string, dir *os.Root) error {
+	if len(g) == 0 {
+		return nil
+	}
+	info, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	for _, p := range g {
+		if p.itself != nil && os.SameFile(p.itself, info) {
+			return guarded(name)
+		}
+	}
+	return nil
+}
+
+// file refuses a protected file of a folder.
+func (g guard) file(name string, dir *os.Root, file string) error {
+	if len(g) == 0 {
+		return nil
+	}
+	info, err := dir.Stat(".")
+	if err != nil {
+		return err
+	}
+	for _, p := range g {
+		if p.in != nil && os.SameFile(p.in, info) && strings.EqualFold(p.base, file) {
+			return guarded(name)
+		}
+	}
+	return nil
+}
