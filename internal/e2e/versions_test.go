@@ -241,6 +241,7 @@ func TestTheDigestOfAnAnswerNamesItsVersions(t *testing.T) {
 			t.Errorf("the catalogue of the next answer: %s", got)
 		}
 		newer.stop()
+		f.staffed(1)
 		if again := fetch(); again.Digest != given.Digest || string(again.Tools) != string(given.Tools) {
 			t.Errorf("after the rollback: %s", again.Tools)
 		}

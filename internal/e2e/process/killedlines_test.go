@@ -79,7 +79,7 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				for end := time.Now().Add(30 * time.Second); ctx.Err() == nil && time.Now().Before(end) && !strings.Contains(d.log.String(), "is ready"); {
+				for end := time.Now().Add(2 * time.Minute); ctx.Err() == nil && time.Now().Before(end) && !strings.Contains(d.log.String(), "is ready"); {
 					<-time.NewTimer(10 * time.Millisecond).C
 				}
 				select {

@@ -49,7 +49,7 @@ func TestANewBuildStartsOnTheDataOfTheOldOne(t *testing.T) {
 	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p.env = append(p.env, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=3s", "TOOLFLEET_GRACE=1s", "TOOLFLEET_POLICY="+policy)
+	p.env = append(p.env, "TOOLFLEET_ACK_WAIT=2s", "TOOLFLEET_LEASE=10s", "TOOLFLEET_GRACE=3s", "TOOLFLEET_POLICY="+policy)
 	data := natstest.DataDir(t)
 	serve := func() *daemon {
 		d := p.start("nats", "--listen", addr, "--data", data)

@@ -319,7 +319,7 @@ func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	data := filepath.Join(mounted(t, "-o", "loop", o.image), "data")
 	p.start("nats", "--listen", strings.TrimPrefix(p.url, "nats://"), "--data", data)
 	c := p.client()
-	waiting, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	waiting, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var replies []messages.Reply
 	for _, b := range append(o.accepted, noting("new", "b")) {

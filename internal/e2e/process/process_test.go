@@ -152,7 +152,7 @@ func (d *daemon) kill() {
 
 func (p *processes) until(what string, is func() bool) {
 	p.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !is() {
 		if time.Now().After(deadline) {
 			p.t.Fatalf("waited in vain until %s", what)

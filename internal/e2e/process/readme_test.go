@@ -325,7 +325,7 @@ func (r *reader) workersAreKnown(n int) error {
 
 // until retries a function until it succeeds.
 func (r *reader) until(try func() error) error {
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		err := try()
 		if err == nil || time.Now().After(deadline) {

@@ -314,7 +314,7 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 	}
 	rested := time.Now()
 	p.command("approvals", "approve", open.Pending[0].ID, "--key", key, "--as", "alice", "--yes")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	reply, err := c.Await(ctx, "s", "asks")
 	if err != nil || reply.Results[1].Status != messages.StatusOK {
@@ -395,7 +395,7 @@ func startJaeger(t *testing.T, path string) *jaeger {
 			t.Logf("Jaeger said:\n%s", &log)
 		}
 	})
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(2 * time.Minute); ; {
 		if resp, err := http.Get("http://" + j.query + "/api/services"); err == nil {
 			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
