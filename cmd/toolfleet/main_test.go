@@ -14,6 +14,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
@@ -30,6 +31,13 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"valid": valid,
+		},
+		Condition: func(name string) (bool, error) {
+			if name != "confines" { // this machine can confine the files of a command
+				return false, fmt.Errorf("there is no condition %q", name)
+			}
+			m := sandbox.Local()
+			return m.Landlock > 0 || m.Namespaces.Mount, nil
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("XDG_CONFIG_HOME", filepath.Join(env.WorkDir, ".config"))
