@@ -75,7 +75,7 @@ func TestFlagsAreSettings(t *testing.T) {
 	err = kong.Visit(parser.Model, func(node kong.Visitable, next kong.Next) error {
 		if flag, ok := node.(*kong.Flag); ok {
 			flags++
-			if key := flag.Tag.Get("setting"); flag.Help == "" || key != "" && key != "config" && help[key] == "" {
+			if key := flag.Tag.Get("setting"); flag.Help == "" || key != "" && key != "config" && key != "context" && help[key] == "" {
 				t.Errorf("--%s is the setting %q, and shows %q", flag.Name, key, flag.Help)
 			}
 		}

@@ -2,12 +2,15 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
+	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
@@ -21,10 +24,14 @@ type sandboxExplainCmd struct {
 	daemon.General
 	command.ToolFlags
 	command.OutputFlags
-	Tool string `arg:"" help:"Name of the tool or server, for example Bash."`
+	Verbose bool   `short:"v" help:"Show every path, and what enforces each property."`
+	Tool    string `arg:"" optional:"" help:"Name of the tool or server, for example Bash. Default: list them."`
 }
 
 func (s sandboxExplainCmd) Run(a *command.App) error {
+	if s.Tool == "" {
+		return s.list(a)
+	}
 	policy, err := confinementOf(a, s.Tool)
 	if err != nil {
 		return err
@@ -33,8 +40,63 @@ func (s sandboxExplainCmd) Run(a *command.App) error {
 	if s.JSON() {
 		return a.Print(map[string]any{"tool": s.Tool, "policy": policy, "layers": plan.Layers, "missing": plan.Missing})
 	}
+	if s.Verbose {
+		return a.Table(everyPath(policy, plan))
+	}
+	if err := a.Table(summary(policy, plan, sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")))); err != nil {
+		return err
+	}
+	a.Say("-v shows every path, and what enforces each property.")
+	return nil
+}
+
+// list shows what can be explained.
+func (s sandboxExplainCmd) list(a *command.App) error {
+	cfg, err := a.Settings()
+	if err != nil {
+		return err
+	}
+	names, err := localtools.Confined(cfg)
+	if err != nil {
+		return err
+	}
+	type listed struct {
+		Name    string   `json:"name"`
+		Off     bool     `json:"off,omitempty"`
+		Network string   `json:"network,omitempty"`
+		Changes []string `json:"changes,omitempty"`
+		Missing int      `json:"missing"`
+	}
+	all := []listed{}
+	rows := [][]string{{"NAME", "NETWORK", "CHANGES", "MISSING"}}
+	for _, name := range names {
+		policy, ok, err := localtools.Confinement(cfg, localtools.Here, name)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			all = append(all, listed{Name: name, Off: true})
+			rows = append(rows, []string{terminal.Clean(name, 64), "host", "everything: its sandbox is off", "-"})
+			continue
+		}
+		missing := len(sandbox.Resolve(policy, sandbox.Local()).Missing)
+		all = append(all, listed{name, false, string(policy.Network), policy.Write, missing})
+		rows = append(rows, []string{terminal.Clean(name, 64), string(policy.Network), few(policy.Write, 2), fmt.Sprint(missing)})
+	}
+	if s.JSON() {
+		return a.Print(map[string]any{"tools": all})
+	}
+	if err := a.Table(rows); err != nil {
+		return err
+	}
+	a.Say("`toolfleet sandbox explain NAME` says more about one.")
+	return nil
+}
+
+// everyPath is all that is known of a sandbox.
+func everyPath(policy sandbox.Policy, plan sandbox.Plan) [][]string {
 	rows := [][]string{
-		{"changes", strings.Join(append(policy.Write, policy.Temp), " ")},
+		{"changes", strings.Join(append(slices.Clone(policy.Write), policy.Temp), " ")},
 		{"reads", strings.Join(policy.Read, " ")},
 		{"protected", strings.Join(policy.Protect, " ")},
 		{"hidden", strings.Join(policy.Hide, " ")},
@@ -47,7 +109,55 @@ func (s sandboxExplainCmd) Run(a *command.App) error {
 	for _, m := range plan.Missing {
 		rows = append(rows, []string{"missing", m.String()})
 	}
-	return a.Table(rows)
+	return rows
+}
+
+// summary is what fits on one screen. system is what every command may read.
+func summary(policy sandbox.Policy, plan sandbox.Plan, system []string) [][]string {
+	own := slices.DeleteFunc(slices.Clone(policy.Read), func(name string) bool { return slices.Contains(system, name) })
+	reads := "the system, PATH, and languages in the home folder"
+	if len(own) > 0 {
+		reads += "; " + few(own, 4)
+	}
+	hidden := "nothing"
+	if len(policy.Hide) > 0 {
+		hidden = few(policy.Hide, 4)
+	}
+	rows := [][]string{
+		{"changes", few(append(slices.Clone(policy.Write), policy.Temp), 4)},
+		{"reads", reads},
+		{"protected", few(policy.Protect, 3)},
+		{"hidden", hidden},
+		{"network", string(policy.Network)},
+		{"limits", policy.Limit.String()},
+	}
+	lacks := func(p sandbox.Property) bool {
+		return slices.ContainsFunc(plan.Missing, func(m sandbox.Missing) bool { return m.Property == p })
+	}
+	var whole []string
+	for _, l := range plan.Layers {
+		if p := string(l.Property); !lacks(l.Property) && !slices.Contains(whole, p) {
+			whole = append(whole, p)
+		}
+	}
+	if len(whole) > 0 {
+		rows = append(rows, []string{"ok", strings.Join(whole, ", ")})
+	}
+	for _, m := range plan.Missing {
+		rows = append(rows, []string{"missing", m.String()})
+	}
+	return rows
+}
+
+// few joins the first paths of a list, and says how many more there are.
+func few(paths []string, most int) string {
+	switch more := len(paths) - most; {
+	case len(paths) == 0:
+		return "nothing"
+	case more > 0:
+		return fmt.Sprintf("%s and %d more", strings.Join(paths[:most], " "), more)
+	}
+	return strings.Join(paths, " ")
 }
 
 type sandboxRunCmd struct {

@@ -211,6 +211,21 @@ func allCommands(file schemas.ToolsFile, root bool) (all []Commands) {
 	return all
 }
 
+// Names returns the names with which [Find] finds what runs commands.
+func Names(file schemas.ToolsFile) (names []string) {
+	for _, entry := range entries(file, true) {
+		if entry.RunsCommands() {
+			names = append(names, entry.Name)
+		}
+	}
+	for _, server := range file.Servers {
+		if len(server.Command) > 0 {
+			names = append(names, server.Name)
+		}
+	}
+	return names
+}
+
 // Find returns what a tool or a server of a file runs: a tool by its name, a server by its own name
 // or that of one of its tools. ok is false for one that runs no commands.
 func Find(file schemas.ToolsFile, name string) (c Commands, ok bool, err error) {

@@ -185,6 +185,12 @@ func PlaceOf(cfg *config.Config, file schemas.ToolsFile, dir, standard string) t
 	return toolservers.Place{Dir: dir, Secrets: secrets.Folder(cfg.Secrets), Version: daemon.ThisBuild().Release(), Box: box}
 }
 
+// Confined returns the names of the tools and servers that run commands, for [Confinement].
+func Confined(cfg *config.Config) ([]string, error) {
+	file, _, err := File(cfg)
+	return worker.Names(file), err
+}
+
 // Confinement returns what the commands of a tool or a server may touch. ok is false if it runs
 // none, or its sandbox is off.
 func Confinement(cfg *config.Config, standard, name string) (policy sandbox.Policy, ok bool, err error) {
