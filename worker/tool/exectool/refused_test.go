@@ -19,7 +19,7 @@ func TestAProgramThatGoesOnAfterARefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	made, err := New(Config{Command: []string{"sh", "-c", "echo x > /etc/toolfleet-test; echo 5"}, Dir: dir, Sandbox: box})
+	made, err := New(Config{Command: []string{"sh", "-c", "echo x > " + t.TempDir() + "/file; echo 5"}, Dir: dir, Sandbox: box})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,13 @@ func TestRefusedAccessesAreSeen(t *testing.T) {
 	if m := sandbox.Local(); m.Landlock == 0 && !m.Namespaces.Mount {
 		t.Skip("this machine cannot refuse a file")
 	}
-	runner := boxed(bashFolder(t))
+	runner, outside := boxed(bashFolder(t)), t.TempDir()+"/file"
 	for _, tt := range []struct {
 		command string
 		refused bool
 	}{
-		{"echo x > /etc/toolfleet-test", true},
-		{"echo x > /etc/toolfleet-test; echo done", true},
+		{"echo x > " + outside, true},
+		{"echo x > " + outside + "; echo done", true},
 		{"echo x > inside; echo 'Permission denied'", false},
 		{"cat missing; echo done", false},
 	} {
