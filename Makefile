@@ -14,7 +14,7 @@ RESTARTS ?= 200
 # What `make bench` passes on: make bench BENCH="-rounds 3 goals"; -h lists all flags.
 BENCH ?=
 
-.PHONY: help build test soak bench check race vet format docs lint nested fuzz image clean
+.PHONY: help build test soak bench check race vet format docs lint nested sdks fuzz image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,7 @@ soak: ## the long tests, 100,000 seeds of the simulation, 200 runs of server res
 	go test ./internal/e2e -long -many=10000 -timeout 1h
 	go test ./internal/e2e/process -run TestEveryEffectHasItsLine -audit.kills=200 -timeout 1h
 	TOOLFLEET_HTTP_ROUNDS=10 go test ./internal/httpapi -run TestManyStreams -timeout 1h
+	SDK_ROUNDS=200 .ci/run sdks
 	go run ./internal/e2e/soak/run -scenario restarts -runs $(RESTARTS)
 	go run ./internal/e2e/soak/run $(SOAK)
 
@@ -57,6 +58,9 @@ lint: ## run staticcheck, built from the module proxy
 
 nested: ## vet and test the nested modules: manifests, provider SDKs
 	.ci/run nested
+
+sdks: ## try the MCP server with the clients of npm and the conformance suite; needs npm
+	.ci/run sdks
 
 fuzz: ## run each fuzz target FUZZTIME times (500x)
 	.ci/run fuzz

@@ -31,8 +31,9 @@ func answer(n named, reply messages.Reply, err error) *mcp.CallToolResult {
 
 // shown returns a result as MCP has it: its content, and all that is known of it.
 func shown(n named, result messages.Result) *mcp.CallToolResult {
-	r := &mcp.CallToolResult{
-		Meta: metaOf(n), IsError: result.Failure(), StructuredContent: json.RawMessage(rawjson.MustMarshal(result)),
+	r := &mcp.CallToolResult{Meta: metaOf(n), IsError: result.Failure()}
+	if !n.textual {
+		r.StructuredContent = json.RawMessage(rawjson.MustMarshal(result))
 	}
 	switch {
 	case result.Err != nil:

@@ -47,6 +47,7 @@ const (
 	idHeader      = "Idempotency-Key"
 	sessionMeta   = "toolfleet/session"
 	idMeta        = "toolfleet/id"
+	resultMeta    = "toolfleet/result"
 	claudeMeta    = "claudecode/toolUseId"
 	idPrefix      = "mcp-" // of the ids that this server gives
 )
@@ -56,6 +57,7 @@ type named struct {
 	session messages.SessionID
 	id      messages.BatchID
 	own     bool // the client gave the id, so it can ask again
+	textual bool // the result has no structured content: the client would give that to the model
 }
 
 // name finds out the session and the id of a call.
@@ -69,7 +71,10 @@ func (v *visit) name(meta mcp.Meta) (n named, err error) {
 	if err != nil {
 		return n, err
 	}
-	n = named{session: messages.SessionID(session), id: messages.BatchID(id), own: id != ""}
+	n = named{session: messages.SessionID(session), id: messages.BatchID(id), own: id != "", textual: meta[claudeMeta] != nil}
+	if whole, said := meta[resultMeta].(bool); said {
+		n.textual = !whole
+	}
 	if !n.own {
 		n.id = messages.BatchID(idPrefix + v.request + rand.Text())
 	}

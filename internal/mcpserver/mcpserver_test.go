@@ -66,6 +66,29 @@ func TestAResult(t *testing.T) {
 	})
 }
 
+// Claude Code gives the model structured content in place of the text. So it gets none.
+func TestStructuredContent(t *testing.T) {
+	inFleet(t, func(t *testing.T, f *testFleet) {
+		c, _ := f.dial(mcpserver.Config{}, nil, "s")
+		for _, row := range []struct {
+			name string
+			meta []any
+			want bool
+		}{
+			{"any client", nil, true},
+			{"Claude Code", []any{"claudecode/toolUseId", "toolu-1"}, false},
+			{"a client that wants none", []any{"toolfleet/result", false}, false},
+			{"one of Claude Code that wants it", []any{"claudecode/toolUseId", "toolu-2", "toolfleet/result", true}, true},
+		} {
+			r, err := c.CallTool(t.Context(), call("look", `{"n":1}`, row.meta...))
+			must(t, err)
+			if got := r.StructuredContent != nil; got != row.want || !strings.Contains(text(r), `{"n":1}`) {
+				t.Errorf("%s: structured content: %t, want %t; the text is %q", row.name, got, row.want, text(r))
+			}
+		}
+	})
+}
+
 // A client of 2026-07-28 refuses a result that does not say that it is complete. Earlier protocols
 // do not know the word.
 func TestAResultSaysThatItIsComplete(t *testing.T) {

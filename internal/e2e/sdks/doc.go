@@ -7,5 +7,6 @@
 //	clients/*.mjs             a program for each client; oldnode.mjs is for the suite
 //	conformance-*.yml         what the conformance suite finds missing, and why
 //
-// A test skips without TOOLFLEET_SDKS.
+// A test skips without TOOLFLEET_SDKS. SDK_ROUNDS is how often the order of calls is looked at, and
+// SDK_RESULTS names a folder that keeps what the suite has found.
 package sdks
