@@ -26,7 +26,7 @@ import (
 const base = "deploy/kustomize/base"
 
 func TestKustomize(t *testing.T) {
-	worker, network, tools := base+"/worker.yaml", base+"/network.yaml", base+"/tools.yaml"
+	worker, network, tools, http := base+"/worker.yaml", base+"/network.yaml", base+"/tools.yaml", base+"/http.yaml"
 	for name, tc := range map[string]struct {
 		edit source
 		want string
@@ -55,6 +55,11 @@ func TestKustomize(t *testing.T) {
 		"scraped elsewhere":     {source{network: {`prometheus.io/port: "8080"`, `prometheus.io/port: "9090"`}}, "does not lead to its metrics"},
 		"budget for nobody":     {source{worker: {"  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app.kubernetes.io/name: toolfleet", "  maxUnavailable: 1\n  selector:\n    matchLabels:\n      app: x"}}, "no disruption budget"},
 		"stuck node drain":      {source{worker: {"maxUnavailable: 1", "maxUnavailable: 0"}}, "allows no disruption"},
+		"api for nobody":        {source{http: {"app.kubernetes.io/component: http\n  ports", "app.kubernetes.io/component: https\n  ports"}}, "no service leads to its API"},
+		"api at no port":        {source{http: {"targetPort: api", "targetPort: web"}}, "no service leads to its API"},
+		"api for no agent":      {source{http: {"port: api}\n", "port: http}\n"}}, "no network policy lets agents in"},
+		"api for everybody":     {source{http: {"    - from:\n        - namespaceSelector:\n            matchLabels: {toolfleet.dev/agents: \"true\"}\n      ports:", "    - ports:"}}, "no network policy lets agents in"},
+		"api without tokens":    {source{http: {"secret: {secretName: toolfleet-http-tokens}", "emptyDir: {}"}}, "tokens are in no secret"},
 		"lax namespace":         {source{base + "/namespace.yaml": {"enforce: restricted", "enforce: privileged"}}, "namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,8 +155,8 @@ func appendStrict[T any](to *[]T, doc []byte) error {
 
 // problems checks the objects against one another and against the rules of this package.
 func (m manifests) problems(t *testing.T) (found []string) {
-	if len(m.deployments) != 2 {
-		found = append(found, fmt.Sprintf("%d deployments, want coordinator and worker", len(m.deployments)))
+	if len(m.deployments) != 3 {
+		found = append(found, fmt.Sprintf("%d deployments, want coordinator, worker and http", len(m.deployments)))
 	}
 	for _, ns := range m.namespaces {
 		if ns.Labels[psapi.EnforceLevelLabel] != string(psapi.LevelRestricted) {
@@ -159,7 +164,7 @@ func (m manifests) problems(t *testing.T) (found []string) {
 		}
 	}
 	for _, d := range m.deployments {
-		for _, p := range slices.Concat(m.aboutPods(t, d), m.aboutNeighbours(d), podSecurity(d)) {
+		for _, p := range slices.Concat(m.aboutPods(t, d), m.aboutNeighbours(d), m.aboutAPI(d), podSecurity(d)) {
 			found = append(found, d.Name+": "+p)
 		}
 	}
@@ -230,6 +235,9 @@ func (m manifests) aboutNeighbours(d appsv1.Deployment) (found []string) {
 		found = append(found, "no service leads to its metrics")
 	}
 	for _, s := range m.services {
+		if s.Spec.Ports[0].Name == apiPort {
+			continue
+		}
 		if a := s.Annotations; a["prometheus.io/scrape"] != "true" || a["prometheus.io/path"] != "/metrics" || a["prometheus.io/port"] != fmt.Sprint(s.Spec.Ports[0].Port) {
 			found = append(found, "what Prometheus reads at the service "+s.Name+" does not lead to its metrics")
 		}
@@ -244,6 +252,34 @@ func (m manifests) aboutNeighbours(d appsv1.Deployment) (found []string) {
 		found = append(found, "no disruption budget holds for it")
 	} else if most := m.budgets[budget].Spec.MaxUnavailable; most == nil || most.IntValue() < 1 || *d.Spec.Replicas < 2 {
 		found = append(found, "its budget allows no disruption, or it has one replica: a node could not be drained")
+	}
+	return found
+}
+
+// apiPort is the name of the port of the HTTP API.
+const apiPort = "api"
+
+// aboutAPI checks that agents reach the HTTP API, if the pods serve it, and nobody else does.
+func (m manifests) aboutAPI(d appsv1.Deployment) (found []string) {
+	pod, pods := d.Spec.Template.Spec, d.Spec.Template.Labels
+	if !hasPort(pod.Containers[0], apiPort) {
+		return nil
+	}
+	if !slices.ContainsFunc(m.services, func(s corev1.Service) bool {
+		p := s.Spec.Ports[0]
+		return p.Name == apiPort && p.TargetPort.String() == apiPort && labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(pods))
+	}) {
+		found = append(found, "no service leads to its API")
+	}
+	if !slices.ContainsFunc(m.policies, func(p networkingv1.NetworkPolicy) bool {
+		return selects(&p.Spec.PodSelector, pods) && slices.ContainsFunc(p.Spec.Ingress, func(r networkingv1.NetworkPolicyIngressRule) bool {
+			return len(r.From) > 0 && len(r.Ports) == 1 && r.Ports[0].Port.String() == apiPort
+		})
+	}) {
+		found = append(found, "no network policy lets agents in, and nobody else")
+	}
+	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Secret != nil }) {
+		found = append(found, "its tokens are in no secret")
 	}
 	return found
 }

@@ -53,7 +53,7 @@ func natsProblems(t *testing.T, edits source) (found []string) {
 // TestNATSIdentities checks the accounts and their users. The whole-fleet tests check what each
 // user may do.
 func TestNATSIdentities(t *testing.T) {
-	for _, who := range []string{"COORDINATOR", "WORKER", "OPERATOR", "APPROVER", "ACME"} {
+	for _, who := range []string{"COORDINATOR", "WORKER", "HTTP", "OPERATOR", "APPROVER", "ACME"} {
 		key, err := nkeys.CreateUser()
 		if err != nil {
 			t.Fatal(err)

@@ -33,7 +33,7 @@ func observedProblems(t *testing.T, edits source, bare, project *types.Project) 
 			report(name, "is not part of the profile")
 		}
 	}
-	for _, name := range []string{"coordinator", "worker"} {
+	for _, name := range []string{"coordinator", "worker", "http"} {
 		if to := bare.Services[name].Environment["OTEL_EXPORTER_OTLP_ENDPOINT"]; to == nil || *to != "" {
 			report(name, "without the profile traces go to %v", to)
 		}
@@ -234,7 +234,7 @@ func prometheusProblems(t *testing.T, edits source) (found []string) {
 			}
 		}
 	}
-	for _, name := range []string{"coordinator", "worker"} {
+	for _, name := range []string{"coordinator", "worker", "http"} {
 		if !scraped[name] {
 			found = append(found, name+" is not scraped")
 		}

@@ -369,6 +369,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 	for who, want := range map[string]string{
 		"acme": agent, "globex": agent, "operator": agent,
 		"approver":    "approval.decide approval.list approval.show",
+		"http":        "approval.decide approval.list approval.show " + agent,
 		"worker":      "audit call dead event hand notify result",
 		"coordinator": "approval.news audit batch call ctl dead event final notify plan read refused reply result stop write",
 	} {

@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
@@ -23,7 +26,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
+	"github.com/toolfleet/toolfleet/internal/httpapi"
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
@@ -208,6 +214,7 @@ func TestAFleetWithIdentities(t *testing.T) {
 			t.Errorf("an agent is answered %+v, %v", list, err)
 		}
 	})
+	t.Run("over HTTP", f.overHTTP)
 	t.Run("restart of the server", func(t *testing.T) {
 		if err := f.srv.Restart(); err != nil {
 			t.Fatal(err)
@@ -246,7 +253,7 @@ var unseen = map[string]string{
 
 // nothingSpare fails for each right that was not used and is not in unseen.
 func (f *identified) nothingSpare(t *testing.T) {
-	for _, who := range []string{"coordinator", "worker"} {
+	for _, who := range []string{"coordinator", "worker", "http"} {
 		publish, subscribe := f.ids.May(who)
 		for what, patterns := range map[string][]string{"publish": publish, "subscribe": subscribe} {
 			said := f.tap.of(who, what)
@@ -407,6 +414,7 @@ func TestRightsAreNoWider(t *testing.T) {
 		"worker":      {append(append(truth, key[3:]...), "toolfleet.approval.news.t.s.b.0"), []string{"toolfleet.batch.t.s.b", "toolfleet.approval.show.t.s.b.0", "_INBOX.coordinator.x", "$SRV.PING"}},
 		"coordinator": {append(truth[3:5:5], "toolfleet.approval.decide.t.s.b.0"), []string{"toolfleet.call.t.s.b.0", "toolfleet.stop.t.s", "_INBOX.worker.x"}},
 		"approver":    {append(append(truth, key...), "toolfleet.batch.t.s.b", "$SRV.PING"), []string{"toolfleet.approval.decide.t.s.b.0", "toolfleet.event.t.s.b", "_INBOX.agent.x"}},
+		"http":        {append(append(truth, key...), "toolfleet.call.t.s.b.0", "toolfleet.approval.news.t.s.b.0", "$JS.API.STREAM.INFO.x"), []string{"_INBOX.agent.x", "toolfleet.call.t.s.b.0", "toolfleet.stop.t.s"}},
 		"operator":    {append(key[5:], "toolfleet.approval.decide.t.s.b.0", "toolfleet.call.t.s.b.0", "toolfleet.result.t.s.b.0"), []string{"_INBOX.approver.x"}},
 		"acme":        {append(append(truth, key...), "toolfleet.batch.acme.s.b", "toolfleet.approval.list.t"), []string{"toolfleet.reply.acme.s.b", "toolfleet.approval.news.t.s.b.0", "_R_.x"}},
 	} {
@@ -452,6 +460,95 @@ func (f *identified) largeReplies(t *testing.T) {
 		if n := strings.Count(string(reply.Reinjection), "x"); n != 2*size || err != nil || !reflect.DeepEqual(again, reply) {
 			t.Errorf("two outputs of %d bytes: %d came back; fetched again: %v", size, n, err)
 		}
+	}
+}
+
+// tenantHeader believes what a request says of its tenant.
+type tenantHeader struct{}
+
+func (tenantHeader) Who(r *http.Request) (access.Principal, error) {
+	return access.Principal{Tenant: r.Header.Get("Tenant"), User: "u"}, nil
+}
+
+// overHTTP does what agents and people do over HTTP, for two tenants of one server.
+func (f *identified) overHTTP(t *testing.T) {
+	conn := f.connect("http")
+	defer conn.Close()
+	server, err := httpapi.New(func(tenant string) *client.Client { return fleettest.AgentOver(conn, tenant) }, httpapi.Config{Access: tenantHeader{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ctx, listener) }()
+	defer func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	do := func(ctx context.Context, tenant, method, path, body string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(ctx, method, "http://"+listener.Addr().String()+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Tenant", tenant)
+		if strings.HasSuffix(path, "/later") {
+			req.Header.Set("Prefer", "wait=0")
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res
+	}
+	for _, tenant := range natstest.Tenants {
+		streaming, stop := context.WithCancel(ctx)
+		streams := []*http.Response{
+			do(streaming, tenant, "GET", "/v1/events", ""), do(streaming, tenant, "GET", "/v1/sessions/http/events", ""),
+		}
+		decision := rawjson.MustMarshal(messages.Decision{V: 1, Approval: "q", Tenant: messages.TenantID(tenant), Session: "http", Batch: "b"})
+		for _, row := range []struct {
+			method, path, body string
+			status             int
+		}{
+			{"PUT", "/v1/sessions/http/batches/b", `{"provider":"canonical","message":{"calls":[{"id":"1","name":"wr","input":{"k":"h","v":"1"}}]}}`, 200},
+			{"PUT", "/v1/sessions/http/batches/later", `{"provider":"canonical","message":{"calls":[{"id":"1","name":"rd","input":{"k":"h"}}]}}`, 202},
+			{"GET", "/v1/sessions/http/batches/b", "", 200},
+			{"GET", "/v1/sessions/http/batches/b?timeline=1", "", 200},
+			{"GET", "/v1/sessions/http/batches/never", "", 404},
+			{"PUT", "/v1/sessions/http/calls/c", `{"name":"rd","input":{"k":"h"}}`, 200},
+			{"PUT", "/v1/sessions/http/calls/large", `{"name":"blob","input":{"N":3000000}}`, 200},
+			{"POST", "/v1/sessions/http/steer", `{"steer":"more"}`, 200},
+			{"DELETE", "/v1/sessions/http/batches/b", "", 200},
+			{"POST", "/v1/sessions/http/abort", `{}`, 200},
+			{"GET", "/v1/tools?provider=anthropic", "", 200},
+			{"GET", "/v1/approvals", "", 200},
+			{"GET", "/v1/approvals/q", "", 404},
+			{"POST", "/v1/approvals/q/decision", string(decision), 403}, // nobody may decide in this fleet
+		} {
+			res := do(ctx, tenant, row.method, row.path, row.body)
+			body, err := io.ReadAll(res.Body)
+			res.Body.Close()
+			if err != nil || res.StatusCode != row.status {
+				t.Errorf("%s: %s %s: %d %.200s, %v; want %d", tenant, row.method, row.path, res.StatusCode, body, err, row.status)
+			}
+		}
+		for _, stream := range streams {
+			lines := bufio.NewScanner(stream.Body)
+			for lines.Scan() && lines.Text() != "event: reply" {
+			}
+			if err := lines.Err(); err != nil {
+				t.Errorf("%s: %s: %v", tenant, stream.Request.URL, err)
+			}
+			stream.Body.Close()
+		}
+		stop()
 	}
 }
 

@@ -37,7 +37,7 @@ func NewIdentities(tb testing.TB) *Identities {
 		strings.ToUpper(other))
 	include := `include "tenants/` + first + `.conf"`
 	ids.edit("identities.conf", "identities.conf", include, include+"\n"+strings.Replace(include, first, other, 1))
-	for _, who := range append([]string{"coordinator", "worker", "operator", "approver"}, Tenants...) {
+	for _, who := range append([]string{"coordinator", "worker", "http", "operator", "approver"}, Tenants...) {
 		ids.keys[who] = "$TOOLFLEET_" + strings.ToUpper(who) + "_NKEY"
 		ids.Renew(who)
 	}
