@@ -89,11 +89,11 @@ func DecodeBatch(body []byte) (Batch, error) {
 	case b.V != Version && members["v"] != nil:
 		return b, malformedBatch("v is %d; this coordinator speaks %d", b.V, Version)
 	case b.ID == "":
-		return b, malformedBatch("id is missing or empty")
+		return b, malformedBatch("id is missing or empty%s", stranger(body))
 	case b.Session == "":
-		return b, malformedBatch("session is missing or empty")
+		return b, malformedBatch("session is missing or empty%s", stranger(body))
 	case len(b.Message) == 0:
-		return b, malformedBatch("message is missing")
+		return b, malformedBatch("message is missing%s", stranger(body))
 	case len(b.ID) > MaxID || len(b.Session) > MaxID:
 		return b, &Refusal{Class: ClassTooLarge, Message: fmt.Sprintf("batch: id has %d bytes and session %d; the limit is %d", len(b.ID), len(b.Session), MaxID)}
 	case b.TimeoutMS < 0:
@@ -103,6 +103,24 @@ func DecodeBatch(body []byte) (Batch, error) {
 	}
 	b.V = Version
 	return b, nil
+}
+
+// batchMembers are the members of a batch.
+var batchMembers = []string{"v", "id", "session", "provider", "message", "timeout_ms", "catalogue", "round", "labels"}
+
+// stranger names the first member that is none of a batch, for the error about one that is missing:
+// it may be that one, misspelt.
+func stranger(body []byte) string {
+	name, at := rawjson.Stranger(body, batchMembers...)
+	if at == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %.80q at byte %d is no member of a batch", name, at)
+}
+
+// MissingMember returns the error about a body that lacks a member of a batch.
+func MissingMember(name string, body []byte) *Refusal {
+	return malformedBatch("%s is missing%s", name, stranger(body))
 }
 
 func malformedBatch(format string, args ...any) *Refusal {

@@ -22,6 +22,8 @@ func TestDecodeBatch(t *testing.T) {
 		{`{"v":1,"id":"","session":"s","provider":"p","message":{}}`, "id is missing or empty"},
 		{`{"v":1,"id":"b","session":"","provider":"p","message":{}}`, "session is missing or empty"},
 		{`{"v":1,"id":"b","session":"s","provider":"p"}`, "message is missing"},
+		{`{"v":1,"id":"b","session":"s","provider":"p", "messages":{}}`, `message is missing; "messages" at byte 47 is no member of a batch`},
+		{`{"batch":{"x":1},"v":1,"session":"s","provider":"p","message":{}}`, `id is missing or empty; "batch" at byte 2 is no member of a batch`},
 		{`{"v":1,"ID":"b","session":"s","provider":"p","message":{}}`, "id is missing"},
 		{`{"v":1,"id":7,"session":"s","provider":"p","message":{}}`, `"id" is a number`},
 		{`{"v":2,"id":"b","session":"s","provider":"p","message":{}}`, "v is 2"},

@@ -174,6 +174,9 @@ func batchOf(q *request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, ok := members["message"]; !ok { // the fleet would refuse it too, and keep that under this id
+		return nil, messages.MissingMember("message", q.body)
+	}
 	return join(q, members)
 }
 

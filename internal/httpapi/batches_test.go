@@ -101,6 +101,20 @@ func TestTheFirstAnswerComesFirst(t *testing.T) {
 	stream.until("b reply -1")
 }
 
+// A body with a misspelt member is told which, and where. Nothing is kept under the id, so the right
+// body may follow.
+func TestAMisspeltMember(t *testing.T) {
+	f := newFleet(t)
+	const path = "/v1/sessions/s/batches/b"
+	a := f.do("PUT", path, strings.Replace(message("look"), `"message"`, `"messages"`, 1))
+	if a.Status != http.StatusUnprocessableEntity || !strings.Contains(string(a.Body), `message is missing; \"messages\" at byte 25 is no member of a batch`) {
+		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if a := f.do("PUT", path, message("look")); a.Status != http.StatusOK {
+		t.Errorf("the right body: %d %s", a.Status, a.Body)
+	}
+}
+
 // Ids hold any text: what is encoded in the path arrives decoded.
 func TestIdsHoldAnyText(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {

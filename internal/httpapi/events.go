@@ -23,7 +23,10 @@ func (s *Server) sessionEvents(w http.ResponseWriter, q *request) error {
 		return newProblem(http.StatusUnprocessableEntity, "invalid_event_id", resumeHeader+" is no id of an event of this session; leave it out to begin with what is open")
 	}
 	return s.stream(w, q, func(q *request, opened func() *stream) error {
-		at, leave := s.readers.join(q, p, resume)
+		at, leave, err := s.readers.join(q, p, resume)
+		if err != nil {
+			return err
+		}
 		defer leave()
 		out := opened()
 		for {

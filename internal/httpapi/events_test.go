@@ -240,6 +240,43 @@ func (byHeader) Who(r *http.Request) (access.Principal, error) {
 	return access.Principal{Tenant: r.Header.Get("Tenant")}, nil
 }
 
+// A tenant may stream so many sessions of a server, and another tenant's do not count. A session
+// without a stream makes room for another one.
+func TestReadersOfATenantAreBounded(t *testing.T) {
+	f := newFleet(t)
+	f.http.stop()
+	f.access = byHeader{}
+	f.startHTTP()
+	f.server.Readers(2)
+	one := f.stream("/v1/sessions/s1/events", "", "Tenant", "red")
+	f.stream("/v1/sessions/s1/events", "", "Tenant", "red") // the same reader
+	f.stream("/v1/sessions/s2/events", "", "Tenant", "red")
+	a := f.do("GET", "/v1/sessions/s3/events", "", "Tenant", "red")
+	if a.Status != http.StatusTooManyRequests || a.code() != "busy" || a.Header.Get("Retry-After") == "" {
+		t.Errorf("a third session: %d %s", a.Status, a.Body)
+	}
+	f.stream("/v1/sessions/s3/events", "", "Tenant", "blue")
+	f.server.Readers(3)
+	f.stream("/v1/sessions/s3/events", "", "Tenant", "red")
+	one.close()
+	if a := f.do("GET", "/v1/sessions/s4/events", "", "Tenant", "red"); a.Status != http.StatusTooManyRequests {
+		t.Errorf("a fourth session while the first has a stream: %d %s", a.Status, a.Body)
+	}
+	f.http.stop()
+	f.startHTTP()
+	f.server.Readers(1)
+	first := f.stream("/v1/sessions/s1/events", "", "Tenant", "red")
+	first.close()
+	for { // the server notices the end of the stream at some time
+		res, err := f.send(t.Context(), "GET", "/v1/sessions/s2/events", nil, "Tenant", "red")
+		must(t, err)
+		res.Body.Close()
+		if res.StatusCode == http.StatusOK {
+			break
+		}
+	}
+}
+
 // An id that is none is refused, and so is a stream too many.
 func TestStreamsThatAreRefused(t *testing.T) {
 	f := newFleet(t)

@@ -13,3 +13,10 @@ func Routes() (all []string) {
 
 // Waiting returns how many requests wait for a batch.
 func (s *Server) Waiting() int { return len(s.waiting) }
+
+// Readers bounds how many sessions a tenant may stream.
+func (s *Server) Readers(most int) {
+	s.readers.mu.Lock()
+	defer s.readers.mu.Unlock()
+	s.readers.most = most
+}

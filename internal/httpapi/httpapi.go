@@ -99,6 +99,7 @@ func New(clientOf func(tenant string) *client.Client, cfg Config) (*Server, erro
 	}
 	s.closing, s.close = context.WithCancelCause(context.Background())
 	s.readers.closing, s.live.closing = s.closing, s.closing
+	s.readers.most = maxReaders
 	return s, nil
 }
 

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -16,9 +17,14 @@ type readers struct {
 	closing context.Context // ends when the server stops
 	running sync.WaitGroup
 
-	mu  sync.Mutex
-	all map[sessionKey][]*reader // the newest last; guarded by mu
+	mu   sync.Mutex
+	all  map[sessionKey][]*reader // the newest last; guarded by mu
+	most int                      // how many one tenant may have; guarded by mu
 }
+
+// maxReaders bounds the readers of a tenant, so that one tenant cannot take the memory of all: a
+// reader keeps the events of its session.
+const maxReaders = 512
 
 type sessionKey struct {
 	tenant  string
@@ -26,23 +32,30 @@ type sessionKey struct {
 }
 
 // join returns the place of a stream in a reader that has what the stream needs. The caller leaves.
-func (rs *readers) join(q *request, p position, resume bool) (at place, leave func()) {
-	at, leave = rs.enter(q, p, resume)
+// The error says that the tenant has as many readers as it may have.
+func (rs *readers) join(q *request, p position, resume bool) (at place, leave func(), err error) {
+	if at, leave, err = rs.enter(q, p, resume); err != nil {
+		return at, leave, err
+	}
 	select {
 	case <-at.begun:
 	case <-q.Context().Done():
 	}
-	return at, leave
+	return at, leave, nil
 }
 
-func (rs *readers) enter(q *request, p position, resume bool) (at place, leave func()) {
+func (rs *readers) enter(q *request, p position, resume bool) (at place, leave func(), err error) {
 	key := sessionKey{q.who.Tenant, q.session}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for _, r := range slices.Backward(rs.all[key]) {
 		if at, ok := r.place(p, resume); ok {
-			return at, rs.use(key, r)
+			return at, rs.use(key, r), nil
 		}
+	}
+	if !rs.room(key.tenant) {
+		return at, nil, newProblem(http.StatusTooManyRequests, "busy",
+			"this tenant streams as many sessions of this server as one tenant may").retryIn(time.Second)
 	}
 	var since time.Time
 	if resume {
@@ -60,7 +73,34 @@ func (rs *readers) enter(q *request, p position, resume bool) (at place, leave f
 		rs.remove(key, r)
 	})
 	at, _ = r.place(p, resume) // it began for this stream
-	return at, rs.use(key, r)
+	return at, rs.use(key, r), nil
+}
+
+// room reports whether the tenant may have another reader. If it has as many as it may, one that
+// only waits for its clients to come back makes room. The caller holds mu.
+func (rs *readers) room(tenant string) bool {
+	count, idle := 0, (*reader)(nil)
+	var idleKey sessionKey
+	for key, some := range rs.all {
+		if key.tenant != tenant {
+			continue
+		}
+		count += len(some)
+		for _, r := range some {
+			if r.users == 0 {
+				idle, idleKey = r, key
+			}
+		}
+	}
+	if count < rs.most {
+		return true
+	}
+	if idle == nil {
+		return false
+	}
+	rs.forget(idleKey, idle)
+	idle.stop()
+	return true
 }
 
 // use counts a stream of a reader until the returned function is called. A reader without streams

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -323,6 +324,31 @@ func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 		}
 	}
 	return members, err
+}
+
+// Stranger returns the first member of a JSON object that is none of the known ones, and at which
+// byte its name begins, from 1; "" if there is none.
+func Stranger(raw []byte, known ...string) (name string, at int) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	if open, _ := decoder.Token(); open != json.Delim('{') {
+		return "", 0
+	}
+	for decoder.More() {
+		before := int(decoder.InputOffset())
+		key, _ := decoder.Token()
+		name, ok := key.(string)
+		if !ok {
+			break
+		}
+		if !slices.Contains(known, name) {
+			return name, before + bytes.IndexByte(raw[before:], '"') + 1
+		}
+		var value json.RawMessage
+		if decoder.Decode(&value) != nil {
+			break
+		}
+	}
+	return "", 0
 }
 
 // JoinMembers writes a JSON object of these members, sorted by name. The values are not changed.
