@@ -113,16 +113,30 @@ func (p Place) configs(servers []schemas.Server) (all []mcptool.Config, err erro
 	return all, errors.Join(errs...)
 }
 
+// register registers the tools of a server. A name that is taken is a mistake of the tools file if
+// the lock file has it. What a server without one lists today is no reason not to serve the others.
 func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server, log *slog.Logger) (errs []error) {
-	for _, r := range opened.Refused() {
-		log.Warn("a tool of a server is not served", "server", server.Name, "tool", r.Name, "why", r.Why)
-	}
-	for _, t := range opened.Tools() {
-		if err := reg.Add(t.Tool, t.Runner); err != nil {
+	for _, t := range slices.Clone(opened.Tools()) {
+		err := add(reg, t)
+		switch {
+		case err != nil && server.Lock == "":
+			opened.Refuse(t, err.Error())
+		case err != nil:
 			errs = append(errs, at(server, err))
 		}
 	}
+	for _, r := range opened.Refused() {
+		log.Warn("a tool of a server is not served", "server", server.Name, "tool", r.Name, "why", r.Why)
+	}
 	return errs
+}
+
+// add registers a tool of a server. It is never a version of another one's.
+func add(reg *tool.Registry, t mcptool.Served) error {
+	if other, taken := reg.Lookup(t.Name); taken && other.Version != "" {
+		return fmt.Errorf("tool %s is registered in version %s by another; give the server a prefix", t.Name, other.Version)
+	}
+	return reg.Add(t.Tool, t.Runner)
 }
 
 func at(server schemas.Server, err error) error {
@@ -212,7 +226,8 @@ func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools
 				continue
 			}
 			promise, ask, err := mcptool.Promise(server, d)
-			if err != nil {
+			taken := slices.ContainsFunc(tools, func(t schemas.Tool) bool { return t.Name == promise.Name })
+			if err != nil || taken && server.Lock == "" {
 				continue // it is not served
 			}
 			tools = append(tools, promise)

@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toolfleet/toolfleet/internal/toolservers"
+	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
@@ -116,11 +117,46 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// A name that is taken is a mistake if the lock file has it. A server without one may list any name
+// at any time, so it only loses the tool.
 func TestNamesAreTakenOnce(t *testing.T) {
-	file := parse(t, "mcp:\n"+entry(t, "a", `, prefix: ""`, "look")+entry(t, "b", `, prefix: ""`, "look"))
-	var reg tool.Registry
-	if _, err := toolservers.Open(t.Context(), &reg, file, toolservers.Place{}); err == nil || !strings.HasPrefix(err.Error(), "line 3: server b: tool look is registered twice") {
-		t.Errorf("got %v", err)
+	place := toolservers.Place{Dir: t.TempDir()}
+	for _, row := range []struct{ lock, want string }{
+		{"", ""},
+		{", lock: b.json", "line 3: server b: tool look is registered twice; two versions of it need a version each"},
+	} {
+		file := parse(t, "mcp:\n"+entry(t, "a", `, prefix: ""`, "look")+entry(t, "b", `, prefix: ""`+row.lock, "look", "Bash", "own"))
+		if row.lock != "" {
+			listed, _, err := toolservers.Compare(t.Context(), file[1], place)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := toolservers.Accept(file[1], place, listed); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var reg tool.Registry
+		bash := schemas.Tool{Name: "Bash", Version: "2", Kind: messages.KindRead, InputSchema: []byte(`{"type":"object"}`)}
+		if err := reg.Add(bash, tool.Func(nil)); err != nil {
+			t.Fatal(err)
+		}
+		servers, err := toolservers.Open(t.Context(), &reg, file, place)
+		if row.want != "" {
+			if err == nil || !strings.Contains(err.Error(), row.want) || !strings.Contains(err.Error(), "line 3: server b: tool Bash is registered in version 2") {
+				t.Errorf("with a lock file: got %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(servers.Close)
+		if diff := cmp.Diff([]string{"Bash", "look", "own"}, names(reg.Promises())); diff != "" {
+			t.Error(diff)
+		}
+		if b := servers.States()[1]; b.Tools != 1 || len(b.Refused) != 2 || len(servers.Rules()) != 2 {
+			t.Errorf("got %+v and %d rules", b, len(servers.Rules()))
+		}
 	}
 }
 

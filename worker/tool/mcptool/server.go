@@ -166,6 +166,12 @@ func (s *Server) start(ctx context.Context) (*session, error) {
 // Tools returns what is served.
 func (s *Server) Tools() []Served { return s.tools }
 
+// Refuse has a tool not served. No call runs yet.
+func (s *Server) Refuse(t Served, why string) {
+	s.tools = slices.DeleteFunc(s.tools, func(own Served) bool { return own.Name == t.Name })
+	s.refused = append(s.refused, Refusal{t.Name, why})
+}
+
 // Refused returns what is listed and not served.
 func (s *Server) Refused() []Refusal { return s.refused }
 
@@ -175,8 +181,8 @@ func (s *Server) Name() string { return s.cfg.Server.Name }
 // Entry returns the entry of the tools file.
 func (s *Server) Entry() schemas.Server { return s.cfg.Server }
 
-// Down returns why the server could not be started or has ended, or nil. A server that no call has
-// needed yet gives nil.
+// Down returns why the server could not be started, or nil. A server that no call has needed yet
+// gives nil, and so does one that has ended since: the next call starts it.
 func (s *Server) Down() error {
 	for _, slot := range s.pool.slots {
 		if err := slot.state(); err != nil {
