@@ -45,7 +45,7 @@ At a terminal it shows the calls of all sessions as they run. When the tools fil
 end with the tools they began with, later ones get the new ones. A wrong file is reported, and the tools stay as they are.
 
 If the policy names no approvers, the user who runs dev is one. The key is that of approver.key, else one that dev makes in
-the user's own settings, where "toolfleet approvals" finds it. A tool that runs as the same user can read it too.`
+the user's own settings, where "toolfleet approvals" finds it. A tool outside the sandbox that runs as the same user can read it too.`
 }
 
 func (d devCmd) Run(a *command.App) error {

@@ -82,7 +82,7 @@ type httpTokenCmd struct {
 // Help is shown below the command's usage.
 func (httpTokenCmd) Help() string {
 	return `The token is on stdout; its entry for the tokens file is on stderr. The file has only the hash, so who reads it cannot use it.
-To take a token back, remove its entry: servers notice within a second.`
+To take a token back, remove its entry: servers notice within a second, and end its open requests within 10.`
 }
 
 func (c httpTokenCmd) Run(a *command.App) error {

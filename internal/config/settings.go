@@ -120,7 +120,7 @@ var settings = []setting{
 	{key: "tools", field: func(c *Config) any { return &c.Tools },
 		about: "Tools file: what a worker serves besides the builtin tools"},
 	{key: "root", field: func(c *Config) any { return &c.Root },
-		about: "Folder of the builtin tools Read, Glob, Grep, Write, Edit and Bash. Bash starts there and is not confined to it"},
+		about: "Folder of the builtin tools Read, Glob, Grep, Write, Edit and Bash. Bash starts there, in its sandbox"},
 	{key: "mcp", field: func(c *Config) any { return &c.MCP },
 		about: "File of MCP servers as editors and agents have it (.mcp.json), whose tools a worker serves besides"},
 	{key: "secrets", field: func(c *Config) any { return &c.Secrets },

@@ -91,7 +91,7 @@ func TestTokensOfAFile(t *testing.T) {
 func TestMistakesInATokensFile(t *testing.T) {
 	good := hashOf("x")
 	for text, want := range map[string]string{
-		"":                            "f: want a list of tokens",
+		"":                            "f: want a list of tokens: `toolfleet http-token` prints an entry",
 		"tokens: {}":                  "f:1:1: want a list of tokens",
 		"token: []":                   "there is no key \"token\"",
 		"tokens: [{user: a}]":         "f:1:10: hash is missing",

@@ -97,7 +97,7 @@ func parseTokens(name string, body []byte, fallback string) (map[string]Principa
 	entries, _, _ := f.Root.Find("/tokens")
 	list, ok := entries.Value.([]strictyaml.Node)
 	if len(f.Errors) == 0 && !ok {
-		f.Add(f.Root.Position, "want a list of tokens: `toolfleet http token` prints an entry")
+		f.Add(f.Root.Position, "want a list of tokens: `toolfleet http-token` prints an entry")
 	}
 	for _, top := range membersOf(f.Root) {
 		if top.Key != "tokens" {
