@@ -40,7 +40,8 @@ type Config struct {
 	// Origins are the web origins whose pages may use the API, for example https://ops.example.com.
 	// Default: none.
 	Origins []string
-	// MaxOpen bounds the requests that wait for batches and the event streams, each. Default 4096.
+	// MaxOpen bounds the requests whose body comes in, those that wait for batches, and the event
+	// streams, each. Default 4096.
 	MaxOpen int
 	// Version is that of this build, as MCP clients see it.
 	Version string
@@ -72,6 +73,7 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	origins  *http.CrossOriginProtection
+	reading  places // requests whose body comes in
 	waiting  places // requests that wait for a batch
 	streams  places // event streams
 	readers  readers
@@ -89,7 +91,7 @@ func New(clientOf func(tenant string) *client.Client, cfg Config) (*Server, erro
 	}
 	s := &Server{
 		clientOf: clientOf, cfg: cfg, log: cfg.Logger, origins: http.NewCrossOriginProtection(),
-		waiting: make(places, cfg.MaxOpen), streams: make(places, cfg.MaxOpen),
+		reading: make(places, cfg.MaxOpen), waiting: make(places, cfg.MaxOpen), streams: make(places, cfg.MaxOpen),
 		mcp: mcpserver.New(mcpserver.Config{Version: cfg.Version, Logger: cfg.Logger}),
 	}
 	for _, origin := range cfg.Origins {

@@ -48,6 +48,14 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*reques
 	if limit == wholeBatch {
 		limit = int64(q.client.MaxBatch())
 	}
+	if r.ContentLength != 0 {
+		release, err := s.reading.take()
+		if err != nil {
+			w.Header().Set("Connection", "close") // the body is not read
+			return nil, err
+		}
+		defer release()
+	}
 	q.body, err = readBody(w, r, limit)
 	return q, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -143,4 +144,36 @@ func TestTheSenderOfAControl(t *testing.T) {
 			t.Errorf("%T, user %q: got %q, %v; want %q", row.guard, row.user, got.By, err, want)
 		}
 	}
+}
+
+// The bodies that come in at once are bounded.
+func TestBodiesThatComeInAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := guardedServer(t, access.Anybody{})
+		s.reading = make(places, 1)
+		h := s.answering(route{body: maxControl, handle: func(*Server, http.ResponseWriter, *request) error { return nil }})
+		ask := func(body io.Reader) int {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("POST", "/x", body)
+			h.ServeHTTP(w, r)
+			return w.Code
+		}
+		slow, client := io.Pipe()
+		first := make(chan int)
+		go func() { first <- ask(slow) }()
+		synctest.Wait()
+		if got := ask(strings.NewReader("{}")); got != http.StatusServiceUnavailable {
+			t.Errorf("a second one: %d", got)
+		}
+		if got := ask(nil); got != http.StatusOK {
+			t.Errorf("one without a body: %d", got)
+		}
+		_ = client.Close()
+		if got := <-first; got != http.StatusOK {
+			t.Errorf("the first: %d", got)
+		}
+		if got := ask(strings.NewReader("{}")); got != http.StatusOK {
+			t.Errorf("the next: %d", got)
+		}
+	})
 }
