@@ -216,12 +216,18 @@ func (s *Servers) Close() {
 // Promises returns what Open would register, and the rules. It starts only the servers that have no
 // lock file.
 func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools []schemas.Tool, rules []schemas.RuleEntry, err error) {
-	for _, server := range servers {
-		listed, err := Accepted(ctx, server, place)
-		if err != nil {
-			return nil, nil, at(server, err)
+	listed := make([]mcptool.List, len(servers))
+	errs := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, server := range servers { // one that is silent takes its time
+		wg.Go(func() { listed[i], errs[i] = Accepted(ctx, server, place) })
+	}
+	wg.Wait()
+	for i, server := range servers {
+		if errs[i] != nil {
+			return nil, nil, at(server, errs[i])
 		}
-		for _, d := range listed.Tools {
+		for _, d := range listed[i].Tools {
 			if len(server.Tools) > 0 && !slices.Contains(server.Tools, d.Name) {
 				continue
 			}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toolfleet/toolfleet/internal/secrets"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -144,6 +145,86 @@ func TestClose(t *testing.T) {
 	}
 	if got := run(t, served(t, s, "pid").Runner, newCall()); !strings.HasPrefix(got, "server_down true ") {
 		t.Errorf("got %s", got)
+	}
+}
+
+// Closing a server ends a start that is under way.
+func TestCloseDuringAStart(t *testing.T) {
+	dir := t.TempDir()
+	cfg := testConfig(t, dir)
+	cfg.Server.Lock = filepath.Join(dir, "lock.json")
+	if err := WriteLock(cfg.Server.Lock, NewLock(nil)); err != nil {
+		t.Fatal(err)
+	}
+	begun := filepath.Join(dir, "begun")
+	cfg.Server.Command = []string{"sh", "-c", "echo $$ > " + begun + ".new && mv " + begun + ".new " + begun + " && exec sleep 1000"}
+	s := open(t, cfg)
+	warmed := make(chan error, 1)
+	go func() { warmed <- s.Warm(t.Context()) }()
+	var started []byte
+	for len(started) == 0 {
+		select {
+		case err := <-warmed:
+			t.Fatal(err)
+		case <-time.After(2 * time.Millisecond):
+			started, _ = os.ReadFile(begun)
+		}
+	}
+	s.Close()
+	if err := <-warmed; err == nil || !strings.Contains(err.Error(), errClosed.Error()) {
+		t.Errorf("got %v", err)
+	}
+	if pid, err := strconv.Atoi(strings.TrimSpace(string(started))); err != nil || alive(pid) {
+		t.Errorf("the process %d is alive, %v", pid, err)
+	}
+}
+
+// While one call reads a list that has changed, another does not go by the old one.
+func TestCallsWaitForAChangedList(t *testing.T) {
+	entered, gate := make(chan struct{}, 2), make(chan struct{})
+	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	about := &mcp.Tool{Name: "look", InputSchema: json.RawMessage(`{"type":"object"}`)}
+	server.AddTool(about, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, nil })
+	server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
+			if method == "tools/list" {
+				entered <- struct{}{}
+				<-gate
+			}
+			return next(ctx, method, r)
+		}
+	})
+	here, there := mcp.NewInMemoryTransports()
+	if _, err := server.Connect(t.Context(), there, nil); err != nil {
+		t.Fatal(err)
+	}
+	client, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(t.Context(), here, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	s := &session{client: client, listing: make(chan struct{}, 1)}
+	s.digests.Store(&map[string]string{"look": "old"})
+	s.stale.Store(true)
+	digests := make(chan string, 2)
+	ask := func() {
+		digest, err := s.digest(t.Context(), "look")
+		if err != nil {
+			t.Error(err)
+		}
+		digests <- digest
+	}
+	go ask()
+	<-entered
+	go ask()
+	short, cancel := context.WithCancel(t.Context())
+	cancel()
+	if digest, err := s.digest(short, "look"); !errors.Is(err, context.Canceled) {
+		t.Errorf("a call that has ended: got %s, %v", digest, err)
+	}
+	close(gate)
+	if one, other := <-digests, <-digests; one == "old" || one != other {
+		t.Errorf("got %s and %s", one, other)
 	}
 }
 

@@ -70,8 +70,8 @@ type Server struct {
 	tools   []Served
 	refused []Refusal
 
-	closing sync.Mutex
-	closed  bool // guarded by closing
+	closing context.Context // ends with Close
+	close   context.CancelCauseFunc
 }
 
 // Served is a tool of a server.
@@ -102,6 +102,7 @@ func Look(ctx context.Context, cfg Config) (List, error) {
 // were accepted. Without one it has to be started, and an error says why it cannot be.
 func Open(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, pool: newPool(max(cfg.Server.Processes, 1), cfg.Server.Shared)}
+	s.closing, s.close = context.WithCancelCause(context.Background())
 	accepted, err := s.accepted(ctx)
 	if err != nil {
 		s.Close()
@@ -149,14 +150,14 @@ func (s *Server) Warm(ctx context.Context) error {
 }
 
 func (s *Server) start(ctx context.Context) (*session, error) {
-	s.closing.Lock()
-	closed := s.closed
-	s.closing.Unlock()
-	if closed {
-		return nil, errors.New("the worker ends")
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.closing, func() { cancel(errClosed) })()
+	if s.closing.Err() != nil {
+		return nil, errClosed
 	}
 	made, _, err := s.cfg.start(ctx)
-	if err != nil && s.cfg.Logger != nil {
+	if err != nil && s.cfg.Logger != nil && s.closing.Err() == nil {
 		s.cfg.Logger.Warn("a server of tools could not be started; its calls fail until it can be",
 			"server", s.cfg.Server.Name, "err", err, "printed", ProblemOf(err).Printed)
 	}
@@ -192,16 +193,21 @@ func (s *Server) Down() error {
 	return nil
 }
 
-// Close ends the processes. No call may run any more.
+// errClosed ends the start of a process.
+var errClosed = errors.New("the worker ends")
+
+// Close ends the processes, also those that are being started. No call may run any more.
 func (s *Server) Close() {
-	s.closing.Lock()
-	s.closed = true
-	s.closing.Unlock()
+	s.close(errClosed)
 	var wg sync.WaitGroup
 	for _, slot := range s.pool.slots {
-		if session := slot.take(); session != nil {
-			wg.Go(session.close)
-		}
+		wg.Go(func() {
+			slot.starting <- struct{}{} // a start has come to its end
+			defer func() { <-slot.starting }()
+			if session := slot.take(); session != nil {
+				session.close()
+			}
+		})
 	}
 	wg.Wait()
 }

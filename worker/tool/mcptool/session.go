@@ -48,13 +48,14 @@ type session struct {
 	words   string
 	digests atomic.Pointer[map[string]string] // of the definitions, by name
 	stale   atomic.Bool                       // the list has changed since
+	listing chan struct{}                     // a semaphore of one: who holds it may read the list
 }
 
 // start starts a session and reads its list.
 func (c Config) start(ctx context.Context) (*session, List, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("it was not ready in %v", startTime))
 	defer cancel()
-	s := &session{calls: newCalls(), grace: cmp.Or(c.CancelGrace, defaultCancelGrace), ended: make(chan struct{})}
+	s := &session{calls: newCalls(), grace: cmp.Or(c.CancelGrace, defaultCancelGrace), ended: make(chan struct{}), listing: make(chan struct{}, 1)}
 	transport, options, err := c.transport(s)
 	if err != nil {
 		return nil, List{}, err
@@ -240,8 +241,15 @@ func (s *session) dead() bool {
 	}
 }
 
-// digest returns the digest of a definition as the server lists it now.
+// digest returns the digest of a definition as the server lists it now. While one call reads a list
+// that has changed, the others wait.
 func (s *session) digest(ctx context.Context, name string) (string, error) {
+	select {
+	case s.listing <- struct{}{}:
+		defer func() { <-s.listing }()
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
 	if s.stale.Swap(false) {
 		listed, err := list(ctx, s.client)
 		if err != nil {
