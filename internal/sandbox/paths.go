@@ -59,6 +59,11 @@ var procFiles = []string{
 	"/proc/sys/kernel", "/proc/sys/vm", "/proc/sys/fs", "/proc/sys/net", "/proc/self",
 }
 
+// procSwitches change the kernel for all. Root could write to them without Landlock.
+var procSwitches = []string{
+	"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/mtrr",
+}
+
 // SystemPaths returns what every command may read: the system, the folders of PATH, and the
 // configuration of git in the home folder.
 func SystemPaths(home, path string) []string {

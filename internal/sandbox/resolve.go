@@ -74,6 +74,9 @@ func (r *resolver) namespaces() {
 	}
 	if n.Mount {
 		r.step(enter.Step{Op: enter.OwnMounts}, enter.Step{Op: enter.FreezeAll})
+		for _, name := range devices {
+			r.step(enter.Step{Op: enter.Device, Path: name})
+		}
 		for _, name := range r.writable() {
 			r.step(enter.Step{Op: enter.Writable, Path: name})
 		}
@@ -90,6 +93,9 @@ func (r *resolver) namespaces() {
 		r.step(enter.Step{Op: enter.MountProc, Path: "/proc"})
 		if r.boundsPIDs() {
 			r.step(enter.Step{Op: enter.MostPIDs, A: uint64(max(r.p.Limit.Processes, leastPIDs))})
+		}
+		for _, name := range procSwitches {
+			r.step(enter.Step{Op: enter.ReadOnly, Path: name})
 		}
 		r.have(Processes, "%s: a command sees no other processes", n)
 	}

@@ -149,7 +149,9 @@ func (h *helper) take(s Step) syscall.Errno {
 	case OwnMounts:
 		return mount("", "/", "", syscall.MS_REC|syscall.MS_SLAVE, "")
 	case FreezeAll:
-		return setReadOnly("/", true, atRecursive)
+		return setMount("/", mountAttrReadOnly|mountAttrNoDevices, 0, atRecursive)
+	case Device:
+		return unlessMissing(device(s.Path))
 	case Writable:
 		return unlessMissing(rebind(s.Path, false))
 	case Pin:
@@ -200,6 +202,8 @@ func what(s Step) string {
 		return "map the user into a namespace"
 	case OwnMounts, FreezeAll:
 		return "separate the mounts"
+	case Device:
+		return "keep " + s.Path
 	case Writable:
 		return "make writable " + s.Path
 	case Pin, ReadOnly:

@@ -28,6 +28,8 @@ const (
 	atEmptyPath       = 0x1000
 	atRecursive       = 0x8000
 	mountAttrReadOnly = 1
+	// Devices on the mount do not work.
+	mountAttrNoDevices = 4
 )
 
 func prctl(option int, a, b uintptr) syscall.Errno {
@@ -105,17 +107,34 @@ func rebind(path string, readOnly bool) syscall.Errno {
 	return errno
 }
 
+// device makes a device a mount point of its own, on which it works.
+func device(path string) syscall.Errno {
+	if errno := bind(path); errno != 0 {
+		return errno
+	}
+	errno := setMount(path, 0, mountAttrNoDevices, 0)
+	if errno == syscall.EPERM { // it did not work before either
+		return 0
+	}
+	return errno
+}
+
 // setReadOnly changes a mount, and with atRecursive all below it.
 func setReadOnly(path string, readOnly bool, flags uintptr) syscall.Errno {
+	if readOnly {
+		return setMount(path, mountAttrReadOnly, 0, flags)
+	}
+	return setMount(path, 0, mountAttrReadOnly, flags)
+}
+
+// setMount sets and clears attributes of a mount, and with atRecursive of all below it.
+func setMount(path string, set, clear uint64, flags uintptr) syscall.Errno {
 	fd, errno := openExactly(path)
 	if errno != 0 {
 		return errno
 	}
 	defer syscall.Close(fd)
-	attr := struct{ set, clear, propagation, userns uint64 }{clear: mountAttrReadOnly}
-	if readOnly {
-		attr.set, attr.clear = mountAttrReadOnly, 0
-	}
+	attr := struct{ set, clear, propagation, userns uint64 }{set: set, clear: clear}
 	var empty byte
 	_, _, errno = syscall.RawSyscall6(sysMountSetattr, uintptr(fd), uintptr(unsafe.Pointer(&empty)), atEmptyPath|flags,
 		uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)

@@ -27,7 +27,8 @@ type Op byte
 const (
 	MapUser    Op = 'u' // A, B: map only this user and this group into the new user namespace
 	OwnMounts  Op = 'm' // keep changes of mounts in this namespace
-	FreezeAll  Op = 'w' // make every mount read-only
+	FreezeAll  Op = 'w' // make every mount read-only, without devices
+	Device     Op = 'd' // Path: a device that works all the same
 	Writable   Op = 'W' // Path: make it and all below it writable again
 	Pin        Op = 'b' // Path: make it a mount point, so that it cannot be renamed
 	ReadOnly   Op = 'r' // Path: make it read-only, and all below it

@@ -303,6 +303,47 @@ func TestAReadablePathBecomesALink(t *testing.T) {
 	}
 }
 
+// Without Landlock the mounts keep commands from changing the machine, root's too, and from devices.
+func TestAttacksWithoutLandlock(t *testing.T) {
+	needs(t, "bash")
+	if n := sandbox.Local().Namespaces; !n.OwnPID {
+		t.Skipf("this machine has no namespaces: %s", sandbox.Local().WhyNot)
+	}
+	g := newGround(t, false)
+	device := filepath.Join(g.outside, "device")
+	const zero = 1<<8 | 5
+	made := syscall.Mknod(device, syscall.S_IFCHR|0o666, zero) == nil
+	for name, n := range map[string]sandbox.Namespaces{"as it is": sandbox.Local().Namespaces, "without a namespace for users": {Mount: true, PID: true, OwnPID: true}, "only mounts": {Mount: true}} {
+		t.Run(name, func(t *testing.T) {
+			if !n.User && os.Getuid() != 0 {
+				t.Skip("another user than root needs a namespace for users")
+			}
+			m := sandbox.Local()
+			m.Landlock, m.Namespaces = 0, n
+			box, err := sandbox.NewOn(g.box.Policy, m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.box = box
+			for _, script := range []string{
+				`for f in /proc/sys/kernel/core_pattern /proc/sys/vm/swappiness /proc/sys/kernel/pid_max /proc/sysrq-trigger /proc/irq/default_smp_affinity; do (exec 3>>$f) && echo won $f; done`,
+				`echo x >$OUT/file && echo won; chmod 777 $OUT/file && echo won; rm -f $OUT/file && echo won`,
+				`for d in $OUT/device /dev/kmsg /dev/mem /dev/vda /dev/sda; do [ -e $d ] && head -c 1 $d >/dev/null && echo won $d; done`,
+			} {
+				if _, out := g.run(t, script); strings.Contains(out, "won") {
+					t.Errorf("%s\n%s", script, out)
+				}
+			}
+			if r, out := g.run(t, `set -e; echo x >/dev/null; head -c 1 /dev/zero /dev/urandom >/dev/null; echo x >file; ls /proc/self >/dev/null; [ -z "$(cat $KEY)" ]`); r.ExitCode != 0 {
+				t.Errorf("devices: %s\n%s", r.Status(), out)
+			}
+		})
+	}
+	if !made {
+		t.Log("this user can make no device to try")
+	}
+}
+
 // A restricted pod refuses namespaces. So does a sandbox, in which the attacks run once more.
 func TestAttacksInAPod(t *testing.T) {
 	if testing.Short() || os.Getenv(again) == "pod" {
@@ -316,7 +357,7 @@ func TestAttacksInAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := Run(t.Context(), Command{
-		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
+		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
 		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + dir, again + "=pod"},
 	})
 	out := string(r.Stdout.Bytes())
@@ -330,7 +371,7 @@ func TestAttacksOfAnotherUser(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink", func(cmd *exec.Cmd) {
+	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock", func(cmd *exec.Cmd) {
 		cmd.Dir = "/"
 		cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
 		cmd.Path = "/proc/self/exe"
