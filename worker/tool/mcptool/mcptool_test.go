@@ -109,6 +109,42 @@ func TestACallThatIsCutOff(t *testing.T) {
 	}
 }
 
+// slowly is a context that tells its children of its end a moment after the others.
+type slowly struct {
+	context.Context
+	done chan struct{}
+}
+
+func (s slowly) Done() <-chan struct{} { return s.done }
+func (s slowly) Err() error {
+	select {
+	case <-s.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// When a call has returned, it does not run any more, also if the client hears first that
+// it is cut off.
+func TestACallThatIsCutOffHasEnded(t *testing.T) {
+	cfg := testConfig(t, t.TempDir())
+	cfg.CancelGrace = time.Millisecond
+	s := open(t, cfg)
+	for range 10 {
+		before := pid(t, s)
+		ctx := slowly{t.Context(), make(chan struct{})}
+		call := newCall()
+		call.Progress = func(messages.Progress) { close(ctx.done) }
+		if _, err := served(t, s, "hang").Runner.Run(ctx, call); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		if alive(before) {
+			t.Fatal("the call runs on")
+		}
+	}
+}
+
 // A call that finds no process in its time was not run, and is not said to be unknown.
 func TestEveryProcessIsBusy(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))

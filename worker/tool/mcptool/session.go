@@ -275,11 +275,16 @@ func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report f
 		}
 	})
 	result, err := s.client.CallTool(ctx, params)
-	if !undo() {
+	switch {
+	case !undo():
 		<-over
-		if err != nil {
-			return nil, context.Cause(ctx)
-		}
+	case err == nil || ctx.Err() == nil:
+		return result, err
+	case s.stop != nil: // the client heard of the end of ctx before the function above
+		s.cutOff(running)
+	}
+	if err != nil {
+		return nil, context.Cause(ctx)
 	}
 	return result, err
 }
