@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"encoding/binary"
+	"slices"
 
 	seccomp "github.com/elastic/go-seccomp-bpf"
 	"github.com/elastic/go-seccomp-bpf/arch"
@@ -27,13 +28,39 @@ var refused = []string{
 // ones: of clone the filter sees the flags, and memory of files counts where memfd's would not.
 var unknown = []string{"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "memfd_create", "memfd_secret"}
 
+// shared are system calls of memory, queues and semaphores that have no place in the file system.
+// Without a namespace for them a command would share those of the whole machine.
+var shared = []string{"shmget", "shmat", "msgget", "semget", "ipc", "mq_open", "mq_unlink"}
+
+// ofOthers are the calls that change how another process runs, which Landlock does not know of.
+// They are allowed for the calling thread itself, which is 0.
+var ofOthers = []seccomp.NameWithConditions{
+	when("prlimit64", not(0, 0)),
+	when("sched_setscheduler", not(0, 0)), when("sched_setparam", not(0, 0)), when("sched_setattr", not(0, 0)), when("sched_setaffinity", not(0, 0)),
+	when("setpriority", not(1, 0)), when("setpriority", bits(0, unix.PRIO_USER)), // 0 is all processes of the user there
+	when("ioprio_set", not(1, 0)), when("ioprio_set", bits(0, 1), bits(0, 2)), // 3: so it is here
+}
+
+func when(name string, all ...seccomp.Condition) seccomp.NameWithConditions {
+	return seccomp.NameWithConditions{Name: name, Conditions: all}
+}
+
+func not(argument uint32, value uint64) seccomp.Condition {
+	return seccomp.Condition{Argument: argument, Operation: seccomp.NotEqual, Value: value}
+}
+
+// bits is the condition that one of these bits is set.
+func bits(argument uint32, value uint64) seccomp.Condition {
+	return seccomp.Condition{Argument: argument, Operation: seccomp.BitsSet, Value: value}
+}
+
 // newNamespaces are the flags of clone and unshare that make namespaces.
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// systemCallFilter returns the seccomp filter for commands of this reach, as the kernel has
-// its instructions.
-func systemCallFilter(reach Reach) []byte {
+// systemCallFilter returns the seccomp filter for commands of this reach in these namespaces, as
+// the kernel has its instructions.
+func systemCallFilter(reach Reach, own Namespaces) []byte {
 	info, err := arch.GetInfo("")
 	if err != nil {
 		return nil // the helper refuses an empty filter, so nothing runs
@@ -50,14 +77,22 @@ func systemCallFilter(reach Reach) []byte {
 	if reach != HostNetwork {
 		refuse = append(refuse, "socket")
 	}
-	flags := seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.BitsSet, Value: newNamespaces}}
+	if !own.Mount { // the namespace for them comes with it
+		refuse = append(refuse, known(shared)...)
+	}
+	some := []seccomp.NameWithConditions{when("clone", bits(0, newNamespaces)), when("unshare", bits(0, newNamespaces))}
+	if !own.PID {
+		some = append(some, ofOthers...)
+	}
+	some = slices.DeleteFunc(some, func(c seccomp.NameWithConditions) bool {
+		_, ok := info.SyscallNames[c.Name]
+		return !ok
+	})
 	policy := seccomp.Policy{
 		DefaultAction: seccomp.ActionAllow,
 		Syscalls: []seccomp.SyscallGroup{
 			{Action: seccomp.ActionErrno | seccomp.Action(unix.ENOSYS), Names: known(unknown)},
-			{Action: seccomp.ActionErrno, Names: refuse, NamesWithCondtions: []seccomp.NameWithConditions{
-				{Name: "clone", Conditions: flags}, {Name: "unshare", Conditions: flags},
-			}},
+			{Action: seccomp.ActionErrno, Names: refuse, NamesWithCondtions: some},
 		},
 	}
 	rest, err := policy.Assemble()

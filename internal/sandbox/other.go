@@ -16,7 +16,7 @@ func Local() Machine { return Machine{OS: runtime.GOOS} }
 // MachineMemory is not known on this system.
 func MachineMemory() int64 { return 0 }
 
-func systemCallFilter(Reach) []byte { return nil }
+func systemCallFilter(Reach, Namespaces) []byte { return nil }
 
 type steps struct{}
 

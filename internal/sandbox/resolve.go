@@ -229,7 +229,7 @@ func (r *resolver) filter() {
 		}
 		return
 	}
-	r.step(enter.Step{Op: enter.Filter, Path: string(systemCallFilter(r.p.Network))})
+	r.step(enter.Step{Op: enter.Filter, Path: string(systemCallFilter(r.p.Network, r.m.Namespaces))})
 	r.have(Processes, "a seccomp filter refuses tracing, mounts, new namespaces, BPF, keys and io_uring")
 	if r.p.Network != HostNetwork {
 		r.have(Network, "none: a seccomp filter refuses sockets")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -152,6 +153,10 @@ var attacks = []struct{ name, script, needs string }{
 	{"shared memory of all", `ls /dev/shm/toolfleet-canary && echo won`, ""},
 	{"passwords", `cat /etc/shadow && echo won`, ""},
 	{"kill the worker", `kill -0 $WORKER && [ $WORKER != $$ ] && echo won; kill -CONT $WORKER && echo won`, ""},
+	{"the worker's limits", `python3 -c 'import resource,os; resource.prlimit(int(os.environ["WORKER"]), resource.RLIMIT_CPU)' && echo won`, ""},
+	{"the worker's processors", `python3 -c 'import os; w=int(os.environ["WORKER"]); os.sched_setaffinity(w, os.sched_getaffinity(w))' && echo won`, ""},
+	{"the worker's scheduler", `python3 -c 'import os; w=int(os.environ["WORKER"]); os.sched_setscheduler(w, os.SCHED_BATCH, os.sched_param(0))' && echo won`, ""},
+	{"the worker's priority", `python3 -c 'import os; w=int(os.environ["WORKER"]); os.setpriority(os.PRIO_PROCESS, w, os.getpriority(os.PRIO_PROCESS, w))' && echo won`, ""},
 	{"mount", `mount -t tmpfs none $OUT && echo won; mount --bind / $OUT && echo won`, ""},
 	{"a namespace", `unshare -U true && echo won; unshare -Urm true && echo won; unshare -n true && echo won`, ""},
 	{"leave the namespace", `nsenter -t 1 -m true && echo won; nsenter -t $WORKER -m true && echo won`, ""},
@@ -344,6 +349,34 @@ func TestAttacksWithoutLandlock(t *testing.T) {
 	}
 }
 
+// Without namespaces a command shares nothing with other processes of its user, and may do to itself
+// what it may not do to them.
+func TestWithoutNamespacesNothingIsShared(t *testing.T) {
+	needs(t, "bash", "python3")
+	g := newGround(t, true)
+	const call = `python3 -c 'import ctypes,os,sys
+l=ctypes.CDLL(None,use_errno=True)
+sys.exit(0 if l.%s!=-1 else 1)' && echo won`
+	for _, c := range []string{
+		"shmget(0,4096,0o600)", "msgget(0,0o600)", "semget(0,1,0o600)", `mq_open(b"/toolfleet-attack",0o102,0o600,None)`,
+		"setpriority(2,0,10)", "setpriority((1<<32)+2,0,10)", "syscall(ctypes.c_long(251),ctypes.c_long(3),ctypes.c_long(0),ctypes.c_long(0x6000))",
+	} {
+		if strings.Contains(c, "251") && runtime.GOARCH != "amd64" {
+			continue // ioprio_set has another number there
+		}
+		if _, out := g.run(t, fmt.Sprintf(call, c)); strings.Contains(out, "won") {
+			t.Errorf("%s: %s", c, out)
+		}
+	}
+	r, out := g.run(t, `set -e; ulimit -t 100; nice -n 3 true; python3 -c 'import os,resource
+resource.prlimit(0, resource.RLIMIT_CPU, (50, 50))
+os.sched_setaffinity(0, os.sched_getaffinity(0))
+os.setpriority(os.PRIO_PROCESS, 0, 5)'`)
+	if r.ExitCode != 0 {
+		t.Errorf("of itself: %s\n%s", r.Status(), out)
+	}
+}
+
 // A restricted pod refuses namespaces. So does a sandbox, in which the attacks run once more.
 func TestAttacksInAPod(t *testing.T) {
 	if testing.Short() || os.Getenv(again) == "pod" {
@@ -357,7 +390,7 @@ func TestAttacksInAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := Run(t.Context(), Command{
-		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
+		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock|TestWithoutNamespacesNothingIsShared)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
 		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + dir, again + "=pod"},
 	})
 	out := string(r.Stdout.Bytes())
@@ -371,7 +404,7 @@ func TestAttacksOfAnotherUser(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock", func(cmd *exec.Cmd) {
+	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock|TestWithoutNamespacesNothingIsShared", func(cmd *exec.Cmd) {
 		cmd.Dir = "/"
 		cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
 		cmd.Path = "/proc/self/exe"
