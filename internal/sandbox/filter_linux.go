@@ -25,8 +25,9 @@ var refused = []string{
 }
 
 // unknown are system calls that fail as if the kernel did not have them. Programs then use older
-// ones: of clone the filter sees the flags, and memory of files counts where memfd's would not.
-var unknown = []string{"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "memfd_create", "memfd_secret"}
+// ones: of clone and openat the filter sees the flags, and memory of files counts where memfd's
+// would not.
+var unknown = []string{"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "memfd_create", "memfd_secret", "openat2"}
 
 // shared are system calls of memory, queues and semaphores that have no place in the file system.
 // Without a namespace for them a command would share those of the whole machine.
@@ -40,6 +41,19 @@ var ofOthers = []seccomp.NameWithConditions{
 	when("setpriority", not(1, 0)), when("setpriority", bits(0, unix.PRIO_USER)), // 0 is all processes of the user there
 	when("ioprio_set", not(1, 0)), when("ioprio_set", bits(0, 1), bits(0, 2)), // 3: so it is here
 }
+
+// setID are the calls that make a file run as its owner or group. A command of root would leave a
+// program behind with which every user becomes root.
+var setID = []seccomp.NameWithConditions{
+	when("chmod", bits(1, idBits)), when("fchmod", bits(1, idBits)), when("fchmodat", bits(2, idBits)), when("fchmodat2", bits(2, idBits)),
+	when("open", bits(1, makesFile), bits(2, idBits)), when("openat", bits(2, makesFile), bits(3, idBits)), when("creat", bits(1, idBits)),
+	when("mknod", bits(1, idBits)), when("mknodat", bits(2, idBits)),
+}
+
+const (
+	idBits    = unix.S_ISUID | unix.S_ISGID
+	makesFile = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY // else the mode is any number
+)
 
 func when(name string, all ...seccomp.Condition) seccomp.NameWithConditions {
 	return seccomp.NameWithConditions{Name: name, Conditions: all}
@@ -81,6 +95,7 @@ func systemCallFilter(reach Reach, own Namespaces) []byte {
 		refuse = append(refuse, known(shared)...)
 	}
 	some := []seccomp.NameWithConditions{when("clone", bits(0, newNamespaces)), when("unshare", bits(0, newNamespaces))}
+	some = append(some, setID...)
 	if !own.PID {
 		some = append(some, ofOthers...)
 	}

@@ -214,11 +214,11 @@ func (r *resolver) whyUnbounded() string {
 // keptCaps returns the capabilities that a command of root keeps: to read and change the files of
 // other users, within what Landlock allows. Files would behave in an unusual way without them.
 func (r *resolver) keptCaps() uint64 {
-	const chown, dacOverride, fowner, fsetid = 0, 1, 3, 4
+	const chown, dacOverride, fowner = 0, 1, 3
 	if !r.m.Root {
 		return 0
 	}
-	return 1<<chown | 1<<dacOverride | 1<<fowner | 1<<fsetid
+	return 1<<chown | 1<<dacOverride | 1<<fowner
 }
 
 func (r *resolver) filter() {
@@ -230,7 +230,7 @@ func (r *resolver) filter() {
 		return
 	}
 	r.step(enter.Step{Op: enter.Filter, Path: string(systemCallFilter(r.p.Network, r.m.Namespaces))})
-	r.have(Processes, "a seccomp filter refuses tracing, mounts, new namespaces, BPF, keys and io_uring")
+	r.have(Processes, "a seccomp filter refuses tracing, mounts, setuid files, new namespaces, BPF, keys and io_uring")
 	if r.p.Network != HostNetwork {
 		r.have(Network, "none: a seccomp filter refuses sockets")
 	}

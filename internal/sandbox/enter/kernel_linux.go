@@ -80,7 +80,42 @@ func openExactly(path string) (int, syscall.Errno) {
 	how := struct{ flags, mode, resolve uint64 }{oPath | syscall.O_CLOEXEC, 0, resolveNoLinks}
 	dirfd := atFDCWD
 	fd, _, errno := syscall.RawSyscall6(sysOpenat2, uintptr(dirfd), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
+	if errno == syscall.ENOSYS || errno == syscall.EPERM { // as in a sandbox
+		return openStepwise(path)
+	}
 	return int(fd), errno
+}
+
+// openStepwise is openExactly without openat2.
+func openStepwise(path string) (int, syscall.Errno) {
+	at, err := syscall.Open("/", oPath|syscall.O_CLOEXEC, 0)
+	for i := 0; err == nil && i < len(path); {
+		end := i
+		for end < len(path) && path[end] != '/' {
+			end++
+		}
+		if part := path[i:end]; part != "" {
+			var next int
+			next, err = syscall.Openat(at, part, oPath|syscall.O_NOFOLLOW|syscall.O_CLOEXEC, 0)
+			_ = syscall.Close(at)
+			at = next
+			var st syscall.Stat_t
+			if err == nil {
+				err = syscall.Fstat(at, &st)
+			}
+			if err == nil && st.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+				err = syscall.ELOOP
+			}
+		}
+		i = end + 1
+	}
+	if err != nil {
+		if at >= 0 {
+			_ = syscall.Close(at)
+		}
+		return -1, err.(syscall.Errno)
+	}
+	return at, 0
 }
 
 // bind makes a path a mount point of its own.

@@ -157,6 +157,20 @@ var attacks = []struct{ name, script, needs string }{
 	{"the worker's processors", `python3 -c 'import os; w=int(os.environ["WORKER"]); os.sched_setaffinity(w, os.sched_getaffinity(w))' && echo won`, ""},
 	{"the worker's scheduler", `python3 -c 'import os; w=int(os.environ["WORKER"]); os.sched_setscheduler(w, os.SCHED_BATCH, os.sched_param(0))' && echo won`, ""},
 	{"the worker's priority", `python3 -c 'import os; w=int(os.environ["WORKER"]); os.setpriority(os.PRIO_PROCESS, w, os.getpriority(os.PRIO_PROCESS, w))' && echo won`, ""},
+	{"a setuid program", `cp /bin/true x; chmod 4755 x && echo won; chmod g+s x && echo won; mkdir -p d && chmod 2775 d && echo won
+python3 -c 'import os
+def try_(name, f, *args):
+    try: f(*args); print("won", name)
+    except OSError: pass
+try_("openat", os.open, "y1", os.O_CREAT|os.O_WRONLY, 0o4755)
+try_("tmpfile", os.open, ".", os.O_TMPFILE|os.O_WRONLY, 0o4755)
+try_("mknod", os.mknod, "y2", 0o100000|0o4755)
+try_("fchmod", lambda: os.fchmod(os.open("x", os.O_RDONLY), 0o6755))
+import ctypes, struct
+l=ctypes.CDLL(None)
+if l.syscall(452, -100, b"x", 0o4755, 0) == 0: print("won fchmodat2")
+if l.syscall(437, -100, b"y3", struct.pack("QQQ", os.O_CREAT|os.O_WRONLY, 0o4755, 0), 24) >= 0: print("won openat2")
+'; find . -perm /6000 | grep -q . && echo won`, ""},
 	{"mount", `mount -t tmpfs none $OUT && echo won; mount --bind / $OUT && echo won`, ""},
 	{"a namespace", `unshare -U true && echo won; unshare -Urm true && echo won; unshare -n true && echo won`, ""},
 	{"leave the namespace", `nsenter -t 1 -m true && echo won; nsenter -t $WORKER -m true && echo won`, ""},
@@ -359,7 +373,7 @@ l=ctypes.CDLL(None,use_errno=True)
 sys.exit(0 if l.%s!=-1 else 1)' && echo won`
 	for _, c := range []string{
 		"shmget(0,4096,0o600)", "msgget(0,0o600)", "semget(0,1,0o600)", `mq_open(b"/toolfleet-attack",0o102,0o600,None)`,
-		"setpriority(2,0,10)", "setpriority((1<<32)+2,0,10)", "syscall(ctypes.c_long(251),ctypes.c_long(3),ctypes.c_long(0),ctypes.c_long(0x6000))",
+		"setpriority(2,0,0)", "syscall(ctypes.c_long(251),ctypes.c_long(3),ctypes.c_long(0),ctypes.c_long(0x6000))",
 	} {
 		if strings.Contains(c, "251") && runtime.GOARCH != "amd64" {
 			continue // ioprio_set has another number there
@@ -465,6 +479,7 @@ func TestWorkGoesOn(t *testing.T) {
 				`mktemp -d && t=$(mktemp) && echo x >$t && cat $t`,
 				`python3 -c 'import subprocess; print(subprocess.run(["id","-u"],capture_output=True).stdout)'`,
 				`(sleep 0.01 & wait); trap 'exit 0' TERM; kill -TERM $$; sleep 1; exit 1`,
+				`mkdir -m 1777 s && chmod 755 s && rmdir s && python3 -c 'import os; os.open(".", os.O_RDONLY, 0o7777)'`,
 				`mkdir d && mv d e && rmdir e && echo '#!/bin/sh' >s && chmod +x s && ./s`,
 				`xargs -P 4 -n 1 echo <<<"1 2 3 4" | sort | tail -1 | grep -q 4`,
 			} {
