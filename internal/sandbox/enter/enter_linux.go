@@ -72,6 +72,10 @@ func (h *helper) run(steps int) {
 // runChild runs the command as a child, collects every orphan until it ends, and reports how it
 // ended. Then this process ends, and the kernel kills all others of its namespace.
 func (h *helper) runChild(args, env []string) {
+	// The command is of the same user, and would open the status pipe of this process in /proc.
+	if errno := prctl(syscall.PR_SET_DUMPABLE, 0, 0); errno != 0 {
+		h.fail("close the helper to the command", errno)
+	}
 	files := []uintptr{0, 1, 2}
 	for fd := 3; fd < h.lowest(); fd++ {
 		files = append(files, uintptr(fd))

@@ -171,6 +171,7 @@ l=ctypes.CDLL(None)
 if l.syscall(452, -100, b"x", 0o4755, 0) == 0: print("won fchmodat2")
 if l.syscall(437, -100, b"y3", struct.pack("QQQ", os.O_CREAT|os.O_WRONLY, 0o4755, 0), 24) >= 0: print("won openat2")
 '; find . -perm /6000 | grep -q . && echo won`, ""},
+	{"the helper", `if [ $$ != 1 ]; then for f in /proc/1/fd/* /proc/1/mem; do (exec 3>$f) && echo won; done; cat /proc/1/environ && echo won; fi`, ""},
 	{"mount", `mount -t tmpfs none $OUT && echo won; mount --bind / $OUT && echo won`, ""},
 	{"a namespace", `unshare -U true && echo won; unshare -Urm true && echo won; unshare -n true && echo won`, ""},
 	{"leave the namespace", `nsenter -t 1 -m true && echo won; nsenter -t $WORKER -m true && echo won`, ""},
@@ -388,6 +389,15 @@ os.sched_setaffinity(0, os.sched_getaffinity(0))
 os.setpriority(os.PRIO_PROCESS, 0, 5)'`)
 	if r.ExitCode != 0 {
 		t.Errorf("of itself: %s\n%s", r.Status(), out)
+	}
+}
+
+// A command does not say for the helper how it ended.
+func TestACommandDoesNotReportItsEnd(t *testing.T) {
+	needs(t, "bash")
+	g := newGround(t, false)
+	if r, out := g.run(t, `for f in /proc/1/fd/*; do printf 'Efake' >$f; printf 'W\0\0\0\0' >$f; done 2>/dev/null; exit 3`); r.ExitCode != 3 {
+		t.Errorf("%s: %s", r.Status(), out)
 	}
 }
 
