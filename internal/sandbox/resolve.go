@@ -19,7 +19,7 @@ type Plan struct {
 
 // Resolve returns how a machine enforces a policy. It is pure.
 func Resolve(p Policy, m Machine) Plan {
-	r := resolver{p: p, m: m}
+	r := resolver{p: p, m: m, pinned: map[string]bool{}}
 	if m.OS != "linux" {
 		for _, property := range []Property{Files, Processes, Network, Limits} {
 			if property != Network || p.Network != HostNetwork {
@@ -49,6 +49,8 @@ type resolver struct {
 	p    Policy
 	m    Machine
 	plan Plan
+	// pinned are the folders that cannot be renamed.
+	pinned map[string]bool
 }
 
 func (r *resolver) step(steps ...enter.Step) { r.plan.Steps = append(r.plan.Steps, steps...) }
@@ -121,6 +123,7 @@ func (r *resolver) hide() {
 	for _, name := range r.p.Hide {
 		switch {
 		case r.m.Namespaces.Mount:
+			r.pinAbove(name) // else it would be open to the next command under another name
 			r.step(enter.Step{Op: enter.Hide, Path: name})
 		case r.m.Landlock > 0 && insideAny(name, open):
 			r.lack(Files, "%s may be read, because it lies in a folder that commands may read and there is no mount namespace (%s): move it elsewhere", name, r.m.WhyNot)
@@ -136,26 +139,32 @@ func (r *resolver) protect() {
 		r.lack(Files, "protected paths such as .git/hooks may be changed in the writable folders, because there is no mount namespace (%s)", r.m.WhyNot)
 		return
 	}
-	pinned := map[string]bool{}
 	for _, name := range r.p.Protect {
-		i := slices.IndexFunc(r.p.Write, func(w string) bool { return inside(name, w) && name != w })
-		if i < 0 {
-			continue // Landlock keeps it from being written
+		if r.pinAbove(name) { // else Landlock keeps it from being written
+			r.step(enter.Step{Op: enter.ReadOnly, Path: name})
 		}
-		// The folders above it must not be renamed, for another one could take their place.
-		var above []string
-		for dir := path.Dir(name); dir != r.p.Write[i] && dir != "/"; dir = path.Dir(dir) {
-			above = append(above, dir)
-		}
-		for _, dir := range slices.Backward(above) {
-			if !pinned[dir] {
-				pinned[dir] = true
-				r.step(enter.Step{Op: enter.Pin, Path: dir})
-			}
-		}
-		r.step(enter.Step{Op: enter.ReadOnly, Path: name})
 	}
 	r.have(Files, "a mount namespace keeps protected paths such as .git/hooks from being changed")
+}
+
+// pinAbove keeps the folders above a path from being renamed, for another one could take their
+// place. It reports whether the path lies in a writable folder.
+func (r *resolver) pinAbove(name string) bool {
+	i := slices.IndexFunc(r.p.Write, func(w string) bool { return inside(name, w) && name != w })
+	if i < 0 {
+		return false
+	}
+	var above []string
+	for dir := path.Dir(name); dir != r.p.Write[i] && dir != "/"; dir = path.Dir(dir) {
+		above = append(above, dir)
+	}
+	for _, dir := range slices.Backward(above) {
+		if !r.pinned[dir] {
+			r.pinned[dir] = true
+			r.step(enter.Step{Op: enter.Pin, Path: dir})
+		}
+	}
+	return true
 }
 
 // Resources of setrlimit, the same on every architecture of Go.

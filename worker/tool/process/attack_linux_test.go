@@ -401,6 +401,31 @@ func TestACommandDoesNotReportItsEnd(t *testing.T) {
 	}
 }
 
+// A hidden file in a writable folder stays hidden: nothing above it can be renamed.
+func TestAKeyInAWritableFolderStaysHidden(t *testing.T) {
+	needs(t, "bash")
+	if n := sandbox.Local().Namespaces; !n.Mount {
+		t.Skipf("this machine has no namespaces: %s", sandbox.Local().WhyNot)
+	}
+	g := newGround(t, false)
+	key := filepath.Join(g.root, "a", "b", "key")
+	if err := errors.Join(os.MkdirAll(filepath.Dir(key), 0o755), os.WriteFile(key, []byte(canary), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	policy := g.box.Policy
+	policy.Hide = append(policy.Hide, key)
+	box, err := sandbox.New(policy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.box = box
+	for range 2 {
+		if _, out := g.run(t, `mv a/b/key k; mv a/b c; mv a d; echo x >a/free; grep -rq cnry . && echo won; [ -e a/free ] || echo cannot write`); strings.Contains(out, "won") || strings.Contains(out, "cannot write") {
+			t.Error(out)
+		}
+	}
+}
+
 // A restricted pod refuses namespaces. So does a sandbox, in which the attacks run once more.
 func TestAttacksInAPod(t *testing.T) {
 	if testing.Short() || os.Getenv(again) == "pod" {
@@ -414,7 +439,7 @@ func TestAttacksInAPod(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := Run(t.Context(), Command{
-		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock|TestWithoutNamespacesNothingIsShared)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
+		Args: []string{"/proc/self/exe", "-test.run=^(TestAttacks|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock|TestWithoutNamespacesNothingIsShared|TestAKeyInAWritableFolderStaysHidden|TestACommandDoesNotReportItsEnd)$", "-test.v"}, Dir: dir, Merge: true, Sandbox: box,
 		Env: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + dir, again + "=pod"},
 	})
 	out := string(r.Stdout.Bytes())
@@ -428,7 +453,7 @@ func TestAttacksOfAnotherUser(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("only root can become another user")
 	}
-	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock|TestWithoutNamespacesNothingIsShared", func(cmd *exec.Cmd) {
+	rerun(t, "attacked", "TestAttacks|TestAttacksInAPod|TestBombs|TestWorkGoesOn|TestAWritableFolderBecomesALink|TestAReadablePathBecomesALink|TestAttacksWithoutLandlock|TestWithoutNamespacesNothingIsShared|TestAKeyInAWritableFolderStaysHidden|TestACommandDoesNotReportItsEnd", func(cmd *exec.Cmd) {
 		cmd.Dir = "/"
 		cmd.Env = append(cmd.Env, "TMPDIR=/tmp")
 		cmd.Path = "/proc/self/exe"
