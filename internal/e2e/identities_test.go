@@ -539,6 +539,10 @@ func (f *identified) overHTTP(t *testing.T) {
 				t.Errorf("%s: %s %s: %d %.200s, %v; want %d", tenant, row.method, row.path, res.StatusCode, body, err, row.status)
 			}
 		}
+		// As for a client that does not wait, if its request has not reached the fleet in time.
+		if err := fleettest.AgentOver(conn, tenant).Submit(ctx, canonical("http", "submitted", call{"rd", `{"k":"h"}`})); err != nil {
+			t.Errorf("%s: submit: %v", tenant, err)
+		}
 		for _, stream := range streams {
 			lines := bufio.NewScanner(stream.Body)
 			for lines.Scan() && lines.Text() != "event: reply" {
