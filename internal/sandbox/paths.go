@@ -1,6 +1,8 @@
 package sandbox
 
 import (
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,9 +43,53 @@ var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/d
 // ProtectedPaths are the paths in a working folder that other programs run or obey: what a command
 // writes there would be done later, outside of its sandbox.
 var ProtectedPaths = []string{
-	".git/hooks", ".git/config", ".git/config.worktree", ".github", ".vscode", ".idea", ".mcp.json", ".claude", ".cursor", ".envrc",
+	".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir", ".husky", ".github", ".vscode", ".idea", ".mcp.json", ".claude", ".cursor", ".envrc",
 	".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile",
 	".zlogin", ".config/fish", ".gitconfig", ".config/git", ".ssh",
+}
+
+// gitFiles are what git obeys in the folder of a repository.
+var gitFiles = []string{"hooks", "config", "config.worktree", "commondir"}
+
+// mostGitFolders bounds the folders that are looked through for repositories.
+const mostGitFolders = 2000
+
+// ProtectedIn returns [ProtectedPaths] of a folder, and what git obeys besides: a .git that is a file,
+// and the repositories of submodules and working trees that are there.
+func ProtectedIn(folder string) (all []string) {
+	for _, name := range ProtectedPaths {
+		all = append(all, filepath.Join(folder, name))
+	}
+	git := filepath.Join(folder, ".git")
+	if info, err := os.Lstat(git); err != nil || !info.IsDir() {
+		if err == nil && info.Mode().IsRegular() {
+			all = append(all, git)
+		}
+		return all
+	}
+	looked := 0
+	for _, kind := range []string{"modules", "worktrees"} {
+		_ = filepath.WalkDir(filepath.Join(git, kind), func(name string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return nil // a folder that cannot be read is left out
+			case slices.Contains(gitFiles, d.Name()):
+				all = append(all, name)
+			}
+			if !d.IsDir() {
+				return nil
+			}
+			looked++
+			switch {
+			case looked > mostGitFolders:
+				return fs.SkipAll
+			case slices.Contains(gitFiles, d.Name()), d.Name() == "objects", d.Name() == "refs", d.Name() == "logs":
+				return fs.SkipDir
+			}
+			return nil
+		})
+	}
+	return all
 }
 
 // services are sockets of programs that do things for their clients, and folders of such sockets.

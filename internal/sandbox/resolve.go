@@ -144,6 +144,9 @@ func (r *resolver) protect() {
 			r.step(enter.Step{Op: enter.ReadOnly, Path: name})
 		}
 	}
+	if links := r.p.Replaceable; len(links) > 0 {
+		r.lack(Files, "%s may be replaced, because it is a link or behind one", strings.Join(links, ", "))
+	}
 	r.have(Files, "a mount namespace keeps protected paths such as .git/hooks from being changed")
 }
 

@@ -56,6 +56,8 @@ type Policy struct {
 	Temp string `json:"temp,omitempty"`
 	// Protect are paths below Write that may not be changed all the same.
 	Protect []string `json:"protect,omitempty"`
+	// Replaceable are those of Protect that are links, or behind links that a command may replace.
+	Replaceable []string `json:"replaceable,omitempty"`
 	// Hide are files and folders that may not be read even below Read: the worker's keys.
 	Hide     []string   `json:"hide,omitempty"`
 	Network  Reach      `json:"network,omitempty"` // "": none

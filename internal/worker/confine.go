@@ -129,7 +129,7 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	if p.Root != nil {
 		policy.Write = append(policy.Write, p.Root.Dir())
 	}
-	policy.Protect = p.protected()
+	policy.Protect, policy.Replaceable = p.protected(), p.replaceable()
 	for _, name := range p.Hidden {
 		policy.Hide = append(policy.Hide, canonical(name))
 	}
@@ -142,15 +142,40 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	return policy, true, err
 }
 
-// protected returns the paths that no tool changes.
+// protected returns the paths that no tool changes, and what they lead to if they are links.
 func (p Place) protected() (all []string) {
-	if p.Root != nil {
-		for _, name := range sandbox.ProtectedPaths {
-			all = append(all, filepath.Join(p.Root.Dir(), name))
+	for _, name := range p.named() {
+		all = append(all, name)
+		if real := canonical(name); real != name {
+			all = append(all, real)
 		}
 	}
+	return all
+}
+
+// replaceable returns the paths of protected that a command may replace, because no mount can
+// stand on a link.
+func (p Place) replaceable() (all []string) {
+	if p.Root == nil {
+		return nil
+	}
+	for _, name := range p.named() {
+		if _, err := sandbox.Settle(name, []string{p.Root.Dir()}); err != nil {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// named returns the paths that no tool changes, with their links.
+func (p Place) named() (all []string) {
+	if p.Root != nil {
+		all = sandbox.ProtectedIn(p.Root.Dir())
+	}
 	for _, name := range p.Fixed {
-		all = append(all, canonical(name))
+		if abs, err := filepath.Abs(name); err == nil {
+			all = append(all, abs)
+		}
 	}
 	return all
 }

@@ -1,12 +1,14 @@
 package worker_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -102,6 +104,71 @@ func TestFileToolsKeepToTheProtectedPaths(t *testing.T) {
 		if (err == nil) != want {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// What git obeys is protected beside the list, and a link that no mount can stand on is named.
+func TestWhatGitObeysIsProtected(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	c, _ := worker.CommandsOf(schemas.Entry{Tool: schemas.Tool{Name: "Bash"}, Builtin: "Bash"})
+	for name, tc := range map[string]struct {
+		files, protected []string
+		links            map[string]string
+		replaceable      []string
+	}{
+		"a repository": {files: []string{".git/config", ".git/modules/a/config", ".git/modules/a/b/hooks/x", ".git/modules/a/objects/config", ".git/worktrees/w/commondir"},
+			protected: []string{".git/config", ".git/hooks", ".git/commondir", ".husky", ".git/modules/a/config", ".git/modules/a/b/hooks", ".git/worktrees/w/commondir"}},
+		"a working tree": {files: []string{".git"}, protected: []string{".git"}},
+		"links": {files: []string{"conf/mcp.json", "conf/settings"}, links: map[string]string{".mcp.json": "conf/mcp.json", ".claude": "conf", "tools.yaml": "conf/settings"},
+			protected: []string{"conf/mcp.json", "conf", "conf/settings"}, replaceable: []string{".mcp.json", ".claude", "tools.yaml"}},
+		"a .git that is a link": {files: []string{"other/config"}, links: map[string]string{".git": "other"}, protected: []string{"other/config", "other/hooks"},
+			replaceable: []string{".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := canonicalTemp(t)
+			at := func(name string) string { return filepath.Join(dir, name) }
+			for _, name := range tc.files {
+				if err := errors.Join(os.MkdirAll(filepath.Dir(at(name)), 0o755), os.WriteFile(at(name), nil, 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for link, to := range tc.links {
+				if err := os.Symlink(to, at(link)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			root, err := builtin.OpenRoot(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer root.Close()
+			policy, _, err := worker.Place{Dir: dir, Root: root, Fixed: []string{at("tools.yaml")}}.Confinement(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range tc.protected {
+				if !slices.Contains(policy.Protect, at(name)) {
+					t.Errorf("%s is not protected: %q", name, policy.Protect)
+				}
+			}
+			for _, name := range []string{".git/modules/a/objects/config", "other"} {
+				if slices.Contains(policy.Protect, at(name)) {
+					t.Errorf("%s is protected, so git cannot work", name)
+				}
+			}
+			var replaceable []string
+			for _, name := range tc.replaceable {
+				replaceable = append(replaceable, at(name))
+			}
+			if !slices.Equal(policy.Replaceable, replaceable) {
+				t.Errorf("may be replaced: %q, want %q", policy.Replaceable, replaceable)
+			}
+			m := sandbox.Machine{OS: "linux", Landlock: 7, Seccomp: true, PIDBound: true, Namespaces: sandbox.Namespaces{User: true, Mount: true, PID: true, OwnPID: true}}
+			missing := sandbox.Resolve(policy, m).Missing
+			if named := slices.ContainsFunc(missing, func(m sandbox.Missing) bool { return strings.Contains(m.What, "may be replaced") }); named != (len(replaceable) > 0) {
+				t.Errorf("missing is %q", missing)
+			}
+		})
 	}
 }
 
