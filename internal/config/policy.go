@@ -183,6 +183,18 @@ func (p *Policy) Hooks(log *slog.Logger) (hook.Set, error) {
 	return hook.NewSet(hooks...)
 }
 
+// HookCommands returns the commands of the hooks of the policy file.
+func (p *Policy) HookCommands() (all [][]string) {
+	for _, entry := range p.hooks {
+		for _, e := range []*schemas.Exec{entry.Before, entry.After} {
+			if e != nil {
+				all = append(all, e.Command)
+			}
+		}
+	}
+	return all
+}
+
 func command(e *schemas.Exec) []string {
 	if e == nil {
 		return nil

@@ -222,11 +222,38 @@ func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *built
 	for _, server := range file.Servers { // whose tools it does not accept itself
 		fixed = append(fixed, given(mcptool.Config{Server: server, Dir: dir}.LockPath())...)
 	}
+	fixed = append(fixed, given(string(cfg.API.Tokens))...)
+	if keys := cfg.API.JWT.Keys; keys != "" && !strings.Contains(keys, "://") {
+		fixed = append(fixed, keys)
+	}
+	if root != nil {
+		fixed = append(fixed, programsIn(root.Dir(), cfg, file, dir)...)
+	}
 	return worker.Place{
 		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets),
 		Hidden: given(cfg.NATS.Creds, cfg.NATS.NKey, cfg.NATS.TLSKey, string(cfg.Approver.Key), string(cfg.Server.Data), string(cfg.Secrets)),
 		Fixed:  fixed, States: worker.StatesOf(file),
 	}
+}
+
+// programsIn returns the programs below a folder that tools, servers and hooks run. Other programs
+// are not the commands' to change anyway.
+func programsIn(folder string, cfg *config.Config, file schemas.ToolsFile, dir string) []string {
+	all := worker.ProgramsOf(file, dir)
+	if policy, err := cfg.ReadPolicy(string(cfg.Tools), file.Rules); err == nil { // else nothing starts
+		for _, command := range policy.HookCommands() {
+			all = append(all, worker.Programs(command, filepath.Dir(string(cfg.Policy)))...)
+		}
+	}
+	return slices.DeleteFunc(all, func(name string) bool {
+		real, err := filepath.EvalSymlinks(name)
+		return !below(folder, name) && (err != nil || !below(folder, real))
+	})
+}
+
+func below(folder, name string) bool {
+	rel, err := filepath.Rel(folder, name)
+	return err == nil && filepath.IsLocal(rel)
 }
 
 // Close ends the servers and closes the root folder. The tools must not run any more.
