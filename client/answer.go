@@ -199,7 +199,7 @@ func read(answer []byte) (messages.Reply, error) {
 	if err := decoder.Decode(&reply); err != nil {
 		return reply, fmt.Errorf("the reply cannot be read: %w", err)
 	}
-	if reply.Append == nil { // it came on the reply subject, which has what is stored
+	if reply.Append == nil { // an older coordinator has stored it
 		reply = reply.WithAppend()
 	}
 	if reply.Status == messages.ReplyRefused && reply.Error != nil {

@@ -184,8 +184,7 @@ const (
 	ReplyRefused ReplyStatus = "refused"
 )
 
-// Reply answers a batch, exactly once. It is stored before it is published, in the same bytes. Only
-// what is given out on request has Append besides: it repeats what the reply holds.
+// Reply answers a batch, exactly once. It is stored before it is published, in the same bytes.
 type Reply struct {
 	V        int         `json:"v"`
 	Batch    BatchID     `json:"batch"`
@@ -199,9 +198,9 @@ type Reply struct {
 	// append.
 	Reinjection json.RawMessage `json:"reinjection"`
 	// Append is the same as a list, one element for each message or item, with Steering at its end:
-	// an agent extends the conversation with it, whatever its provider. The stored reply lacks it, so
-	// a reply that was received on the reply subject does too; [Reply.Extend] works with all.
-	Append []json.RawMessage `json:"append,omitzero"`
+	// an agent extends the conversation with it, whatever its provider. Replies that builds before it
+	// came have stored lack it on the reply subject; [Reply.Extend] works with all.
+	Append []json.RawMessage `json:"append"`
 	// Results are in call order. They leave out the outputs, which Reinjection holds.
 	Results []Result `json:"results"`
 	// Error says why the batch was refused. Steering is a list of what was said to the session

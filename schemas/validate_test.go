@@ -137,7 +137,7 @@ func TestOwnSchemasSpeakAcrossFiles(t *testing.T) {
 	}
 	err = reply.Validate([]byte(`{"v":1,"batch":"b","session":"s","provider":"p","status":"completed","digest":"SECRET","reinjection":null,"results":[{"v":1,"index":-1}]}`))
 	want := `/results/0/index: must be >= 0; /results/0: missing property "attempt"; /results/0: missing property "call_id"; ` +
-		`/results/0: missing property "duration_ms"; /results/0: missing property "queue_ms"; and 4 more`
+		`/results/0: missing property "duration_ms"; /results/0: missing property "queue_ms"; and 5 more`
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}

@@ -437,6 +437,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
+		reply = reply.WithAppend() // empty too
 		body = rawjson.MustMarshal(reply)
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}

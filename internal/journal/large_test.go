@@ -156,7 +156,7 @@ func TestALargeReply(t *testing.T) {
 		x.must(json.Unmarshal(stored, &reply))
 		body := rawjson.MustMarshal(whole)
 		x.same("what is stored", messages.Reply{
-			V: 1, Batch: "b", Session: "s", Status: messages.ReplyCompleted, Digest: "d", Reinjection: json.RawMessage(`null`), Results: []messages.Result{},
+			V: 1, Batch: "b", Session: "s", Status: messages.ReplyCompleted, Digest: "d", Reinjection: json.RawMessage(`null`), Append: []json.RawMessage{}, Results: []messages.Result{},
 			Ref: &messages.Ref{Digest: messages.Digest(body), Size: int64(len(body))},
 		}, reply)
 		full, err := x.journal.FullReply(x.t.Context(), stored)
