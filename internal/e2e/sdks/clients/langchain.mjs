@@ -9,6 +9,8 @@ await cases(async ({ url, command, args, id }) => {
     onProgress: (p) => progress?.(p),
     // The adapter sends no _meta. Over HTTP a header can bring the id.
     beforeToolCall: () => (url && id ? { headers: { "Idempotency-Key": id } } : undefined),
+    // Without this the model reads the text, structuredContent and _meta as one JSON object.
+    afterToolCall: ({ result: [content] }) => ({ result: typeof content === "string" ? content : textOf(content) }),
     mcpServers: { fleet: url ? { transport: "http", url } : { transport: "stdio", command, args, env: process.env } },
   });
   const tools = await client.getTools();
