@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -191,11 +192,13 @@ func (r *runner) begin(cases ...string) *process {
 	must(r.t, err)
 	out, err := cmd.StdoutPipe()
 	must(r.t, err)
+	// What the program has started may outlive it, as Claude Code does, and write to its folder.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(r.t, cmd.Start())
 	stuck := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() }) // the test fails at its next line
 	r.t.Cleanup(func() {
 		stuck.Stop()
-		_ = cmd.Process.Kill()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	})
 	return &process{cmd, in, bufio.NewScanner(out)}
