@@ -107,11 +107,10 @@ func (d *batchRun) toolOf(index int) toolset.Tool {
 }
 
 // lastServed reports whether a worker has the tool that the last job of a call asked for. One that
-// drains counts while it may take that job.
+// drains counts: it may take that job.
 func (d *batchRun) lastServed(index int) bool {
 	last, has := d.asked[index]
-	fleet := d.toolsets.board.Fleet()
-	return has && (fleet.Serves(last) || d.jobs.Holding(index) && fleet.Has(last))
+	return has && d.toolsets.board.Fleet().Has(last)
 }
 
 // ask returns the tool that a job asks for that is published now.

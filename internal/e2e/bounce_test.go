@@ -28,13 +28,14 @@ type bounces struct {
 	seen []wire.LetGo // guarded by mu
 }
 
-// bounces starts to collect these notices; it ends when the fleet is closed.
+// bounces starts to collect these notices; it ends when the fleet is closed. Coordinators tell each
+// other on the same subjects which batches they let go; they name no queue.
 func (f *fleet) bounces() *bounces {
 	f.t.Helper()
 	b := &bounces{}
 	unsubscribe, err := f.conn.Subscribe(f.conn.Names().Notify("*"), "", func(m bus.Msg) {
 		var n wire.Notice
-		if json.Unmarshal(m.Data, &n) == nil && n.LetGo != nil {
+		if json.Unmarshal(m.Data, &n) == nil && n.LetGo != nil && n.LetGo.Queue != "" {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.seen = append(b.seen, *n.LetGo)
