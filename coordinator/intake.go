@@ -278,7 +278,7 @@ func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refus
 	batch = submission.Identified(batch, a.Key)
 	logfields.Refused(log, refusal)
 	c.cfg.Metrics.BatchRefused(refusal.Class)
-	body := rawjson.MustMarshal(submission.Refused(batch, messages.Digest(a.Body), refusal).WithAppend())
+	body := rawjson.MustMarshal(submission.Refused(batch, messages.Digest(a.Body), refusal))
 	if err := c.conn.Publish(c.names.Of(wire.VerbRefused, a.Key), nil, body); err != nil {
 		log.Warn("a refusal was not published; the agent hears of it when it sends the batch again", "err", err)
 	}

@@ -228,6 +228,6 @@ func (h *Handlers) refuse(m bus.Msg, refusal *messages.Refusal) {
 	case messages.ClassTooLarge:
 		code = "413"
 	}
-	refused := submission.Refused(b, messages.Digest(m.Data), refusal).WithAppend()
+	refused := submission.Refused(b, messages.Digest(m.Data), refusal)
 	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(refused))
 }

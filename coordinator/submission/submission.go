@@ -122,7 +122,7 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 	return messages.Reply{
 		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
 		Digest: digest, Reinjection: []byte("null"), Results: []messages.Result{}, Error: refusal,
-	}
+	}.WithAppend()
 }
 
 // GivenOut returns a stored reply as it is given out: the same bytes, with the member append before

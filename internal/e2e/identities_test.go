@@ -535,7 +535,8 @@ func (f *identified) overHTTP(t *testing.T) {
 			res := do(ctx, tenant, row.method, row.path, row.body)
 			body, err := io.ReadAll(res.Body)
 			res.Body.Close()
-			if err != nil || res.StatusCode != row.status {
+			inTime := row.status == http.StatusAccepted && res.StatusCode == http.StatusOK // it has ended before the server looks
+			if err != nil || res.StatusCode != row.status && !inTime {
 				t.Errorf("%s: %s %s: %d %.200s, %v; want %d", tenant, row.method, row.path, res.StatusCode, body, err, row.status)
 			}
 		}

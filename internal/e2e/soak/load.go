@@ -108,13 +108,18 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 type Shape func(session string, n int, rng *rand.Rand) *Batch
 
 // mixed returns a batch of random calls: mostly short, one in ten long enough to be hit by a fault.
+// Each session hands over one call at a time for a while, as most SDKs do, and then several.
 func mixed(session string, n int, rng *rand.Rand) *Batch {
 	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
 	names := []string{"echo", "nap", "look", "look", "put", "put", "book", "book", "book"}
 	if rng.IntN(4) == 0 {
 		names = append(names, "refund", "refund", "transfer")
 	}
-	for i := range 1 + rng.IntN(5) {
+	calls := 1 + rng.IntN(5)
+	if n/10%2 == 1 {
+		calls = 1
+	}
+	for i := range calls {
 		in := Input{MS: rng.IntN(40)}
 		if rng.IntN(10) == 0 {
 			in.MS = 200 + rng.IntN(1500)
