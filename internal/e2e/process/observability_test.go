@@ -101,6 +101,7 @@ approvers: [{name: alice, key: %s}]
 	f.processes = newProcesses(t, append(newOTLP(t).env(), "TOOLFLEET_CONFIG="+settings,
 		"TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=400ms")...)
 	f.serve("coordinator")
+	f.serve("http", "--listen", natstest.FreeAddr(t))
 	f.serve("worker", "--tools", f.file(t, "tools.yaml", `
 tools:
   - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
