@@ -25,7 +25,7 @@ type request struct {
 	body    []byte
 }
 
-// read reads a request. It is the only place that finds out the tenant, the principal and the ids.
+// read reads a request. w is the writer of net/http itself; see [leaveBody]. It is the only place that finds out the tenant, the principal and the ids.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*request, error) {
 	q := &request{Request: r}
 	if !to.open {
@@ -51,7 +51,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*reques
 	if r.ContentLength != 0 {
 		release, err := s.reading.take()
 		if err != nil {
-			w.Header().Set("Connection", "close") // the body is not read
+			leaveBody(w, r)
 			return nil, err
 		}
 		defer release()
@@ -129,7 +129,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 		return nil, nil
 	}
 	if r.ContentLength > limit {
-		w.Header().Set("Connection", "close")
+		leaveBody(w, r)
 		return nil, tooLarge(limit)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
@@ -144,6 +144,16 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	}
 	w.Header().Set("Connection", "close")
 	return nil, newProblem(http.StatusRequestTimeout, "incomplete_body", "the body did not arrive in full and in time")
+}
+
+// leaveBody has the connection closed after the answer, without the body. net/http then closes its own
+// direction first and waits: a connection that is closed with bytes unread is reset, and a client that
+// still sends loses the answer. w is the writer of net/http itself, which no wrapper stands in for.
+func leaveBody(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get("Expect") != "" {
+		return // nothing was sent yet, and without a read nothing will be
+	}
+	_, _ = http.MaxBytesReader(w, r.Body, 0).Read(make([]byte, 1))
 }
 
 func tooLarge(limit int64) error {

@@ -118,7 +118,7 @@ func (s *Server) answering(r route) http.Handler {
 		defer stop()
 		ctx, span := s.cfg.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
-		q, err := s.read(counted, hr.WithContext(ctx), r)
+		q, err := s.read(w, hr.WithContext(ctx), r)
 		if err == nil {
 			if !r.open {
 				defer s.whileAllowed(q)()

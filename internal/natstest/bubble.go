@@ -35,8 +35,9 @@ func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), option
 	defer emptyPools()
 	synctest.Test(t, func(t *testing.T) {
 		// Last of all: a file of the server may be flushed for a millisecond more after the server
-		// has ended, and a goroutine that sleeps when the bubble ends fails the test.
-		t.Cleanup(func() { time.Sleep(10 * time.Millisecond) })
+		// has ended, and nats.go looks every 100 ms whether a subscription is drained, also after its
+		// connection was closed. A goroutine that sleeps when the bubble ends fails the test.
+		t.Cleanup(func() { time.Sleep(250 * time.Millisecond) })
 		clock := keepClock(bubbleTick)
 		t.Cleanup(clock)
 		end := time.AfterFunc(Lifetime, func() {
