@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"flag"
 	"fmt"
@@ -166,8 +167,36 @@ func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
 	}
 	l.mu.Unlock()
 	copyFile(t, ledger, o.ledger)
-	copyFile(t, image, o.image)
+	// The operating system goes on to write what it holds back, and a copy across such a write is a
+	// disk that never was.
+	for range 100 {
+		copyFile(t, image, o.image)
+		if sameContent(t, image, o.image) {
+			return o
+		}
+	}
+	t.Fatal("the image of the disk does not stand still")
 	return o
+}
+
+// sameContent reports whether two files hold the same bytes.
+func sameContent(t *testing.T, a, b string) bool {
+	t.Helper()
+	return sum(t, a) == sum(t, b)
+}
+
+func sum(t *testing.T, file string) [sha256.Size]byte {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		t.Fatal(err)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
 func copyFile(t *testing.T, from, to string) {
