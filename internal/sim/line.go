@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
+	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/coordinator/recall"
 	"github.com/toolfleet/toolfleet/coordinator/session"
 	records "github.com/toolfleet/toolfleet/internal/journal"
@@ -273,7 +274,7 @@ func (d *drive) mayStart() bool {
 
 // beginsSafe reports whether the first call that can run may run beside others.
 func (d *drive) beginsSafe() bool {
-	for _, call := range d.sub.Plan.Calls {
+	for _, call := range plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools).Calls {
 		if call.Refused == nil {
 			return call.ConcurrencySafe
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 	"github.com/toolfleet/toolfleet/internal/sim/staff"
 	"github.com/toolfleet/toolfleet/internal/sim/store"
@@ -41,11 +42,12 @@ type account struct {
 	// By call:
 	runs    [][]*Run
 	claimed []bool
-	ended   []bool // has, or had, a terminal record
-	durable []bool // which survives power loss
-	handed  []bool // back
-	silent  []bool // its worker was lost, and a driver gave it up
-	aborted bool   // by its id, before it was accepted: no call of it runs
+	ended   []bool             // has, or had, a terminal record
+	durable []bool             // which survives power loss
+	handed  []bool             // back
+	silent  []bool             // its worker was lost, and a driver gave it up
+	aborted bool               // by its id, before it was accepted: no call of it runs
+	plan    []wire.PlannedCall // the stored one; nil: none is stored
 	// What was stored as the end of a call, by call: in its own journal, in a plan record, and
 	// among the results.
 	recorded, planned []*messages.Result
@@ -130,6 +132,7 @@ func (l *Ledger) Stored(m *broker.Message) {
 	case wire.PlanRecord:
 		if len(body.Calls) > 0 { // only the first record has them
 			l.isFirst(m)
+			l.batch(m.Subject).plan = body.Calls
 		}
 		for _, r := range body.Results {
 			a := l.batch(m.Subject)
@@ -190,7 +193,7 @@ func (l *Ledger) Began(a *Attempt) *Run {
 	if !a.Served {
 		l.Fail("call %s runs at %s, which does not have its tool in that version", a.Key, a.Name)
 	}
-	l.inOrder(account, i)
+	l.inOrder(account, a)
 	l.mayStart(a)
 	l.isClaimed(a)
 	if a.Lost >= Poison {
@@ -284,16 +287,50 @@ func (r *Run) End(now time.Time, stopped bool) messages.Result {
 
 // inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where one of
 // the two is alone the result is durable. Every earlier batch of the session is answered; a call
-// that may run beside others starts when what runs alone in them has ended durably. A call that has
-// ended itself may run again: that is a read whose result was delivered twice, and what it says is
-// not heard.
-func (l *Ledger) inOrder(a *account, i int) {
-	call := a.sub.Plan.Calls[i]
+// that may run beside others also starts when their plans are stored, and every call in them that
+// could run alone has ended durably. A call that has ended itself may run again: that is a read
+// whose result was delivered twice, and what it says is not heard.
+func (l *Ledger) inOrder(a *account, at *Attempt) {
+	i := at.Key.Index
+	call := a.plannedCall(i)
 	if a.ended[i] && !call.Claims() {
 		return
 	}
-	handedBack := staff.HandsBack(call.PlannedCall.Tool)
-	for j, other := range a.sub.Plan.Calls {
+	handedBack := staff.HandsBack(at.Job.Tool)
+	alone := !at.Job.ConcurrencySafe || handedBack || staff.Alone(at.Job.Tool, at.Job.ToolDigest)
+	switch {
+	case alone && a.plan == nil:
+		l.Fail("call %d of %s starts, runs alone, and no plan is stored", i, a.sub.Key)
+	case alone || call.ConcurrencySafe: // else it is a job of a driver that had another plan, and what it says is not heard
+		l.inStage(a, i, handedBack)
+	}
+	for _, other := range l.order {
+		if other == a {
+			return
+		}
+		if other.sub.Key.Session != a.sub.Key.Session || other.reply != nil {
+			continue
+		}
+		if alone {
+			l.Fail("call %d of %s starts, and %s before it is not answered", i, a.sub.Key, other.sub.Key)
+		}
+		if other.plan == nil {
+			l.Fail("call %d of %s starts, and no plan of %s before it is stored", i, a.sub.Key, other.sub.Key)
+		}
+		l.Count("overlaps")
+		for j, before := range other.plan {
+			if !staff.Fixed(before.Tool, before.ToolDigest) && before.Refused == nil && !other.durable[j] {
+				l.Fail("call %d of %s starts, and call %d of %s before it has not ended durably", i, a.sub.Key, j, other.sub.Key)
+			}
+		}
+	}
+}
+
+// inStage holds a start to the stages of its own batch.
+func (l *Ledger) inStage(a *account, i int, handedBack bool) {
+	call := a.plannedCall(i)
+	for j := range a.sub.Plan.Calls {
+		other := a.plannedCall(j)
 		before := other.Stage < call.Stage
 		if other.Stage == call.Stage && handedBack { // it runs at the end of its stage, after those before it that do too
 			before = j != i && (j < i || !staff.HandsBack(other.PlannedCall.Tool))
@@ -308,24 +345,16 @@ func (l *Ledger) inOrder(a *account, i int) {
 			l.Fail("call %d of %s starts, and what became of call %d before it is unknown", i, a.sub.Key, j)
 		}
 	}
-	alone := !call.ConcurrencySafe || handedBack
-	for _, other := range l.order {
-		if other == a {
-			return
-		}
-		if other.sub.Key.Session != a.sub.Key.Session || other.reply != nil {
-			continue
-		}
-		if alone {
-			l.Fail("call %d of %s starts, and %s before it is not answered", i, a.sub.Key, other.sub.Key)
-		}
-		l.Count("overlaps")
-		for j, before := range other.sub.Plan.Calls {
-			if (!before.ConcurrencySafe || staff.HandsBack(before.PlannedCall.Tool)) && before.Refused == nil && !other.durable[j] {
-				l.Fail("call %d of %s starts, and call %d of %s before it has not ended durably", i, a.sub.Key, j, other.sub.Key)
-			}
-		}
+}
+
+// plannedCall returns what the stored plan says about a call; while none is stored, what the plan
+// with the first version of every tool does.
+func (a *account) plannedCall(i int) plan.Call {
+	call := a.sub.Plan.Calls[i]
+	if a.plan != nil {
+		call.PlannedCall = a.plan[i]
 	}
+	return call
 }
 
 // mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or

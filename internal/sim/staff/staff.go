@@ -41,7 +41,7 @@ var all = func() (versions [Versions]schemas.Catalog) {
 		alone, safe := false, true
 		tools := []schemas.Tool{
 			{Name: "read", Kind: messages.KindRead}, {Name: "sum", Kind: messages.KindCompute},
-			{Name: "alone", Kind: messages.KindRead, ConcurrencySafe: &alone},
+			{Name: "alone", Kind: messages.KindRead, ConcurrencySafe: &alone}, {Name: "shifty", Kind: messages.KindRead, ConcurrencySafe: []*bool{&safe, &alone}[v]},
 			{Name: "shell", Kind: messages.KindWrite, ConcurrencySafe: &safe},
 			{Name: "stern", Kind: messages.KindRead, SafeWhen: "true"}, {Name: "sternshell", Kind: messages.KindWrite, SafeWhen: "true"},
 			{Name: "once", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce},
@@ -68,6 +68,24 @@ var First = all[0]
 func Tool(name string) schemas.Tool {
 	tool, _ := First.Lookup(name)
 	return tool
+}
+
+// Fixed reports whether a call of the tool with this definition may run beside others, whatever its
+// input becomes.
+func Fixed(tool, digest string) bool { return !HandsBack(tool) && !Alone(tool, digest) }
+
+// Alone reports whether calls of the tool with this definition run alone. For some tools the
+// versions differ in that.
+func Alone(tool, digest string) bool {
+	for _, version := range all {
+		if t, has := version.Lookup(tool); has && t.Digest == digest {
+			if t.ConcurrencySafe != nil {
+				return !*t.ConcurrencySafe
+			}
+			return t.Kind == messages.KindWrite && t.SafeWhen == ""
+		}
+	}
+	return false
 }
 
 // HandsBack reports whether the tool finds that it must run alone only when it has its input.
