@@ -31,3 +31,36 @@ func TestSteeringOfABatchThatMayHaveHadADriver(t *testing.T) {
 		}
 	}
 }
+
+// TestSteeringStoresTheEndOfWhatRanAlone: a read that runs alone has ended, and no record has its
+// result. A message skips the first call of the stage after it. The other call may be at a worker,
+// so it goes on, but not before the result is stored.
+func TestSteeringStoresTheEndOfWhatRanAlone(t *testing.T) {
+	no, yes := false, true
+	catalog, err := schemas.NewCatalog(
+		schemas.Tool{Name: "alone", Kind: messages.KindRead, ConcurrencySafe: &no},
+		schemas.Tool{Name: "put", Kind: messages.KindWrite, ConcurrencySafe: &yes}, schemas.Tool{Name: "read", Kind: messages.KindRead},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var calls []messages.ToolCall
+	for i, name := range []string{"alone", "put", "read"} {
+		calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(name), Name: name, Input: []byte("{}")})
+	}
+	m := batch.New(plan.New(calls, catalog), config("n"))
+	m.Step(epoch, batch.Ended{Index: 0, Result: messages.Result{Index: 0, CallID: "alone", Tool: "alone", Status: messages.StatusOK}})
+	m.Step(epoch, batch.Steered{Now: true})
+	stored := false
+	for _, want := range m.Step(epoch, batch.Begin{Resumed: true, Late: true, Again: true}) {
+		switch want := want.(type) {
+		case batch.StorePlan:
+			stored = len(want.Record.Results) == 1
+		case batch.Dispatch:
+			t.Errorf("call %d is dispatched, with the result stored: %v", want.Index, stored)
+		}
+	}
+	if !stored {
+		t.Error("no record with the result of the first call is asked for")
+	}
+}

@@ -1,6 +1,9 @@
 package batch
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // The batches of a session overlap. What one of them may start depends on those before it, and
 // what those after it may start depends on it: package session has the rule.
@@ -77,7 +80,7 @@ func (m *Machine) count(is func(*call) bool) (n int) {
 // storesFirst reports whether a plan record may have to be stored before anything else is done
 // about the open calls of the current stage; planFirst then decides that.
 func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
-	return m.wanted(calls[0]) &&
+	return slices.ContainsFunc(calls, m.wanted) &&
 		(exclusive && m.mayStart(exclusive) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
 }
 
