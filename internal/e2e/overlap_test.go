@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
 // An agent that hands over one call at a time gets its reads side by side: three that take a second
@@ -49,6 +52,40 @@ func TestReadsOfThreeBatchesOverlap(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two hundred reads are handed over one by one and at once. As many of them run at the same time as
+// the window of their session has places, as if they had come in one batch.
+func TestTheWindowIsThatOfTheSession(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		var now, most atomic.Int32
+		f.tool(schemas.Tool{Name: "slow", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {
+			n := now.Add(1)
+			defer now.Add(-1)
+			for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+			}
+			time.Sleep(time.Second) // simulated
+			return tool.Text("done"), nil
+		})
+		f.worker(worker.Config{Slots: 30})
+		f.coordinator(coordinator.Config{})
+		const reads, window = 200, 8
+		var last messages.Batch
+		for n := range reads {
+			last = canonical("s", fmt.Sprint("b", n), call{"slow", "{}"})
+			f.submit(last)
+		}
+		began := time.Now()
+		f.wantStatuses(f.reply(last, time.Hour), "ok")
+		if got := most.Load(); got != window {
+			t.Errorf("%d reads run at once, want %d", got, window)
+		}
+		if took, most := time.Since(began), (reads/window+3)*time.Second; took > most {
+			t.Errorf("%d reads of a second took %v, want %v at most", reads, took, most)
+		}
+	})
 }
 
 // Reads that are handed over before any worker has announced its tools overlap too, once one has.
@@ -83,6 +120,37 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 	})
 }
 
+// Agents hand over one call at a time: a write and a read again and again, a write between reads, or
+// anything. One of two coordinators after the other is killed.
+func TestOneCallBatchesKeepTheirOrderUnderKills(t *testing.T) {
+	for name, calls := range map[string][]string{"write, read": {"put", "count"}, "read, write, read": {"count", "put", "count"}, "mix": nil} {
+		t.Run(name, func(t *testing.T) {
+			sessions := map[string]int{}
+			inOrder(t, 30, (*fleet).coordinatorsThatAreKilled, func(session string, rng *rand.Rand) []string {
+				n := sessions[session]
+				sessions[session]++
+				if calls == nil {
+					return []string{[]string{"count", "put"}[rng.IntN(2)]}
+				}
+				return []string{calls[n%len(calls)]}
+			})
+		})
+	}
+}
+
+// coordinatorsThatAreKilled starts two coordinators. kill cuts off one after the other, six times,
+// and starts another in its place.
+func (f *fleet) coordinatorsThatAreKilled(cfg coordinator.Config) (kill func()) {
+	alive := []func(){f.mortal(cfg), f.mortal(cfg)}
+	return func() {
+		for n := range 6 {
+			time.Sleep(time.Duration(150+n*70) * time.Millisecond) // simulated
+			alive[n%2]()
+			alive[n%2] = f.mortal(cfg)
+		}
+	}
+}
+
 func TestBatchesOfWriteAndReadKeepTheirOrder(t *testing.T) {
 	inOrderUnderRestarts(t, 15, func(*rand.Rand) []string { return []string{"put", "count"} })
 }
@@ -100,9 +168,15 @@ func TestMixedBatchesKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// inOrderUnderRestarts runs ten sessions of that many batches, 200 in the long form, and checks
-// what their reads and writes saw. mix returns the calls of a batch.
+// inOrderUnderRestarts is inOrder with coordinators that stop and restart.
 func inOrderUnderRestarts(t *testing.T, batches int, mix func(*rand.Rand) []string) {
+	inOrder(t, batches, (*fleet).coordinatorsThatComeAndGo, func(_ string, rng *rand.Rand) []string { return mix(rng) })
+}
+
+// inOrder runs ten sessions of that many batches, 200 in the long form, and checks what their reads
+// and writes saw. start starts coordinators, and disturb does something to them. mix returns the
+// calls of a batch.
+func inOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config) (disturb func()), mix func(session string, rng *rand.Rand) []string) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -110,13 +184,13 @@ func inOrderUnderRestarts(t *testing.T, batches int, mix func(*rand.Rand) []stri
 		l.tools(f)
 		f.worker(worker.Config{Slots: 30})
 		f.worker(worker.Config{Slots: 30})
-		comeAndGo := f.coordinatorsThatComeAndGo(coordinator.Config{Lookahead: 32})
+		disturb := start(f, coordinator.Config{Lookahead: 32})
 		rng := rand.New(rand.NewPCG(13, 1))
 		var p published
 		calls := map[string][]string{}
 		for n := range repeats(batches, 200) {
 			for s := range 10 {
-				names := mix(rng)
+				names := mix(fmt.Sprint("s", s), rng)
 				var list []call
 				for _, name := range names {
 					list = append(list, call{name, fmt.Sprintf(`{"ms":%d}`, rng.IntN(5)*20)})
@@ -126,7 +200,7 @@ func inOrderUnderRestarts(t *testing.T, batches int, mix func(*rand.Rand) []stri
 				p.publish(f, f.conn, b)
 			}
 		}
-		comeAndGo()
+		disturb()
 		var want laneOrder
 		for session, ids := range p.log() {
 			puts := 0
