@@ -47,6 +47,59 @@ func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 
 // Two drivers saw different results of a read that ran twice. The one in the plan record counts:
 // the next write builds on it.
+// TestARefusalIsStoredBeforeTheReply: another driver may know a tool, or a worker with its version,
+// that this one does not, and run the call. Only a stored plan refuses it for both.
+func TestARefusalIsStoredBeforeTheReply(t *testing.T) {
+	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
+	known, err := schemas.NewCatalog(pay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pay.Description, pay.InputSchema = "new", []byte(`{"type":"object","required":["to"]}`)
+	newer, err := schemas.NewCatalog(pay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := []messages.ToolCall{{ID: "a", Name: "pay", Input: []byte(`{}`)}}
+	theirs := wire.PlanRecord{Nonce: "theirs", Calls: plan.New(calls, known).Record()}
+	for name, tools := range map[string]plan.Tools{
+		"unknown tool": {}, "version gone": {Current: newer, Named: &known, Served: func(schemas.Tool) bool { return false }},
+	} {
+		for _, first := range []bool{true, false} { // ours is stored, or theirs
+			m := batch.New(plan.With(calls, tools), config("ours"))
+			wants := m.Step(epoch, batch.Begin{})
+			var record wire.PlanRecord
+			finished := false
+			for _, want := range wants {
+				switch want := want.(type) {
+				case batch.StorePlan:
+					record = want.Record
+				case batch.Finish:
+					finished = true
+				}
+			}
+			if finished || len(record.Calls) != 1 || record.Calls[0].Refused == nil {
+				t.Fatalf("%s: the batch finishes before its plan is stored: %+v", name, wants)
+			}
+			if !first {
+				record = theirs
+			}
+			finished, dispatched := false, false
+			for _, want := range m.Step(epoch, batch.Planned{Record: record, Seq: 1}) {
+				switch want.(type) {
+				case batch.Finish:
+					finished = true
+				case batch.Dispatch:
+					dispatched = true
+				}
+			}
+			if finished != first || dispatched == first {
+				t.Errorf("%s, our plan is the first: %v; finished %v, dispatched %v", name, first, finished, dispatched)
+			}
+		}
+	}
+}
+
 func TestTheRecordedResultCounts(t *testing.T) {
 	m := batch.New(readsThatOverlap(t), config("mine"))
 	m.Step(epoch, batch.Begin{})

@@ -179,6 +179,10 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	wants := m.tellEnds()
 	calls, exclusive := m.runnable()
 	if len(calls) == 0 {
+		if m.refusesUnstored() {
+			store, _ := m.planFirst(len(m.calls) - 1)
+			return append(wants, store...)
+		}
 		m.finished = true
 		return append(wants, Finish{m.results()})
 	}

@@ -1,8 +1,10 @@
 package batch
 
 import (
+	"slices"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/plan"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -33,6 +35,15 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	}
 	m.storing = true
 	return []Effect{StorePlan{record, m.planSeq}}, true
+}
+
+// refusesUnstored reports whether a plan that is not stored refuses a call because of the tools that
+// this coordinator knows. Another one may know more, and have the call run. The plan that is stored
+// first counts for both.
+func (m *Machine) refusesUnstored() bool {
+	return !m.planned && slices.ContainsFunc(m.plan.Calls, func(c plan.Call) bool {
+		return c.Refused != nil && (c.Refused.Err.Code == messages.CodeUnknownTool || c.Refused.Err.Code == messages.CodeToolVersionGone)
+	})
 }
 
 // applyRefusals ends the calls that the plan refuses.
