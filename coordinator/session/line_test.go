@@ -254,3 +254,42 @@ func jobs(t *testing.T, b twinBatch, m *batch.Machine, turn batch.Turn) (dispatc
 	slices.Sort(dispatched)
 	return dispatched
 }
+
+// What is said of a batch after its reply is stored does not hold up later ones.
+func TestABatchThatIsOverStaysOver(t *testing.T) {
+	line := session.Line[string]{Window: 8}
+	line.Add("first", 1, 0)
+	line.Add("second", 2, 0)
+	line.Over("first")
+	line.Set("first", session.Standing{Running: 1})
+	line.GiveTurns()
+	if may := line.Turn("second").May; may != batch.Everything {
+		t.Errorf("the second may start %v, want everything", may)
+	}
+	if head, _ := line.Head(); head != "second" {
+		t.Errorf("the head is %q, want the second", head)
+	}
+}
+
+// A session rests if each of its batches does, until the first of them has to be looked at.
+func TestASessionRests(t *testing.T) {
+	at := time.Unix(100, 0)
+	line := session.Line[string]{Window: 8}
+	if _, rests := line.Resting(); rests {
+		t.Error("a session without batches rests")
+	}
+	line.Add("first", 1, 0)
+	line.Add("second", 2, 0)
+	line.Rest("second", at)
+	if _, rests := line.Resting(); rests {
+		t.Error("the session rests while its first batch does not")
+	}
+	line.Rest("first", at.Add(time.Second))
+	if until, rests := line.Resting(); !rests || !until.Equal(at) {
+		t.Errorf("it rests: %v, until %v; want true, until %v", rests, until, at)
+	}
+	line.Rest("second", time.Time{})
+	if _, rests := line.Resting(); rests {
+		t.Error("the session rests, and its second batch has news")
+	}
+}
