@@ -38,9 +38,10 @@ type Shape struct {
 	Coordinators, Workers int
 	// Sessions holds the batches of each session, each as the names of the tools it calls: read,
 	// sum, alone (a read that may not overlap), once, again (idempotent), shell (a write that may
-	// overlap), stern and sternshell (planned to overlap, and handed back), nope (unknown). A
-	// person is asked about askread, askonce, askagain and sternask, two about askboth. A batch "?"
-	// cannot be decoded.
+	// overlap), stern and sternshell (planned to overlap, and handed back), shifty (a read that may
+	// not overlap in the second version), late (a write that comes with the second version), nope
+	// (unknown). A person is asked about askread, askonce, askagain and sternask, two about
+	// askboth. A batch "?" cannot be decoded.
 	Sessions [][]string
 	// Says is how many things are said to sessions: aborts and steering.
 	Says int

@@ -95,7 +95,7 @@ func storm(seed uint64, verbose bool) (history string, tally map[string]int, err
 }
 
 func randomShape(rng *rand.Rand) sim.Shape {
-	tools := []string{"read", "read", "read", "sum", "alone", "shifty", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope"}
+	tools := []string{"read", "read", "read", "sum", "alone", "shifty", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope", "late"}
 	reforms := max(0, rng.IntN(4)-1)
 	shape := sim.Shape{Reforms: reforms, Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute, Late: rng.IntN(3) == 0}
 	if rng.IntN(2) == 0 { // workers differ, come and go

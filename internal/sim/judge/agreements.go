@@ -283,7 +283,8 @@ func (l *Ledger) headsMove() {
 // rests is whether every open call of the stage that is on waits for people, and since when.
 func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
 	now, stage := l.Now, -1
-	for i, call := range a.sub.Plan.Calls {
+	for i := range a.sub.Plan.Calls {
+		call := a.plannedCall(i)
 		if call.Refused != nil || a.ended[i] || stage >= 0 && call.Stage != stage {
 			continue
 		}

@@ -409,8 +409,8 @@ func (l *Ledger) isOver(a *account) {
 	if a.sub.Refused {
 		return
 	}
-	for i, call := range a.sub.Plan.Calls {
-		if call.Refused == nil && !a.ended[i] {
+	for i := range a.sub.Plan.Calls {
+		if a.plannedCall(i).Refused == nil && !a.ended[i] {
 			l.Fail("%s is answered, and its call %d has not ended", a.sub.Key, i)
 		}
 		for _, r := range a.runs[i] {

@@ -32,7 +32,7 @@ func (a *account) isUnknown(i int) bool {
 // Where several drive a batch, one may know the result of a read that was taken back, and another
 // have stored the next one in a record: both are true.
 func (l *Ledger) isStored(a *account, i int, r messages.Result) {
-	call, alone := a.sub.Plan.Calls[i], l.coordinators == 1
+	call, alone := a.plannedCall(i), l.coordinators == 1
 	stored := a.results[i]
 	for _, s := range []struct {
 		result *messages.Result
@@ -104,7 +104,7 @@ func (l *Ledger) Sends(d Drive, i int) {
 	switch {
 	case l.isSaid(a, d.Born, control.aborts):
 		l.Fail("%s was aborted before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
-	case a.sub.Plan.Calls[i].Claims() && len(l.chain[d.Sub.Key.Call(i)]) == 0 && l.isSaid(a, d.Born, control.stops):
+	case a.plannedCall(i).Claims() && len(l.chain[d.Sub.Key.Call(i)]) == 0 && l.isSaid(a, d.Born, control.stops):
 		l.Fail("%s was steered before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
 	case a.reply != nil && a.replied.Before(d.Born) && a.durable[i] && !d.First:
 		l.Fail("%s was answered before %s began to drive it, and the job of call %d is sent", d.Sub.Key, d.Name, i)
@@ -113,7 +113,7 @@ func (l *Ledger) Sends(d Drive, i int) {
 
 // isTrue holds one result to what really happened.
 func (l *Ledger) isTrue(a *account, i int, r messages.Result) {
-	call, runs := a.sub.Plan.Calls[i], a.runs[i]
+	call, runs := a.plannedCall(i), a.runs[i]
 	if r.Index != i || r.CallID != call.ID {
 		l.Fail("result %d of %s is that of call %d (%s)", i, a.sub.Key, r.Index, r.CallID)
 	}
@@ -134,6 +134,8 @@ func (l *Ledger) isTrue(a *account, i int, r messages.Result) {
 		l.Fail("call %d of %s ended with an internal error, and no driver broke", i, a.sub.Key)
 	case call.Claims() && applied && r.Err != nil && r.Err.Code == messages.CodeInternal:
 		l.Fail("call %d of %s is reported as not known to have run, and has run", i, a.sub.Key)
+	case call.Refused != nil && len(runs) > 0:
+		l.Fail("call %d of %s is refused (%s), and has run", i, a.sub.Key, r.Status)
 	case call.Claims() && applied && (r.Status == messages.StatusExpired || r.Status == messages.StatusSkipped || r.Status == messages.StatusAborted || r.Status == messages.StatusDenied):
 		l.Fail("call %d of %s is reported as not run (%s), and has run", i, a.sub.Key, r.Status)
 	}

@@ -56,6 +56,9 @@ var all = func() (versions [Versions]schemas.Catalog) {
 				tools[i].Description = strings.Repeat("new ", v)
 			}
 		}
+		if v > 0 { // a new tool
+			tools = append(tools, schemas.Tool{Name: "late", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce})
+		}
 		versions[v] = catalog(tools...)
 	}
 	return versions
