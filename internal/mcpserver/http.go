@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -31,7 +32,8 @@ const lateCancel = time.Minute
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, body []byte) {
 	m := peek(body)
 	key := cancelKey{who.Tenant, who.User, r.Header.Get(clientHeader), string(m.ID)}
-	v := &visit{Caller: who, header: r.Header, gone: r.Context(), cancelled: context.Background(), turn: inNoOrder, request: key.label()}
+	v := &visit{Caller: who, header: r.Header, gone: r.Context(), cancelled: context.Background(), request: key.label()}
+	v.turn = func() (stored func()) { return func() {} }
 	switch m.Method {
 	case "initialize":
 		w.Header().Set(clientHeader, rand.Text())
@@ -47,6 +49,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, b
 				}
 			}()
 		}
+		stored, err := s.inTurn(v, m)
+		if err != nil {
+			return // the client is gone, and the fleet does not have its call
+		}
+		defer stored()
+		v.turn = func() func() { return stored }
 	case "notifications/cancelled":
 		key.id = string(m.Params.RequestID)
 		if v.request = key.label(); !s.running.cancel(key) && v.request != "" {
@@ -85,8 +93,19 @@ func (s *Server) cancelElsewhere(v *visit, meta mcp.Meta) {
 	}
 }
 
-// inNoOrder is for requests over HTTP: each comes over a connection of its own, in any order.
-func inNoOrder() (stored func()) { return func() {} }
+// inTurn waits until the earlier calls of the same session are stored. A call whose session or
+// number cannot be read waits for none.
+func (s *Server) inTurn(v *visit, m peeked) (stored func(), err error) {
+	n, err := v.name(m.Params.Meta)
+	if err != nil {
+		return func() {}, nil // the answer says what is wrong
+	}
+	number, err := strconv.ParseInt(string(m.ID), 10, 64)
+	if err != nil {
+		return func() {}, nil
+	}
+	return s.arrivals.enter(v.gone, sessionKey{v.Tenant, n.session}, number)
+}
 
 // peeked is what the transport has to know of a message.
 type peeked struct {

@@ -4,6 +4,7 @@
 //	mcpserver.go  the two requests of MCP that the fleet answers
 //	stdio.go      one connection: its calls are stored in the order in which they came
 //	http.go       requests over HTTP: none needs an earlier one
+//	arrivals.go   the order of calls that arrive together over HTTP
 //	ids.go        which session a call belongs to, and its id
 //	call.go       one call, from its request to its result
 //	people.go     calls that wait for a person
@@ -41,6 +42,7 @@ type Server struct {
 	mcp      *mcp.Server
 	overHTTP *mcp.StreamableHTTPHandler
 	running  registry
+	arrivals arrivals
 }
 
 // New returns a server. It holds nothing of a client that outlives the client's requests.

@@ -1,0 +1,114 @@
+package mcpserver
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// together is how long a call over HTTP waits for others that its client sent before it.
+const together = 5 * time.Millisecond
+
+// arrivals restores the order of calls over HTTP. Those that a client sends at once come over
+// several connections, so they arrive in any order, but clients number their requests. The calls of
+// a session that arrive together are let in by their numbers, each when the one before it is
+// stored. Calls that two clients send at once have no order, so any will do for them.
+type arrivals struct {
+	mu       sync.Mutex
+	sessions map[sessionKey]*arriving // those with calls that are not stored; guarded by mu
+}
+
+type sessionKey struct {
+	tenant  string
+	session messages.SessionID
+}
+
+// arriving is the calls of one session.
+type arriving struct {
+	calls  []*arrival    // those that have arrived together so far; guarded by mu of arrivals
+	last   chan struct{} // closed when the newest of the earlier calls is stored; guarded by mu of arrivals
+	unsure int           // calls that are not stored; guarded by mu of arrivals
+}
+
+// arrival is one call.
+type arrival struct {
+	number int64
+	placed chan struct{} // closed when before is set
+	before chan struct{} // closed when the call before this one is stored
+	stored chan struct{}
+}
+
+// enter waits until the earlier calls of the session are stored. The caller calls the function that
+// it returns when this one is, or never will be. An error says that ctx ended first.
+func (a *arrivals) enter(ctx context.Context, key sessionKey, number int64) (func(), error) {
+	call := &arrival{number: number, placed: make(chan struct{}), stored: make(chan struct{})}
+	a.arrive(key, call)
+	stored := sync.OnceFunc(func() { a.leave(key, call) })
+	if call.wait(ctx.Done()) {
+		return stored, nil
+	}
+	go func() { // the next call still waits for those before this one
+		call.wait(nil)
+		stored()
+	}()
+	return nil, context.Cause(ctx)
+}
+
+// wait waits for the turn of the call. It returns false if done is closed first.
+func (c *arrival) wait(done <-chan struct{}) bool {
+	select {
+	case <-c.placed:
+	case <-done:
+		return false
+	}
+	select {
+	case <-c.before:
+		return true
+	case <-done:
+		return false
+	}
+}
+
+func (a *arrivals) arrive(key sessionKey, call *arrival) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.sessions[key]
+	if s == nil {
+		if a.sessions == nil {
+			a.sessions = map[sessionKey]*arriving{}
+		}
+		s = &arriving{last: make(chan struct{})}
+		close(s.last)
+		a.sessions[key] = s
+	}
+	s.unsure++
+	if s.calls = append(s.calls, call); len(s.calls) == 1 {
+		time.AfterFunc(together, func() { a.place(s) })
+	}
+}
+
+// place puts the calls that have arrived together in order, behind the earlier ones.
+func (a *arrivals) place(s *arriving) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	slices.SortStableFunc(s.calls, func(x, y *arrival) int { return cmp.Compare(x.number, y.number) })
+	for _, call := range s.calls {
+		call.before, s.last = s.last, call.stored
+		close(call.placed)
+	}
+	s.calls = nil
+}
+
+func (a *arrivals) leave(key sessionKey, call *arrival) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	close(call.stored)
+	s := a.sessions[key]
+	if s.unsure--; s.unsure == 0 {
+		delete(a.sessions, key)
+	}
+}
