@@ -39,7 +39,6 @@ type Config struct {
 type Server struct {
 	cfg      Config
 	log      *slog.Logger
-	mcp      *mcp.Server
 	overHTTP *mcp.StreamableHTTPHandler
 	running  registry
 	arrivals arrivals
@@ -57,15 +56,22 @@ func New(cfg Config) *Server {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Server{cfg: cfg, log: cfg.Logger}
-	s.mcp = mcp.NewServer(&mcp.Implementation{Name: "toolfleet", Version: cfg.Version}, &mcp.ServerOptions{
-		Instructions: instructions,
-		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
-	})
-	s.mcp.AddReceivingMiddleware(s.answering)
-	s.overHTTP = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s.mcp }, &mcp.StreamableHTTPOptions{
+	overHTTP := s.protocol(false)
+	s.overHTTP = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return overHTTP }, &mcp.StreamableHTTPOptions{
 		Stateless: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, // the caller of ServeHTTP looks after these
 	})
 	return s
+}
+
+// protocol returns what answers the requests of MCP. With changes it says that clients are told
+// when the tools change.
+func (s *Server) protocol(changes bool) *mcp.Server {
+	p := mcp.NewServer(&mcp.Implementation{Name: "toolfleet", Version: s.cfg.Version}, &mcp.ServerOptions{
+		Instructions: instructions,
+		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{ListChanged: changes}},
+	})
+	p.AddReceivingMiddleware(s.answering)
+	return p
 }
 
 const instructions = "The tools run on a toolfleet fleet: calls that only read run beside each other, and each call that changes something " +

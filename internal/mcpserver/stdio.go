@@ -17,8 +17,12 @@ func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
 	defer leave()
 	line := &queue{closed: make(chan struct{})}
 	v := &visit{Caller: who, gone: gone, cancelled: context.Background(), turn: line.current}
-	err := s.mcp.Run(context.WithValue(ctx, visitKey{}, v), ordered{t, line, leave})
+	p := s.protocol(true)
+	var watching sync.WaitGroup
+	watching.Go(func() { watchTools(gone, v, p) })
+	err := p.Run(context.WithValue(ctx, visitKey{}, v), ordered{t, line, leave})
 	leave()
+	watching.Wait()
 	v.calls.Wait()
 	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
 		return nil
