@@ -65,7 +65,7 @@ type Event struct {
 	Counter  int       `json:"counter"`
 	Time     time.Time `json:"time"`               // the sender's wall clock
 	Worker   string    `json:"worker,omitempty"`   // that runs the call
-	Progress *Progress `json:"progress,omitempty"` // in a progress event
+	Progress *Progress `json:"progress,omitempty"` // in a progress event; in a waiting event of a command, why it waits
 	// Result is set in end and result events. In an end event it is brief, in a result event it
 	// leaves out the output.
 	Result *Result     `json:"result,omitempty"`

@@ -152,7 +152,7 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	}
 	defer conn.Close()
 	c := command.ClientOver(conn, cfg.Tenant, client.Tracer(sending))
-	d.ExpectEvents(func() string { return whyItWaits(a.Ctx, conn, c, batch) })
+	d.ExpectEvents(batch.Session, batch.ID, func() string { return whyItWaits(a.Ctx, conn, c, batch) })
 	reply, err = c.Run(a.Ctx, batch, client.Encoded(body), client.OnEvent(d.Take))
 	if err != nil && a.Ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + progress.FetchHint(batch.Session, batch.ID))

@@ -80,13 +80,11 @@ func (d *Display) Live() bool {
 	return d.live
 }
 
-// ExpectEvents makes the display say why the batch waits, if no call has begun for 3 s. why returns
-// that, or "" if it knows no reason; it is asked every 3 s until it does or a call begins. The
-// caller calls ExpectEvents at most once, before the first event.
-func (d *Display) ExpectEvents(why func() string) {
-	if d.events {
-		return
-	}
+// ExpectEvents makes the display say why a batch waits, if no call has begun for 3 s. why returns
+// that, or "" if it knows no reason; it is asked every 3 s until it does or a call begins. Among
+// events it is one of the type waiting. The caller calls ExpectEvents at most once, before the first
+// event.
+func (d *Display) ExpectEvents(session messages.SessionID, batch messages.BatchID, why func() string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	told := false
@@ -107,9 +105,17 @@ func (d *Display) ExpectEvents(why func() string) {
 			}
 			told, text = true, "nobody has begun the batch yet. `toolfleet status` shows the workers, and what waits."
 		}
+		if d.events {
+			d.event(messages.Event{V: messages.Version, Type: messages.EventWaiting, Session: session, Batch: batch, Index: -1, Time: time.Now(),
+				Progress: &messages.Progress{Text: text}})
+			return
+		}
 		d.above([]byte("waiting: " + text + "\n"))
 	})
 }
+
+// event writes an event. The caller holds mu.
+func (d *Display) event(e messages.Event) { fmt.Fprintf(d.out, "%s\n", rawjson.MustMarshal(e)) }
 
 // begun reports whether a call has begun or ended, or a person is asked.
 func (d *Display) begun() bool {
@@ -144,11 +150,11 @@ func (d *Display) Take(e messages.Event) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.heard = d.heard || e.Type != messages.EventReply && e.Type != messages.EventWaiting
+	d.board.apply(e, time.Now())
 	if d.events {
-		fmt.Fprintf(d.out, "%s\n", rawjson.MustMarshal(e))
+		d.event(e)
 		return
 	}
-	d.board.apply(e, time.Now())
 	line := d.board.plain(e)
 	switch {
 	case e.Type == messages.EventWaiting:
