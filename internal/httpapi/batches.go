@@ -175,7 +175,9 @@ func batchOf(q *request) ([]byte, error) {
 		return nil, err
 	}
 	if _, ok := members["message"]; !ok { // the fleet would refuse it too, and keep that under this id
-		return nil, messages.MissingMember("message", q.body)
+		missing := messages.MissingMember("message", q.body)
+		missing.Message += `. Want {"provider": "anthropic", "message": …}, where message is what the model's API gave you`
+		return nil, missing
 	}
 	return join(q, members)
 }

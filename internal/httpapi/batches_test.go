@@ -110,6 +110,10 @@ func TestAMisspeltMember(t *testing.T) {
 	if a.Status != http.StatusUnprocessableEntity || !strings.Contains(string(a.Body), `message is missing; \"messages\" at byte 25 is no member of a batch`) {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
+	bare := f.do("PUT", path, `{"role":"assistant","content":[]}`)
+	if bare.Status != http.StatusUnprocessableEntity || !strings.Contains(string(bare.Body), `Want {\"provider\"`) {
+		t.Errorf("a message without its envelope: %d %s", bare.Status, bare.Body)
+	}
 	if a := f.do("PUT", path, message("look")); a.Status != http.StatusOK {
 		t.Errorf("the right body: %d %s", a.Status, a.Body)
 	}
