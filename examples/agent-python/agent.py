@@ -14,6 +14,6 @@ while True:
     reply = toolfleet.run(session=session, id=f"turn-{len(history)}", provider="anthropic", message=message)
     if not reply["results"]:  # no calls: the model is done
         break
-    history.append(reply["reinjection"])
+    history += reply["append"]
 
 show(history)

@@ -23,7 +23,7 @@ import (
 // <!-- test: run --> runs its commands with bash, in a folder that has the examples <!-- test:
 // start --> starts each of its lines as a daemon, which runs until stop <!-- test: stop --> has no
 // block: ends the daemons, as Ctrl-C does <!-- test: stdout --> the last run's stdout; "stdout,
-// twice": two times <!-- test: stderr --> the last run's stderr, its lines in any order <!-- test:
+// three times": as often <!-- test: stderr --> the last run's stderr, its lines in any order <!-- test:
 // begin --> starts a command in another terminal; the next blocks go on <!-- test: waits --> that
 // command's stderr when it cannot go on by itself <!-- test: ends --> its stderr after that until
 // it ends; its stdout becomes the last run's <!-- test: terminal, TEXT --> runs its command at a
@@ -76,7 +76,8 @@ type reader struct {
 	begun          *daemon
 	waited         string // what begun had written when it waited
 	screen         string // of the last terminal
-	noPython       bool
+	left           int    // how many commands of the last run were left out, because their interpreter is not there
+	leftOut        bool
 }
 
 // goHere defines go for the snippets: it builds and runs packages from the checkout, where they are
@@ -119,8 +120,8 @@ func TestReadme(t *testing.T) {
 		}
 	}
 	r.stop()
-	if r.noPython {
-		t.Skip("no python3: all but the Python of README.md was run")
+	if r.leftOut {
+		t.Skip("no python3 or no node: all but their commands in README.md was run")
 	}
 }
 
@@ -176,8 +177,8 @@ func (r *reader) follow(s snippet) error {
 		r.stop()
 		return nil
 	case "stdout":
-		if s.arg == "twice" && !r.noPython {
-			text += text
+		if s.arg == "three times" {
+			text = strings.Repeat(text, 3-r.left)
 		}
 		return same(r.stdout, text)
 	case "stderr":
@@ -207,12 +208,16 @@ func (r *reader) follow(s snippet) error {
 	return fmt.Errorf("no such word")
 }
 
-// run runs commands, except for Python commands if there is no Python.
+// run runs commands, except for those of an interpreter that is not there.
 func (r *reader) run(commands string) error {
-	if _, err := exec.LookPath("python3"); err != nil && strings.Contains(commands, "python3 ") {
-		r.noPython = true
-		commands = pythonLine.ReplaceAllString(commands, "")
+	r.left = 0
+	for name, line := range interpreted {
+		if _, err := exec.LookPath(name); err != nil {
+			r.left += len(line.FindAllString(commands, -1))
+			commands = line.ReplaceAllString(commands, "")
+		}
 	}
+	r.leftOut = r.leftOut || r.left > 0
 	checkout, err := filepath.Abs("../../..")
 	if err != nil {
 		return err
@@ -231,7 +236,7 @@ func (r *reader) run(commands string) error {
 // environment returns the environment of commands, with the server's address while it runs. A
 // reader of the README has the server at the default address.
 func (r *reader) environment() []string {
-	env := append(slices.Clone(r.env), "TOOLFLEET_SERVER_LISTEN="+r.server, "TOOLFLEET_API_LISTEN="+r.api)
+	env := append(slices.Clone(r.env), "TOOLFLEET_SERVER_LISTEN="+r.server, "TOOLFLEET_API_LISTEN="+r.api, "TOOLFLEET_URL=http://"+r.api)
 	if len(r.daemons) > 0 {
 		env = append(env, "NATS_URL=nats://"+r.server)
 	}
@@ -350,9 +355,12 @@ func (r *reader) stop() {
 }
 
 var (
-	pythonLine = regexp.MustCompile(`(?m)^python3 .*$`)
-	spaces     = regexp.MustCompile(`\s+`)
-	durations  = regexp.MustCompile(`[0-9.]+ (µs|ms|s)\b`)
+	interpreted = map[string]*regexp.Regexp{
+		"python3": regexp.MustCompile(`(?m)^python3 .*$`),
+		"node":    regexp.MustCompile(`(?m)^node .*$`),
+	}
+	spaces    = regexp.MustCompile(`\s+`)
+	durations = regexp.MustCompile(`[0-9.]+ (µs|ms|s)\b`)
 )
 
 // same reports how an output differs from the one in the README.
