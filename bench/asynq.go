@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// asynq, on a Redis that appends to a file and syncs it every second. Results are kept in their
-// tasks, and published too. Its poll is 1 ms, not 1 s, its default.
+// asynq runs on a Redis that appends to a file and syncs it every second. Results are kept in their
+// tasks, and published too. It polls every 1 ms; its default is 1 s.
 
 func redisAt(addr string) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: addr, PoolSize: 64, PoolTimeout: 30 * time.Second})
 }
 
-// listenRedis hands what is published on a channel to take.
+// listenRedis passes the messages published on a channel to take.
 func listenRedis(r *redis.Client, channel string, take func([]byte)) error {
 	subscription := r.Subscribe(context.Background(), channel)
 	if _, err := subscription.Receive(context.Background()); err != nil {
@@ -71,7 +71,7 @@ func asynqCoordinator(addr string) error {
 	r := redisAt(addr)
 	queue := asynq.NewClientFromRedisClient(r)
 	g := &gatherer{enqueue: func(ctx context.Context, f frame, i, j int) error {
-		all, ctx := errgroup.WithContext(ctx) // it has no way to enqueue several
+		all, ctx := errgroup.WithContext(ctx) // asynq has no way to enqueue several tasks at once
 		for i := i; i < j; i++ {
 			all.Go(func() error {
 				_, err := queue.EnqueueContext(ctx, asynq.NewTask("call", f.job(i)), asynq.Queue("calls"), asynq.Retention(time.Hour))

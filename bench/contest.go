@@ -44,7 +44,7 @@ type results map[key][]sample
 
 type key struct{ contestant, row string }
 
-// run starts every contestant and has them take turns at each row.
+// run starts every contestant and lets them take turns at each row.
 func (c contest) run(o options, dir string) (results, error) {
 	samples := results{}
 	var fleets []*fleet
@@ -67,7 +67,7 @@ func (c contest) run(o options, dir string) (results, error) {
 				continue
 			}
 			for i := range fleets {
-				if round%2 == 1 { // nobody always follows the same one
+				if round%2 == 1 { // change the order, so that nobody always follows the same contestant
 					i = len(fleets) - 1 - i
 				}
 				entrant := c.contestants[i]
@@ -93,8 +93,8 @@ func (c contest) run(o options, dir string) (results, error) {
 	return samples, nil
 }
 
-// start starts a contestant, which is ready when it has answered a batch. The fleet is to be
-// stopped, also after an error.
+// start starts a contestant and waits until it has answered a batch. The caller must stop the
+// fleet, also after an error.
 func (s setup) start(dir string, c contestant, taps map[string]*tap) (*fleet, error) {
 	f := &fleet{setup: s, taps: taps}
 	var err error
@@ -115,7 +115,7 @@ type line struct {
 	others []float64
 }
 
-// cell is a median, and the median of the ratios of the first contestant to this one. Ratios are
+// cell is the median of a metric, and the median of its ratios to the first contestant. A ratio is
 // between slices of the same round.
 type cell struct{ value, ratio float64 }
 

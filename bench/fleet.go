@@ -34,7 +34,7 @@ type fleet struct {
 	taps map[string]*tap
 }
 
-// setup is what a fleet has that its load does not change.
+// setup is the part of a fleet that does not depend on the load.
 type setup struct {
 	sync    string // how often the server syncs: always, or a duration
 	workers int
@@ -51,8 +51,8 @@ type process struct {
 	ended   chan struct{}
 }
 
-// start starts the program of a role. Its output goes to a file, which the error of a fleet that
-// does not get ready names.
+// start starts the program of a role. Its output goes to a file. If the fleet does not get ready,
+// the error names that file.
 func (f *fleet) start(role string, cmd *exec.Cmd) (*process, error) {
 	p := &process{role: role, counted: true, cmd: cmd, ended: make(chan struct{})}
 	log, err := os.CreateTemp(f.dir, role+"-*.log")
@@ -64,7 +64,8 @@ func (f *fleet) start(role string, cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	// A ^C reaches only this process, and the children do not outlive it.
+	// An interrupt from the terminal must reach only this process. The children must not outlive
+	// it.
 	cmd.SysProcAttr.Setpgid, cmd.SysProcAttr.Pdeathsig = true, syscall.SIGKILL
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", role, err)
@@ -74,7 +75,7 @@ func (f *fleet) start(role string, cmd *exec.Cmd) (*process, error) {
 	return p, nil
 }
 
-// child starts this program in a role, see child.
+// child starts this program again in a role; see the function child.
 func (f *fleet) child(role, name, arg string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -107,13 +108,13 @@ func (p *process) until(what string, holds func() bool) error {
 
 func (p *process) problem(what string) error { return fmt.Errorf("%s %s:\n%s", p.role, what, p.tail()) }
 
-// tail returns what the process said last.
+// tail returns the end of the process's output.
 func (p *process) tail() []byte {
 	out, _ := os.ReadFile(p.log)
 	return out[max(0, len(out)-2000):]
 }
 
-// logs returns what the processes said last.
+// logs returns the ends of all outputs.
 func (f *fleet) logs() string {
 	var all strings.Builder
 	for _, p := range f.processes {
@@ -142,7 +143,7 @@ func (p *process) isReady(addr string) error {
 	})
 }
 
-// stop ends the fleet and removes what it kept.
+// stop ends the fleet and removes its data.
 func (f *fleet) stop() {
 	for _, end := range slices.Backward(f.closers) {
 		end()
@@ -167,7 +168,7 @@ func (f *fleet) url(role string) string {
 	return "nats://" + f.addr
 }
 
-// freeAddr returns an address of this machine that nobody listens at.
+// freeAddr returns an address of this machine that is not in use.
 func freeAddr() string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -191,7 +192,8 @@ func (f *fleet) cpu() map[string]float64 {
 	return used
 }
 
-// memory returns the megabytes of each role: its proportional set, after what it freed went back.
+// memory returns the megabytes of each role: the proportional set size, after freed memory was
+// returned.
 func (f *fleet) memory() map[string]float64 {
 	used := map[string]float64{}
 	for _, p := range f.processes {
@@ -260,10 +262,10 @@ func machineBusy() (seconds float64) {
 	return seconds
 }
 
-// readyLine is what a child prints when it can work.
+// readyLine is printed by a child that is ready.
 const readyLine = "READY"
 
-// child is a process of a contestant other than toolfleet.
+// child runs a process of a contestant other than toolfleet.
 func child(role, arg string) {
 	roles := map[string]func(string) error{
 		"floor-coordinator": floorCoordinator,

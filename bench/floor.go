@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The floor: raw JetStream, with the fewest messages that do the work.
+// The floor is raw JetStream with the fewest messages that can do the work.
 //
 //	client      -> stream BATCHES   a message for each batch           stored
 //	coordinator -> stream JOBS      a message for each call            stored
@@ -21,9 +21,9 @@ import (
 //	coordinator <- its subscription to the subject of RESULTS
 //	coordinator -> inbox of the client
 //
-// A job is acknowledged when its result is stored, a batch when it is answered. It has no order
-// between the batches of a session, no claims and no kept reply. A batch whose coordinator is lost
-// runs again from its beginning.
+// A job is acknowledged when its result is stored, a batch when it is answered. Batches of a
+// session are not ordered, there are no claims, and replies are not kept. A batch whose coordinator
+// is lost runs again from its beginning.
 const (
 	floorBatches = "floor.batches"
 	floorJobs    = "floor.jobs"
@@ -89,7 +89,7 @@ func startFloor(f *fleet, server string) error {
 	return err
 }
 
-// floorBatch is a batch that the coordinator has at work.
+// floorBatch is a batch that the coordinator is working on.
 type floorBatch struct {
 	frame
 	results [][]byte
@@ -172,7 +172,7 @@ func floorWorker(url string) error {
 		result jetstream.PubAckFuture
 	}
 	results := make(chan ran, 1<<17)
-	go func() { // in the order of the publishes, which is that of their answers
+	go func() { // waits in the order of the publishes, which is the order of their answers
 		for r := range results {
 			select {
 			case <-r.result.Ok():

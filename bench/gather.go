@@ -5,15 +5,15 @@ import (
 	"sync"
 )
 
-// gatherer runs batches where a queue has no fan-in of its own: it enqueues jobs and gathers their
-// results, which come in by another way. Users of such queues write this by hand.
+// gatherer runs batches on a queue without fan-in: it enqueues the jobs and gathers their results,
+// which arrive by another way. Users of such queues write this by hand.
 type gatherer struct {
 	// enqueue adds the jobs from index i to j of a batch.
 	enqueue func(ctx context.Context, f frame, i, j int) error
 	waiting sync.Map // batch to chan frame
 }
 
-// result takes a result that came in. A result nobody waits for came a second time.
+// result takes a result. A result that nobody waits for is a duplicate.
 func (g *gatherer) result(body []byte) {
 	f := decode(body)
 	if in, ok := g.waiting.Load(f.Batch); ok {

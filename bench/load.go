@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// load is how much work there is: so many sessions at once, each of which submits its next batch
-// when the last one is answered.
+// load describes the work: sessions that run at once. Each submits its next batch when the last one
+// is answered.
 type load struct {
 	sessions      int
 	reads, writes int
 	sleep         time.Duration // of a read
-	bytes         int           // of the input of a call, which is its output too
+	bytes         int           // of the input of a call, which is also its output
 	// pause is the time between the answer of a batch and the next one of the session.
 	pause time.Duration
 }
 
 func (l load) calls() int { return l.reads + l.writes }
 
-// input is what a call carries.
+// input returns the input of a call.
 func (l load) input() string { return strings.Repeat("x", l.bytes) }
 
-// submit runs one batch of a session and returns when it has its results, all of them as they
-// should be. n is another one for each batch.
+// submit runs one batch of a session and returns when it has all results and has checked them. n is
+// different for each batch.
 type submit func(ctx context.Context, l load, session int, n uint64) error
 
-// sample is what a slice of time brought.
+// sample holds the measurements of one slice.
 type sample struct {
 	calls  int
 	wall   time.Duration
@@ -41,14 +41,14 @@ type sample struct {
 	others float64            // share of the machine that other programs used
 }
 
-// patience is how long a batch may take before the measurement is given up.
+// patience bounds the time of one batch. After it the measurement fails.
 const patience = 2 * time.Minute
 
 // batches numbers the batches of this process.
 var batches atomic.Uint64
 
-// slice works for d, and until the last batch that was begun is answered. Each session runs one
-// batch at least.
+// slice runs the load for d and then until all batches are answered. Each session runs at least one
+// batch.
 func (f *fleet) slice(l load, d time.Duration) (sample, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d+patience)
 	defer cancel()
@@ -89,7 +89,7 @@ func (f *fleet) slice(l load, d time.Duration) (sample, error) {
 	return s, nil
 }
 
-// firstOf returns an error that is not a consequence of another one, if there is one.
+// firstOf returns an error that does not follow from another one, if there is one.
 func firstOf(errs []error) error {
 	var consequence error
 	for _, err := range errs {
@@ -103,7 +103,7 @@ func firstOf(errs []error) error {
 	return consequence
 }
 
-// mailboxes hand the answers that come in to the sessions that wait for them.
+// mailboxes pass answers to the sessions that wait for them.
 type mailboxes struct{ boxes sync.Map } // int to chan []byte
 
 func (m *mailboxes) of(session int) chan []byte {
@@ -114,7 +114,7 @@ func (m *mailboxes) of(session int) chan []byte {
 	return box.(chan []byte)
 }
 
-// await returns the first answer of a session that is the one looked for.
+// await returns the first answer of a session that is wanted.
 func (m *mailboxes) await(ctx context.Context, session int, wanted func([]byte) (bool, error)) error {
 	for {
 		select {
@@ -128,8 +128,8 @@ func (m *mailboxes) await(ctx context.Context, session int, wanted func([]byte) 
 	}
 }
 
-// The contestants but toolfleet speak in frames: a head, then inputs or outputs, each with its
-// length before it. A batch has all inputs, a job one, a result one output, a reply all outputs.
+// Contestants other than toolfleet speak in frames: a head, then inputs or outputs, each after its
+// length. A batch has all inputs, a job has one, a result has one output, a reply has all outputs.
 type frame struct {
 	head
 	parts [][]byte
@@ -157,7 +157,7 @@ func (f frame) encode() []byte {
 	return body
 }
 
-// decode reads what encode wrote; nothing else comes in.
+// decode reads a frame that encode wrote. Other input does not occur.
 func decode(body []byte) (f frame) {
 	_, _ = binary.Decode(body, binary.LittleEndian, &f.head)
 	for body = body[headSize:]; len(body) > 0; {
@@ -178,7 +178,7 @@ func (l load) batch(session int, n uint64) []byte {
 	return f.encode()
 }
 
-// answered returns whether a frame is the reply of batch n, and what it lacks.
+// answered reports whether a frame is the reply of batch n, and whether it is complete.
 func (l load) answered(body []byte, n uint64) (bool, error) {
 	f := decode(body)
 	if f.Batch != n {

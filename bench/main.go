@@ -7,10 +7,10 @@
 // Tables are goals, growth, messages and rest; without a name all are made.
 //
 // A batch is 8 reads and 2 writes with tools that do nothing, unless its row says otherwise.
-// Server, coordinator, worker and client are processes of their own. All contestants are up at once
-// and take turns, a slice of time each, so that whatever else the machine does hits them
-// alike. Rows show the median of the slices, and the median of the ratios between slices that
-// followed one another. Trust the ratios; the times hold for this machine and this hour.
+// Server, coordinator, worker and client are processes of their own. All contestants run at once
+// and take turns for a slice of time each, so that other work of the machine affects them alike.
+// Rows show the median of the slices, and the median of the ratios between neighbouring slices.
+// Trust the ratios; the times are only true for this machine at this hour.
 //
 //	main.go       flags, and which tables are made
 //	rows.go       what is measured
@@ -40,8 +40,8 @@ import (
 	"time"
 )
 
-// The kernel ends the children of a thread with it (see process): they are started on the thread
-// that lives as long as the program.
+// The kernel kills the children of a thread that ends (see process). So children are started on the
+// main thread, which lives as long as the program.
 func init() { runtime.LockOSThread() }
 
 // options are the flags.
@@ -88,7 +88,7 @@ func bench(o options, tables []string) error {
 	defer os.RemoveAll(dir)
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt, syscall.SIGTERM)
-	go func() { // the children go with this process
+	go func() { // the children end with this process
 		<-interrupted
 		_ = os.RemoveAll(dir)
 		os.Exit(1)
@@ -154,7 +154,7 @@ func build(dir, what string) (string, error) {
 	return binary, nil
 }
 
-// machine says what the figures were taken on.
+// machine describes the machine of the measurement.
 func machine() string {
 	processor, kernel, commit := "unknown processor", "", "unknown commit"
 	if f, err := os.Open("/proc/cpuinfo"); err == nil {

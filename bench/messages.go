@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// messageCounts prints how many messages a batch takes at the server, by subject and process.
-// Processes reach the server through taps, so times mean nothing here. An agent asks its model
-// before it submits the next batch of a session; the pause stands for that.
+// messageCounts prints how many messages of a batch pass the server, by subject and process.
+// Processes reach the server through taps, so times mean nothing here. The pause stands for an
+// agent that asks its model before it submits the next batch.
 func messageCounts(w io.Writer, dir, product string) error {
 	const pause = 20 * time.Millisecond
 	patient := one
@@ -84,7 +84,7 @@ func countMessages(dir string, c contestant, l load) (map[string]map[string]floa
 	return counts, nil
 }
 
-// printCounts prints the classes that a batch really takes; the rest is what happens now and then.
+// printCounts prints the classes that every batch needs. Rare messages are left out.
 func printCounts(w io.Writer, counts map[string]map[string]float64) {
 	const rare = 0.05
 	fmt.Fprintln(w, "| |", strings.Join(roles, " out | in | "), "out | in | all |")
@@ -119,7 +119,7 @@ func printCounts(w io.Writer, counts map[string]map[string]float64) {
 	print("all", total)
 }
 
-// tap stands between the processes of a role and the server, and counts the messages that pass.
+// tap stands between the processes of a role and the server, and counts the messages.
 type tap struct {
 	addr     string
 	listener net.Listener
@@ -194,7 +194,7 @@ func (t *tap) pass(direction string, from, to net.Conn) {
 	}
 }
 
-// protocol is one line of the protocol, with the message behind it if it has one.
+// protocol is one line of the protocol, with the message that follows it, if any.
 type protocol struct {
 	line, body     []byte
 	message        bool
@@ -211,8 +211,8 @@ func readProtocol(in *bufio.Reader) (p protocol, err error) {
 	if len(fields) == 0 {
 		return p, nil
 	}
-	// PUB subject [reply] size, and MSG with the number of the subscription before the reply. With an H
-	// the size of the headers stands before that of all.
+	// The forms are PUB subject [reply] size, and MSG with the subscription's number before the
+	// reply. With a leading H the size of the headers comes before the total size.
 	var reply, sizes int
 	switch fields[0] {
 	case "PUB":
@@ -239,7 +239,8 @@ func readProtocol(in *bufio.Reader) (p protocol, err error) {
 	return p, err
 }
 
-// class says what a message is: the first tokens of its subject, or what an answer answers.
+// class names the kind of a message: the first tokens of its subject or, for an answer, the class
+// of its request.
 func (p protocol) class() string {
 	token := strings.Split(p.subject, ".")
 	stream := func(i int) string { // the last word of its name
@@ -275,7 +276,7 @@ func (p protocol) class() string {
 	return p.verb()
 }
 
-// verb returns the first two tokens of a subject: the rest are ids.
+// verb returns the first two tokens of a subject. The rest are ids.
 func (p protocol) verb() string {
 	token := strings.SplitN(p.subject, ".", 3)
 	return strings.Join(token[:min(len(token), 2)], ".")

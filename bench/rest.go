@@ -14,8 +14,8 @@ import (
 	fleetpkg "github.com/toolfleet/toolfleet/fleet"
 )
 
-// rest prints what a fleet costs that has nothing to do; then what one costs with a call running in
-// each of many sessions; then what it costs when each of them also has a batch that waits.
+// rest prints the cost of an idle fleet, then of a fleet with one running call in each of many
+// sessions, then of one where each session also has a waiting batch.
 func rest(w io.Writer, dir, product string, held int) error {
 	s := relaxed
 	s.slots = held
@@ -59,7 +59,7 @@ func rest(w io.Writer, dir, product string, held int) error {
 		return err
 	}
 	defer conn.Close()
-	// The end of a nap is long after the last look.
+	// A nap ends long after the last measurement.
 	const nap = 30 * time.Minute
 	running := make(chan struct{}, 2*held)
 	if _, err := conn.Subscribe("toolfleet.event._.*.*", func(m *nats.Msg) {

@@ -20,8 +20,8 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// river, on PostgreSQL. Outputs are kept in the rows of their jobs, and sent by NOTIFY too. It
-// fetches after 1 ms and polls every 20 ms, not 100 ms and 1 s, its defaults.
+// river runs on PostgreSQL. Outputs are kept in the rows of their jobs, and sent by NOTIFY too. It
+// fetches after 1 ms and polls every 20 ms; its defaults are 100 ms and 1 s.
 
 type batchJob struct {
 	Frame []byte `json:"frame"`
@@ -124,7 +124,7 @@ func allowThrough(dir string) error {
 	return nil
 }
 
-// listenPostgres hands the notifications of a channel to take.
+// listenPostgres passes the notifications of a channel to take.
 func listenPostgres(addr, channel string, take func([]byte)) error {
 	ctx := context.Background()
 	config, err := pgxpool.ParseConfig(postgresURL(addr))
@@ -163,7 +163,8 @@ func serveRiver(pool *pgxpool.Pool, queue string, workers *river.Workers) error 
 		Workers: workers, Queues: map[string]river.QueueConfig{queue: {MaxWorkers: 128}},
 		FetchCooldown: time.Millisecond, FetchPollInterval: 20 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
-		// It is about kinds that this process inserts and another one works on.
+		// The check is about job kinds; another process works on the ones that this process
+		// inserts.
 		SkipUnknownJobCheck: true,
 	})
 	if err != nil {

@@ -45,29 +45,29 @@ func (s sample) percentile(p int) time.Duration { return s.took[(len(s.took)-1)*
 
 func (s sample) rate() float64 { return float64(s.calls) / s.wall.Seconds() }
 
-// row is one load and what is shown of it.
+// row is one load, and the metrics that are shown for it.
 type row struct {
 	name string
 	load
 	metrics []metric
 	base    string // name of the row that ownRate compares with
-	// all has every contestant run it; without it, only those that are not guests.
+	// all: every contestant runs the row. Otherwise guests do not.
 	all   bool
 	slice time.Duration // 0: the slice of the command
-	// rounds bounds how often it is repeated, because it takes long; 0: no bound.
+	// rounds bounds how often a slow row is repeated; 0: no bound.
 	rounds int
 }
 
-// contestant is what can be measured. The first of a contest is what the others are compared with.
+// contestant is one system under measurement. The others are compared with the first of a contest.
 type contestant struct {
 	name  string
 	start func(*fleet, string) error
-	// binary is the server, or where it is.
+	// binary is the program, or the folder of the programs.
 	binary string
 	guest  bool // it runs only the rows for all
 }
 
-// contest is what runs on one set of fleets.
+// contest is a set of rows for one set of fleets.
 type contest struct {
 	setup
 	contestants []contestant
@@ -83,7 +83,7 @@ var (
 
 func (l load) with(sessions int) load { l.sessions = sessions; return l }
 
-// relaxed is a fleet whose server syncs as nats-server does by default, always one that syncs
+// relaxed is a fleet whose server syncs as nats-server does by default. The server of always syncs
 // before it acknowledges.
 var (
 	relaxed = setup{sync: "2m", workers: 1, slots: 64}
@@ -106,7 +106,7 @@ func field(product string) []contestant {
 	}
 }
 
-// goals is what toolfleet is held to, beside everything it can be compared with.
+// goals has the rows with a target, measured beside every comparable system.
 func goals(product string, old []string, binaries map[string]string) []contest {
 	contestants := field(product)
 	guest := func(name string, start func(*fleet, string) error, binary string) {
@@ -144,7 +144,7 @@ func goals(product string, old []string, binaries map[string]string) []contest {
 	}
 }
 
-// growth is how cost grows with sessions, calls, payload and workers.
+// growth has rows that show how cost grows with sessions, calls, payload and workers.
 func growth(product string) []contest {
 	shown := []metric{p50, rate, cpuPerCall}
 	large := many.with(8)

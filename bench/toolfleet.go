@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// tools are the tools of the batches. They return their input, and nap sleeps first.
+// tools is the tools file. The tools return their input. nap sleeps first.
 const tools = `tools:
   - {name: look, builtin: noop, kind: read}
   - {name: change, builtin: noop, kind: write}
@@ -45,7 +45,7 @@ func startServer(f *fleet, binary string) error {
 	return nil
 }
 
-// command returns a command of a binary toolfleet, with the settings of the fleet alone.
+// command returns a command of a toolfleet binary, with the settings of the fleet only.
 func (f *fleet) command(binary string, args ...string) *exec.Cmd {
 	cmd := exec.Command(binary, args...)
 	cmd.Dir = f.dir
@@ -109,7 +109,7 @@ func startToolfleet(f *fleet, binary string) error {
 	})
 	f.submit = func(ctx context.Context, l load, session int, n uint64) error {
 		batch := l.message(session, n)
-		for agent.Submit(ctx, batch) != nil { // its answer took too long, and to submit it again is safe
+		for agent.Submit(ctx, batch) != nil { // no answer in time; submitting again is safe
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -125,7 +125,7 @@ func startToolfleet(f *fleet, binary string) error {
 	return err
 }
 
-// startRun starts a build whose client asks with Client.Run, which also gets the events.
+// startRun starts a build whose client uses Client.Run, so it also gets the events.
 func startRun(f *fleet, binary string) error {
 	if err := startDaemons(f, binary); err != nil {
 		return err
@@ -155,7 +155,7 @@ func startTraced(f *fleet, binary string) error {
 	return startToolfleet(f, binary)
 }
 
-// collector takes spans and forgets them.
+// collector accepts spans and drops them.
 func collector(addr string) error {
 	go func() {
 		_ = http.ListenAndServe(addr, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +204,7 @@ func (l load) message(session int, n uint64) messages.Batch {
 	return messages.Batch{ID: batchID(n), Session: messages.SessionID(strconv.Itoa(session)), Provider: messages.Anthropic, Message: body}
 }
 
-// complete returns what a reply lacks.
+// complete reports what a reply lacks.
 func (l load) complete(reply messages.Reply) error {
 	if reply.Status != messages.ReplyCompleted || len(reply.Results) != l.calls() {
 		return fmt.Errorf("%s: %s with %d results: %v", reply.Batch, reply.Status, len(reply.Results), reply.Error)

@@ -17,14 +17,15 @@ import (
 const digestHeader = "Toolfleet-Digest"
 
 const (
-	// busyFor is how long a batch that the fleet refuses as busy is tried again before the client
-	// is told to come back: a coordinator that stops refuses for a moment too.
+	// busyFor is how long the server retries a batch that the fleet refuses as busy, before it
+	// tells the client to come back. A coordinator that is stopping also refuses, but only for a
+	// moment.
 	busyFor = 2 * time.Second
-	// askAgain is when a client asks again about a batch that goes on.
+	// askAgain is the Retry-After of the answer about a batch that still runs.
 	askAgain = time.Second
 )
 
-// errWaited ends the wait of a client that prefers to wait no longer.
+// errWaited ends a wait that took as long as the client's Prefer header allows.
 var errWaited = errors.New("the client has waited as long as it prefers")
 
 // putBatch runs a batch and answers with its reply. The same request gets the same answer, and runs
@@ -49,8 +50,8 @@ func (s *Server) putCall(w http.ResponseWriter, q *request) error {
 	return s.run(w, q, body, resultIn)
 }
 
-// run submits a batch, waits for its reply for as long as the client does, and answers with what
-// show makes of the reply.
+// run submits a batch, waits for its reply for as long as the client does, and writes what show
+// makes of the reply.
 func (s *Server) run(w http.ResponseWriter, q *request, body []byte, show func(messages.Reply) ([]byte, error)) error {
 	release, err := s.waiting.take()
 	if err != nil {
@@ -83,8 +84,8 @@ func (s *Server) run(w http.ResponseWriter, q *request, body []byte, show func(m
 	return nil
 }
 
-// goesOn makes sure that a batch is stored, once its client waits no longer. It returns the reply,
-// or client.ErrRunning.
+// goesOn makes sure that the batch of a client that has stopped waiting is stored. It returns the
+// reply, or client.ErrRunning.
 func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply, error) {
 	reply, err := q.client.Get(q.Context(), q.session, q.batch)
 	switch {
@@ -104,7 +105,7 @@ func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply,
 	return messages.Reply{}, client.ErrRunning
 }
 
-// answerRunning says that a batch goes on, which calls have ended, and when to ask again.
+// answerRunning says that a batch still runs, which calls have ended, and when to ask again.
 func answerRunning(w http.ResponseWriter, ended []messages.Result) error {
 	body, err := rawjson.Marshal(messages.State{Status: "running", Results: ended})
 	if err != nil {
@@ -115,7 +116,8 @@ func answerRunning(w http.ResponseWriter, ended []messages.Result) error {
 	return nil
 }
 
-// withReply adds the stored reply of a refused batch to the error: it may hold steering messages.
+// withReply adds the stored reply of a refused batch to the error. The reply may hold steering
+// messages.
 func withReply(err error, reply messages.Reply) error {
 	if reply.Status != messages.ReplyRefused {
 		return err

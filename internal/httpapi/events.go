@@ -13,9 +13,9 @@ import (
 // resumeHeader names the last event that a client was shown.
 const resumeHeader = "Last-Event-ID"
 
-// sessionEvents streams the events of a session: of the open batches from their beginning, then of
-// those that come. A client that comes back with the id of the last event goes on after it, at this
-// server or another one.
+// sessionEvents streams the events of a session: first the past events of the open batches, then
+// every later event. A client that reconnects with the id of its last event continues after it, on
+// this server or any other.
 func (s *Server) sessionEvents(w http.ResponseWriter, q *request) error {
 	last := q.Header.Get(resumeHeader)
 	p, resume := parsePosition(last)
@@ -43,8 +43,8 @@ func (s *Server) sessionEvents(w http.ResponseWriter, q *request) error {
 	})
 }
 
-// liveEvents streams what happens now in all sessions of the tenant. An event of the type gap says
-// that some may have been missed before it.
+// liveEvents streams what happens now in all sessions of the tenant. An event of type gap says that
+// events before it may have been missed.
 func (s *Server) liveEvents(w http.ResponseWriter, q *request) error {
 	return s.stream(w, q, func(q *request, opened func() *stream) error {
 		events, leave, err := s.live.join(q)
@@ -58,7 +58,7 @@ func (s *Server) liveEvents(w http.ResponseWriter, q *request) error {
 			number++
 			return out.send(strconv.Itoa(number), e.Type, rawjson.MustMarshal(e))
 		}
-		if q.Header.Get(resumeHeader) != "" { // the client comes back
+		if q.Header.Get(resumeHeader) != "" { // the client reconnects
 			if err := send(gap()); err != nil {
 				return err
 			}
@@ -88,8 +88,8 @@ func gap() messages.Event {
 	return messages.Event{V: messages.Version, Type: messages.EventGap, Index: -1, Time: time.Now()}
 }
 
-// stream keeps a stream open until show returns or the client is gone. show calls opened once
-// nothing is missed any more that happens from then on: the client then knows so too.
+// stream keeps a stream open until show returns or the client is gone. show calls opened as soon as
+// it misses no later event. That sends the headers, so the client knows it too.
 func (s *Server) stream(w http.ResponseWriter, q *request, show func(q *request, opened func() *stream) error) error {
 	release, err := s.streams.take()
 	if err != nil {

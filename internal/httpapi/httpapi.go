@@ -1,7 +1,7 @@
 // Package httpapi is the HTTP API of a fleet, for agents without a NATS client.
 //
-// A server is a client of the fleet's endpoints on NATS and holds nothing: any number of servers
-// answer for one fleet, and a client that lost its server asks another one again.
+// A server is a client of the fleet's endpoints on NATS and keeps nothing. Any number of servers
+// can serve one fleet, and a client that has lost its server asks another one.
 //
 //	routes.go    which handler answers which request; openapi.json describes the same
 //	request.go   who asks, about which session and batch, with which body
@@ -12,8 +12,8 @@
 //	mcp.go       requests of MCP clients, for package mcpserver
 //	people.go    questions to people, and their decisions
 //
-// A batch is made from the bytes of the request, so that a request that is sent again is the same
-// batch. Package access says who may ask.
+// A batch is made from the bytes of the request, so a repeated request makes the same batch.
+// Package access decides who may ask.
 package httpapi
 
 import (
@@ -40,10 +40,10 @@ type Config struct {
 	// Origins are the web origins whose pages may use the API, for example https://ops.example.com.
 	// Default: none.
 	Origins []string
-	// MaxOpen bounds the requests whose body comes in, those that wait for batches, and the event
-	// streams, each. Default 4096.
+	// MaxOpen bounds three things separately: requests whose body is being read, requests that wait
+	// for a batch, and event streams. Default 4096.
 	MaxOpen int
-	// Version is that of this build, as MCP clients see it.
+	// Version is the version of this build. MCP clients see it.
 	Version string
 	// Health answers /healthz, /readyz and /metrics. May be nil.
 	Health http.Handler
@@ -73,7 +73,7 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	origins  *http.CrossOriginProtection
-	reading  places // requests whose body comes in
+	reading  places // requests whose body is being read
 	waiting  places // requests that wait for a batch
 	streams  places // event streams
 	readers  readers
@@ -114,8 +114,8 @@ const (
 	closeIn   = 3 * time.Second  // to read its answer after the server was told to stop
 )
 
-// maxHeaders bounds the request line and the headers: two ids of 8 KiB, percent-encoded, and a
-// token.
+// maxHeaders bounds the request line and the headers. Two percent-encoded ids of 8 KiB and a token
+// fit.
 const maxHeaders = 96 << 10
 
 // errClosing ends requests that wait when the server stops.

@@ -22,13 +22,13 @@ type liveFeeds struct {
 // liveFeed is the live events of one tenant.
 type liveFeed struct {
 	streams map[*liveQueue]bool // guarded by mu of liveFeeds
-	begun   chan struct{}       // closed once the events come
+	begun   chan struct{}       // closed once events arrive
 	stop    context.CancelFunc
-	err     error // why the events do not come; set before begun is closed
+	err     error // why no events arrive; set before begun is closed
 }
 
-// liveQueue holds the events that one stream has not written yet. It is closed when there will be
-// no more.
+// liveQueue holds the events that one stream has not written yet. It is closed after the last
+// event.
 type liveQueue struct {
 	queue  chan messages.Event
 	missed atomic.Bool // the queue was full
@@ -37,7 +37,7 @@ type liveQueue struct {
 // maxQueued bounds the events that wait for a slow client.
 const maxQueued = 256
 
-// join gives a stream the live events of its tenant, until it leaves. An error says why there are
+// join gives a stream the live events of its tenant, until it leaves. The error says why there are
 // none.
 func (l *liveFeeds) join(q *request) (events *liveQueue, leave func(), err error) {
 	feed, events, leave := l.enter(q)

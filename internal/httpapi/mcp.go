@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// mcpSession is the session of the calls of MCP clients that name none. Those of a user of a token
-// have a session of their own, so that each user's calls keep their order.
+// mcpSession is the session of calls whose MCP client names none. A user with a token gets a
+// session of their own below it, so that the calls of each user keep their order.
 const mcpSession messages.SessionID = "mcp"
 
 // serveMCP answers a request of an MCP client.
@@ -22,7 +22,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, q *request) error {
 	}
 	defer release()
 	ctx := q.Context()
-	// Only the client's own end ends the answer. A server that stops says so in it.
+	// Only a client that is gone ends the answer. A stopping server says so in the answer.
 	open, gone := context.WithCancel(context.WithoutCancel(ctx))
 	defer gone()
 	closing, stop := context.WithCancelCause(context.Background())

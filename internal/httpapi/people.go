@@ -40,7 +40,7 @@ func (s *Server) showApproval(w http.ResponseWriter, q *request) error {
 	switch {
 	case err != nil:
 		return err
-	case question.ID != id: // the call asks another question by now
+	case question.ID != id: // the call asks another question now
 		return errNotPending
 	}
 	body, err := rawjson.Marshal(question)

@@ -12,23 +12,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// position is a place in the events of a session, as the id of an event has it. The server that
-// made it finds the place by number. Any other server finds it by what was shown: positions are all
-// that is known of a client that comes back.
+// position is a place in the events of a session, encoded in the id of an event. The server that
+// made it finds the place by number. Any other server finds it by what was shown, because a
+// position is all that it knows of a client that reconnects.
 type position struct {
 	Reader string `json:"r"` // the reader that made it
 	Number uint64 `json:"n"` // of the event there
-	// Since is a time, in nanoseconds since 1970: whatever ended before was shown.
+	// Since is a time, in nanoseconds since 1970. Every batch that ended before it was shown.
 	Since int64 `json:"s"`
 	// Done are batches that were shown to their end and may have ended after Since, the latest
 	// last.
 	Done []string `json:"d,omitempty"`
-	// Open holds what was shown of the batches that were not shown to their end: their calls in
-	// order, each as "attempt.questions" and a letter of [callStates], equal ones as "3*...".
+	// Open holds, for each batch that was not shown to its end, what was shown of its calls in
+	// order. A call is "attempt.questions" and a letter of [callStates]. Equal neighbours are
+	// "3*...".
 	Open map[string]string `json:"o,omitempty"`
 }
 
-// parsePosition reads the id of an event. A text that is no id is no position.
+// parsePosition reads the id of an event. ok is false for a text that no server made.
 func parsePosition(id string) (p position, ok bool) {
 	raw, err := base64.RawURLEncoding.DecodeString(id)
 	if id == "" || err != nil || json.Unmarshal(raw, &p) != nil {
@@ -39,21 +40,21 @@ func parsePosition(id string) (p position, ok bool) {
 
 func (p position) since() time.Time { return time.Unix(0, p.Since) }
 
-// shown is what was shown of a session.
+// shown records which events of a session were shown.
 type shown struct {
 	ended time.Time              // the latest end of a batch that was shown to its end
 	done  []string               // those batches, the latest last, at most maxDone
 	open  map[string]*shownBatch // by batch: begun and not shown to their end
 }
 
-// shownBatch is what was shown of one batch: of each call in order, up to the last one with an
-// event.
+// shownBatch records what was shown of one batch: of each call, in order, up to the last call with
+// an event.
 type shownBatch struct {
 	began time.Time
 	calls []callShown
 }
 
-// callShown is what was shown of one call.
+// callShown records what was shown of one call.
 type callShown struct {
 	attempt   int  // the newest
 	questions int  // how many
@@ -62,23 +63,23 @@ type callShown struct {
 	again int // how many questions were added since the position was read; not part of it
 }
 
-// callStates are, in order: nothing was shown of a call, its start, its end, its result.
+// callStates are, in order: nothing of the call was shown, its start, its end, its result.
 const callStates = "nser"
 
 const (
-	// maxDone bounds the batches that a position names. Of one that it no longer names, the events
-	// may be shown again by another server.
+	// maxDone bounds the batches that a position names. Another server may show the events of a
+	// batch again once the position no longer names it.
 	maxDone = 32
-	// maxPlaced bounds the calls that are read from a position, and maxOpenText the bytes that it
-	// writes about open batches, so that its id fits into a header. Of further calls the events may
-	// be shown again by another server.
+	// maxPlaced bounds the calls that are read from a position. maxOpenText bounds the bytes that a
+	// position has about open batches, so that it fits into a header. Another server may show the
+	// events of calls beyond these bounds again.
 	maxPlaced   = 64 << 10
 	maxOpenText = 36 << 10
-	// slack is how much later a batch may be shown than one that ended after it.
+	// slack is how much later a batch may be shown than a batch that ended after it.
 	slack = 10 * time.Second
 )
 
-// nameOf makes the id of a batch short.
+// nameOf returns a short hash of a batch's id.
 func nameOf(id messages.BatchID) string {
 	sum := sha256.Sum256([]byte(id))
 	return base64.RawURLEncoding.EncodeToString(sum[:6])
@@ -96,8 +97,8 @@ func shownUntil(p position) *shown {
 	return s
 }
 
-// add takes an event and reports whether it is new. Progress and messages of hooks are live, so
-// they always are.
+// add takes an event and reports whether it is new. A live event is always new, unless its batch
+// was shown to its end.
 func (s *shown) add(e messages.Event) (fresh bool) {
 	name := nameOf(e.Batch)
 	if isLive(e) {
@@ -153,12 +154,12 @@ func (b *shownBatch) add(e messages.Event) (fresh bool) {
 	return true
 }
 
-// isLive reports whether an event is only of its moment: it is not shown again.
+// isLive reports whether an event matters only at its moment. Such an event is never shown again.
 func isLive(e messages.Event) bool {
 	return e.Type == messages.EventProgress || e.Type == messages.EventHook
 }
 
-// at returns the position after everything that was shown. began is from when on the reader reads.
+// at returns the position after everything that was shown. The reader has every event since began.
 func (s *shown) at(reader string, number uint64, began time.Time) position {
 	since := began
 	if after := s.ended.Add(-slack); !s.ended.IsZero() && after.After(began) {
@@ -209,8 +210,8 @@ func formatCalls(calls []callShown) string {
 	return strings.Join(parts, " ")
 }
 
-// parseCalls is the inverse of formatCalls. It leaves out what it cannot read, and what is over the
-// limit: of such calls the events are shown again.
+// parseCalls is the inverse of formatCalls. It leaves out calls that it cannot read and calls over
+// the limit. The events of those calls are shown again.
 func parseCalls(text string, limit int) (calls []callShown) {
 	for part := range strings.FieldsSeq(text) {
 		count, call := 1, part

@@ -19,7 +19,7 @@ type problem struct {
 	Code   string `json:"code"`
 	// Message says what is wrong and what to do.
 	Message string `json:"message"`
-	// RetryAfterMS is when to ask again, where that may help; 0: asking again does not help.
+	// RetryAfterMS is when to ask again, in milliseconds; 0: asking again does not help.
 	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 
 	reply *messages.Reply // the stored reply of a refused batch

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// linger is how long a reader goes on without a stream: a client that comes back finds it.
+	// linger is how long a reader goes on without a stream, so that a client that reconnects finds
+	// it.
 	linger = 30 * time.Second
 	// maxKept bounds the events that a reader keeps. When there are twice as many, it drops live
 	// events and those of ended batches, the oldest first, until maxKept are left.
@@ -32,13 +33,13 @@ type reader struct {
 	since   time.Time       // it shows what has ended since then; zero: not known yet; guarded by mu
 	kept    []kept          // in the order of their numbers; guarded by mu
 	newest  uint64          // the number of the last event; guarded by mu
-	dropped uint64          // the number of the last durable event that is kept no more; guarded by mu
-	ended   map[string]bool // of the batches in kept, those that have their reply; guarded by mu
-	more    chan struct{}   // closed when there is more, and then replaced; guarded by mu
-	err     error           // why there will be no more; guarded by mu
+	dropped uint64          // the number of the newest durable event that was dropped; guarded by mu
+	ended   map[string]bool // batches in kept that have their reply; guarded by mu
+	more    chan struct{}   // closed and replaced at each new event; guarded by mu
+	err     error           // why no more events will come; guarded by mu
 	shown   *shown          // owned by run's goroutine
 
-	begun chan struct{} // closed once nothing is missed that happens from then on
+	begun chan struct{} // closed once the reader misses no later event
 
 	users int // streams; guarded by mu of readers
 	stop  context.CancelFunc
@@ -52,7 +53,8 @@ type kept struct {
 	data   []byte
 }
 
-// newReader returns a reader of what has ended since a time; zero: since it begins.
+// newReader returns a reader of batches that have ended since a time; zero: since the reader
+// begins.
 func newReader(since time.Time) *reader {
 	return &reader{
 		name: rand.Text(), since: since, ended: map[string]bool{}, more: make(chan struct{}), begun: make(chan struct{}), shown: shownUntil(position{}),
@@ -74,8 +76,8 @@ func (r *reader) run(ctx context.Context, c *client.Client, session messages.Ses
 	r.end(errClosing)
 }
 
-// begin returns since when the reader shows what has ended. By default that is the end of the batch
-// that ended last, by the clock of the NATS server.
+// begin returns the time since which the reader shows ended batches. By default that is the end of
+// the newest ended batch, by the clock of the NATS server.
 func (r *reader) begin(ctx context.Context, c *client.Client, session messages.SessionID) time.Time {
 	r.mu.Lock()
 	since := r.since
@@ -85,7 +87,7 @@ func (r *reader) begin(ctx context.Context, c *client.Client, session messages.S
 	}
 	list, err := c.Batches(ctx, session, client.ListOptions{})
 	switch {
-	case err != nil: // by our clock, which may be ahead
+	case err != nil: // use our clock, which may be ahead
 		since = time.Now().Add(-slack)
 	case list.Newest == nil:
 		since = time.Unix(0, 0)
@@ -119,7 +121,7 @@ func (r *reader) add(e messages.Event) {
 	r.more = make(chan struct{})
 }
 
-// drop drops live events, and the older events of ended batches. The caller holds mu.
+// drop drops live events, and the oldest events of ended batches. The caller holds mu.
 func (r *reader) drop() {
 	spare, still := len(r.kept)-maxKept, map[string]bool{}
 	r.kept = slices.DeleteFunc(r.kept, func(k kept) bool {
@@ -150,8 +152,8 @@ func (r *reader) end(err error) {
 	r.more = make(chan struct{})
 }
 
-// after returns the events after a number, the number of the last event that was dropped, and a
-// channel that is closed when there are more events. err says that there will be no more.
+// after returns the events after a number, the number of the newest event that was dropped, and a
+// channel that is closed when there are more events. err says that no more events will come.
 func (r *reader) after(number uint64) (events []kept, dropped uint64, more <-chan struct{}, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,18 +161,18 @@ func (r *reader) after(number uint64) (events []kept, dropped uint64, more <-cha
 	return slices.Clone(r.kept[i:]), r.dropped, r.more, r.err
 }
 
-// place is where a stream is in the events of a reader.
+// place is the position of a stream in the events of a reader.
 type place struct {
 	*reader
 	number  uint64          // of the last event that was read
-	live    uint64          // live events up to this number are over
-	dropped uint64          // what was dropped up to this number is not missed
-	shown   *shown          // what the client was shown elsewhere; nil: nothing that matters here
+	live    uint64          // live events up to this number are too old to show
+	dropped uint64          // events up to this number were dropped before the stream began
+	shown   *shown          // what another server showed the client; nil: that does not matter here
 	skip    map[string]bool // batches that had ended before the stream began
 }
 
 // place returns the place after a position, and reports whether the reader has everything that
-// follows it. Without a position it is the beginning of the batches that are open.
+// follows it. Without a position the stream begins with the batches that are open.
 func (r *reader) place(p position, resume bool) (at place, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,10 +191,10 @@ func (r *reader) place(p position, resume bool) (at place, ok bool) {
 	return at, r.dropped == 0 && !r.since.IsZero() && !r.since.After(p.since())
 }
 
-// errBehind ends a stream whose client reads more slowly than things happen.
+// errBehind ends a stream whose client reads too slowly.
 var errBehind = errors.New("the client is too far behind; its next request goes on from where it is")
 
-// next returns the events to show next, after waiting for them.
+// next waits for events that the client was not shown, and returns them.
 func (a *place) next(ctx context.Context) (show []kept, err error) {
 	for {
 		events, dropped, more, err := a.after(a.number)

@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// readers holds the readers of this server: one for each session that has streams. For a client
-// that comes back from another server and needs older events than that reader has, there is a
-// second one.
+// readers holds the readers of this server, one for each session that has streams. A session gets a
+// second reader when a client arrives from another server and needs older events than the first
+// reader has.
 type readers struct {
 	closing context.Context // ends when the server stops
 	running sync.WaitGroup
@@ -31,8 +31,8 @@ type sessionKey struct {
 	session messages.SessionID
 }
 
-// join returns the place of a stream in a reader that has what the stream needs. The caller leaves.
-// The error says that the tenant has as many readers as it may have.
+// join returns the place of a stream in a reader that has what the stream needs. The caller must
+// call leave. The error says that the tenant has as many readers as it may have.
 func (rs *readers) join(q *request, p position, resume bool) (at place, leave func(), err error) {
 	if at, leave, err = rs.enter(q, p, resume); err != nil {
 		return at, leave, err
@@ -72,12 +72,12 @@ func (rs *readers) enter(q *request, p position, resume bool) (at place, leave f
 		r.run(ctx, q.client, q.session)
 		rs.remove(key, r)
 	})
-	at, _ = r.place(p, resume) // it began for this stream
+	at, _ = r.place(p, resume) // a new reader has everything that this stream needs
 	return at, rs.use(key, r), nil
 }
 
-// room reports whether the tenant may have another reader. If it has as many as it may, one that
-// only waits for its clients to come back makes room. The caller holds mu.
+// room reports whether the tenant may have another reader. At the bound, it stops a reader without
+// streams to make room. The caller holds mu.
 func (rs *readers) room(tenant string) bool {
 	count, idle := 0, (*reader)(nil)
 	var idleKey sessionKey
@@ -103,8 +103,8 @@ func (rs *readers) room(tenant string) bool {
 	return true
 }
 
-// use counts a stream of a reader until the returned function is called. A reader without streams
-// stops after a while. The caller holds mu.
+// use counts a stream of a reader until leave is called. A reader without streams stops after
+// linger. The caller holds mu.
 func (rs *readers) use(key sessionKey, r *reader) (leave func()) {
 	r.users++
 	return func() {

@@ -25,7 +25,8 @@ type request struct {
 	body    []byte
 }
 
-// read reads a request. w is the writer of net/http itself; see [leaveBody]. It is the only place that finds out the tenant, the principal and the ids.
+// read reads a request. It alone finds out the tenant, the principal and the ids. w is the writer
+// of net/http itself; see [leaveBody].
 func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*request, error) {
 	q := &request{Request: r}
 	if !to.open {
@@ -63,11 +64,11 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*reques
 // errExpired ends a request that waits when the token of its principal expires.
 var errExpired = newProblem(http.StatusUnauthorized, "unauthorized", "the token has expired; get a new one")
 
-// checkEvery is how long a request may go on after its principal has lost its right to ask.
+// checkEvery is how long a request may go on after its principal has lost the right to ask.
 const checkEvery = 10 * time.Second
 
-// whileAllowed ends the context of a request when its principal may no longer ask: its token has
-// expired, was taken back or is somebody else's.
+// whileAllowed ends the context of a request when its principal may no longer ask. The token may
+// have expired, may have been revoked, or may now belong to somebody else.
 func (s *Server) whileAllowed(q *request) (stop func()) {
 	ctx, end := context.WithCancelCause(q.Context())
 	expires := func() {}
@@ -94,7 +95,7 @@ func (s *Server) whileAllowed(q *request) (stop func()) {
 	return func() { first.Stop(); expires(); end(nil) }
 }
 
-// errChanged ends a request whose token is another principal's by now.
+// errChanged ends a request whose token now belongs to another principal.
 var errChanged = newProblem(http.StatusUnauthorized, "unauthorized", "the token has another owner now; ask again")
 
 // asProblem says why a principal may not ask.
@@ -109,8 +110,8 @@ func asProblem(err error) error {
 	return newProblem(http.StatusUnauthorized, "unauthorized", denied.Message)
 }
 
-// idIn returns an id in the path, decoded; "" when the path has none of this name. Ids travel in
-// JSON too, so they are UTF-8.
+// idIn returns an id in the path, decoded; "" when the path has none of this name. An id must be
+// UTF-8, because it travels in JSON too.
 func idIn(r *http.Request, name string) (string, error) {
 	id := r.PathValue(name)
 	switch {
@@ -136,7 +137,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	var over *http.MaxBytesError
 	switch {
 	case err == nil:
-		// From now on a read only notices that the client is gone.
+		// The body is read. A later read only notices that the client is gone.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return body, nil
 	case errors.As(err, &over):
@@ -146,9 +147,10 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	return nil, newProblem(http.StatusRequestTimeout, "incomplete_body", "the body did not arrive in full and in time")
 }
 
-// leaveBody has the connection closed after the answer, without the body. net/http then closes its own
-// direction first and waits: a connection that is closed with bytes unread is reset, and a client that
-// still sends loses the answer. w is the writer of net/http itself, which no wrapper stands in for.
+// leaveBody makes the server close the connection after the answer without reading the body.
+// net/http then closes its own direction first and waits. Closing at once with unread bytes would
+// reset the connection, and a client that still sends would lose the answer. w must be the writer
+// of net/http itself: no wrapper can do this.
 func leaveBody(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Expect") != "" {
 		return // nothing was sent yet, and without a read nothing will be
@@ -167,8 +169,8 @@ func tooLarge(limit int64) error {
 // maxWait bounds the wait that a client may prefer.
 const maxWait = time.Hour
 
-// wait returns how long the client prefers to wait, from the header "Prefer: wait=N" in seconds.
-// ok: it has a preference.
+// wait returns how long the client prefers to wait, from the header "Prefer: wait=N" in seconds. ok
+// is false without that header.
 func (q *request) wait() (d time.Duration, ok bool) {
 	for _, header := range q.Header.Values("Prefer") {
 		for preference := range strings.SplitSeq(header, ",") {

@@ -107,8 +107,7 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// answering reads a request, has its handler answer it, and answers with the problem when the
-// handler cannot.
+// answering reads a request and calls its handler. If the handler fails, it writes the problem.
 func (s *Server) answering(r route) http.Handler {
 	name := r.method + " " + r.path
 	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {

@@ -13,7 +13,7 @@ import (
 // maxControl bounds the body of a control: a steering message may have 256 KiB.
 const maxControl = 300 << 10
 
-// steer stores a message that the next reply of the session takes along.
+// steer stores a message for the next reply of the session.
 func (s *Server) steer(w http.ResponseWriter, q *request) error {
 	control, err := s.controlOf(q, q.body)
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	return answerControl(w, seq, err)
 }
 
-// controlOf reads a control. By is the user of the token, and what the body says where nobody needs
-// one.
+// controlOf reads a control. Where requests need no token, the body says who asks (By). Elsewhere
+// By is the user of the token.
 func (s *Server) controlOf(q *request, body []byte) (control messages.Control, err error) {
 	if _, err := membersOf(body); err != nil {
 		return control, err
@@ -70,7 +70,7 @@ func (s *Server) controlOf(q *request, body []byte) (control messages.Control, e
 
 func reasonOf(c messages.Control) client.Reason { return client.Reason{Text: c.Reason, By: c.By} }
 
-// answerControl says that a control is stored and holds.
+// answerControl says that a control is stored and in force.
 func answerControl(w http.ResponseWriter, seq uint64, err error) error {
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w, conn: http.NewResponseController(w)}
 }
 
-// hasBegun reports whether the client has read a status already.
+// hasBegun reports whether a status was already sent to the client.
 func (s *stream) hasBegun() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +75,8 @@ func (s *stream) write(text []byte) error {
 	return s.err
 }
 
-// heartbeats writes signs of life until stop is called, and calls lost once the client does not
-// read them.
+// heartbeats writes signs of life until stop is called. It calls lost when the client does not read
+// them.
 func (s *stream) heartbeats(lost func(error)) (stop func()) {
 	ended, running := make(chan struct{}), sync.WaitGroup{}
 	running.Go(func() {
@@ -97,8 +97,8 @@ func (s *stream) heartbeats(lost func(error)) (stop func()) {
 	return func() { close(ended); running.Wait() }
 }
 
-// follow runs a batch and streams its live events, and then its reply as the last event. Before the
-// first event an error is an answer of its own; after it, an event of the type error.
+// follow runs a batch and streams its live events, and its reply as the last event. An error before
+// the first event is an ordinary answer. A later error is an event of type error.
 func (s *Server) follow(w http.ResponseWriter, q *request, body []byte) error {
 	release, err := s.streams.take()
 	if err != nil {
@@ -134,5 +134,5 @@ func (s *Server) follow(w http.ResponseWriter, q *request, body []byte) error {
 	return nil
 }
 
-// eventError is the type of the event that tells of an error after the first event of a stream.
+// eventError is the type of the event for an error after the first event of a stream.
 const eventError messages.EventType = "error"

@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// storedSoon is how long a call waits for a coordinator to store it. Then it is stored without
-	// one: no coordinator may be there.
+	// storedSoon is how long a call waits for a coordinator to store it. After that the server
+	// stores it itself, since there may be no coordinator.
 	storedSoon = 20 * time.Millisecond
-	// storeWithin is how long a call may take to be stored. The connection's later calls wait for
-	// that, so that they come after it.
+	// storeWithin bounds the time to store a call. Later calls of the connection wait for it, so
+	// that they are stored after it.
 	storeWithin = 10 * time.Second
-	// busyFor is how long a call that the fleet refuses as busy is tried again.
+	// busyFor is how long the server retries a call that the fleet refuses as busy.
 	busyFor = 10 * time.Second
 	// abortWithin bounds the abort of a call whose client is gone.
 	abortWithin = 10 * time.Second
 )
 
-// Why the wait for a call ends before its result.
+// Reasons to stop waiting for a call before its result.
 var (
 	errGone      = errors.New("the client is gone")
 	errCancelled = errors.New("the client has cancelled the call")
 )
 
-// call runs one call and returns what its client reads. It calls stored when the next call may
-// come. An error is one of the protocol.
+// call runs one call and returns what the client gets. It calls stored when the connection's next
+// call may be stored. An error is a protocol error.
 func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, stored func()) (*mcp.CallToolResult, error) {
 	n, err := v.name(req.Params.Meta)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, s
 	told := newNews(ctx, req)
 	defer told.stop()
 	asked := s.watchPeople(waiting, v, n, end)
-	// The result is asked for first: events that come before that are lost.
+	// Ask for the result before storing: earlier events would be lost.
 	r := ask(waiting, v, body, func(e messages.Event) {
 		told.event(e)
 		asked(e)
@@ -86,7 +86,7 @@ func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, s
 	return answer(n, reply, err), nil
 }
 
-// run is a call whose result was asked for.
+// run is one request for the reply of a batch, under way.
 type run struct {
 	begun chan struct{} // closed with the first event
 	ended chan struct{} // closed when reply and err are set
@@ -94,14 +94,15 @@ type run struct {
 	err   error
 }
 
-// ask asks for the result of a batch, which gives the batch to a coordinator.
+// ask starts a request for the reply of a batch. The request itself gives the batch to a
+// coordinator.
 func ask(ctx context.Context, v *visit, body []byte, each func(messages.Event)) *run {
 	r := &run{begun: make(chan struct{}), ended: make(chan struct{})}
 	begin := sync.OnceFunc(func() { close(r.begun) })
 	go func() {
 		defer close(r.ended)
 		r.reply, r.err = v.Client.Run(ctx, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor), client.OnEvent(func(e messages.Event) {
-			if e.Type != messages.EventWaiting { // the client's own
+			if e.Type != messages.EventWaiting { // made by the client, not by a coordinator
 				begin()
 			}
 			each(e)
@@ -110,8 +111,8 @@ func ask(ctx context.Context, v *visit, body []byte, each func(messages.Event)) 
 	return r
 }
 
-// stored reports whether the coordinator is known to have stored the batch. It waits a moment for
-// that.
+// stored waits up to storedSoon and reports whether a coordinator is known to have stored the
+// batch.
 func (r *run) stored() bool {
 	select {
 	case <-r.begun:
@@ -128,7 +129,7 @@ func (r *run) wait() (messages.Reply, error) {
 	return r.reply, r.err
 }
 
-// batchOf writes a call as a batch. The same call is written in the same bytes.
+// batchOf encodes a call as a batch. The same call gives the same bytes.
 func batchOf(n named, p *mcp.CallToolParamsRaw) ([]byte, error) {
 	input := json.RawMessage("{}")
 	if len(p.Arguments) > 0 && string(p.Arguments) != "null" {
@@ -141,7 +142,8 @@ func batchOf(n named, p *mcp.CallToolParamsRaw) ([]byte, error) {
 	}.Encode()
 }
 
-// store submits a batch. A client that is gone meanwhile does not end that: an abort follows.
+// store submits a batch, and retries until it is stored or refused. If the client leaves, the
+// submit under way still ends, because an abort may follow it.
 func store(ctx context.Context, v *visit, body []byte) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeWithin)
 	defer cancel()
@@ -161,8 +163,8 @@ func store(ctx context.Context, v *visit, body []byte) error {
 	}
 }
 
-// leave ends the wait for a call that has no result yet, for a cause. A call that its client
-// cancelled is aborted, and so is one whose client is gone and cannot ask again.
+// leave returns the answer for a call that is no longer waited for, because of cause. It aborts a
+// call that the client cancelled, and a call whose client is gone and cannot ask again.
 func (s *Server) leave(v *visit, n named, cause error) *mcp.CallToolResult {
 	var waits *waitsForPerson
 	switch {
@@ -185,7 +187,7 @@ func (s *Server) leave(v *visit, n named, cause error) *mcp.CallToolResult {
 	return failure(n, "The call was aborted: "+cmp.Or(cause, errCancelled).Error()+".")
 }
 
-// abort ends a call. The result says why.
+// abort aborts a call. Its result says why.
 func (s *Server) abort(v *visit, n named, why error) {
 	ctx, cancel := context.WithTimeout(context.Background(), abortWithin)
 	defer cancel()

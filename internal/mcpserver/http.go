@@ -20,15 +20,15 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 )
 
-// clientHeader tells clients of the protocols before 2026-07-28 apart. The server makes its value
-// when a client begins and remembers nothing of it.
+// clientHeader tells clients of protocols before 2026-07-28 apart. The server makes the value when
+// a client begins, and does not keep it.
 const clientHeader = "Mcp-Session-Id"
 
-// lateCancel is how long after its stream was closed a call can still be cancelled.
+// lateCancel is how long a call can still be cancelled after its stream was closed.
 const lateCancel = time.Minute
 
-// ServeHTTP answers one request with a body that was read already. Its context ends when the client
-// is gone; who.Closing ends when the server stops or the client may no longer ask.
+// ServeHTTP answers one request whose body was already read. Its context ends when the client is
+// gone; who.Closing ends when the server stops or the client may no longer ask.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, body []byte) {
 	m := peek(body)
 	key := cancelKey{who.Tenant, who.User, r.Header.Get(clientHeader), string(m.ID)}
@@ -67,9 +67,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, b
 	v.calls.Wait()
 }
 
-// cancelElsewhere aborts a call that another server waits for. The ids that the fleet lists say
-// which request a call without an id of its own belongs to. A call with an id of its own is found
-// if the client repeats that id in the notification.
+// cancelElsewhere aborts a call that another server waits for. A call without an id of its own is
+// found in the fleet's list: its batch id begins with the label of the request. A call with an id
+// of its own is found only if the notification repeats that id.
 func (s *Server) cancelElsewhere(v *visit, meta mcp.Meta) {
 	n, err := v.name(meta)
 	if err != nil {
@@ -107,7 +107,7 @@ func (s *Server) inTurn(v *visit, m peeked) (stored func(), err error) {
 	return s.arrivals.enter(v.gone, sessionKey{v.Tenant, n.session}, number)
 }
 
-// peeked is what the transport has to know of a message.
+// peeked holds the parts of a message that the transport needs.
 type peeked struct {
 	Method string          `json:"method"`
 	ID     json.RawMessage `json:"id"`
@@ -117,7 +117,7 @@ type peeked struct {
 	} `json:"params"`
 }
 
-// peek reads a message. One that cannot be read has no method; the SDK refuses it.
+// peek reads a message. A message that cannot be read has no method, and the SDK refuses it.
 func peek(body []byte) (m peeked) {
 	if json.Unmarshal(body, &m) != nil {
 		return peeked{}
@@ -125,7 +125,7 @@ func peek(body []byte) (m peeked) {
 	return m
 }
 
-// cancelKey names a request as the client that cancels it does.
+// cancelKey identifies a request in the way that a notification to cancel it does.
 type cancelKey struct{ tenant, user, client, id string }
 
 // label returns a short name of the request for ids; "" if the client cannot be told apart.

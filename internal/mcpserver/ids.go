@@ -23,8 +23,8 @@ type Caller struct {
 	// Path is the session that the address of the request names; "": none. Session is the session
 	// of calls that name none.
 	Path, Session messages.SessionID
-	// Closing ends, with a cause, when the server must answer although the client is there. nil:
-	// never.
+	// Closing ends, with a cause, when the server must answer although the client still waits. May
+	// be nil.
 	Closing context.Context
 }
 
@@ -32,16 +32,16 @@ type Caller struct {
 type visit struct {
 	Caller
 	header    http.Header            // nil over stdio
-	gone      context.Context        // ends when the client reads no answers any more
+	gone      context.Context        // ends when the client no longer reads answers
 	cancelled context.Context        // ends when the client has cancelled the call in another request
-	turn      func() (stored func()) // what lets the connection's next call in
-	request   string                 // begins the ids of calls without one, so that another server finds them; "": nothing does
+	turn      func() (stored func()) // lets the connection's next call in
+	request   string                 // prefix for ids of calls without one, so that another server finds them; "": another server cannot
 	calls     sync.WaitGroup
 }
 
 type visitKey struct{}
 
-// Names of what a client may say about a call.
+// Names that clients use in headers and _meta.
 const (
 	sessionHeader = "Toolfleet-Session"
 	idHeader      = "Idempotency-Key"
@@ -81,7 +81,7 @@ func (v *visit) name(meta mcp.Meta) (n named, err error) {
 	return n, nil
 }
 
-// said is a value with the place where the client said it.
+// said is a value, and the place where the client gave it.
 type said struct {
 	where string
 	value any

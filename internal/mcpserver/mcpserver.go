@@ -11,8 +11,8 @@
 //	answer.go     what a client reads of a result
 //	tools.go      definitions of tools
 //
-// A call with an id of its own outlives its client: the same id gets its result. A call without one
-// is aborted when its client is gone.
+// A call with an id from the client goes on when the client is gone, and the same id gets its
+// result later. Any other call is then aborted.
 package mcpserver
 
 import (
@@ -26,7 +26,7 @@ import (
 
 // Config holds the settings of a Server.
 type Config struct {
-	// Version is that of this build, as clients see it.
+	// Version is the version of this build. Clients see it.
 	Version string
 	// AnswerWithin is how long a call may wait for a person before its client is told so: most
 	// clients give up after 60 s. Default 45 s.
@@ -44,7 +44,7 @@ type Server struct {
 	arrivals arrivals
 }
 
-// New returns a server. It holds nothing of a client that outlives the client's requests.
+// New returns a server. It keeps nothing of a client after the client's requests have ended.
 func New(cfg Config) *Server {
 	if cfg.AnswerWithin == 0 {
 		cfg.AnswerWithin = 45 * time.Second

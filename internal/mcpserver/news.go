@@ -12,22 +12,22 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// beatEvery is the time between two signs of life of a call.
+// beatEvery is the time between two signs of life for a running call.
 const beatEvery = 15 * time.Second
 
-// news tells a client how far its call is, if the client asked for that.
+// news reports the progress of a call to its client, if the client asked for that.
 type news struct {
-	ctx     context.Context // of the request: it leads the notifications to their client
+	ctx     context.Context // of the request: it directs the notifications to the client
 	session *mcp.ServerSession
 	token   any // nil: the client does not ask
 	beats   sync.WaitGroup
 	ended   chan struct{}
 
 	mu    sync.Mutex
-	count float64 // of the notifications; guarded by mu
+	count float64 // of notifications sent; guarded by mu
 }
 
-// newNews tells about a call until stop is called.
+// newNews starts the signs of life of a call. They end with stop.
 func newNews(ctx context.Context, req *mcp.CallToolRequest) *news {
 	n := &news{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken(), ended: make(chan struct{})}
 	if n.token != nil {
@@ -36,7 +36,7 @@ func newNews(ctx context.Context, req *mcp.CallToolRequest) *news {
 	return n
 }
 
-// stop ends the signs of life: none comes after the result.
+// stop ends the signs of life. None is sent after it has returned.
 func (n *news) stop() {
 	close(n.ended)
 	n.beats.Wait()
@@ -55,7 +55,7 @@ func (n *news) beat() {
 	}
 }
 
-// event tells what has happened.
+// event reports an event.
 func (n *news) event(e messages.Event) {
 	if text := textOf(e); text != "" && n.token != nil {
 		n.send(text)
@@ -70,7 +70,7 @@ func (n *news) send(text string) {
 	_ = n.session.NotifyProgress(n.ctx, &mcp.ProgressNotificationParams{ProgressToken: n.token, Progress: n.count, Message: text})
 }
 
-// textOf returns an event in a few words; "" for one that says nothing to a person.
+// textOf returns a short text about an event; "" if a person need not see it.
 func textOf(e messages.Event) string {
 	switch e.Type {
 	case messages.EventStart:

@@ -8,20 +8,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// waitsForPerson ends the wait for a call that waits for a person, before its client gives up.
+// waitsForPerson ends the wait for a call that needs a person, before its client gives up.
 type waitsForPerson struct{ text string }
 
 func (w *waitsForPerson) Error() string { return w.text }
 
 const (
-	// lookEvery is how often a call that is late is looked at: events may be lost.
+	// lookEvery is how often the server looks again at a slow call, because events may be lost.
 	lookEvery = 5 * time.Second
 	// maxEarlier bounds the earlier batches that are looked at.
 	maxEarlier = 8
 )
 
-// watchPeople ends the wait for a call, once it has taken long and waits for a person. The function
-// that it returns takes the events of the call.
+// watchPeople ends the wait for a call that has taken AnswerWithin and needs a person. take gets
+// the events of the call.
 func (s *Server) watchPeople(ctx context.Context, v *visit, n named, end context.CancelCauseFunc) (take func(messages.Event)) {
 	asked := make(chan struct{}, 1)
 	go func() { // ends with ctx, which ends with the call
@@ -55,8 +55,8 @@ func (s *Server) watchPeople(ctx context.Context, v *visit, n named, end context
 	}
 }
 
-// waitsFor returns a sentence about the person that a call waits for, itself or behind an earlier
-// call of its session; "": it waits for none.
+// waitsFor returns a sentence about the person that a call waits for, because of a question of its
+// own or of an earlier call of its session; "": it waits for nobody.
 func waitsFor(ctx context.Context, v *visit, n named) string {
 	own, err := v.Client.Timeline(ctx, n.session, n.id)
 	if err != nil {
@@ -87,7 +87,7 @@ func waitsFor(ctx context.Context, v *visit, n named) string {
 	return ""
 }
 
-// questionIn returns the tool of a call of a batch that waits for a person; "": none does.
+// questionIn returns the tool of the call in a batch that waits for a person; "": there is none.
 func questionIn(t messages.Timeline) string {
 	asked := map[int]string{}
 	for _, e := range t.Events {

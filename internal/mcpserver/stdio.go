@@ -11,7 +11,7 @@ import (
 )
 
 // Serve answers the client at the other end of a transport until the client is gone or ctx ends,
-// and then returns nil. Calls that its end aborts are aborted when it returns.
+// and then returns nil. Before it returns, it has aborted the calls that nobody can ask for again.
 func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
 	gone, leave := context.WithCancel(ctx)
 	defer leave()
@@ -30,16 +30,16 @@ func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
 	return err
 }
 
-// queue lets the calls of a connection in one after another: the next one when the last one is
-// stored. So the fleet has them in the order in which the client sent them.
+// queue lets the calls of a connection in one after another: the next call is read when the last
+// one is stored. So the fleet gets them in the order in which the client sent them.
 type queue struct {
 	mu     sync.Mutex
-	now    *turn         // of the call that is let in; nil: none is; guarded by mu
+	now    *turn         // of the call that was let in last; nil: it is over; guarded by mu
 	closed chan struct{} // closed with the connection
 	once   sync.Once
 }
 
-// turn is that of one call. It is over when the call is stored, or answered without that.
+// turn is the time of one call in the queue. It ends when the call is stored or answered.
 type turn struct {
 	id   jsonrpc.ID
 	over chan struct{}
@@ -66,8 +66,8 @@ func (q *queue) enter(ctx context.Context, id jsonrpc.ID) error {
 	}
 }
 
-// current returns the function that ends the turn of the call that is let in. The handler of a call
-// asks before any other call is let in.
+// current returns the function that ends the present turn. The handler of a call must ask for it
+// before the next call is let in.
 func (q *queue) current() (end func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -84,7 +84,7 @@ func (q *queue) end(t *turn) {
 	}
 }
 
-// answered ends the turn of a call that is answered.
+// answered ends the turn of a call that was answered.
 func (q *queue) answered(id jsonrpc.ID) {
 	q.mu.Lock()
 	now := q.now
@@ -94,11 +94,11 @@ func (q *queue) answered(id jsonrpc.ID) {
 	}
 }
 
-// ordered is a transport whose calls come in order.
+// ordered is a transport that puts the calls of a connection in order.
 type ordered struct {
 	mcp.Transport
 	line  *queue
-	leave func() // is called when the client is gone
+	leave func() // called when the client is gone
 }
 
 // Connect implements [mcp.Transport].

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// startWithin is how long the list of tools waits for a coordinator: clients ask once, when they
-// start.
+// startWithin is how long the list of tools waits for a coordinator. Clients ask for it only once,
+// at their start.
 const startWithin = 5 * time.Second
 
 // listTools answers with the tools that the tenant may call.

@@ -16,11 +16,11 @@ type Box struct {
 	sealed steps
 }
 
-// New returns the sandbox of a policy on this machine. It fails if the machine lacks a property
-// that the policy requires. It makes the folder for temporary files if there is none.
+// New returns the sandbox of a policy on this machine. It fails if the policy requires a property
+// that this machine lacks. It makes the folder for temporary files if necessary.
 func New(p Policy) (*Box, error) { return NewOn(p, Local()) }
 
-// NewOn is New as if this machine had only what m says.
+// NewOn is New for a machine as described by m.
 func NewOn(p Policy, m Machine) (*Box, error) {
 	plan := Resolve(p.settled(), m)
 	if err := plan.Lacks(p.Required); err != nil {
@@ -38,8 +38,8 @@ func NewOn(p Policy, m Machine) (*Box, error) {
 	return b, nil
 }
 
-// Environ returns the variables that a command in the sandbox gets besides its own: where
-// temporary files and caches may be.
+// Environ returns additional variables for a command in the sandbox. They say where temporary files
+// and caches may be.
 func (b *Box) Environ() []string {
 	if b == nil || b.Policy.Temp == "" {
 		return nil
@@ -47,13 +47,12 @@ func (b *Box) Environ() []string {
 	cache := filepath.Join(b.Policy.Temp, "cache")
 	env := []string{"TMPDIR=" + b.Policy.Temp, "XDG_CACHE_HOME=" + cache}
 	if !slices.ContainsFunc(b.Policy.Write, func(name string) bool { return filepath.Base(name) == ".npm" }) {
-		env = append(env, "npm_config_cache="+filepath.Join(cache, "npm")) // npm has a name of its own for it
+		env = append(env, "npm_config_cache="+filepath.Join(cache, "npm")) // npm uses a variable of its own
 	}
 	return env
 }
 
-// Contains reports whether everything that a command starts has ended when the process that was
-// started has.
+// Contains reports whether all processes of a command end with the process that was started.
 func (b *Box) Contains() bool { return b != nil && b.Plan.Spaces.PID }
 
 // errNotRun is the error of a command that the helper could not start.

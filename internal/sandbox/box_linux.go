@@ -22,7 +22,7 @@ type steps struct{ file *os.File }
 func (s *steps) seal(list []enter.Step) (err error) {
 	text := enter.Encode(list)
 	fd, err := unix.MemfdCreate("toolfleet-sandbox", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil { // a container may refuse it, and so does this sandbox
+	if err != nil { // a container may refuse it, and so does an outer sandbox of ours
 		s.file, err = readOnlyFile(text)
 		return err
 	}
@@ -54,8 +54,8 @@ func readOnlyFile(text []byte) (*os.File, error) {
 // Entry is one command on its way into a sandbox.
 type Entry struct{ ours, childs *os.File } // the status pipe
 
-// Wrap makes a command that has not started enter the sandbox first. Its SysProcAttr, Env and
-// ExtraFiles must be set already. A nil Box changes nothing.
+// Wrap makes a command enter the sandbox when it starts. Set SysProcAttr, Env and ExtraFiles
+// before. A nil Box changes nothing.
 func (b *Box) Wrap(cmd *exec.Cmd) (*Entry, error) {
 	if b == nil || cmd.Err != nil {
 		return nil, nil // Start reports cmd.Err
@@ -76,9 +76,9 @@ func (b *Box) Wrap(cmd *exec.Cmd) (*Entry, error) {
 	return &Entry{r, w}, nil
 }
 
-// separate gives the helper its namespaces. Root maps all users, so that files keep their owners.
-// The helper of another user maps itself, and needs capabilities over its exec for that: nobody
-// else may write its map, because a worker hides from other processes.
+// separate gives the helper its namespaces. A helper of root maps all users, so that files keep
+// their owners. Any other helper maps itself, and needs capabilities for that after its exec:
+// nobody else may write its map, because the worker hides from other processes.
 func separate(attr *syscall.SysProcAttr, n Namespaces, root bool) {
 	if n.Mount {
 		attr.Cloneflags |= unix.CLONE_NEWNS | unix.CLONE_NEWIPC
@@ -98,14 +98,14 @@ func separate(attr *syscall.SysProcAttr, n Namespaces, root bool) {
 	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP}
 }
 
-// Started says that the command was started, or was not.
+// Started ends the start of the command, whether it succeeded or not.
 func (e *Entry) Started() {
 	if e != nil {
 		_ = e.childs.Close()
 	}
 }
 
-// Ended returns how the command ended, after the process that was started has ended. ok is false if
+// Ended returns how the command ended. Call it after the started process has ended. ok is false if
 // that process was the command itself. An error says that the command never ran.
 func (e *Entry) Ended() (ws syscall.WaitStatus, ok bool, err error) {
 	if e == nil {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused are the system calls that no command needs, and that reach into other processes or the
-// kernel. They fail with EPERM. Those of other architectures are not known here and are left out.
+// refused lists system calls that no command needs, and that reach into other processes or the
+// kernel. They fail with EPERM. Names that this architecture does not have are left out.
 var refused = []string{
 	"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_getfd",
 	"mount", "umount", "umount2", "pivot_root", "chroot", "mount_setattr", "move_mount", "open_tree", "open_tree_attr",
@@ -24,26 +24,26 @@ var refused = []string{
 	"move_pages", "migrate_pages", "mbind", "set_mempolicy",
 }
 
-// unknown are system calls that fail as if the kernel did not have them. Programs then use older
-// ones: of clone and openat the filter sees the flags, and memory of files counts where memfd's
-// would not.
+// unknown lists system calls that fail as if the kernel did not have them, so programs fall back to
+// older ones. The filter can see the flags of clone and openat. Memory of files is counted, memory
+// of memfd_create is not.
 var unknown = []string{"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "memfd_create", "memfd_secret", "openat2"}
 
-// shared are system calls of memory, queues and semaphores that have no place in the file system.
-// Without a namespace for them a command would share those of the whole machine.
+// shared lists system calls for memory, queues and semaphores outside of the file system. Without a
+// namespace of its own, a command would share them with the whole machine.
 var shared = []string{"shmget", "shmat", "msgget", "semget", "ipc", "mq_open", "mq_unlink"}
 
-// ofOthers are the calls that change how another process runs, which Landlock does not know of.
-// They are allowed for the calling thread itself, which is 0.
+// ofOthers lists calls that change how another process runs. Landlock does not cover them. A
+// command may use them on the calling thread, which is 0.
 var ofOthers = []seccomp.NameWithConditions{
 	when("prlimit64", not(0, 0)),
 	when("sched_setscheduler", not(0, 0)), when("sched_setparam", not(0, 0)), when("sched_setattr", not(0, 0)), when("sched_setaffinity", not(0, 0)),
-	when("setpriority", not(1, 0)), when("setpriority", bits(0, unix.PRIO_USER)), // 0 is all processes of the user there
-	when("ioprio_set", not(1, 0)), when("ioprio_set", bits(0, 1), bits(0, 2)), // 3: so it is here
+	when("setpriority", not(1, 0)), when("setpriority", bits(0, unix.PRIO_USER)), // here 0 would mean all processes of the user
+	when("ioprio_set", not(1, 0)), when("ioprio_set", bits(0, 1), bits(0, 2)), // 3 means the same here
 }
 
-// setID are the calls that make a file run as its owner or group. A command of root would leave a
-// program behind with which every user becomes root.
+// setID lists calls that can make a program run as its owner or group. With such a program, left
+// behind by a command of root, every user could become root.
 var setID = []seccomp.NameWithConditions{
 	when("chmod", bits(1, idBits)), when("fchmod", bits(1, idBits)), when("fchmodat", bits(2, idBits)), when("fchmodat2", bits(2, idBits)),
 	when("open", bits(1, makesFile), bits(2, idBits)), when("openat", bits(2, makesFile), bits(3, idBits)), when("creat", bits(1, idBits)),
@@ -52,7 +52,7 @@ var setID = []seccomp.NameWithConditions{
 
 const (
 	idBits    = unix.S_ISUID | unix.S_ISGID
-	makesFile = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY // else the mode is any number
+	makesFile = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY // without these flags, the argument for the mode is undefined
 )
 
 func when(name string, all ...seccomp.Condition) seccomp.NameWithConditions {
@@ -63,7 +63,7 @@ func not(argument uint32, value uint64) seccomp.Condition {
 	return seccomp.Condition{Argument: argument, Operation: seccomp.NotEqual, Value: value}
 }
 
-// bits is the condition that one of these bits is set.
+// bits is the condition that at least these bits are set.
 func bits(argument uint32, value uint64) seccomp.Condition {
 	return seccomp.Condition{Argument: argument, Operation: seccomp.BitsSet, Value: value}
 }
@@ -72,8 +72,8 @@ func bits(argument uint32, value uint64) seccomp.Condition {
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// systemCallFilter returns the seccomp filter for commands of this reach in these namespaces, as
-// the kernel has its instructions.
+// systemCallFilter returns the seccomp filter for commands with this reach in these namespaces, as
+// instructions for the kernel.
 func systemCallFilter(reach Reach, own Namespaces) []byte {
 	info, err := arch.GetInfo("")
 	if err != nil {
@@ -91,7 +91,7 @@ func systemCallFilter(reach Reach, own Namespaces) []byte {
 	if reach != HostNetwork {
 		refuse = append(refuse, "socket")
 	}
-	if !own.Mount { // the namespace for them comes with it
+	if !own.Mount { // the IPC namespace comes with the mount namespace
 		refuse = append(refuse, known(shared)...)
 	}
 	some := []seccomp.NameWithConditions{when("clone", bits(0, newNamespaces)), when("unshare", bits(0, newNamespaces))}

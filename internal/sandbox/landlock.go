@@ -27,7 +27,7 @@ const (
 	llResolveUnix // from ABI 9
 )
 
-// Versions of Landlock that brought something, and the other attributes of a ruleset.
+// Versions of Landlock that added something, and the other attributes of a ruleset.
 const (
 	abiRefer, abiTruncate, abiNet, abiIoctl, abiScopes, abiUnix, abiUDP = 2, 3, 4, 5, 6, 9, 10
 
@@ -78,7 +78,8 @@ func (r *resolver) landlock() {
 		}
 	}
 	for _, p := range r.p.Read {
-		// A command may have put a link in the place of what it may change. Reading comes with that.
+		// No rule for a path inside a writable folder: a command may have put a link there. The
+		// folder's own rule includes reading.
 		if !insideAny(p, r.writable()) {
 			allow(llRead, p)
 		}
@@ -112,7 +113,7 @@ func (r *resolver) landlock() {
 	}
 }
 
-// attributes returns a struct landlock_ruleset_attr, as long as this version has it.
+// attributes returns a struct landlock_ruleset_attr with the fields that this version has.
 func (r *resolver) attributes(rights uint64) string {
 	abi := r.m.Landlock
 	var net uint64

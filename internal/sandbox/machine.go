@@ -2,14 +2,14 @@ package sandbox
 
 // Machine says which mechanisms a machine has.
 type Machine struct {
-	OS       string // as runtime.GOOS has it
+	OS       string // a value of runtime.GOOS
 	Landlock int    // version of its ABI; 0: none
 	Seccomp  bool
 	PIDBound bool // the kernel bounds the process ids of a namespace
-	// Namespaces is what the helper may have of its own; the first that works of the list in
-	// [Probe].
+	// Namespaces holds the namespaces that the helper can have: the first entry in the list of
+	// [Probe] that works.
 	Namespaces Namespaces
-	// WhyNot is why there are no more namespaces, in the system's words.
+	// WhyNot says why the helper cannot have more namespaces, in the system's words.
 	WhyNot   string
 	Root     bool // the worker is root
 	UID, GID int
@@ -20,7 +20,7 @@ type Namespaces struct {
 	User   bool
 	Mount  bool
 	PID    bool
-	OwnPID bool // PID, and /proc can show it
+	OwnPID bool // PID, and /proc can show only its processes
 }
 
 // String lists the namespaces.

@@ -25,12 +25,12 @@ var systemPaths = []string{
 	"/etc/vim", "/etc/wgetrc", "/etc/xattr.conf", "/etc/xdg",
 	// What /etc/resolv.conf may link to.
 	"/run/systemd/resolve/resolv.conf", "/run/systemd/resolve/stub-resolv.conf", "/run/resolvconf/resolv.conf",
-	// What the machine has of processors and memory.
+	// Facts about processors and memory.
 	"/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
 }
 
-// homePaths are below the home folder, and may be read too: the configuration of git, which refuses
-// to run where it cannot read it, and where languages keep programs and libraries.
+// homePaths are below the home folder and may be read too: the configuration of git, which does not
+// run without it, and the folders where languages keep programs and libraries.
 var homePaths = []string{
 	".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes",
 	".local/bin", ".local/lib", ".local/pipx", ".local/share/mise", ".local/share/uv", "go", ".cargo/bin", ".cargo/registry", ".rustup",
@@ -40,22 +40,22 @@ var homePaths = []string{
 // devices may be read and written.
 var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
-// ProtectedPaths are the paths in a working folder that other programs run or obey: what a command
-// writes there would be done later, outside of its sandbox.
+// ProtectedPaths are paths in a working folder that other programs run or obey. A command that
+// could write there could act later, outside of its sandbox.
 var ProtectedPaths = []string{
 	".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir", ".husky", ".github", ".vscode", ".idea", ".mcp.json", ".claude", ".cursor", ".envrc",
 	".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile",
 	".zlogin", ".config/fish", ".gitconfig", ".config/git", ".ssh",
 }
 
-// gitFiles are what git obeys in the folder of a repository.
+// gitFiles are the files and folders in a repository that git obeys.
 var gitFiles = []string{"hooks", "config", "config.worktree", "commondir"}
 
-// mostGitFolders bounds the folders that are looked through for repositories.
+// mostGitFolders bounds the folders that are searched for repositories.
 const mostGitFolders = 2000
 
-// ProtectedIn returns [ProtectedPaths] of a folder, and what git obeys besides: a .git that is a file,
-// and the repositories of submodules and working trees that are there.
+// ProtectedIn returns the [ProtectedPaths] of a folder and further files that git obeys: a .git
+// that is a file, and the repositories of submodules and working trees.
 func ProtectedIn(folder string) (all []string) {
 	for _, name := range ProtectedPaths {
 		all = append(all, filepath.Join(folder, name))
@@ -92,26 +92,26 @@ func ProtectedIn(folder string) (all []string) {
 	return all
 }
 
-// services are sockets of programs that do things for their clients, and folders of such sockets.
-// They are hidden where that is possible.
+// services are sockets of programs that act for their clients, and folders with such sockets. They
+// are hidden if there is a mount namespace.
 var services = []string{
 	"/run/docker.sock", "/run/containerd", "/run/crio", "/run/podman", "/run/dbus", "/run/user", "/run/systemd/private",
 	"/run/snapd.socket", "/run/snapd-snap.socket", "/run/libvirt", "/run/acpid.socket", "/tmp/.X11-unix", "/tmp/.ICE-unix",
 }
 
-// procFiles describe the machine, and no process.
+// procFiles are the files in /proc that describe the machine and no process.
 var procFiles = []string{
 	"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/proc/version", "/proc/filesystems",
 	"/proc/sys/kernel", "/proc/sys/vm", "/proc/sys/fs", "/proc/sys/net", "/proc/self",
 }
 
-// procSwitches change the kernel for all. Root could write to them without Landlock.
+// procSwitches change the kernel for everybody. Without Landlock, root could write to them.
 var procSwitches = []string{
 	"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/mtrr",
 }
 
-// SystemPaths returns what every command may read: the system, the folders of PATH, and the
-// configuration of git in the home folder.
+// SystemPaths returns the paths that every command may read: the system, the folders of PATH, and
+// the configuration of git in the home folder.
 func SystemPaths(home, path string) []string {
 	all := slices.Clone(systemPaths)
 	for _, dir := range filepath.SplitList(path) {

@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
 )
 
-// Local returns what this machine has. It finds out once.
+// Local returns what this machine can do. It finds that out once.
 var Local = sync.OnceValue(probe)
 
-// candidates are namespaces, the best first.
+// candidates are sets of namespaces, the best first.
 var candidates = []Namespaces{
 	{User: true, Mount: true, PID: true, OwnPID: true},
 	{User: true, Mount: true},
@@ -61,12 +61,12 @@ func kernelIsAtLeast(major, minor int) bool {
 }
 
 func seccompIsThere() bool {
-	// A filter without instructions is refused for its address where there is seccomp.
+	// If the kernel has seccomp, it refuses this call because of the missing filter (EFAULT).
 	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0, 0, 0)
 	return errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EACCES)
 }
 
-// try runs the helper on this machine with its namespaces, and no command.
+// try runs the helper with the namespaces of m on this machine, without a command.
 func try(m Machine) error {
 	bare := m
 	bare.Landlock, bare.Seccomp = 0, false

@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
 )
 
-// Plan is a policy on a machine.
+// Plan says how a machine enforces a policy.
 type Plan struct {
 	Layers  []Layer
 	Missing []Missing
@@ -66,7 +66,7 @@ func (r *resolver) lack(p Property, format string, args ...any) {
 // leastPIDs is the lowest bound on process ids that the kernel takes.
 const leastPIDs = 302
 
-// shmSize bounds /dev/shm of a command. It counts as memory of nobody.
+// shmSize bounds the /dev/shm of a command. Its content is not counted as memory of any process.
 const shmSize = 64 << 20
 
 func (r *resolver) namespaces() {
@@ -111,8 +111,8 @@ func (r *resolver) writable() []string {
 	return append(slices.Clone(r.p.Write), r.p.Temp)
 }
 
-// hide puts the worker's keys out of reach. Landlock alone can only keep a key secret that lies
-// outside of every folder that may be read.
+// hide puts the worker's keys out of reach. Landlock alone cannot hide a key inside a readable
+// folder.
 func (r *resolver) hide() {
 	if r.m.Namespaces.Mount {
 		for _, name := range services {
@@ -123,7 +123,7 @@ func (r *resolver) hide() {
 	for _, name := range r.p.Hide {
 		switch {
 		case r.m.Namespaces.Mount:
-			r.pinAbove(name) // else it would be open to the next command under another name
+			r.pinAbove(name) // a renamed folder would show the key to the next command
 			r.step(enter.Step{Op: enter.Hide, Path: name})
 		case r.m.Landlock > 0 && insideAny(name, open):
 			r.lack(Files, "%s may be read, because it lies in a folder that commands may read and there is no mount namespace (%s): move it elsewhere", name, r.m.WhyNot)
@@ -140,7 +140,7 @@ func (r *resolver) protect() {
 		return
 	}
 	for _, name := range r.p.Protect {
-		if r.pinAbove(name) { // else Landlock keeps it from being written
+		if r.pinAbove(name) { // outside of writable folders Landlock already prevents writing
 			r.step(enter.Step{Op: enter.ReadOnly, Path: name})
 		}
 	}
@@ -150,7 +150,7 @@ func (r *resolver) protect() {
 	r.have(Files, "a mount namespace keeps protected paths such as .git/hooks from being changed")
 }
 
-// pinAbove keeps the folders above a path from being renamed, for another one could take their
+// pinAbove keeps the folders above a path from being renamed, since another folder could take their
 // place. It reports whether the path lies in a writable folder.
 func (r *resolver) pinAbove(name string) bool {
 	i := slices.IndexFunc(r.p.Write, func(w string) bool { return inside(name, w) && name != w })
@@ -199,15 +199,15 @@ func (r *resolver) limits() {
 	}
 }
 
-// boundsPIDs reports whether the kernel bounds the process ids of the command's own namespace.
-// Before Linux 6.14 that bound is the one of the whole machine.
+// boundsPIDs reports whether the kernel can bound the process ids of the command's own namespace.
+// Before Linux 6.14 the bound counts for the whole machine.
 func (r *resolver) boundsPIDs() bool {
 	return r.p.Limit.Processes > 0 && r.m.Namespaces.OwnPID && r.m.PIDBound
 }
 
 // boundsUser reports whether the kernel bounds the processes of the command's user. It does not for
-// root. Without a user namespace it would count those of other commands as well, and the worker's
-// own.
+// root. Without a user namespace it would also count the processes of other commands and of the
+// worker.
 func (r *resolver) boundsUser() bool {
 	return r.p.Limit.Processes > 0 && r.m.Namespaces.User && !r.m.Root
 }
@@ -224,7 +224,7 @@ func (r *resolver) whyUnbounded() string {
 }
 
 // keptCaps returns the capabilities that a command of root keeps: to read and change the files of
-// other users, within what Landlock allows. Files would behave in an unusual way without them.
+// other users, within the limits of Landlock. Programs of root expect that they can.
 func (r *resolver) keptCaps() uint64 {
 	const chown, dacOverride, fowner = 0, 1, 3
 	if !r.m.Root {
@@ -269,7 +269,7 @@ func (b Bounds) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Size writes a number of bytes as a tools file has it.
+// Size formats a number of bytes as tools files do.
 func Size(n int64) string {
 	for _, unit := range []struct {
 		shift int

@@ -4,10 +4,10 @@
 //	   --Resolve--> Plan: the steps of the helper, the layers, and what is missing
 //	   --New--> Box --Wrap--> an exec.Cmd that enters the sandbox before it becomes the command
 //
-// A policy is described by properties: files, processes, network and limits. Each has the
-// mechanisms that give it, which [Resolve] picks. It is a pure function. What a machine cannot do
-// is never left out silently: the plan names it, doctor and status show it, and a policy may
-// require a property, so that nothing runs without it.
+// A policy is described by properties: files, processes, network and limits. Each property has the
+// mechanisms that give it. [Resolve], a pure function, picks them. Nothing that a machine cannot do
+// is left out silently: the plan names it, and doctor and status show it. If a policy requires a
+// property that the machine lacks, nothing runs.
 //
 //	files      Landlock; a mount namespace protects paths inside of writable folders and hides keys
 //	processes  no_new_privs, no capabilities, a seccomp filter, Landlock against tracing and
@@ -15,7 +15,7 @@
 //	network    none: the seccomp filter refuses every socket, and Landlock refuses TCP
 //	limits     rlimits here; package process watches memory and the number of processes
 //
-// The helper is package enter. A command's children inherit all of it. Nothing here needs
+// The helper is package enter. The children of a command inherit all of this. Nothing here needs
 // privileges.
 package sandbox
 
@@ -25,7 +25,7 @@ import (
 	"strings"
 )
 
-// Property is one side of a sandbox that a policy can require.
+// Property is one aspect of a sandbox. A policy can require it.
 type Property string
 
 // The properties.
@@ -47,25 +47,26 @@ const (
 
 // Policy says what a command may touch. All paths are absolute.
 type Policy struct {
-	Read  []string `json:"read,omitempty"`  // files and folders that may be read and executed, besides those of [SystemPaths]
+	Read  []string `json:"read,omitempty"`  // may be read and executed, besides [SystemPaths]
 	Write []string `json:"write,omitempty"` // folders that may be read, executed and changed
-	// Loose are folders that other commands may change. Links in them, and below Write, are not
+	// Loose are folders that other commands may change. Links in Loose or below Write are not
 	// followed.
 	Loose []string `json:"loose,omitempty"`
 	// Temp is the folder for temporary files, which may be changed too. It is the command's TMPDIR.
 	Temp string `json:"temp,omitempty"`
-	// Protect are paths below Write that may not be changed all the same.
+	// Protect are paths below Write that may not be changed.
 	Protect []string `json:"protect,omitempty"`
-	// Replaceable are those of Protect that are links, or behind links that a command may replace.
+	// Replaceable are members of Protect that a command may replace: links, and paths behind such
+	// links.
 	Replaceable []string `json:"replaceable,omitempty"`
-	// Hide are files and folders that may not be read even below Read: the worker's keys.
+	// Hide are files and folders that may not be read, even below Read: the worker's keys.
 	Hide     []string   `json:"hide,omitempty"`
 	Network  Reach      `json:"network,omitempty"` // "": none
 	Limit    Bounds     `json:"limit,omitzero"`
-	Required []Property `json:"required,omitempty"` // without these nothing runs
+	Required []Property `json:"required,omitempty"` // nothing runs without these
 }
 
-// Bounds are the limits of one command with everything that it starts. Zero: no limit.
+// Bounds are the limits of one command and all its processes. Zero: no limit.
 type Bounds struct {
 	Memory    int64 `json:"memory,omitempty"` // bytes that all its processes together have in memory
 	Processes int   // at once
@@ -79,15 +80,15 @@ type Layer struct {
 	What     string   `json:"what"`
 }
 
-// Missing is something that a policy wants and this machine cannot do.
+// Missing is a part of a policy that this machine cannot enforce.
 type Missing struct {
 	Property Property `json:"property"`
-	What     string   `json:"what"` // what is possible for the command because of that, and why
+	What     string   `json:"what"` // what the command can do because of that, and why
 }
 
 func (m Missing) String() string { return string(m.Property) + ": " + m.What }
 
-// Lacks returns the error about the required properties that a plan does not have; nil: it has all.
+// Lacks returns an error that names the required properties that a plan lacks, or nil.
 func (p Plan) Lacks(required []Property) error {
 	var lines []string
 	for _, m := range p.Missing {

@@ -13,9 +13,9 @@ import (
 // mostLinks bounds the links of one path, as the kernel does.
 const mostLinks = 40
 
-// Settle returns an absolute path without its links, as far as the path is there. It follows no
-// link below the folders: a command may have put it there, and the path would lead wherever the
-// command wants. The error names that link.
+// Settle resolves the links of an absolute path, as far as the path exists. It refuses to follow a
+// link below one of the folders: a command may have made that link, and would choose where it
+// leads. The error names the link.
 func Settle(name string, folders []string) (string, error) {
 	top := filepath.VolumeName(name) + string(filepath.Separator)
 	real, rest, links := top, filepath.ToSlash(filepath.Clean(name)[len(top)-1:]), 0
@@ -60,8 +60,8 @@ func Settle(name string, folders []string) (string, error) {
 	}
 }
 
-// settled returns a policy whose readable paths have no links. What lies in a folder that commands
-// may change is left out if it is behind a link; the rest may be read with that folder.
+// settled returns a policy whose readable paths have no links. A path that a link inside a writable
+// folder leads to is left out. Other paths in such a folder need no rule of their own.
 func (p Policy) settled() Policy {
 	folders := slices.Concat(p.Write, p.Loose)
 	if p.Temp != "" {

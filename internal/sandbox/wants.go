@@ -11,9 +11,8 @@ import (
 	"unicode"
 )
 
-// Wants are keys of an entry's sandbox that would allow what was refused to a program, as far as
-// its words and its file tell. They are for a person, who has to judge them: a program may print
-// anything.
+// Wants are keys for the sandbox of an entry that would allow what a program was refused, as far as
+// its output and its file tell. A person has to judge them, since a program may print anything.
 type Wants struct {
 	Read, State []string
 	Network     bool // network: host
@@ -39,7 +38,7 @@ func (w Wants) String() string {
 	return "sandbox: {" + strings.Join(keys, ", ") + "}"
 }
 
-// quoted returns paths as a list of YAML may have them.
+// quoted quotes paths for a list in YAML.
 func quoted(paths []string) (all []string) {
 	for _, p := range paths {
 		if strings.ContainsFunc(p, func(c rune) bool {
@@ -54,16 +53,16 @@ func quoted(paths []string) (all []string) {
 
 var (
 	pathInText = regexp.MustCompile(`(?:^|[\s'"` + "`" + `(=:])(/[^\s'"` + "`" + `(),;:]+)`)
-	// asWriter matches the words of programs that were refused a change.
+	// asWriter matches output of programs that were refused a change.
 	asWriter = regexp.MustCompile(`(?i)mkdir|create|touch|unlink|remove|rename|write|writing|read-only|erofs`)
-	// programFolders have the programs and libraries of one installation beside each other.
+	// programFolders are folder names of an installation: its programs and libraries.
 	programFolders = []string{"bin", "sbin", "lib", "lib64", "libexec", "shims"}
 )
 
 // maxWants bounds how many paths are named.
 const maxWants = 4
 
-// Wants finds out which keys a program needs that ended with these words.
+// Wants finds out which keys a program needs that ended with this output.
 func (b *Box) Wants(program, words string) (w Wants) {
 	if b == nil {
 		return w
@@ -83,14 +82,16 @@ func (b *Box) Wants(program, words string) (w Wants) {
 			w.Network = w.Network || p.Network != HostNetwork
 			continue
 		}
-		// The last path of a line is the one that was refused: the first ones are the program's own.
+		// Programs often print their own paths first, so the last path of a line is the refused
+		// one.
 		found := pathInText.FindAllStringSubmatch(line, -1)
 		for _, path := range slices.Backward(found) {
 			name := filepath.Clean(strings.TrimRight(path[1], ".!?"))
 			if p.hides(name) || p.changes(name) {
 				continue
 			}
-			// Nothing refuses to say that a file is not there, so who is refused one wants to make it.
+			// A read of a missing file gives another error. So a refused path that is missing was
+			// to be made.
 			if _, err := os.Lstat(name); p.reads(name) || asWriter.MatchString(line) || os.IsNotExist(err) {
 				w.change(p, name, strings.Contains(strings.ToLower(line), "mkdir"))
 			} else {
@@ -108,12 +109,12 @@ func (p Policy) changes(name string) bool {
 	return insideAny(name, p.Write) || p.Temp != "" && inside(name, p.Temp)
 }
 
-// hides reports whether a path is none of the program's business, whatever the program says.
+// hides reports whether a path is never offered, whatever the program prints.
 func (p Policy) hides(name string) bool {
 	return insideAny(name, p.Hide) || insideAny(name, []string{"/proc", "/sys", "/dev"})
 }
 
-// read adds the folder of an installation, or the file or folder itself.
+// read adds the path or, if it lies in an installation, the folder of the installation.
 func (w *Wants) read(p Policy, name string) {
 	for dir := filepath.Dir(name); dir != "/"; dir = filepath.Dir(dir) {
 		if above := filepath.Dir(dir); slices.Contains(programFolders, filepath.Base(dir)) && above != "/" && above != "/usr" && above != os.Getenv("HOME") {
@@ -126,8 +127,8 @@ func (w *Wants) read(p Policy, name string) {
 	}
 }
 
-// change adds a folder that is to be changed: the path itself, if it is one, is to become one, or
-// begins with a dot as the folders of programs do; else the folder that it lies in.
+// change adds the path if it is a folder, is to become one, or begins with a dot, as programs name
+// their folders. Otherwise it adds the folder that holds the path.
 func (w *Wants) change(p Policy, name string, made bool) {
 	info, err := os.Stat(name)
 	if err == nil && !info.IsDir() || err != nil && !made && !strings.HasPrefix(filepath.Base(name), ".") {
@@ -138,7 +139,7 @@ func (w *Wants) change(p Policy, name string, made bool) {
 	}
 }
 
-// files returns the file of a program, and that of the interpreter of a script, without links.
+// files returns the file of a program and that of a script's interpreter, with links resolved.
 func files(program string) (names []string) {
 	if !filepath.IsAbs(program) {
 		return nil

@@ -1,8 +1,8 @@
-// Package secrets reads the secrets folder: one file for each secret, named after it. A file is
-// read whenever its secret is needed, so a secret that was replaced on disk counts from then on.
+// Package secrets reads the secrets folder: one file for each secret, with the name of the secret.
+// The file is read each time its secret is needed, so a replaced file takes effect at once.
 //
-// A value is only for requests. [Folder.Read] returns it, and [Redact] takes it out of text that
-// came back from a service and goes on to a model, an event or a log.
+// A value may appear in requests only. [Folder.Read] returns it. [Redact] removes it from text that
+// a service sent, before the text goes to a model, an event or a log.
 package secrets
 
 import (
@@ -20,8 +20,8 @@ import (
 // maxBytes bounds a secret.
 const maxBytes = 64 << 10
 
-// leastRedacted is the length, in bytes, from which a value is taken out of text. A shorter value
-// would be found in words that have nothing to do with it.
+// leastRedacted is the shortest value, in bytes, that is removed from text. Shorter values also
+// occur in unrelated words.
 const leastRedacted = 6
 
 var secretName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
@@ -29,8 +29,8 @@ var secretName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
 // Folder is a folder of secrets; "" holds none.
 type Folder string
 
-// Read returns the value of a secret: the content of its file without the line breaks at its end.
-// The error names the secret and never has its value.
+// Read returns the value of a secret: the content of its file without line breaks at the end. The
+// error names the secret, and never contains its value.
 func (f Folder) Read(name string) (string, error) {
 	switch {
 	case !secretName.MatchString(name):

@@ -22,7 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
 )
 
-// Place says what servers stand on.
+// Place holds what the servers need from the worker.
 type Place struct {
 	Dir     string // the folder of the tools file
 	Secrets secrets.Folder
@@ -51,13 +51,13 @@ func (p Place) lockPath(server schemas.Server) string {
 // Servers holds the servers of a tools file.
 type Servers struct {
 	open []*mcptool.Server
-	lost []wire.ToolServer // that could not be opened
+	lost []wire.ToolServer // servers that could not be opened
 }
 
-// Open registers the tools of the servers. A server with a lock file is started in the background.
-// One without has to run, since nothing else says what its tools are: if it does not, its tools are
-// missing, which [Servers.States] says. An error is a mistake in the tools file, or a sandbox that
-// this machine cannot make and the file requires.
+// Open registers the tools of the servers. It starts a server with a lock file in the background. A
+// server without one must run, since only the server knows its tools. If it does not run, its tools
+// are missing, and [Servers.States] says so. Open returns an error for a mistake in the tools file,
+// and for a required sandbox that this machine cannot make.
 func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, place Place) (*Servers, error) {
 	log := place.Logger
 	if log == nil {
@@ -113,8 +113,9 @@ func (p Place) configs(servers []schemas.Server) (all []mcptool.Config, err erro
 	return all, errors.Join(errs...)
 }
 
-// register registers the tools of a server. A name that is taken is a mistake of the tools file if
-// the lock file has it. What a server without one lists today is no reason not to serve the others.
+// register registers the tools of a server. If a name is taken and comes from the lock file, that
+// is a mistake of the tools file. If it comes from a server's list of today, only that tool is left
+// out.
 func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server, log *slog.Logger) (errs []error) {
 	for _, t := range slices.Clone(opened.Tools()) {
 		err := add(reg, t)
@@ -131,7 +132,7 @@ func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server,
 	return errs
 }
 
-// add registers a tool of a server. It is never a version of another one's.
+// add registers a tool of a server. It never becomes another version of a registered tool.
 func add(reg *tool.Registry, t mcptool.Served) error {
 	if other, taken := reg.Lookup(t.Name); taken && other.Version != "" {
 		return fmt.Errorf("tool %s is registered in version %s by another; give the server a prefix", t.Name, other.Version)
@@ -158,7 +159,7 @@ func (s *Servers) Rules() (rules []schemas.RuleEntry) {
 	return rules
 }
 
-// askFirst returns a rule that says why a call asks, and which key would make it not ask.
+// askFirst returns a rule with the reason why a call asks, and the key that would prevent that.
 func askFirst(tool string, server schemas.Server) schemas.RuleEntry {
 	own := strings.TrimPrefix(tool, server.Prefix)
 	override := fmt.Sprintf("`override: {%s: {ask: false}}` in the entry of the server lets it run without asking", own)
@@ -172,7 +173,7 @@ func askFirst(tool string, server schemas.Server) schemas.RuleEntry {
 	return schemas.RuleEntry{Name: "mcp " + tool, Tool: tool, Reason: reason}
 }
 
-// States returns what the servers are like now.
+// States returns the present state of each server.
 func (s *Servers) States() []wire.ToolServer {
 	states := slices.Clone(s.lost)
 	for _, server := range s.open {
@@ -191,10 +192,10 @@ func (s *Servers) States() []wire.ToolServer {
 	return states
 }
 
-// Lost returns the servers that could not be opened, so that nobody knows their tools.
+// Lost returns the servers that could not be opened. Nobody knows their tools.
 func (s *Servers) Lost() []wire.ToolServer { return slices.Clone(s.lost) }
 
-// down adds to the state of a server why it does not run.
+// down adds to a server's state the reason why it does not run.
 func down(state wire.ToolServer, err error) wire.ToolServer {
 	problem := mcptool.ProblemOf(err)
 	state.Down, state.Printed, state.Advice = err.Error(), problem.Printed, problem.Advice
@@ -204,7 +205,7 @@ func down(state wire.ToolServer, err error) wire.ToolServer {
 // maxRefused bounds how many refused tools of a server are announced.
 const maxRefused = 20
 
-// Close ends the servers. No call may run any more.
+// Close ends the servers. The caller makes sure that no call runs.
 func (s *Servers) Close() {
 	var wg sync.WaitGroup
 	for _, server := range s.open {
@@ -213,13 +214,13 @@ func (s *Servers) Close() {
 	wg.Wait()
 }
 
-// Promises returns what Open would register, and the rules. It starts only the servers that have no
-// lock file.
+// Promises returns the tools and rules that Open would register. It starts only the servers that
+// have no lock file.
 func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools []schemas.Tool, rules []schemas.RuleEntry, err error) {
 	listed := make([]mcptool.List, len(servers))
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
-	for i, server := range servers { // one that is silent takes its time
+	for i, server := range servers { // all at once, since a silent server takes long
 		wg.Go(func() { listed[i], errs[i] = Accepted(ctx, server, place) })
 	}
 	wg.Wait()
@@ -245,7 +246,7 @@ func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools
 	return tools, rules, nil
 }
 
-// Accepted returns the definitions that count: those of the lock file, or what the server lists.
+// Accepted returns the definitions in force: those of the lock file, or else the server's list.
 func Accepted(ctx context.Context, server schemas.Server, place Place) (mcptool.List, error) {
 	if path := place.lockPath(server); path != "" {
 		lock, err := mcptool.ReadLock(path)

@@ -1,5 +1,5 @@
-// Package access finds out who sends an HTTP request: nobody in particular on the own machine, or
-// the owner of a token.
+// Package access finds out who sends an HTTP request: the owner of a token or, on this machine, one
+// fixed principal.
 package access
 
 import (
@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Principal is who asks.
+// Principal is the one who asks.
 type Principal struct {
 	Tenant string // whose sessions these are
 	User   string // who asks for the tenant; "": not known
@@ -18,7 +18,7 @@ type Principal struct {
 	Expires time.Time
 }
 
-// Denied says why a request is not let in.
+// Denied says why a request is refused.
 type Denied struct {
 	Message string
 	Foreign bool // the request is for another host, whoever sends it
@@ -26,7 +26,7 @@ type Denied struct {
 
 func (d *Denied) Error() string { return d.Message }
 
-// Unchecked says why nobody can find out now who sends a request.
+// Unchecked says why it cannot be decided now who sends a request.
 type Unchecked struct{ Err error }
 
 func (u *Unchecked) Error() string { return "who asks cannot be checked: " + u.Err.Error() }
@@ -36,8 +36,8 @@ func (u *Unchecked) Unwrap() error { return u.Err }
 
 // Control finds out who asks.
 type Control interface {
-	// Who returns who sends a request. The error of a request that is not let in is a *Denied, and
-	// an *Unchecked if a later one may be.
+	// Who returns the sender of a request. The error is a *Denied, or an *Unchecked if a later try
+	// may succeed.
 	Who(*http.Request) (Principal, error)
 }
 
@@ -47,9 +47,9 @@ type Anybody struct{ As Principal }
 // Who implements [Control].
 func (a Anybody) Who(*http.Request) (Principal, error) { return a.As, nil }
 
-// Here lets everybody in who reaches an address that only the own machine reaches, as one
-// principal. It refuses requests that name another host: a web page whose name leads to this
-// machine (DNS rebinding) would send those.
+// Here lets everybody in as one principal. It is for an address that only this machine reaches. It
+// refuses requests that name another host: a web page could send those through a name that leads to
+// this machine (DNS rebinding).
 type Here struct{ As Principal }
 
 // Who implements [Control].
@@ -60,7 +60,7 @@ func (h Here) Who(r *http.Request) (Principal, error) {
 	return h.As, nil
 }
 
-// isLocalName reports whether the host of a request is the own machine.
+// isLocalName reports whether the host of a request is this machine.
 func isLocalName(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
@@ -73,7 +73,7 @@ func isLocalName(hostport string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// Local reports whether only the own machine reaches an address.
+// Local reports whether only this machine can reach an address.
 func Local(a net.Addr) bool {
 	switch a := a.(type) {
 	case *net.UnixAddr:

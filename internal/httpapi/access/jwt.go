@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// JWTConfig says which JSON Web Tokens count. Issuer, Audience and Keys are required.
+// JWTConfig says which JSON Web Tokens are accepted. Issuer, Audience and Keys are required.
 type JWTConfig struct {
 	Issuer   string // as the claim iss has it
 	Audience string // one of the claim aud
@@ -37,8 +37,8 @@ type JWT struct {
 	verifier *oidc.IDTokenVerifier
 }
 
-// algorithms lists the signatures with key pairs. Those with a shared secret are refused: a server
-// that checks such a token could also make one.
+// algorithms lists the accepted signatures, all of them with key pairs. Signatures with a shared
+// secret are refused: a server that can check such a token could also make one.
 var algorithms = []string{
 	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA,
 }
@@ -65,8 +65,8 @@ func NewJWT(ctx context.Context, cfg JWTConfig) (*JWT, error) {
 	return &JWT{cfg, oidc.NewVerifier(cfg.Issuer, keys, &oidc.Config{ClientID: cfg.Audience, SupportedSigningAlgs: algorithms})}, nil
 }
 
-// remoteKeys is the key set at an address. The verifier makes texts of errors, so that one of
-// fetching is kept in the context of the check.
+// remoteKeys is the key set at an address. The verifier turns errors into text, so VerifySignature
+// keeps a failed fetch in the context of the check.
 type remoteKeys struct{ *oidc.RemoteKeySet }
 
 // failureKey is the key of a *error in a context.
@@ -103,9 +103,9 @@ func readKeys(file string) (*oidc.StaticKeySet, error) {
 	return keys, nil
 }
 
-// Owner returns who a token was issued to.
+// Owner returns the principal to whom a token was issued.
 func (j *JWT) Owner(ctx context.Context, token string) (Principal, error) {
-	var failure error // to fetch the keys
+	var failure error // of fetching the keys
 	verified, err := j.verifier.Verify(context.WithValue(ctx, failureKey{}, &failure), token)
 	var expired *oidc.TokenExpiredError
 	switch {

@@ -20,8 +20,8 @@ import (
 // tokenPrefix begins every token that [NewToken] makes, so that scanners for secrets find it.
 const tokenPrefix = "tf_"
 
-// NewToken returns a new token and its line for the tokens file. The file has no tokens: who reads
-// it cannot use it.
+// NewToken returns a new token and its line for the tokens file. The line has only a hash, so
+// nobody can use what they read there.
 func NewToken(p Principal) (token, line string) {
 	token = tokenPrefix + rand.Text() + rand.Text()
 	line = fmt.Sprintf("  - {hash: %q, tenant: %q, user: %q}", hashOf(token), p.Tenant, p.User)
@@ -33,7 +33,8 @@ func hashOf(token string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Tokens knows the tokens of a file. A changed file is read again. Safe for concurrent use.
+// Tokens holds the tokens of a file. It reads the file again when the file changes. Safe for
+// concurrent use.
 type Tokens struct {
 	file     string
 	fallback string // the tenant of a token that names none

@@ -11,8 +11,8 @@ func init() {
 	if !ok {
 		syscall.Exit(125)
 	}
-	// Init functions run on the main thread. The kernel keeps what is changed on the thread that
-	// execs, and ends the others.
+	// An init function runs on the main thread. Changes apply to the thread that makes them, and
+	// exec keeps only that thread.
 	h := helper{status: status, ruleset: -1}
 	h.run(steps)
 }
@@ -39,15 +39,16 @@ type helper struct {
 	fork    bool
 }
 
-// run takes the steps and becomes the command: its arguments are a name for the helper, the
-// program, and the arguments of the program from its own name on. It does not return.
+// run takes the steps and becomes the command. The arguments of this process are a name for the
+// helper, the path of the program, and the program's arguments from its own name on. run does not
+// return.
 func (h *helper) run(steps int) {
 	args := commandLine()
 	folder, lost := syscall.Getwd()
 	if err := h.confine(steps); err != nil {
 		h.fail(err.step, err.errno)
 	}
-	if lost == nil { // the folder is still that of the mounts from before
+	if lost == nil { // the folder still belongs to the former mounts
 		_ = syscall.Chdir(folder)
 	}
 	if len(args) < 3 {
@@ -69,10 +70,10 @@ func (h *helper) run(steps int) {
 	}
 }
 
-// runChild runs the command as a child, collects every orphan until it ends, and reports how it
-// ended. Then this process ends, and the kernel kills all others of its namespace.
+// runChild runs the command as a child, collects orphans until the command ends, and reports how it
+// ended. When this process ends, the kernel kills all others of its namespace.
 func (h *helper) runChild(args, env []string) {
-	// The command is of the same user, and would open the status pipe of this process in /proc.
+	// A command of the same user could otherwise open this process's status pipe in /proc.
 	if errno := prctl(syscall.PR_SET_DUMPABLE, 0, 0); errno != 0 {
 		h.fail("close the helper to the command", errno)
 	}
@@ -99,10 +100,10 @@ func (h *helper) runChild(args, env []string) {
 	}
 }
 
-// lowest is the first descriptor that is not the command's.
+// lowest is the lowest descriptor that the command must not have.
 func (h *helper) lowest() int { return h.status - 1 }
 
-// fail reports a step that failed. An empty step is the start of the command itself.
+// fail reports a failed step. An empty step is the start of the command itself.
 func (h *helper) fail(step string, errno syscall.Errno) {
 	text := errno.Error()
 	if step != "" {
@@ -167,14 +168,14 @@ func (h *helper) take(s Step) syscall.Errno {
 	case MountProc:
 		return mount("proc", s.Path, "proc", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, "")
 	case MostPIDs:
-		_ = writeFile("/proc/sys/kernel/pid_max", decimal(s.A)) // the worker counts too
+		_ = writeFile("/proc/sys/kernel/pid_max", decimal(s.A)) // an error leaves the count to the worker
 		return 0
 	case MountShm:
 		return unlessMissing(mount("tmpfs", s.Path, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "mode=1777,size="+decimal(s.A)))
 	case Limit:
 		return limit(int(s.A), s.B)
 	case OOMScore:
-		_ = writeFile("/proc/self/oom_score_adj", s.Path) // a worker that has a higher score keeps it
+		_ = writeFile("/proc/self/oom_score_adj", s.Path) // an error means that the score is already higher
 		return 0
 	case DropCaps:
 		return dropCaps(s.A)
@@ -199,7 +200,7 @@ func (h *helper) take(s Step) syscall.Errno {
 	return syscall.EINVAL
 }
 
-// what names a step in an error.
+// what describes a step for an error.
 func what(s Step) string {
 	switch s.Op {
 	case MapUser:
@@ -232,8 +233,8 @@ func what(s Step) string {
 	return "step " + string(rune(s.Op))
 }
 
-// unlessMissing leaves out a path that is not there, that this user cannot reach anyway, or that
-// has become a link.
+// unlessMissing ignores the errors of a path that does not exist, that this user cannot reach
+// anyway, or that has become a link.
 func unlessMissing(errno syscall.Errno) syscall.Errno {
 	if errno == syscall.ENOENT || errno == syscall.ENOTDIR || errno == syscall.EACCES || errno == syscall.ELOOP {
 		return 0
@@ -241,7 +242,7 @@ func unlessMissing(errno syscall.Errno) syscall.Errno {
 	return errno
 }
 
-// commandLine returns the arguments of this process. Package os has them too, but is not
+// commandLine returns the arguments of this process. os.Args has them too, but package os is not
 // initialized yet.
 func commandLine() []string {
 	fd, err := syscall.Open("/proc/self/cmdline", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)

@@ -70,8 +70,8 @@ func mount(source, target, kind string, flags uintptr, data string) syscall.Errn
 	return 0
 }
 
-// openExactly opens a path without following any link. Another command may have put a link into a
-// writable folder, in the place of a folder of this one.
+// openExactly opens a path without following links. Another command may have put a link in place of
+// a folder inside a writable folder.
 func openExactly(path string) (int, syscall.Errno) {
 	name, err := syscall.BytePtrFromString(path)
 	if err != nil {
@@ -80,7 +80,7 @@ func openExactly(path string) (int, syscall.Errno) {
 	how := struct{ flags, mode, resolve uint64 }{oPath | syscall.O_CLOEXEC, 0, resolveNoLinks}
 	dirfd := atFDCWD
 	fd, _, errno := syscall.RawSyscall6(sysOpenat2, uintptr(dirfd), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
-	if errno == syscall.ENOSYS || errno == syscall.EPERM { // as in a sandbox
+	if errno == syscall.ENOSYS || errno == syscall.EPERM { // EPERM: an outer sandbox refuses it
 		return openStepwise(path)
 	}
 	return int(fd), errno
@@ -136,19 +136,19 @@ func rebind(path string, readOnly bool) syscall.Errno {
 	}
 	errno := setReadOnly(path, readOnly, atRecursive)
 	if errno == syscall.EPERM && !readOnly {
-		// Something is mounted below that this user may not make writable.
+		// A mount below it may not be made writable by this user; change only this one.
 		errno = setReadOnly(path, readOnly, 0)
 	}
 	return errno
 }
 
-// device makes a device a mount point of its own, on which it works.
+// device makes a device a mount point of its own, on which it can be used.
 func device(path string) syscall.Errno {
 	if errno := bind(path); errno != 0 {
 		return errno
 	}
 	errno := setMount(path, 0, mountAttrNoDevices, 0)
-	if errno == syscall.EPERM { // it did not work before either
+	if errno == syscall.EPERM { // the device could not be used before either
 		return 0
 	}
 	return errno
@@ -176,7 +176,7 @@ func setMount(path string, set, clear uint64, flags uintptr) syscall.Errno {
 	return errno
 }
 
-// hide covers a path with nothing.
+// hide covers a path with an empty file or folder.
 func hide(path string) syscall.Errno {
 	var st syscall.Stat_t
 	if err := syscall.Stat(path, &st); err != nil {
@@ -200,24 +200,24 @@ func limit(resource int, bound uint64) syscall.Errno {
 	return 0
 }
 
-// dropCaps keeps no capability, also not after the exec of a program by root, but those in keep.
+// dropCaps drops every capability except those in keep, also for programs that root execs later.
 func dropCaps(keep uint64) syscall.Errno {
 	for c := range uintptr(64) {
 		if keep&(1<<c) != 0 {
 			continue
 		}
 		errno := prctl(prCapbsetDrop, c, 0)
-		if errno == syscall.EINVAL { // the kernel has no more of them
+		if errno == syscall.EINVAL { // past the kernel's last capability
 			break
 		}
-		if errno == syscall.EPERM { // this process has none to drop
+		if errno == syscall.EPERM { // there is nothing to drop
 			break
 		}
 		if errno != 0 {
 			return errno
 		}
 	}
-	// A kernel before 4.3 has no ambient capabilities, and then there are none.
+	// A kernel before 4.3 has no ambient capabilities, so an error does not matter.
 	_ = prctl(prCapAmbient, prCapAmbientClear, 0)
 	hdr := struct {
 		version uint32
@@ -237,7 +237,7 @@ func dropCaps(keep uint64) syscall.Errno {
 	return errno
 }
 
-// newRuleset makes the ruleset of these attributes.
+// newRuleset makes a Landlock ruleset with these attributes.
 func (h *helper) newRuleset(attributes string) syscall.Errno {
 	b := []byte(attributes)
 	fd, _, errno := syscall.RawSyscall(sysCreateRuleset, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0)
@@ -247,7 +247,7 @@ func (h *helper) newRuleset(attributes string) syscall.Errno {
 	return errno
 }
 
-// allow adds a rule to the ruleset. The rights to folders are left out for a file.
+// allow adds a rule to the ruleset. For a file, it leaves out the rights that only folders have.
 func (h *helper) allow(s Step, links bool) syscall.Errno {
 	fd, errno := openExactly(s.Path)
 	if errno == syscall.ELOOP && links {

@@ -5,19 +5,18 @@
 //	worker --clone, new namespaces--> helper: mounts, limits, capabilities, Landlock, seccomp
 //	       --exec--> command
 //
-// In a namespace for process ids the helper stays as the first process there, and the command is
-// its child: as the first process itself, a command would ignore most signals. The helper writes
+// In a namespace for process ids the helper stays as the first process, and the command is its
+// child. A command that is itself the first process would ignore most signals. The helper writes
 // how the command ended to the status pipe.
 //
-// The helper runs in the init function of this package. The package imports nothing but syscall, so
-// Go initializes it before almost all other packages of the program: the helper starts in 1 ms, and
-// in 20 ms after all of them. So it cannot use the libraries for Landlock and seccomp. It makes the
-// few system calls itself; package sandbox decides everything, and compiles the filter with a
-// library.
+// The helper runs in the init function of this package. The package imports only syscall, so Go
+// initializes it before almost all other packages: the helper starts in 1 ms instead of 20 ms. So
+// it cannot use libraries for Landlock and seccomp, and makes the few system calls itself. Package
+// sandbox decides everything, and compiles the filter with a library.
 package enter
 
 // Variable is the environment variable that turns the program into the helper. Its value is two
-// file descriptors: where the steps are, and the status pipe. The command does not get it.
+// file descriptors: the file with the steps, and the status pipe. The command does not get it.
 const Variable = "TOOLFLEET_SANDBOX"
 
 // Op says what a [Step] does.
@@ -49,7 +48,7 @@ const (
 	Probe      Op = 'z' // end with status 0 instead of running a command; the last step
 )
 
-// Step is one thing that the helper does. Steps about a path that does not exist are left out.
+// Step is one action of the helper. A step about a path that does not exist is left out.
 type Step struct {
 	Op   Op
 	A, B uint64
@@ -99,7 +98,7 @@ func value(b []byte) (n uint64) {
 	return n
 }
 
-// The first byte of what the helper writes to the status pipe.
+// First bytes of what the helper writes to the status pipe.
 const (
 	// Failed: the command did not run. A text follows: the step, and the system's error.
 	Failed = 'E'

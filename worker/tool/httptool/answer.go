@@ -51,7 +51,7 @@ func (a *answer) busy() bool {
 	return a.status == http.StatusTooManyRequests || a.status == http.StatusServiceUnavailable
 }
 
-// asksToWait reports whether the service says when to come again.
+// asksToWait reports whether the service says how long to wait.
 func (a *answer) asksToWait() bool { return a.busy() && a.retryAfter > 0 }
 
 // result returns the output of an answer, or its error.
@@ -88,10 +88,9 @@ func (t *Tool) succeeded(status int) bool {
 	return status >= 200 && status <= 299 && !slices.Contains(t.form.Failure, status)
 }
 
-// mayBeApplied reports whether a service may have done what a request asks for, although the answer
-// is no success. A redirect sends the client elsewhere, often after the work is done. A proxy that
-// has lost its service, or has no answer that it understands, cannot say what became of the
-// request.
+// mayBeApplied reports whether a service may have applied a request, although the answer is not a
+// success. A redirect often comes after the work is done. A proxy that has lost its service, or got
+// no answer that it understands, does not know what became of the request.
 func mayBeApplied(status int) bool {
 	switch {
 	case status >= 300 && status <= 399, status == http.StatusBadGateway, status == http.StatusGatewayTimeout:
@@ -100,7 +99,7 @@ func mayBeApplied(status int) bool {
 	return status >= 520 && status <= 527 // those of Cloudflare
 }
 
-// failure returns the error of a status that is no success. The code is http_<status>.
+// failure returns the error for a status that is not a success. Its code is http_<status>.
 func (t *Tool) failure(a *answer) error {
 	text := strings.TrimSpace(fmt.Sprintf("%d %s", a.status, http.StatusText(a.status)))
 	if words := a.words(); words != "" {
@@ -118,7 +117,8 @@ func (t *Tool) failure(a *answer) error {
 	return failed
 }
 
-// retryable reports whether a later request may succeed: the service says so, or the status does.
+// retryable reports whether a later request may succeed, by the words of the service or by the
+// status.
 func (a *answer) retryable() bool {
 	var own struct{ Retryable *bool }
 	if json.Unmarshal(a.body, &own) == nil && own.Retryable != nil {
@@ -131,14 +131,14 @@ func (a *answer) retryable() bool {
 	return a.busy()
 }
 
-// words returns what the service says about a failure: the text of the members that services use
-// for it, or the start of the answer.
+// words returns the service's own text about a failure: the members that services use for it, or
+// the start of the answer.
 func (a *answer) words() string {
 	text := string(a.body)
 	var own map[string]json.RawMessage
 	if json.Unmarshal(a.body, &own) == nil {
 		if inner := own["error"]; len(inner) > 0 && inner[0] == '{' {
-			_ = json.Unmarshal(inner, &own) // adds to the members outside
+			_ = json.Unmarshal(inner, &own) // inner members win
 		}
 		for _, name := range []string{"detail", "message", "error_description", "error", "title"} {
 			var found string

@@ -1,16 +1,16 @@
-// Package httptool speaks HTTP for tools: a [Tool] sends a request for each call, and a [Probe]
-// asks a service whether a run of a call was applied.
+// Package httptool speaks HTTP for tools. A [Tool] sends a request for each call. A [Probe] asks a
+// service whether a run of a call was applied.
 //
 //	call -> fill (templates, secrets) -> send -> answer: an output, or an error for the model
 //
-// The host of a request is that of the tools file. Arguments stay within the segment of the path,
-// the parameter or the header that they stand in. Package outbound keeps names, redirects and
-// proxies from leading to this machine or to the metadata service of a cloud.
+// The host of a request comes from the tools file. An argument stays within its segment of the
+// path, its parameter or its header. Package outbound keeps names, redirects and proxies from
+// leading to this machine or to the metadata service of a cloud.
 //
-// A request is sent again only if the tool may run again: see [Config.Repeatable]. A request that
-// broke off, of a tool that changes something, has an unknown outcome.
+// A request is sent again only if the tool may run again: see [Config.Repeatable]. If the request
+// of a tool that changes something broke off, its outcome is unknown.
 //
-// The values of secrets are in requests only. They are taken out of whatever a service answers.
+// The values of secrets appear only in requests. They are removed from every answer.
 package httptool
 
 import (
@@ -36,7 +36,8 @@ type Config struct {
 	Request schemas.HTTP
 	Secrets secrets.Folder
 	Timeout time.Duration // of the tool. It bounds the request if Request.Timeout does not
-	// Harmless: the tool changes nothing, so a request that broke off has no unknown outcome.
+	// Harmless: the tool changes nothing, so the outcome of a request that broke off does not
+	// matter.
 	Harmless bool
 	// Repeatable: the tool may run again with the same idempotency key.
 	Repeatable bool
@@ -47,8 +48,7 @@ const codeUnreachable messages.Code = "unreachable"
 
 const (
 	maxRedirects = 5
-	// maxSends bounds how often one run sends its request because the service says when to come
-	// again.
+	// maxSends bounds how often one run sends its request to a service that asks it to wait.
 	maxSends = 4
 )
 
@@ -99,13 +99,13 @@ func (t *Tool) Check(_ context.Context, call tool.Call) error {
 	_, err := t.form.fill(call)
 	var missing *secretError
 	if errors.As(err, &missing) {
-		return nil // the run says so
+		return nil // Run reports it
 	}
 	return err
 }
 
-// Run sends the request of a call. If the service says when to come again, and the tool may run
-// again, Run waits and sends it once more.
+// Run sends the request of a call. If the service says how long to wait, and the tool may run
+// again, Run waits and sends the request again, at most maxSends times in all.
 func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if ctx.Err() != nil {
 		return tool.Output{}, context.Cause(ctx)
@@ -133,7 +133,7 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	}
 }
 
-// wait waits until the service may be asked again. It returns false if the time does not suffice.
+// wait waits until the service may be asked again. It returns false if ctx ends before.
 func (t *Tool) wait(ctx context.Context, call tool.Call, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false
@@ -174,7 +174,7 @@ func (t *Tool) send(ctx context.Context, call tool.Call, filled *filled) (*answe
 	return newAnswer(response, body, t.form.MaxResponse), nil
 }
 
-// unsentError is an error before there was a connection, so nothing was sent.
+// unsentError is an error before a connection was made, so nothing was sent.
 type unsentError struct {
 	error
 	retryable bool
@@ -182,7 +182,7 @@ type unsentError struct {
 
 func (e *unsentError) Unwrap() error { return e.error }
 
-// plain leaves out the address of a request, which has values.
+// plain removes the address of the request from an error, because it contains values.
 func plain(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {
@@ -211,7 +211,7 @@ func (t *Tool) broken(ctx context.Context, err error, filled *filled) error {
 	return t.unknown("the request broke off: " + text)
 }
 
-// unknown returns the error of a write of which nobody can say whether it was applied.
+// unknown returns the error of a write that may or may not have been applied.
 func (t *Tool) unknown(why string) *messages.Error {
 	return &messages.Error{Code: messages.CodeOutcomeUnknown, Retryable: true, Message: fmt.Sprintf(
 		"%s may or may not have happened: %s. Do not repeat it blindly: check with a read, or ask a person.", t.name, why)}

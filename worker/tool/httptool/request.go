@@ -109,7 +109,7 @@ type filled struct {
 	secrets []string // values that no text may show
 }
 
-// fill puts a call into the form. An error is about the arguments, if it is not about a secret.
+// fill puts a call into the form. An error is about the arguments, unless it is a secretError.
 func (f *form) fill(call tool.Call) (*filled, error) {
 	in, err := readInput(call.Input)
 	if err != nil {
@@ -171,8 +171,8 @@ func (f *form) address(in *input, out *filled) (string, error) {
 	return withQuery(withQuery(f.Origin+path, query), params.Encode()), nil
 }
 
-// unfixed checks that parameters have no name that the address has: some services take the last of
-// two, whatever its case.
+// unfixed checks that no parameter has a name that the address has already. Some services take the
+// last of two, whatever its case.
 func unfixed(params url.Values, address string) error {
 	_, query, _ := strings.Cut(address, "?")
 	for fixed := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
@@ -233,8 +233,8 @@ type secretError struct{ error }
 
 func (e *secretError) Unwrap() error { return e.error }
 
-// request returns what is sent. If the call may not be repeated, the HTTP client cannot send it
-// twice: it repeats requests whose body it can read again.
+// request returns the HTTP request. If the call may not be repeated, the body cannot be read twice:
+// the HTTP client would send such a request again.
 func (f *form) request(ctx context.Context, call tool.Call, filled *filled, repeatable bool) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, f.Method, filled.url.String(), bytes.NewReader(filled.body))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// input is the arguments of a call, and which members the request has used.
+// input holds the arguments of a call, and records which members the request has used.
 type input struct {
 	members map[string]json.RawMessage
 	used    map[string]bool
@@ -26,10 +26,10 @@ func readInput(raw json.RawMessage) (*input, error) {
 	return &input{members, map[string]bool{}}, nil
 }
 
-// errMissing says that the input has no such member, or null.
+// errMissing says that the input has no such member, or that it is null.
 var errMissing = errors.New("is missing")
 
-// at returns the text of the member at a path: of text its characters, of a number its digits.
+// at returns the member at a path as text: the characters of a string, the digits of a number.
 func (in *input) at(path []string) (string, error) {
 	in.used[path[0]] = true
 	name := strings.Join(path, ".")
@@ -54,7 +54,7 @@ func (in *input) at(path []string) (string, error) {
 	return text, nil
 }
 
-// scalar returns a text, a number or a truth value as text.
+// scalar returns a string, a number or a truth value as text.
 func scalar(raw json.RawMessage) (string, error) {
 	switch raw[0] {
 	case '{', '[':
@@ -67,7 +67,7 @@ func scalar(raw json.RawMessage) (string, error) {
 	return string(raw), nil
 }
 
-// inPath returns the path of the request. A value stays within the segment that it stands in.
+// inPath returns the path of the request. Each value stays within its segment.
 func (in *input) inPath(segments []schemas.Template) (string, error) {
 	var path strings.Builder
 	for _, segment := range segments {
@@ -95,7 +95,7 @@ func (in *input) inPath(segments []schemas.Template) (string, error) {
 	return path.String(), nil
 }
 
-// check refuses values that break out of a header, or out of the logs of who reads the address.
+// check refuses values that could leave a header, or forge lines in logs of the address.
 func check(name, text string) error {
 	switch {
 	case text == "":
@@ -106,7 +106,7 @@ func check(name, text string) error {
 	return nil
 }
 
-// climbs reports whether a segment has a part that servers read as this folder or the one above.
+// climbs reports whether servers read a part of the segment as "." or "..".
 func climbs(segment string) bool {
 	for part := range strings.FieldsFuncSeq(segment, func(c rune) bool { return c == '/' || c == '\\' || c == ';' }) {
 		if part == "." || part == ".." {
@@ -124,8 +124,8 @@ func (in *input) inQuery(t schemas.Template) (string, error) {
 	})
 }
 
-// expand returns the text of a header or parameter. ok is false if it is only one member, and the
-// input does not have that.
+// expand returns the text of a header or parameter. ok is false for a template that is one member
+// only, if the input lacks that member.
 func (in *input) expand(t schemas.Template) (text string, ok bool, err error) {
 	text, err = t.Expand(in.at)
 	if _, whole := t.Whole(); whole && errors.Is(err, errMissing) {

@@ -24,10 +24,10 @@ const (
 	maxMeta        = 16 << 10
 )
 
-// metaPrefix begins the members of `_meta` that are about toolfleet.
+// metaPrefix begins those members of `_meta` that are for toolfleet.
 const metaPrefix = "toolfleet/"
 
-// Definition is what a server says about one of its tools, as far as it counts.
+// Definition holds those parts of a server's tool definition that matter here.
 type Definition struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title,omitempty"`
@@ -130,8 +130,8 @@ func define(t *mcp.Tool) (Definition, error) {
 	return d, nil
 }
 
-// clean takes characters out of a text that a terminal or a reader could take for something else:
-// control characters but line breaks and tabs, and those that change the direction of text.
+// clean removes characters that could mislead a terminal or a reader: control characters except
+// line breaks and tabs, and characters that change the direction of text.
 func clean(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {

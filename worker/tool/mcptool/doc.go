@@ -1,21 +1,21 @@
 // Package mcptool runs the tools of servers that speak the Model Context Protocol: programs that
-// are started and stay, and services at a URL.
+// are started and keep running, and services at a URL.
 //
 //	Open -> Server (a pool of processes or sessions) -> Runner of each tool -> call
 //	                 |
 //	                 +- session: one process, with its list of definitions
 //
-// A session is started when a call needs it and there is none, and again with a growing wait when
-// it could not be started. It runs one write, or any number of reads of one tenant.
+// A session is started when a call needs one. After a failed start the next one waits, longer each
+// time. A session runs one write, or any number of reads of one tenant.
 //
-// A call that is cut off tells the server (notifications/cancelled). If the server does not answer
-// within a moment, its process is killed, with everything that it started: a call that has a result
-// must not change the world any more. A process that dies in a write leaves an unknown outcome; a
-// read is run again in another process.
+// When a call is cut off, the server is told (notifications/cancelled). If it does not answer
+// within CancelGrace, its process is killed with everything that it started: a call that has a
+// result must not change the world any more. If a process dies in a write, the outcome is unknown.
+// A read runs again in another process.
 //
-// A definition counts as it was accepted: by the lock file, or else as the server listed it when
-// the worker started. A tool whose definition has changed since is not run.
+// The definition in force is the accepted one: from the lock file, or else from the server's list
+// when the worker started. A tool whose definition has changed since then is not run.
 //
-// Nothing that a server says is trusted: what it lists is bounded and cleaned, its messages have at
-// most 16 MiB, and words that it prints between its messages go to the log.
+// A server is not trusted. Its list is bounded and cleaned, a message has at most 16 MiB, and any
+// other line that it prints goes to the log.
 package mcptool

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Waits before a server is started again that could not be started. A call waits with it for at
-// most patience.
+// Waits before a server that could not be started is started again. A call waits at most patience
+// for that.
 const (
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
@@ -22,7 +22,7 @@ const (
 // maxReads is how many reads run in one process at a time.
 const maxReads = 32
 
-// pool shares the processes of a server out among calls: first come, first served.
+// pool shares the processes of a server among calls: first come, first served.
 type pool struct {
 	shared bool // calls of several tenants may be in one process
 
@@ -33,7 +33,7 @@ type pool struct {
 
 // slot is a place for one process.
 type slot struct {
-	starting chan struct{} // a semaphore of one: who holds it may start the process
+	starting chan struct{} // a semaphore of one; the holder may start the process
 
 	// guarded by the pool's mu
 	tenant messages.TenantID
@@ -51,7 +51,7 @@ type slot struct {
 type waiter struct {
 	tenant messages.TenantID
 	alone  bool
-	got    chan *slot // of one
+	got    chan *slot // gets the one slot
 }
 
 func newPool(processes int, shared bool) *pool {
@@ -106,7 +106,7 @@ func (p *pool) grant() {
 		w := p.waiting[0]
 		s := p.place(w)
 		if s == nil {
-			return // nobody overtakes, so that a write is not kept waiting by reads
+			return // no call overtakes, so that reads cannot keep a write waiting
 		}
 		s.calls++
 		s.tenant, s.alone = w.tenant, w.alone
@@ -129,7 +129,7 @@ func (p *pool) place(w *waiter) (best *slot) {
 
 // open returns the session of a slot, and starts one if there is none.
 func (s *slot) open(ctx context.Context, start func(context.Context) (*session, error)) (*session, error) {
-	if ctx.Err() != nil { // the select below may choose either case
+	if ctx.Err() != nil { // checked first, since the select below may choose either case
 		return nil, context.Cause(ctx)
 	}
 	select {
@@ -150,7 +150,7 @@ func (s *slot) open(ctx context.Context, start func(context.Context) (*session, 
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	// The start is not for this call alone, so its end does not end the start.
+	// The start serves other calls too, so it goes on when this call ends.
 	type outcome struct {
 		*session
 		error
@@ -170,7 +170,7 @@ func (s *slot) open(ctx context.Context, start func(context.Context) (*session, 
 	}
 }
 
-// current returns the session if it runs, else how long to wait before the next start.
+// current returns the session if it runs, else the wait before the next start.
 func (s *slot) current() (*session, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *slot) current() (*session, time.Duration) {
 	return nil, max(0, time.Until(s.notBefore))
 }
 
-// started keeps what became of a start. After one that failed, the next has to wait.
+// started records the outcome of a start. After a failed start the next one has to wait.
 func (s *slot) started(made *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +211,7 @@ func (s *slot) state() error {
 	return s.why
 }
 
-// take returns the session, which the slot then has no more.
+// take removes the session from the slot and returns it.
 func (s *slot) take() *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// posted is the HTTP status with which a service answered the request of a call. The SDK gives the
-// same error for a request that was refused and for one whose answer was lost.
+// posted is the HTTP status of the answer to a call's request. The SDK returns the same error for a
+// refused request and for a lost answer; the status tells them apart.
 type posted struct{ first atomic.Int64 } // 0: no answer, or the server is a program
 
 type postedKey struct{}
@@ -21,10 +21,11 @@ func withPosted(ctx context.Context, p *posted) context.Context {
 
 func (p *posted) status() int { return int(p.first.Load()) }
 
-// rejectedByTransport is the code of the SDK's errors about HTTP. No server has sent them.
+// rejectedByTransport is the code of the SDK's own errors about HTTP. Servers do not send it.
 const rejectedByTransport = -32005
 
-// refused reports whether an error is the server's own answer: it says what came of the call.
+// refused reports whether an error is the server's own answer. Then the outcome of the call is
+// known.
 func (p *posted) refused(err error) bool {
 	var said *jsonrpc.Error
 	if !errors.As(err, &said) {

@@ -10,11 +10,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/secrets"
 )
 
-// maxPrintedLines bounds how many lines of a program that could not be started are shown.
+// maxPrintedLines bounds the shown lines of a program that could not be started.
 const maxPrintedLines = 8
 
-// Problem is what operators should know of a server that could not be started. The error that comes
-// with it is for models too, so it has none of this.
+// Problem tells operators why a server could not be started. Models read the error itself, so the
+// error has none of this.
 type Problem struct {
 	Printed string // the last lines that the program printed to stderr, without the secrets of its entry
 	Advice  string // what to do, in a sentence
@@ -37,8 +37,8 @@ type startError struct {
 
 func (e *startError) Unwrap() error { return e.error }
 
-// failed returns the error of a program that has ended before it was ready. words is the end of
-// what it printed.
+// failed returns the error of a program that ended before it was ready. words is the end of its
+// output.
 func (c Config) failed(err error, how, words string) error {
 	words = secrets.RedactText(words, c.confided())
 	lines := strings.Split(strings.TrimSpace(words), "\n")
@@ -71,8 +71,8 @@ func (c Config) otherwise() string {
 	return "Or take its entry out; with a lock file (`toolfleet tools mcp accept`, once it runs) its tools are known without it."
 }
 
-// confided returns the values that the entry gives to the program and that may be secret. A path is
-// none: it is what the program complains about.
+// confided returns those values of the entry that may be secret. A variable with an absolute path is
+// none: programs complain about such paths, and their words must keep them.
 func (c Config) confided() (values []string) {
 	for _, v := range c.Server.Values {
 		if text, err := c.value(v); err == nil && (v.Secret != "" || v.Env != "") {

@@ -50,7 +50,7 @@ func Promise(server schemas.Server, d Definition) (tool schemas.Tool, ask bool, 
 	return tool, ask, nil
 }
 
-// annotated takes over what the annotations of a trusted server say.
+// annotated applies the annotations of a trusted server.
 func annotated(tool *schemas.Tool, d Definition) (ask bool) {
 	if d.ReadOnly {
 		tool.Kind = messages.KindRead
@@ -62,7 +62,7 @@ func annotated(tool *schemas.Tool, d Definition) (ask bool) {
 	return d.Destructive == nil || *d.Destructive
 }
 
-// ownWords takes over what a program says in `_meta`.
+// ownWords applies the toolfleet members of a program's `_meta`.
 func ownWords(tool *schemas.Tool, meta map[string]any) error {
 	words := map[string]string{}
 	for name, value := range meta {

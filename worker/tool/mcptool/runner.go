@@ -49,8 +49,8 @@ func (r *runner) repeatable() bool {
 	return r.harmless() || r.promise.OnCrash == messages.OnCrashIdempotent
 }
 
-// Run runs the tool. If its server dies, on_crash decides: what may run again is run once more, and
-// a program that can be asked is asked first.
+// Run runs the tool. If its server dies, on_crash decides: a repeatable call runs once more, and a
+// program with a probe is asked first.
 func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	result, err := r.run(ctx, call, false)
 	var died *diedError
@@ -93,7 +93,7 @@ func (r *runner) probe(ctx context.Context, call tool.Call) (tool.Probed, error)
 	return probed, nil
 }
 
-// diedError says that a server was lost while it had the call, or, if the call is unsent, before.
+// diedError says that the server was lost: while it had the call, or before, if unsent.
 type diedError struct {
 	error
 	unsent bool
@@ -138,8 +138,8 @@ func (r *runner) run(ctx context.Context, call tool.Call, probe bool) (*mcp.Call
 	return nil, r.lost(session, slot, err, sent)
 }
 
-// acquire waits for a place in a process. It gives up shortly before the time of the call is over,
-// so that a call that nobody ran is not said to have an unknown outcome.
+// acquire waits for a place in a process. It gives up shortly before the call's time is over: a
+// call that never ran must not end with an unknown outcome.
 func (r *runner) acquire(ctx context.Context, tenant messages.TenantID) (*slot, error) {
 	waiting := ctx
 	if deadline, ok := ctx.Deadline(); ok {
@@ -147,7 +147,7 @@ func (r *runner) acquire(ctx context.Context, tenant messages.TenantID) (*slot, 
 		waiting, cancel = context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, time.Second)))
 		defer cancel()
 	}
-	// Nothing of a service can be killed, so its writes need no process of their own.
+	// A service has no process that could be killed, so its writes need none of their own.
 	alone := !r.harmless() && r.server.cfg.Server.URL == ""
 	slot, err := r.server.pool.acquire(waiting, tenant, alone)
 	if err != nil && ctx.Err() == nil {
@@ -161,9 +161,9 @@ func (r *runner) down(err error) error {
 	return &notRunError{codeServerDown, fmt.Sprintf("The server %s does not run, so the call was not run: %.1000v.", r.server.Name(), err), true}
 }
 
-// lost ends a session that is broken.
+// lost drops a broken session and returns the error of its call.
 func (r *runner) lost(s *session, at *slot, err error, sent *posted) error {
-	unsent := errors.Is(err, mcp.ErrSessionMissing) && sent.status() == http.StatusNotFound // a service that was restarted does not know the session
+	unsent := errors.Is(err, mcp.ErrSessionMissing) && sent.status() == http.StatusNotFound // a restarted service does not know the session
 	s.kill(err)
 	if s.stop != nil {
 		<-s.ended
@@ -174,11 +174,12 @@ func (r *runner) lost(s *session, at *slot, err error, sent *posted) error {
 	return &diedError{err, unsent}
 }
 
-// meta returns the `_meta` of a call. Only programs of one's own learn where the call comes from.
+// meta returns the `_meta` of a call. Only local programs learn which session and batch it belongs
+// to.
 func (r *runner) meta(ctx context.Context, call tool.Call, probe bool) mcp.Meta {
 	meta := mcp.Meta{
 		metaPrefix + "key":     call.IdempotencyKey,
-		metaPrefix + "fence":   strconv.FormatUint(call.Fence, 10), // text: it may have more digits than a double
+		metaPrefix + "fence":   strconv.FormatUint(call.Fence, 10), // as text: it may exceed the integers of a double
 		metaPrefix + "attempt": call.Attempt,
 	}
 	if r.server.cfg.Server.Program {
@@ -245,8 +246,8 @@ func (r *runner) output(ctx context.Context, result *mcp.CallToolResult) (tool.O
 	return tool.Output{Content: blocks}, nil
 }
 
-// contentOf returns the content of a result as blocks. Structured content is one more, unless a
-// block has it already.
+// contentOf returns the content of a result as blocks. Structured content becomes one more block,
+// unless a block repeats it already.
 func contentOf(result *mcp.CallToolResult) ([]messages.Block, error) {
 	var blocks []messages.Block
 	for _, content := range result.Content {
@@ -277,7 +278,7 @@ func repeats(blocks []messages.Block, structured any) bool {
 			continue
 		}
 		if json.Valid([]byte(block.Text)) {
-			return true // a server writes what is structured as text too, for older clients
+			return true // servers repeat structured content as text for older clients
 		}
 		if members, ok := structured.(map[string]any); ok {
 			for _, member := range members {

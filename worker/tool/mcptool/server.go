@@ -98,8 +98,8 @@ func Look(ctx context.Context, cfg Config) (List, error) {
 	return listed, nil
 }
 
-// Open returns a server with its tools. With a lock file it needs not run: the tools are those that
-// were accepted. Without one it has to be started, and an error says why it cannot be.
+// Open returns a server with its tools. A server with a lock file need not run: its tools are the
+// accepted ones. Any other server is started, and the error says why it cannot be.
 func Open(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, pool: newPool(max(cfg.Server.Processes, 1), cfg.Server.Shared)}
 	s.closing, s.close = context.WithCancelCause(context.Background())
@@ -128,7 +128,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// accepted returns the definitions that count.
+// accepted returns the definitions in force.
 func (s *Server) accepted(ctx context.Context) (List, error) {
 	if path := s.cfg.LockPath(); path != "" {
 		lock, err := ReadLock(path)
@@ -167,13 +167,13 @@ func (s *Server) start(ctx context.Context) (*session, error) {
 // Tools returns what is served.
 func (s *Server) Tools() []Served { return s.tools }
 
-// Refuse has a tool not served. No call runs yet.
+// Refuse stops a tool from being served. Call it before any call runs.
 func (s *Server) Refuse(t Served, why string) {
 	s.tools = slices.DeleteFunc(s.tools, func(own Served) bool { return own.Name == t.Name })
 	s.refused = append(s.refused, Refusal{t.Name, why})
 }
 
-// Refused returns what is listed and not served.
+// Refused returns the tools that are listed and not served.
 func (s *Server) Refused() []Refusal { return s.refused }
 
 // Name returns the name of the server.
@@ -182,8 +182,8 @@ func (s *Server) Name() string { return s.cfg.Server.Name }
 // Entry returns the entry of the tools file.
 func (s *Server) Entry() schemas.Server { return s.cfg.Server }
 
-// Down returns why the server could not be started, or nil. A server that no call has needed yet
-// gives nil, and so does one that has ended since: the next call starts it.
+// Down returns why the server could not be started, or nil. It returns nil too for a server that no
+// call has needed yet, and for one that has ended since its start, because the next call starts it.
 func (s *Server) Down() error {
 	for _, slot := range s.pool.slots {
 		if err := slot.state(); err != nil {
@@ -196,13 +196,13 @@ func (s *Server) Down() error {
 // errClosed ends the start of a process.
 var errClosed = errors.New("the worker ends")
 
-// Close ends the processes, also those that are being started. No call may run any more.
+// Close ends the processes, also those that are starting. The caller makes sure that no call runs.
 func (s *Server) Close() {
 	s.close(errClosed)
 	var wg sync.WaitGroup
 	for _, slot := range s.pool.slots {
 		wg.Go(func() {
-			slot.starting <- struct{}{} // a start has come to its end
+			slot.starting <- struct{}{} // wait for a start under way
 			defer func() { <-slot.starting }()
 			if session := slot.take(); session != nil {
 				session.close()

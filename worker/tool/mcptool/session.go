@@ -27,28 +27,28 @@ const (
 	startTime = 60 * time.Second
 	// closeGrace is how long a program may take to end when its input ends.
 	closeGrace = time.Second
-	// protocol is what programs are spoken to in. Every server of today understands it, and nothing
-	// has to be tried first.
+	// protocol is the version that programs are offered. Every server understands it, so no other
+	// version has to be tried first.
 	protocol   = "2025-11-25"
 	maxStderr  = 8 << 10
 	maxErrText = 1000
 )
 
-// session is a server that runs: a process, or a session with a service.
+// session is a running server: a process, or a session with a service.
 type session struct {
 	client *mcp.ClientSession
 	calls  *calls
-	grace  time.Duration // of a call that was cut off
+	grace  time.Duration // for a call that was cut off
 	// stop kills the process. Nil for a service.
 	stop context.CancelCauseFunc
-	// ended is closed when the process has ended. how says then how it ended, and words is the end
-	// of what it printed to stderr.
+	// ended is closed when the process has ended. Then how says how it ended, and words is the end
+	// of its stderr.
 	ended   chan struct{}
 	how     string
 	words   string
 	digests atomic.Pointer[map[string]string] // of the definitions, by name
 	stale   atomic.Bool                       // the list has changed since
-	listing chan struct{}                     // a semaphore of one: who holds it may read the list
+	listing chan struct{}                     // a semaphore of one; the holder may read the list
 }
 
 // start starts a session and reads its list.
@@ -93,7 +93,8 @@ func (s *session) accept(listed List) {
 	s.digests.Store(&digests)
 }
 
-// client returns a client that offers a server nothing: no files, no model, and no person to ask.
+// client returns a client without any capability that a server could use: no files, no model, and
+// no person to ask.
 func (c Config) client(s *session) *mcp.Client {
 	return mcp.NewClient(&mcp.Implementation{Name: "toolfleet", Version: c.Version}, &mcp.ClientOptions{
 		Capabilities: &mcp.ClientCapabilities{},
@@ -205,7 +206,7 @@ func (s *session) kill(why error) {
 		return
 	}
 	if s.client != nil {
-		go s.client.Close() // it asks the service, which may not answer
+		go s.client.Close() // in the background: it asks the service, which may not answer
 	}
 }
 
@@ -241,8 +242,8 @@ func (s *session) dead() bool {
 	}
 }
 
-// digest returns the digest of a definition as the server lists it now. While one call reads a list
-// that has changed, the others wait.
+// digest returns the digest of a definition in the server's present list. If the list has changed,
+// one call reads it and the others wait.
 func (s *session) digest(ctx context.Context, name string) (string, error) {
 	select {
 	case s.listing <- struct{}{}:
@@ -262,7 +263,7 @@ func (s *session) digest(ctx context.Context, name string) (string, error) {
 }
 
 // call runs a tool. If ctx ends first, the server is told, and killed if it does not answer in
-// time. When call has returned, the call does not run any more; a service cannot be made sure of.
+// time. After call has returned, the tool no longer runs in a program. A service may still run it.
 func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report func(messages.Progress)) (*mcp.CallToolResult, error) {
 	running := s.calls.begin(report)
 	defer s.calls.end(running)
@@ -280,7 +281,7 @@ func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report f
 		<-over
 	case err == nil || ctx.Err() == nil:
 		return result, err
-	case s.stop != nil: // the client heard of the end of ctx before the function above
+	case s.stop != nil: // the client may notice the end of ctx before the function above
 		s.cutOff(running)
 	}
 	if err != nil {
@@ -289,7 +290,7 @@ func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report f
 	return result, err
 }
 
-// cutOff waits until a call that was cut off has ended.
+// cutOff waits until a call that was cut off has ended, or kills the process.
 func (s *session) cutOff(running *runningCall) {
 	timer := time.NewTimer(s.grace)
 	defer timer.Stop()

@@ -9,12 +9,12 @@ import (
 // maxMessage bounds one message of a server, in bytes.
 const maxMessage = 16 << 20
 
-// stdout passes the messages in what a server prints on to a reader. Other lines are words that the
-// server, or a library that it uses, printed by mistake.
+// stdout passes the messages in a server's output on to a reader. Any other line was printed by
+// mistake, by the server or a library that it uses.
 type stdout struct {
 	messages io.Writer
 	stray    func(line []byte)
-	tooLong  func() // a line has more than maxMessage bytes; nothing is passed on any more
+	tooLong  func() // called for a line of more than maxMessage bytes; nothing is passed on after it
 
 	line   []byte
 	broken bool

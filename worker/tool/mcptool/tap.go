@@ -43,7 +43,7 @@ func (c *calls) begin(report func(messages.Progress)) *runningCall {
 	return r
 }
 
-// end removes a call. It has no progress any more when end has returned.
+// end removes a call. After end has returned, no progress of the call is reported.
 func (c *calls) end(r *runningCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +77,7 @@ func (c *calls) progress(p *mcp.ProgressNotificationParams) {
 // maxReport bounds the text of a report, in bytes.
 const maxReport = 2000
 
-// sent notes the id of a request.
+// sent records the id of a request.
 func (c *calls) sent(request *jsonrpc.Request) {
 	var params struct {
 		Meta struct {
@@ -94,7 +94,7 @@ func (c *calls) sent(request *jsonrpc.Request) {
 	}
 }
 
-// answered notes an answer.
+// answered tells the call that its answer has come.
 func (c *calls) answered(response *jsonrpc.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -105,8 +105,8 @@ func (c *calls) answered(response *jsonrpc.Response) {
 	}
 }
 
-// tap is a transport whose messages calls sees in their order: each report comes before the answer
-// that it precedes.
+// tap is a transport that shows calls every message in order, so each progress report arrives
+// before the answer that follows it.
 type tap struct {
 	mcp.Transport
 	calls *calls
@@ -126,7 +126,7 @@ type tappedConn struct {
 	calls *calls
 }
 
-// Read returns the next message that is no report.
+// Read returns the next message that is not a progress report.
 func (c *tappedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	for {
 		message, err := c.Connection.Read(ctx)

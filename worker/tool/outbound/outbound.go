@@ -1,10 +1,10 @@
-// Package outbound makes the HTTP connections of tools. A tool's target is the business of its
-// tools file, but where a name leads is not: a resolver, a redirect or a hostile answer can point
-// at this machine, its network neighbours or the metadata service of a cloud.
+// Package outbound makes the HTTP connections of tools. A tools file decides which name a tool
+// connects to, but not which address the name has: a resolver, a redirect or a hostile answer can
+// point at this machine, its neighbours or the metadata service of a cloud.
 //
-// The check is made on the address that is about to be connected to, after the name was resolved,
-// so a name that changes its address between two look-ups gains nothing. A proxy that the
-// environment names is not used, since the proxy would resolve the name where no check is made.
+// Each address is checked after the name was resolved, just before the connection. So a name that
+// changes its address between two look-ups gains nothing. Proxies from the environment are not
+// used, because a proxy would resolve the name without this check.
 package outbound
 
 import (
@@ -25,9 +25,9 @@ const (
 	maxHeaders  = 64 << 10
 )
 
-// Config says what is let through.
+// Config says which connections are allowed.
 type Config struct {
-	// Loopback lets connections to this machine through.
+	// Loopback allows connections to this machine.
 	Loopback bool
 	// Fresh makes a new connection for each request.
 	Fresh bool
@@ -90,12 +90,12 @@ var metadata = []netip.Prefix{
 	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle
 }
 
-// special holds further addresses that are no host's.
+// special holds further addresses that no host has.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("2001::/32"), // Teredo: the target is hidden in the address
-	// For the translators of a network: where the IPv4 address stands depends on them.
+	// Local translators: each network decides where the IPv4 address stands.
 	netip.MustParsePrefix("64:ff9b:1::/48"),
 	netip.MustParsePrefix("fec0::/10"), // site-local, out of use
 }

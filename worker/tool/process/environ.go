@@ -50,7 +50,7 @@ func Environ(ctx context.Context, call tool.Call, names []string) ([]string, err
 		}
 		env = append(env, entry)
 	}
-	// The trace comes last, because of two variables with one name the last counts.
+	// The trace comes last: of two variables with one name, the last one counts.
 	return append(env, tracing.Environ(ctx)...), nil
 }
 

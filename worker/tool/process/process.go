@@ -66,8 +66,8 @@ type Command struct {
 	OnProgress func(chunk []byte)
 	// Sandbox confines the command. Nil: it may do what this process may.
 	Sandbox *sandbox.Box
-	// Stays says that the command serves many calls. It is looked at less often then, to see
-	// whether it keeps within the limits of its sandbox.
+	// Stays says that the command serves many calls. Its use of memory and processes is then
+	// checked less often.
 	Stays bool
 }
 
@@ -78,8 +78,8 @@ const (
 	ProgressFD   = 3
 )
 
-// The time between two looks at what a command uses. Most commands have ended before the first. A
-// look reads about every process of the machine.
+// Times between two checks of the limits. Most commands have ended before the first check. A check
+// reads about every process of the machine.
 const (
 	watchEvery   = 100 * time.Millisecond
 	watchStaying = time.Second
@@ -99,7 +99,7 @@ type Result struct {
 	// ExitCode is the exit status, or -1 when a signal ended the command.
 	ExitCode int
 	Signal   string // the signal that ended it, in the system's words; "" for an exit
-	// Over is the limit of its sandbox for which it was killed, in words; "": none.
+	// Over is the limit of the sandbox for which the command was killed, in words; "": none
 	Over     string
 	Duration time.Duration
 }
@@ -184,8 +184,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return result, nil
 }
 
-// watch starts to hold the tree to the limits of the sandbox. The function that it returns ends
-// that, and says which limit the tree was killed for.
+// watch holds the tree to the limits of the sandbox until the returned function is called. That
+// function says which limit the tree was killed for.
 func (c Command) watch(t *tree) func() string {
 	if c.Sandbox == nil {
 		return func() string { return "" }
@@ -202,8 +202,8 @@ func (c Command) watch(t *tree) func() string {
 	}
 }
 
-// startError returns why a program could not be started. It leaves out the operation and the path,
-// which the caller names.
+// startError returns why a program could not be started, without the operation and the path. The
+// caller names those.
 func startError(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

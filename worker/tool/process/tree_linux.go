@@ -26,8 +26,8 @@ type tree struct {
 	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
 	locked bool            // the goroutine of start holds its thread
 	pid    int
-	// contained: the command has a namespace for process ids, in which the process that was
-	// started is the first. When that one is dead, the kernel has killed all of the tree.
+	// contained: the command runs in a namespace for process ids, and the started process is the
+	// first one there. When it is dead, the kernel has killed the whole tree.
 	contained bool
 	// startTime is the start of the command, in clock ticks since boot. Older processes are not
 	// part of the tree.

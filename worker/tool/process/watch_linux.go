@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// watch kills the tree when its processes together pass a bound, until done is closed. It returns
-// which one in words; "": none.
+// watch kills the tree when its processes together exceed a bound, until done is closed. It returns
+// the exceeded bound in words; "": none.
 func (t *tree) watch(bounds sandbox.Bounds, every time.Duration, done <-chan struct{}) string {
 	if bounds.Memory <= 0 && bounds.Processes <= 0 {
 		return ""
@@ -31,7 +31,7 @@ func (t *tree) watch(bounds sandbox.Bounds, every time.Duration, done <-chan str
 	}
 }
 
-// usage is what the processes of a tree use together.
+// usage is the sum over the processes of a tree.
 type usage struct {
 	memory  int64 // bytes, without the pages of files
 	threads int

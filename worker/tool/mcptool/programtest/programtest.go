@@ -1,6 +1,5 @@
-// Package programtest is the table that a long-lived program has to pass, in whatever language and
-// with whatever library it is written. The program under test gets a folder as its last argument,
-// and has these tools:
+// Package programtest is the contract test for long-lived programs, in any language and with any
+// library. The program under test gets a folder as its last argument, and has these tools:
 //
 //	echo        kind read. Returns its arguments as JSON text
 //	fail        fails with tooltest.Failure
@@ -31,7 +30,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// Run runs the table on a program. command does not have the folder.
+// Run runs the contract test on a program. command does not include the folder.
 func Run(t *testing.T, command ...string) {
 	p := program(command)
 	tooltest.Run(t, tooltest.Runner{
