@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// longest bounds one request. With the default batch_ttl (1 h) no batch lives that long; when a
-// request does reach the bound, Run sends it again.
+// longest bounds one request. With the default batch_ttl (1 h) no batch lives that long. Run sends
+// a request that reaches the bound again.
 const longest = 24 * time.Hour
 
 // silence is how long a handler may send nothing before it counts as gone. The run handler sends a
@@ -27,27 +27,27 @@ const silence = 30 * time.Second
 
 var (
 	errSilence = errors.New("no word from the coordinator")
-	// errReconnected ends a request that may have been sent, or answered, while the connection was
-	// down.
+	// errReconnected ends a request if the connection was lost meanwhile. The request or its answer
+	// may be lost too.
 	errReconnected = errors.New("the connection was lost meanwhile")
 )
 
-// soon is how long the handler may take for its answer once the stored reply itself was seen.
+// soon is how long the handler may still take after the stored reply was seen.
 const soon = time.Second
 
-// news is the reply of a batch as the server publishes it when it is stored. A caller that has it
-// does not depend on a handler's answer.
+// news is the reply of a batch, published by the server when it is stored. With it, a caller does
+// not depend on the handler's answer.
 type news struct {
 	arrived chan struct{} // closed when the reply has arrived
 	reply   []byte        // set before arrived is closed
 }
 
-// unheard serves a caller without a subscription: its arrived is nil and never fires.
+// unheard is for a caller without a subscription. Its arrived is nil, so it never fires.
 var unheard = &news{}
 
-// listen subscribes to the reply of a batch; stop ends the subscription. It ignores two replies:
-// one with another digest than this one ("" takes any), and one that is too large for a message,
-// which has to be fetched.
+// listen subscribes to the reply of a batch; stop ends the subscription. It ignores a reply with
+// another digest than this one ("" accepts any). It also ignores a reply that is too large for a
+// message and has to be fetched.
 func (c *Client) listen(key wire.BatchKey, digest string) (n *news, stop func(), err error) {
 	n = &news{arrived: make(chan struct{})}
 	once := sync.Once{}
@@ -143,7 +143,7 @@ func request[T any](ctx context.Context, c *Client, subject string, body []byte)
 // answerParts is a partly received answer: one message, or numbered chunks.
 type answerParts [][]byte
 
-// add takes a message of the answer and reports whether more are to come.
+// add takes a message of the answer and reports whether more messages follow.
 func (p *answerParts) add(m bus.Msg) (more bool, err error) {
 	numbered := m.Header.Get(messages.ChunkHeader)
 	if numbered == "" {
@@ -199,7 +199,7 @@ func read(answer []byte) (messages.Reply, error) {
 	if err := decoder.Decode(&reply); err != nil {
 		return reply, fmt.Errorf("the reply cannot be read: %w", err)
 	}
-	if reply.Append == nil { // an older coordinator has stored it
+	if reply.Append == nil { // stored by an older coordinator
 		reply = reply.WithAppend()
 	}
 	if reply.Status == messages.ReplyRefused && reply.Error != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Approvals lists the open questions of the tenant, the oldest first: calls that wait for a person.
-// A fleet answers Approvals, [Client.Approval] and [Client.Decide] only for the identities of
-// approvers; anybody else gets no answer. Each of the three takes at most 10 s and does not retry.
+// Approvals lists the tenant's open questions, the oldest first: calls that wait for a person. A
+// fleet answers Approvals, [Client.Approval] and [Client.Decide] only for the identities of
+// approvers. Anybody else gets no answer. Each of the three takes at most 10 s and does not retry.
 //
 // The error is [ErrNoFleet], or a *messages.Refusal such as one of the class busy.
 func (c *Client) Approvals(ctx context.Context) ([]messages.Pending, error) {
@@ -30,9 +30,9 @@ func (c *Client) Approvals(ctx context.Context) ([]messages.Pending, error) {
 	return list.Pending, nil
 }
 
-// Approval returns the open question about a call, the one at index in its batch, with the
-// arguments that a decision is bound to. The error is that of Approvals; when the question is not
-// open any more it is a *messages.Refusal of the class not_pending.
+// Approval returns the open question about a call, given by its index in the batch, with the
+// arguments that a decision is bound to. Its errors are those of Approvals. If the question is no
+// longer open, the error is a *messages.Refusal of the class not_pending.
 func (c *Client) Approval(ctx context.Context, s messages.SessionID, b messages.BatchID, index int) (messages.Approval, error) {
 	answer, err := request[messages.ApprovalAnswer](ctx, c, c.names.OfCall(wire.VerbShow, c.key(s, b).Call(index)), nil)
 	switch {
@@ -47,11 +47,10 @@ func (c *Client) Approval(ctx context.Context, s messages.SessionID, b messages.
 	return messages.Approval{}, fmt.Errorf("show approval: %w", err)
 }
 
-// Decide sends a decision that a [Signer] has signed. When Decide returns without an error, the
-// decision is stored and holds, whatever becomes of the coordinator. When the fleet refuses the
-// decision, the error is a *messages.Refusal. After a refusal of the class busy, and after any other
-// error, the decision may have been stored: sending it again is safe, and [Client.Approval] tells
-// what became of the question.
+// Decide sends a decision that a [Signer] has signed. If it returns nil, the decision is stored and
+// holds, whatever becomes of the coordinator. If the fleet refuses the decision, the error is a
+// *messages.Refusal. After the class busy and after any other error the decision may have been
+// stored: sending it again is safe, and [Client.Approval] shows whether the question is still open.
 func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.DecisionAnswer, error) {
 	body, err := rawjson.Marshal(d)
 	if err != nil {
@@ -78,14 +77,14 @@ func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.Deci
 // announce changes may be lost.
 const relistEvery = time.Minute
 
-// WatchApprovals yields the open questions of the tenant, then each question that opens, is agreed
-// to by one of several people, or closes (State says how), until ctx ends. It may yield the same
-// state of a question again, and an older state after a newer one. WatchApprovals may miss a
-// change, and then lists the open questions again within a minute. A question that has closed
-// without notice is not yielded again: it is missing in what [Client.Approvals] lists.
+// WatchApprovals yields the tenant's open questions, and then every change until ctx ends: a
+// question opens, one of several people agrees to it, or it closes (State says how). A state may be
+// yielded again, also after a newer one. WatchApprovals may miss a change, but lists the open
+// questions again within a minute. A question whose end was missed is not yielded again;
+// [Client.Approvals] no longer lists it.
 //
-// When the first list cannot be had, the error is that of [Client.Approvals], yielded once, as the
-// last pair. WatchApprovals ends without an error when ctx ends.
+// If the first list fails, the error is that of [Client.Approvals], yielded once, as the last pair.
+// WatchApprovals ends without an error when ctx ends.
 func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[messages.Pending, error] {
 	return func(yield func(messages.Pending, error) bool) {
 		news := newMailbox[messages.Pending]()
@@ -119,7 +118,7 @@ func (c *Client) WatchApprovals(ctx context.Context) iter.Seq2[messages.Pending,
 			case <-news.wake:
 				items, _ = news.take()
 			case <-relist.C:
-				items, _ = c.Approvals(ctx) // the next one may succeed
+				items, _ = c.Approvals(ctx) // the next try may succeed
 			}
 		}
 	}

@@ -7,10 +7,10 @@
 //	})
 //	history = reply.Extend(append(history, message))
 //
-// When [messages.Reply.Done] says so, the model has made no calls, and its turn is over.
+// [messages.Reply.Done] reports that the model made no calls, so its turn is over.
 //
-// The id of a batch is its idempotency key: whatever happens to the connection or to the program,
-// the same batch may be run again and its calls are not run twice.
+// The id of a batch is its idempotency key. After a lost connection or a crash the same batch may
+// be run again, and its calls do not run twice.
 //
 //	one batch     Run, or Submit and then Await or Get    submit it, and its reply
 //	              Follow, Timeline                        what happens to it, what has happened
@@ -45,13 +45,13 @@ type Option func(*settings)
 
 type settings = clientconn.Settings
 
-// Tenant names the tenant that the client acts for: a token in the subjects of the fleet. The
-// default, and "", is the only tenant of a fleet that has one.
+// Tenant names the tenant that the client acts for: a token in the subjects of the fleet. By
+// default, and for "", it is the tenant of a fleet that has only one.
 func Tenant(tenant string) Option { return func(s *settings) { s.Tenant = tenant } }
 
-// Tracer makes the spans of the batches that are sent with t. Without it, the provider of the
-// span in a call's context makes them, so a program with OpenTelemetry needs no option. The trace
-// context is passed on to the fleet in any case.
+// Tracer makes the spans of submitted batches with t. By default they are made by the provider of
+// the span in a call's context, so a program with OpenTelemetry needs no option. The trace context
+// reaches the fleet in any case.
 func Tracer(t trace.Tracer) Option { return func(s *settings) { s.Tracer = t } }
 
 // Client submits batches. Safe for concurrent use.
@@ -63,8 +63,8 @@ type Client struct {
 	tracer trace.Tracer // nil: see Tracer
 }
 
-// Errors of the methods. Other errors are a *[messages.Refusal], which says in its class why the
-// fleet did not take a request, the error of a context, or a problem with the connection.
+// Errors of the methods. Other errors are a *[messages.Refusal] whose class says why the fleet
+// refused a request, the error of a context, or a problem with the connection.
 var (
 	// ErrRunning is returned by Get: the batch is queued or running. Ask again later, or use Await
 	// or Run.
@@ -74,8 +74,8 @@ var (
 	// again.
 	ErrUnknown = errors.New("no such batch: it was never accepted, or its reply is no longer kept")
 	// ErrNoFleet means that no coordinator answers on the fleet's subjects: none runs, or the
-	// prefix or the tenant is another one. Submit does not return it, because a batch is stored
-	// without a coordinator; Watch does not either, and waits.
+	// prefix or the tenant is wrong. Submit and Watch do not return it. Submit stores a batch
+	// without a coordinator, and Watch waits for one.
 	ErrNoFleet = errors.New("no coordinator answers: start one with `toolfleet dev` or `toolfleet coordinator`")
 )
 
@@ -106,7 +106,8 @@ func (c *Client) Close() {
 	}
 }
 
-// comingBack is how long no coordinator may answer before that is reported: one may be restarting.
+// comingBack is how long coordinators may be silent before that is reported. They may be
+// restarting.
 const comingBack = 3 * time.Second
 
 func (c *Client) key(s messages.SessionID, b messages.BatchID) wire.BatchKey {
@@ -129,20 +130,22 @@ type runOptions struct {
 // waiting, with the index -1, per outage.
 func OnEvent(each func(messages.Event)) RunOption { return func(o *runOptions) { o.each = each } }
 
-// BusyFor has Run return a refusal of the class busy once the fleet has refused the batch for d,
-// and does not have it. Without it, Run tries again for as long as its context lasts.
+// BusyFor limits how long Run retries a batch that the fleet refuses as busy. After d it returns
+// the refusal, unless the fleet has the batch by then. Without BusyFor, Run retries for as long as
+// its context lasts.
 func BusyFor(d time.Duration) RunOption { return func(o *runOptions) { o.patience = d } }
 
-// Encoded sends body, which encodes the same batch, unchanged: the fleet takes two submits for the
-// same batch only if their bytes are equal, whichever programs send them.
+// Encoded sends body, which must encode the same batch, unchanged. The fleet treats two submits as
+// the same batch only if their bytes are equal, so all programs that send a batch must send the
+// same bytes.
 func Encoded(body []byte) RunOption { return func(o *runOptions) { o.body = body } }
 
 // Run submits a batch and returns its reply. It may be called again with the same batch, by this
 // program or another: the calls are not run again, and the reply is the same.
 //
-// Run waits as long as the batch takes. When the connection is lost or a coordinator stops, it asks
-// again how the batch stands and goes on waiting; it also retries a refusal of the class busy. If
-// ctx ends first, the batch goes on and its reply can be fetched with [Client.Get].
+// Run waits as long as the batch takes. If the connection is lost or a coordinator stops, it asks
+// again and goes on waiting. It also retries a refusal of the class busy. If ctx ends first, the
+// batch goes on, and [Client.Get] can fetch its reply.
 //
 // For a refused batch the error is a *messages.Refusal, and the reply is returned too. The error is
 // [ErrNoFleet] if no coordinator has answered for 3 s and none ever did.
@@ -212,7 +215,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 		}
 		if !errors.Is(err, bus.ErrNoResponders) {
 			deserted, told = time.Time{}, false
-			met = met || !errors.Is(err, bus.ErrDisconnected) // without a connection nothing was sent
+			met = met || !errors.Is(err, bus.ErrDisconnected) // with no connection nothing was sent
 		}
 		if refusal == nil {
 			crowded = time.Time{}
@@ -221,7 +224,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 				crowded = time.Now()
 			}
 			if o.patience >= 0 && time.Since(crowded) >= o.patience && ctx.Err() == nil {
-				// A coordinator that stops refuses the batches that it waits for, as busy too.
+				// A stopping coordinator also refuses as busy, for batches that it has already.
 				if !c.has(ctx, b) {
 					return reply, err
 				}
@@ -238,7 +241,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 	}
 }
 
-// has reports whether the fleet is known to have a batch: it runs, or it has a reply.
+// has reports whether the fleet is known to have a batch, running or with a reply.
 func (c *Client) has(ctx context.Context, b messages.Batch) bool {
 	_, err := c.get(ctx, b.Session, b.ID, unheard, nil)
 	var refusal *messages.Refusal
@@ -248,12 +251,12 @@ func (c *Client) has(ctx context.Context, b messages.Batch) bool {
 	return err == nil || errors.Is(err, ErrRunning)
 }
 
-// Submit publishes a batch and returns when it is durable. The reply can be fetched with
-// [Client.Await] or [Client.Get]. A batch that exists already is no error, and neither is one that
-// the fleet will refuse: its reply says so. After any other error the batch may be stored or not;
-// to submit it again is safe.
+// Submit publishes a batch and returns when it is durable. Fetch the reply with [Client.Await] or
+// [Client.Get]. A batch that exists already is no error. A batch that the fleet will refuse is none
+// either: its reply says so. After any other error the batch may or may not be stored; submitting
+// it again is safe.
 //
-// Of the options only [Encoded] has a meaning.
+// Only the option [Encoded] has an effect.
 func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...RunOption) error {
 	b, o, err := c.prepare(b, options)
 	if err != nil {
@@ -275,8 +278,8 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...RunOpt
 // Await waits for the reply of a submitted batch until ctx ends. For a refused batch the error is a
 // *messages.Refusal, and the reply is returned too; for an unknown one it is [ErrUnknown].
 //
-// Await asks for the reply every 2 s too, in case the published one was missed or is too large for
-// a message.
+// Await also asks for the reply every 2 s. The published reply may be missed, or may be too large
+// for a message.
 func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
 	n, stop, err := c.listen(c.key(s, b), "")
 	if err != nil {
@@ -303,9 +306,9 @@ func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.Bat
 // GetOption is an option of [Client.Get].
 type GetOption func(*messages.Get)
 
-// FullResults has each result hold the output of its call. Without it the outputs are only in
-// [messages.Reply.Reinjection]. For a batch that runs, Get then returns the results of the calls that
-// have ended, beside [ErrRunning].
+// FullResults puts the output of each call into its result. Without it the outputs are only in
+// [messages.Reply.Reinjection]. For a running batch, Get then also returns the results of ended
+// calls, beside [ErrRunning].
 func FullResults() GetOption { return func(g *messages.Get) { g.Results = "full" } }
 
 // Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning],

@@ -13,20 +13,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Reason says why, and at whose wish, calls are not run. The model reads both in their results.
-// Both may be empty.
+// Reason says why calls are not run, and who wished so. The model reads both in their results. Both
+// may be empty.
 type Reason struct {
 	Text string // why; at most 1,000 bytes
 	By   string // who; at most 200 bytes
 }
 
-// Abort ends a batch. When it returns without an error, the abort is stored and holds, and seq is
-// its place among the control messages of the fleet. The batch still ends with its reply: calls
-// that had not started are aborted, and running calls are stopped and end with what is known of
-// them.
+// Abort ends a batch. If it returns nil, the abort is stored and holds, and seq is its place among
+// the fleet's control messages. The batch still gets its reply: calls that had not started are
+// aborted, and running calls are stopped and end with what is known about them.
 //
-// An abort may come before its batch: it holds for a batch that is stored up to batch_ttl (by
-// default 1 h) later.
+// An abort may arrive before its batch. It then holds for a batch that is stored up to batch_ttl
+// later (by default 1 h).
 //
 // Abort, AbortSession and Steer take at most 10 s. The error is [ErrNoFleet] or a *messages.Refusal.
 // After a refusal of the class busy, and after any other error, the message may have been stored.
@@ -38,16 +37,16 @@ func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.Bat
 	return c.control(ctx, s, messages.Control{Abort: rawjson.MustMarshal(b), Reason: why.Text, By: why.By})
 }
 
-// AbortSession is [Client.Abort] for every batch of the session that is stored at this moment,
-// batches that wait included. Later batches are not affected.
+// AbortSession is [Client.Abort] for every batch of the session that is stored now, also those that
+// wait. Later batches are not affected.
 func (c *Client) AbortSession(ctx context.Context, s messages.SessionID, why Reason) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Abort: json.RawMessage("true"), Reason: why.Text, By: why.By})
 }
 
 // Steer sends a message to a session: any JSON value except null, at most 256 KiB. The next reply
-// of the session holds it in Steering, for the agent to append after the reinjection. The parameter
-// when says which calls still run of the batches that were accepted before; the result of a call
-// that is skipped tells the reason.
+// of the session has it in Steering, for the agent to append after the reinjection. For batches
+// that were accepted before, when says which of their calls still run. The result of a skipped call
+// has the reason.
 func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Reason) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Text, By: why.By})
 }

@@ -6,10 +6,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// feed decides which events of one batch are shown, and when. The timeline of the batch says which
-// durable events there are and in which order. Live events are hints to read the timeline, and the
-// source of what a timeline does not hold: progress, hook messages, and runs of calls that do not
-// claim. A feed does no I/O.
+// feed decides which events of one batch are shown, and when. The timeline of the batch has the
+// durable events in order. A live event is a hint to read the timeline. Live events are also the
+// only source of progress, hook messages, and runs of calls that do not claim. A feed does no I/O.
 type feed struct {
 	id    messages.BatchID
 	shown map[eventKey]bool
@@ -52,12 +51,12 @@ func newFeed(id messages.BatchID) *feed {
 // begun reports whether an event was shown.
 func (f *feed) begun() bool { return len(f.shown) > 0 }
 
-// maxArrived bounds the live events that wait for a timeline. Further ones are dropped: the durable
-// ones are in the timeline.
+// maxArrived bounds the live events that wait for a timeline. More are dropped; the timeline has
+// the durable ones.
 const maxArrived = 1 << 12
 
-// live takes a live event and returns what to show because of it now. hint reports whether the
-// timeline may have something new.
+// live takes a live event and returns the events to show now. hint reports whether the timeline may
+// have something new.
 func (f *feed) live(e messages.Event) (show []messages.Event, hint bool) {
 	if c := f.calls[e.Index]; c != nil {
 		switch e.Type {
@@ -78,9 +77,9 @@ func (f *feed) live(e messages.Event) (show []messages.Event, hint bool) {
 	return nil, true
 }
 
-// timeline takes the events of a timeline and returns what to show because of them. These are first
-// the events that were not shown yet, and then waiting live events: the first covered of them,
-// which had arrived when the timeline was requested.
+// timeline takes the events of a timeline and returns the events to show now: first those of the
+// timeline that were not shown yet, then live events that waited for it. covered is how many live
+// events had arrived when the timeline was requested.
 func (f *feed) timeline(events []messages.Event, covered int) (show []messages.Event) {
 	live := map[eventKey]messages.Event{}
 	for _, e := range f.arrived {
@@ -95,7 +94,7 @@ func (f *feed) timeline(events []messages.Event, covered int) (show []messages.E
 		switch e.Type {
 		case messages.EventRunning:
 			if !f.call(e.Index).runs(e.Attempt) {
-				continue // a later attempt was shown, as it ran
+				continue // a later attempt was already shown, live
 			}
 		case messages.EventEnd:
 			f.call(e.Index).ended = true
@@ -115,8 +114,8 @@ func (f *feed) timeline(events []messages.Event, covered int) (show []messages.E
 	return show
 }
 
-// pass returns what to show of a live event whose predecessors were shown: progress, hook messages
-// and attempts of calls that have not ended.
+// pass returns what to show for a live event whose predecessors were shown: progress, hook
+// messages, and attempts of calls that still run.
 func (f *feed) pass(e messages.Event) (show []messages.Event) {
 	c := f.calls[e.Index]
 	if c == nil || c.ended {

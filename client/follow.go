@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Follow yields the events of a batch from its beginning to its reply, which is the last event:
-// first what has happened so far, then what happens.
+// Follow yields the events of a batch: first the past ones from its beginning, then each new one.
+// The reply is the last event.
 //
 //	for event, err := range c.Follow(ctx, session, batch) {
 //		if err != nil {
@@ -24,15 +24,14 @@ import (
 //		fmt.Println(event.Type, event.Tool)
 //	}
 //
-// Every durable event is yielded exactly once and in the order of the timeline, through any loss of
-// the connection: start, awaiting_approval, running, end, result and reply. Progress and hook
-// events are live: they may be missed, but never come late. If a worker was lost with a call that
-// it ran, the call may begin with the running event of its second attempt.
+// Every durable event is yielded exactly once, in the order of the timeline, also after a lost
+// connection: start, awaiting_approval, running, end, result and reply. Progress and hook events
+// are live: they may be missed, but are never late. If the worker of a running call was lost, the
+// first running event of the call may be that of its second attempt.
 //
-// An error is yielded once, as the last pair: [ErrUnknown] for a batch that the fleet does not know
-// (submit it before you follow it), [ErrNoFleet] when no coordinator has answered for 3 s and none
-// ever did, a *messages.Refusal, or the cause of ctx when ctx ends before the reply. The batch goes
-// on whatever becomes of its followers.
+// An error is yielded once, as the last pair: [ErrUnknown] if the fleet does not know the batch
+// (submit it first), [ErrNoFleet] if no coordinator has answered for 3 s and none ever did, a
+// *messages.Refusal, or the cause of ctx. Followers do not affect the batch.
 func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID) iter.Seq2[messages.Event, error] {
 	return func(yield func(messages.Event, error) bool) {
 		w := newWatcher(c, s, yield)
@@ -46,20 +45,19 @@ func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.Ba
 // WatchOption is an option of [Client.Watch].
 type WatchOption func(*sessionList)
 
-// Since begins with the batches that have ended at this time or later.
+// Since makes Watch begin with the batches that ended at this time or later.
 func Since(t time.Time) WatchOption { return func(l *sessionList) { l.since = t } }
 
-// Subscribed has ready called once Watch is subscribed: of batches that are submitted after that it
-// misses nothing.
+// Subscribed makes Watch call ready once it is subscribed. From then on it misses no new batch.
 func Subscribed(ready func()) WatchOption { return func(l *sessionList) { l.subscribed = ready } }
 
-// Watch is [Client.Follow] for every batch of a session, until ctx ends: first the batches that are
-// open, then those that come. Batches that begin and end while the connection is lost are yielded
-// after the reconnect, as long as their replies are kept (reply_ttl, by default 24 h): each from
-// its beginning, one after another in the order in which they ended.
+// Watch is [Client.Follow] for every batch of a session, until ctx ends: first the open batches,
+// then each new one. Batches that begin and end during a lost connection are yielded after the
+// reconnect, if their replies are still kept (reply_ttl, by default 24 h). They come one after
+// another, in the order in which they ended.
 //
-// Watch waits for a fleet to appear and to come back. It ends without an error when ctx ends; a
-// refusal or a connection that is closed for good is yielded once, as the last pair.
+// Watch waits for a fleet to appear and to come back. It ends without an error when ctx ends. A
+// refusal, or a connection that was closed for good, is yielded once, as the last pair.
 func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...WatchOption) iter.Seq2[messages.Event, error] {
 	return func(yield func(messages.Event, error) bool) {
 		w := newWatcher(c, s, yield)
@@ -74,8 +72,8 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 }
 
 const (
-	// After an answer the watcher rests this many times as long as the answer took, at most
-	// longestRest: a history that takes long to read is read less often.
+	// After an answer the watcher rests restFactor times as long as the answer took, at most
+	// longestRest. So a slow history is read less often.
 	restFactor  = 4
 	longestRest = 5 * time.Second
 	// maxRequests bounds the timeline requests in flight.
@@ -83,8 +81,8 @@ const (
 )
 
 // watcher yields the events of batches. It reads in rounds. A round reads the list of the session
-// when there may be another batch, and then the timelines of the batches that had a live event, in
-// the order of the log. After the loss of an event it reads the timelines of all batches.
+// if there may be a new batch, and then the timelines of the batches with new live events, in the
+// order of the log. If an event was lost, it reads the timelines of all batches.
 type watcher struct {
 	client  *Client
 	session messages.SessionID
@@ -109,7 +107,7 @@ type watched struct {
 	source[messages.Timeline]
 	covered int       // how many live events waited when the request in flight was sent
 	listed  bool      // it is followed, or the list had it
-	ended   bool      // it may be shown to its end: it is followed, or the list has its reply
+	ended   bool // the reply may be shown: the batch is followed, or the list has its reply
 	replied time.Time // when the reply that was shown was stored; zero: none was shown
 	lists   int       // how many lists had been requested when it was first seen
 }
@@ -118,9 +116,9 @@ func newWatcher(c *Client, s messages.SessionID, yield func(messages.Event, erro
 	return &watcher{client: c, session: s, yield: yield, mail: newMailbox[messages.Event]()}
 }
 
-// run subscribes to the events and replies of batches (the token of one batch, or "*" for all) and
-// yields events until the caller leaves its loop, the followed batch has its reply, ctx ends, or an
-// error is final.
+// run subscribes to the events and replies of batches. The parameter is the token of one batch, or
+// "*" for all. It yields events until the caller leaves its loop, the followed batch has its reply,
+// ctx ends, or an error is final.
 func (w *watcher) run(ctx context.Context, batches string) error {
 	conn, key := w.client.conn, w.client.key(w.session, "")
 	key.Batch = batches
@@ -134,7 +132,7 @@ func (w *watcher) run(ctx context.Context, batches string) error {
 	}
 	defer conn.OnReconnect(w.mail.signal)()
 	if w.list != nil && w.list.subscribed != nil {
-		_ = conn.Flush(ctx) // without a connection, the subscription is made with the next one
+		_ = conn.Flush(ctx) // without a connection, the next one makes the subscription
 		w.list.subscribed()
 	}
 	requests, cancel := context.WithCancel(ctx)
@@ -162,7 +160,7 @@ func (w *watcher) run(ctx context.Context, batches string) error {
 	}
 }
 
-// received takes a message of the server. A stored reply is only a hint.
+// received handles a message of the server. A stored reply is only a hint.
 func (w *watcher) received(verb wire.Verb, m bus.Msg) {
 	var e messages.Event
 	if json.Unmarshal(m.Data, &e) != nil {
@@ -174,10 +172,11 @@ func (w *watcher) received(verb wire.Verb, m bus.Msg) {
 	w.mail.put(e)
 }
 
-// takeLive takes the live events that have arrived, shows what can be shown, and schedules reads.
+// takeLive handles the live events that have arrived: it shows those that can be shown, and
+// schedules reads.
 func (w *watcher) takeLive(ctx context.Context) {
 	events, dropped := w.mail.take()
-	// Look for losses after the take: the first event over a new connection comes before
+	// Check for losses after taking the events: a new connection brings its first event before
 	// OnReconnect is called.
 	if losses := w.client.conn.Losses(); dropped || losses != w.losses {
 		w.losses, w.next, w.retry = losses, time.Time{}, 0
@@ -192,7 +191,7 @@ func (w *watcher) takeLive(ctx context.Context) {
 	}
 	for _, e := range events {
 		b := w.find(e.Batch)
-		if b == nil { // it begins, or the event is late: the list tells
+		if b == nil { // a new batch or a late event: the list shows which
 			b = &watched{feed: newFeed(e.Batch), lists: w.list.requested}
 			w.batches = append(w.batches, b)
 			w.list.hint()
@@ -205,9 +204,9 @@ func (w *watcher) takeLive(ctx context.Context) {
 	}
 }
 
-// find returns the batch with an id. If only one batch is followed, every event is about it,
-// because the subscription names it: the ids must not be compared then, since an id that is not
-// UTF-8 does not survive in a body.
+// find returns the batch with an id. If only one batch is followed, the subscription names it, so
+// every event is about it. The ids must not be compared then: an id that is not UTF-8 does not
+// survive in a body.
 func (w *watcher) find(id messages.BatchID) *watched {
 	if w.list == nil {
 		return w.batches[0]
@@ -220,7 +219,7 @@ func (w *watcher) find(id messages.BatchID) *watched {
 	return nil
 }
 
-// show yields events, and reports false if the caller or ctx ended before all were yielded.
+// show yields events. It returns false if the caller left or ctx ended before all were yielded.
 func (w *watcher) show(ctx context.Context, b *watched, events []messages.Event) bool {
 	for _, e := range events {
 		if w.stopped || ctx.Err() != nil {
@@ -232,8 +231,8 @@ func (w *watcher) show(ctx context.Context, b *watched, events []messages.Event)
 	return true
 }
 
-// round reads what is due: the list first, then the timelines, in order. Batches that begin or have
-// ended meanwhile are thereby shown in the order of the list.
+// round reads what is due: first the list, then the timelines in order. So batches that begin or
+// end meanwhile are shown in the order of the list.
 func (w *watcher) round(ctx context.Context) error {
 	if w.stopped || time.Now().Before(w.next) {
 		return nil
@@ -253,8 +252,7 @@ func (w *watcher) round(ctx context.Context) error {
 			b.covered = len(b.arrived)
 			b.read(w, func() (messages.Timeline, error) { return w.client.Timeline(ctx, w.session, b.id) })
 		}
-		// After an error, answered reports no more: the batches that come later wait for the next
-		// round.
+		// After an error, answered returns false: later batches wait for the next round.
 		if answer, ok := b.await(ctx, w); ok {
 			if more, err := w.answered(ctx, b, answer); err != nil || !more {
 				return err
@@ -264,14 +262,14 @@ func (w *watcher) round(ctx context.Context) error {
 	return nil
 }
 
-// waits reports whether a batch of which nothing was shown waits for the list: it is not known yet
-// which batches come before it.
+// waits reports whether a batch without any shown event must wait for the list, because earlier
+// batches may still be unknown.
 func (w *watcher) waits(b *watched) bool {
 	return w.list != nil && !b.begun() && !b.ended && (!b.listed || w.list.more || w.list.awaited)
 }
 
-// mayRead reports whether the timeline of a batch may be requested: few requests are in flight, and
-// a batch that got no answer lets the others go first.
+// mayRead reports whether the timeline of a batch may be requested now. The number of requests in
+// flight is bounded, and a batch that got no answer lets the others go first.
 func (w *watcher) mayRead(b *watched) bool {
 	inFlight := 0
 	for _, other := range w.batches {
@@ -285,13 +283,13 @@ func (w *watcher) mayRead(b *watched) bool {
 	return inFlight < maxRequests
 }
 
-// answered shows what is new in a timeline. more reports whether the next one may be read.
+// answered shows the new events of a timeline. more reports whether the next batch may be read.
 func (w *watcher) answered(ctx context.Context, b *watched, a answer[messages.Timeline]) (more bool, err error) {
 	switch {
 	case w.list != nil && errors.Is(a.err, ErrUnknown):
 		w.remove(b)
 		return true, nil
-	case errors.Is(a.err, context.DeadlineExceeded) && ctx.Err() == nil: // this batch alone gets no answer
+	case errors.Is(a.err, context.DeadlineExceeded) && ctx.Err() == nil: // only this batch gets no answer
 		b.hint()
 		return true, nil
 	case a.err != nil:
@@ -329,8 +327,7 @@ func (w *watcher) remove(b *watched) {
 	w.batches = slices.DeleteFunc(w.batches, func(other *watched) bool { return other == b })
 }
 
-// final returns an error of a request that ends the watcher, or nil when the next request may
-// succeed.
+// final returns the error if it must end the watcher, or nil if another request may succeed.
 func (w *watcher) final(ctx context.Context, err error) error {
 	var refusal *messages.Refusal
 	noFleet := errors.Is(err, ErrNoFleet)
@@ -347,14 +344,14 @@ func (w *watcher) final(ctx context.Context, err error) error {
 	case w.list != nil:
 	case errors.Is(err, ErrUnknown), errors.Is(err, errNoTimelines):
 		return err
-	// A batch that has begun goes on when a coordinator is back.
+	// A batch that has begun goes on once a coordinator is back.
 	case noFleet && !w.batches[0].begun() && time.Since(w.deserted) > comingBack:
 		return err
 	}
 	return nil
 }
 
-// nextRound returns when something is due next, or an answer has to be shown.
+// nextRound returns the time of the next action: a read is due, or an answer can be shown.
 func (w *watcher) nextRound() time.Time {
 	next := time.Now().Add(lookAfter)
 	if w.list != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Live subscribes to the live events of every session of the tenant, and returns them as they come,
-// until ctx ends. It reads no timelines: events may be missed. An event of the type gap says that
-// some may have been missed just before it, because the connection was lost or the caller was slow.
-// [Client.Watch] misses nothing of one session.
+// Live subscribes to the live events of every session of the tenant, and yields them until ctx
+// ends. It reads no timelines, so events may be missed. An event of the type gap says that events
+// before it may be missing, because the connection was lost or the caller was slow. [Client.Watch]
+// misses no event of one session.
 //
-// Every event that is published after Live has returned comes, as long as the connection holds.
+// While the connection holds, Live yields every event that is published after it has returned.
 func (c *Client) Live(ctx context.Context) (iter.Seq[messages.Event], error) {
 	mail := newMailbox[messages.Event]()
 	every := wire.BatchKey{Tenant: c.tenant, Session: "*", Batch: "*"}
@@ -38,8 +38,8 @@ func (c *Client) Live(ctx context.Context) (iter.Seq[messages.Event], error) {
 		defer c.conn.OnReconnect(mail.signal)()
 		for {
 			events, dropped := mail.take()
-			// Look for losses after the take: the first event over a new connection comes before
-			// OnReconnect is called.
+			// Check for losses after taking the events: a new connection brings its first event
+			// before OnReconnect is called.
 			if now := c.conn.Losses(); dropped || now != losses {
 				losses = now
 				missed := messages.Event{V: messages.Version, Type: messages.EventGap, Index: -1, Time: time.Now()}

@@ -11,32 +11,32 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Model asks a model for its next message. It returns the message in the form in which the next
-// request has it, for example an assistant message, or the list of output items of the Responses
-// API. It must end when ctx does, and must not change history.
+// Model asks a model for its next message. It returns the message in the form that the next request
+// needs, for example an assistant message, or the list of output items of the Responses API. It
+// must return when ctx ends, and must not change history.
 type Model func(ctx context.Context, history []json.RawMessage) (message json.RawMessage, err error)
 
-// Conversation is what [Client.Loop] works on, and what a program stores to go on after a crash.
+// Conversation is the state of [Client.Loop]. A program stores it to go on after a crash.
 type Conversation struct {
 	Session  messages.SessionID `json:"session"`
 	Provider messages.Provider  `json:"provider"`
 	// History is valid for the provider at any time: each call in it is answered. Append the user's
 	// message to it before a turn, while Message is nil.
 	History []json.RawMessage `json:"history"`
-	// Message is the model's newest message while its calls are not answered. It is not part of
+	// Message is the model's newest message, until its calls are answered. It is not part of
 	// History.
 	Message json.RawMessage `json:"message,omitempty"`
-	// Catalogue is the digest of the definitions of tools that the model is given, see
+	// Catalogue is the digest of the tool definitions that the model was given; see
 	// [messages.Batch]. May be empty.
 	Catalogue string `json:"catalogue,omitempty"`
-	// Rounds counts the answered messages of a turn that goes on. Loop sets it to 0 when the turn
+	// Rounds counts the answered messages of an unfinished turn. Loop sets it to 0 when the turn
 	// ends.
 	Rounds int `json:"rounds,omitempty"`
 }
 
-// Errors of [Client.Loop] after which the history is valid and another Loop may go on with it.
+// Errors of [Client.Loop]. The history is valid after them, and another Loop may go on with it.
 var (
-	// ErrMaxRounds means that the model made calls in as many rounds as [MaxRounds] allows.
+	// ErrMaxRounds means that the model still made calls in the last round that [MaxRounds] allows.
 	ErrMaxRounds = errors.New("the model still makes calls after the last round that it has")
 	// ErrWall means that the time of [Wall] is over. Calls that had not ended were aborted.
 	ErrWall = errors.New("the time for this turn is over")
@@ -44,19 +44,19 @@ var (
 	ErrAborted = errors.New("the calls of the model were aborted")
 )
 
-// Loop runs a turn: it asks the model, has the fleet run the calls of its message, appends message
-// and reply to the history, and asks again. What was said to the session meanwhile is appended too.
-// It returns nil when the model has made no calls and nothing was said.
+// Loop runs a turn: it asks the model, lets the fleet run the calls of its message, appends message
+// and reply to the history, and asks again. It also appends steering messages of the session. It
+// returns nil when the model has made no calls and there is no steering message.
 //
-// A turn stops with [ErrMaxRounds], [ErrWall] or [ErrAborted], with the error of the model or of
-// [Save], with the error of ctx, or with an error of [Client.Run]. A *messages.Refusal means that
-// nothing ran, and that the message is dropped: the history has to change before another Loop, for
-// example by a message that says what was wrong.
+// A turn ends early with [ErrMaxRounds], [ErrWall] or [ErrAborted], with the error of the model or
+// of [Save], with the error of ctx, or with an error of [Client.Run]. After a *messages.Refusal
+// nothing ran and the message is dropped: change the history before another Loop, for example by a
+// message about the mistake.
 //
-// The id of each batch is made from the history before the message. So after a crash a Loop over
-// the same history runs nothing twice: it gets the replies that are stored. If the model answers
-// otherwise this time, the error is a refusal of the class batch_conflict. Programs that [Save]
-// the conversation never see that one. A conversation that begins anew needs another session.
+// The id of each batch is a hash of the history before the message. So after a crash, a Loop over
+// the same history runs nothing twice: it gets the stored replies. If the model answers differently
+// this time, the error is a refusal of the class batch_conflict. Programs that [Save] the
+// conversation do not see that error. A new conversation needs another session.
 func (c *Client) Loop(ctx context.Context, v *Conversation, ask Model, options ...LoopOption) error {
 	l := newLoop(c, v, ask, options)
 	for {
@@ -73,8 +73,8 @@ func (c *Client) Loop(ctx context.Context, v *Conversation, ask Model, options .
 	}
 }
 
-// round asks the model, unless its message is there, and has the calls of the message run. over:
-// the turn has ended, and err says why; nil: the model has made no calls.
+// round asks the model, unless its message is there already, and runs the calls of the message.
+// over reports that the turn has ended; err says why, or is nil if the model made no calls.
 func (l *loop) round(ctx context.Context) (over bool, err error) {
 	v := l.conversation
 	if v.Message == nil {
@@ -110,7 +110,7 @@ func (l *loop) round(ctx context.Context) (over bool, err error) {
 	return false, nil
 }
 
-// store saves the conversation. After one error, which it returns, it does nothing any more.
+// store saves the conversation. After its first error it does nothing.
 func (l *loop) store(ctx context.Context) error {
 	if l.save == nil {
 		return nil
@@ -142,8 +142,8 @@ func (l *loop) askModel(ctx context.Context) (json.RawMessage, error) {
 	return message, nil
 }
 
-// runCalls returns the reply for the message. When the time is over it has the batch aborted, which
-// has a reply too.
+// runCalls returns the reply for the message. If the turn's time is over, it aborts the batch and
+// returns the reply of the aborted batch.
 func (l *loop) runCalls(ctx context.Context) (messages.Reply, error) {
 	v := l.conversation
 	batch := messages.Batch{
@@ -158,7 +158,7 @@ func (l *loop) runCalls(ctx context.Context) (messages.Reply, error) {
 	return reply, err
 }
 
-// roundID names the batch of the message that follows a history.
+// roundID returns the id of the batch that follows a history: a hash of the history.
 func roundID(history []json.RawMessage) messages.BatchID {
 	var all []byte
 	for _, message := range history {
@@ -167,8 +167,8 @@ func roundID(history []json.RawMessage) messages.BatchID {
 	return messages.BatchID(fmt.Sprintf("round-%d-%.32s", len(history), messages.Digest(all)))
 }
 
-// steady returns a message in bytes that stay the same when it is stored and read again as JSON.
-// One that breaks the rules for JSON stays as it is: the fleet has to see its mistake.
+// steady returns a message in bytes that stay the same when it is stored and read again as JSON. An
+// invalid message stays as it is, so that the fleet can report the mistake.
 func steady(message json.RawMessage) json.RawMessage {
 	if rawjson.Check(message) == nil {
 		if canonical, err := rawjson.Canonical(message); err == nil {

@@ -8,19 +8,19 @@ import (
 // LoopOption is an option of [Client.Loop].
 type LoopOption func(*loop)
 
-// MaxRounds bounds how many messages with calls of one turn are run. The default is 5.
+// MaxRounds bounds the messages with calls that are run in one turn. Default 5.
 func MaxRounds(n int) LoopOption { return func(l *loop) { l.maxRounds = n } }
 
-// Wall bounds how long the turn may take, the model's time included. Time in which the fleet waits
-// for a person does not count. Without it there is no bound. The time begins anew with each Loop.
+// Wall bounds the duration of a turn, including the model's time. Time in which the fleet waits for
+// a person does not count. By default there is no bound. The time starts anew with each Loop.
 //
-// When it is over the batch that runs is aborted: a write that is stopped in the middle may end
-// with an unknown outcome.
+// When the time is over, the running batch is aborted. A write that is stopped in the middle may
+// end with an unknown outcome.
 func Wall(d time.Duration) LoopOption { return func(l *loop) { l.wall.limit = d } }
 
-// Save has Loop store the conversation with store each time it has changed: before the calls of a
-// message run, and when they are answered. A Loop over the stored conversation goes on exactly
-// there, without asking the model again. An error of store ends the Loop.
+// Save makes Loop store the conversation after each change: before the calls of a message run, and
+// when they are answered. A Loop over the stored conversation continues there, without asking the
+// model again. An error of store ends the Loop.
 func Save(store func(context.Context, Conversation) error) LoopOption {
 	return func(l *loop) { l.save = store }
 }

@@ -9,7 +9,7 @@ type mailbox[T any] struct {
 
 	mu      sync.Mutex
 	items   []T  // guarded by mu
-	dropped bool // some were dropped since the last take; guarded by mu
+	dropped bool // items were dropped since the last take; guarded by mu
 }
 
 // maxMail bounds a mailbox. Further items are dropped.

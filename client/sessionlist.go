@@ -9,18 +9,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// sessionList is what a watcher knows of the list of batches of its session. The list is durable,
-// so a watcher that reads it from a place on misses no batch: batches that ended before that place
-// were shown, or ended before the watch began.
+// sessionList is a watcher's position in its session's list of batches. The list is durable, so
+// reading it from a place on misses no batch: batches that ended before that place were shown, or
+// ended before the watch began.
 type sessionList struct {
 	source[messages.BatchList]
-	since time.Time // show what ended since then too; zero: only what ends from now on
+	since time.Time // also show batches that ended since then; zero: only batches that end from now on
 	began time.Time // when the watch began, by our clock
 	place uint64
 	known bool // place is set
-	more  bool // the last page was not the last one of the list
-	// awaited says that the timeline of some batch has a reply that is not shown before the list
-	// says whether it is new.
+	more  bool // the list has further pages
+	// awaited: some batch's timeline has a reply that may be an old one. It is shown when the list
+	// confirms that it is new.
 	awaited   bool
 	requested int           // how many pages were requested
 	retry     time.Duration // the delay after the last page; 0: it did not fail
@@ -28,8 +28,8 @@ type sessionList struct {
 	subscribed func() // called once the watch is subscribed; nil: nobody asks
 }
 
-// errBehind is about a page that announces more but does not move on from the last place: the
-// server that sent it has not caught up.
+// errBehind is the error for a page that announces more entries but does not move the place. Its
+// server has not caught up.
 var errBehind = errors.New("the server that answered is behind")
 
 // get returns the request for the next page.
@@ -40,8 +40,8 @@ func (l *sessionList) get() messages.Get {
 	return messages.Get{Batches: true, Since: l.since}
 }
 
-// readList reads a page of the list when it is due, and takes over its batches and their order. The
-// batches that were begun go on when there is no answer, or an error that may pass.
+// readList reads a page of the list if it is due, and adopts its batches and their order. Without
+// an answer, or after a temporary error, the batches that have begun go on.
 func (w *watcher) readList(ctx context.Context) error {
 	l := w.list
 	if l.isDue() {
@@ -58,7 +58,7 @@ func (w *watcher) readList(ctx context.Context) error {
 		err = errBehind
 	}
 	if err != nil {
-		if l.since.IsZero() { // a batch may end before the next try
+		if l.since.IsZero() { // a batch may end before the next try, so begin here
 			l.since = l.began
 		}
 		l.retry = later(l.retry)
@@ -74,11 +74,10 @@ func (w *watcher) readList(ctx context.Context) error {
 	return nil
 }
 
-// order brings the batches into the order of the log: first those of earlier pages whose timeline
-// could not be read yet, then those of the list, then those that the list does not have yet. A
-// batch without a shown event that a complete list does not have is over, and is dropped: the live
-// event that announced it came late. A batch that was first seen after the list was requested is
-// kept.
+// order puts the batches into the order of the log: first those of earlier pages whose timeline is
+// still unread, then those of this list, then those that are not listed yet. A batch without shown
+// events that a complete list lacks is over: a late live event had announced it, and it is dropped.
+// A batch that was first seen after the list was requested is kept.
 func (w *watcher) order(list messages.BatchList) {
 	var listed, earlier, others []*watched
 	for _, entry := range list.Batches {
@@ -109,8 +108,8 @@ func (w *watcher) order(list messages.BatchList) {
 	w.batches = slices.Concat(earlier, listed, others)
 }
 
-// isBefore reports whether an entry of the list is another batch, with the same id: it has ended,
-// or was accepted, after the reply that was shown.
+// isBefore reports whether an entry of the list is another, later batch with the same id. Such a
+// batch has ended, or was accepted, after the reply that was shown.
 func (b *watched) isBefore(entry messages.ListedBatch) bool {
 	at := entry.Ended
 	if entry.Open() {

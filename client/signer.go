@@ -8,15 +8,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Signer signs the decisions of a person: one of the approvers in the fleet's policy. A program
-// that has it can decide in that person's name.
+// Signer signs the decisions of a person: an approver in the fleet's policy. A program that holds
+// it can decide in that person's name.
 type Signer struct {
 	name string
 	key  approval.Key
 }
 
-// NewSigner returns the signer of the approver that the policy has under name. The seed is the
-// secret half of the key there: an nkey of a user (SU...), as `toolfleet approvals key` makes one.
+// NewSigner returns the signer of an approver. name is the approver's name in the policy. seed is
+// the secret half of the approver's key: an nkey of a user (SU...), as `toolfleet approvals key`
+// makes one.
 func NewSigner(name string, seed []byte) (Signer, error) {
 	key, err := approval.ParseKey(seed)
 	return Signer{name, key}, err
@@ -28,10 +29,10 @@ func ReadSigner(name, file string) (Signer, error) {
 	return Signer{name, key}, err
 }
 
-// Sign returns a decision about a question, for [Client.Decide]. The caller fills in Verdict, and
-// where they are needed Input (the new arguments of an edit), Reason (the model reads it) and
-// Ticket; Sign adds all else. It refuses a question whose arguments do not fit its id and hash: the
-// person would have seen other arguments than those that run.
+// Sign returns a decision about a question, for [Client.Decide]. The caller fills in Verdict and,
+// where needed, Input (the new arguments of an edit), Reason (the model reads it) and Ticket. Sign
+// adds the rest. It refuses a question whose arguments do not match its id and hash: the person
+// would have seen other arguments than those that run.
 func (s Signer) Sign(q messages.Approval, d messages.Decision) (messages.Decision, error) {
 	if !approval.Intact(q) {
 		return messages.Decision{}, errors.New("sign the decision: the question does not fit its own id")

@@ -9,21 +9,21 @@ import (
 const (
 	// readEvery is the least time between two rounds of requests.
 	readEvery = 100 * time.Millisecond
-	// patience is how long a round waits for an answer. Once a round has waited in vain, it waits
-	// for each further answer no longer than impatience.
+	// patience is how long a round waits for an answer. After the first wait in vain, a round waits
+	// only impatience for each further answer.
 	patience   = 2 * time.Second
 	impatience = 50 * time.Millisecond
-	// lookAfter is the longest time between two reads when nothing is heard: events may be lost.
+	// lookAfter is the longest time between two reads without a hint, because events may be lost.
 	lookAfter = 30 * time.Second
 )
 
-// source is what a watcher reads again and again: at once after a hint, then at intervals that grow
-// from 1 s to lookAfter. At most one request is in flight.
+// source is something that a watcher reads repeatedly: at once after a hint, otherwise at intervals
+// that grow from 1 s to lookAfter. At most one request is in flight.
 type source[T any] struct {
 	due    time.Time
 	wait   time.Duration
 	answer chan answer[T] // of the request in flight; nil: there is none
-	slow   bool           // a round has waited for an answer in vain
+	slow   bool // an earlier round waited in vain
 }
 
 type answer[T any] struct {
@@ -39,7 +39,7 @@ func (s *source[T]) isDue() bool { return s.answer == nil && !time.Now().Before(
 // inFlight reports whether there is a request without an answer.
 func (s *source[T]) inFlight() bool { return s.answer != nil && len(s.answer) == 0 }
 
-// next returns when there is something to do for a round. An answer that comes wakes the watcher.
+// next returns when a round has work for this source. An answer wakes the watcher earlier.
 func (s *source[T]) next() time.Time {
 	switch {
 	case s.answer == nil:
@@ -65,8 +65,8 @@ func (s *source[T]) read(w *watcher, request func() (T, error)) {
 	})
 }
 
-// await waits for an answer for as long as the round has patience, and then reports false. It does
-// not wait for a source for which it waited in vain before.
+// await waits for an answer while the round has patience, and then returns false. It does not wait
+// if an earlier round waited for this source in vain.
 func (s *source[T]) await(ctx context.Context, w *watcher) (answer[T], bool) {
 	if s.inFlight() && !s.slow {
 		timer := time.NewTimer(w.patience)

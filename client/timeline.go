@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Timeline returns the durable events of a batch so far; once the batch has ended, these are all.
-// It does not wait for the batch and does not retry; it takes at most 10 s.
+// Timeline returns the durable events of a batch so far. After the end of the batch these are all.
+// It does not wait for the batch and does not retry. It takes at most 10 s.
 //
 // The error is [ErrUnknown] for a batch that the fleet does not know, [ErrNoFleet] when no
 // coordinator answers, and a *messages.Refusal of the class busy when too many timelines are
@@ -36,8 +36,7 @@ func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.
 	return messages.Timeline{}, fmt.Errorf("timeline of batch %s: %w", b, err)
 }
 
-// ListOptions select which of the ended batches [Client.Batches] lists. The zero value selects
-// none.
+// ListOptions select which ended batches [Client.Batches] lists. The zero value selects none.
 type ListOptions struct {
 	// Since selects the batches that ended at this time or later.
 	Since time.Time
@@ -47,9 +46,9 @@ type ListOptions struct {
 }
 
 // Batches lists batches of a session in the order in which the fleet accepted them: first the ended
-// ones that o selects, as long as their replies are kept (reply_ttl, by default 24 h), then those
-// that are open. It returns one page of at most 64 batches of each sort. While More is set, the
-// next page is the list after the page's Place; the open batches come with the last page.
+// ones that o selects, if their replies are still kept (reply_ttl, by default 24 h), then the open
+// ones. It returns one page of at most 64 batches of each sort. If More is set, ask for the next
+// page with the page's Place as After. The open batches are on the last page.
 //
 // It takes at most 10 s. Its errors are those of [Client.Timeline], without ErrUnknown: the list of
 // an unknown session is empty.

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// tracerFor returns the tracer for a call: the client's own, else that of the span in ctx, else
-// none.
+// tracerFor returns the tracer for a call: the client's own, else that of the span in ctx, else one
+// that does nothing.
 func (c *Client) tracerFor(ctx context.Context) trace.Tracer {
 	if c.tracer != nil {
 		return c.tracer
@@ -24,8 +24,8 @@ func (c *Client) tracerFor(ctx context.Context) trace.Tracer {
 	return tracing.OrSilent(nil)
 }
 
-// send begins the span of a batch and puts the trace context into its header. If the client makes
-// no span, that is the trace context of ctx.
+// send starts the span of a batch and puts the trace context into its header. Without a span the
+// header gets the trace context of ctx.
 func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb wire.Verb, b messages.Batch, header bus.Header) (context.Context, trace.Span) {
 	ctx, span := c.tracerFor(ctx).Start(ctx, tracing.SendBatch, trace.WithSpanKind(kind))
 	tracing.Inject(ctx, header)

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// wallTime bounds the time of one [Client.Loop]. It reads how long batches waited for people only
-// when the time would be over without that.
+// wallTime bounds the time of one [Client.Loop]. It finds out how long batches waited for people
+// only when the time would otherwise be over.
 type wallTime struct {
 	client  *Client
 	session messages.SessionID
@@ -20,11 +20,12 @@ type wallTime struct {
 	began   time.Time
 	cut     bool // a batch was aborted because the time was over
 
-	ended  []messages.BatchID // batches whose waits are not part of waited yet
+	ended  []messages.BatchID // batches whose waits are not yet part of waited
 	waited time.Duration      // how long batches that have ended waited for people
 }
 
-// overtime is how long an aborted batch may take for its reply. Then Loop returns without it.
+// overtime is how long an aborted batch may take for its reply. After that, Loop returns without
+// it.
 const overtime = 30 * time.Second
 
 func newWallTime(c *Client, s messages.SessionID) *wallTime {
@@ -32,7 +33,7 @@ func newWallTime(c *Client, s messages.SessionID) *wallTime {
 }
 
 // bound returns a context that ends with the cause [ErrWall] when the time is over. The error is
-// ErrWall if it is over now.
+// ErrWall if it is already over.
 func (w *wallTime) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if w.limit == 0 {
 		return ctx, func() {}, nil
@@ -54,8 +55,8 @@ func (w *wallTime) bound(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, cancel, nil
 }
 
-// watch has the batch aborted when the time is over. The context that it returns ends if the batch
-// still has no reply after overtime. done stops watching.
+// watch aborts the batch when the time is over. The returned context ends if the batch still has no
+// reply after overtime. done stops watching.
 func (w *wallTime) watch(ctx context.Context, batch messages.BatchID) (_ context.Context, done func()) {
 	if w.limit == 0 {
 		return ctx, func() {}
@@ -99,10 +100,10 @@ func (w *wallTime) until(ctx context.Context, batch messages.BatchID) bool {
 	}
 }
 
-// lateBy returns how long ago the time was over, as far as waits for people are known.
+// lateBy returns how much time is over the limit, counting only the known waits for people.
 func (w *wallTime) lateBy() time.Duration { return time.Since(w.began) - w.limit - w.waited }
 
-// left returns how much time is left while the batch runs; "": none runs.
+// left returns the time that is left. running is the running batch; "": none.
 func (w *wallTime) left(ctx context.Context, running messages.BatchID) (time.Duration, error) {
 	for len(w.ended) > 0 && w.lateBy() >= 0 {
 		d, err := w.waitOf(ctx, w.ended[0])
@@ -129,8 +130,8 @@ func (w *wallTime) waitOf(ctx context.Context, batch messages.BatchID) (time.Dur
 	return waitForPeople(timeline.Events, time.Now()), err
 }
 
-// waitForPeople returns for how long at least one call of a batch has waited for a person. events
-// are those of its timeline.
+// waitForPeople returns how long at least one call of a batch waited for a person. events come from
+// its timeline.
 func waitForPeople(events []messages.Event, now time.Time) (sum time.Duration) {
 	asked := map[int]time.Time{}
 	type span struct{ from, to time.Time }

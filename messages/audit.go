@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// AuditType is what an [AuditRecord] is about.
+// AuditType says what an [AuditRecord] is about.
 type AuditType string
 
 // The types of lines in the audit log. Every call of every batch has one line of the type call; the

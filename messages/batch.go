@@ -108,8 +108,8 @@ func DecodeBatch(body []byte) (Batch, error) {
 // batchMembers are the members of a batch.
 var batchMembers = []string{"v", "id", "session", "provider", "message", "timeout_ms", "catalogue", "round", "labels"}
 
-// stranger names the first member that is none of a batch, for the error about one that is missing:
-// it may be that one, misspelt.
+// stranger returns the first member that a batch does not have. An error about a missing member
+// names it too, because it may be that member, misspelt.
 func stranger(body []byte) string {
 	name, at := rawjson.Stranger(body, batchMembers...)
 	if at == 0 {
@@ -197,22 +197,22 @@ type Reply struct {
 	// Reinjection is what the agent appends to the conversation; null when there is nothing to
 	// append.
 	Reinjection json.RawMessage `json:"reinjection"`
-	// Append is the same as a list, one element for each message or item, with Steering at its end:
-	// an agent extends the conversation with it, whatever its provider. Replies that builds before it
-	// came have stored lack it on the reply subject; [Reply.Extend] works with all.
+	// Append is Reinjection as a list, one element for each message or item, with Steering at its
+	// end. An agent extends the conversation with it, whatever its provider. Replies stored by
+	// older builds lack it on the reply subject; [Reply.Extend] works with all.
 	Append []json.RawMessage `json:"append"`
 	// Results are in call order. They leave out the outputs, which Reinjection holds.
 	Results []Result `json:"results"`
-	// Error says why the batch was refused. Steering is a list of what was said to the session
-	// meanwhile, for the agent to append after Reinjection; [Reply.Extend] does.
+	// Error says why the batch was refused. Steering is a list of steering messages, for the agent
+	// to append after Reinjection; [Reply.Extend] does.
 	Error    *Refusal        `json:"error,omitempty"`
 	Steering json.RawMessage `json:"steering,omitempty"`
 	Hooks    *StopSummary    `json:"stop,omitempty"` // what hooks did; nil when none ran
 	Ref      *Ref            `json:"ref,omitempty"`  // the whole reply is in the object store
 }
 
-// Done reports whether the model's turn is over: it made no calls, and nothing was said to it
-// meanwhile. There is then nothing to append.
+// Done reports whether the model's turn is over: it made no calls, and there is no steering
+// message. Then there is nothing to append.
 func (r Reply) Done() bool { return len(r.Results) == 0 && len(list(r.Steering)) == 0 }
 
 // WithAppend returns the reply with Append made from Reinjection and Steering.
@@ -221,8 +221,8 @@ func (r Reply) WithAppend() Reply {
 	return r
 }
 
-// Extend returns the conversation with what the agent appends to it: the reinjection, one by one
-// where it is a list, and then the steering messages. Append the model's own message before it.
+// Extend returns the conversation with the reply appended: the elements of the reinjection, and
+// then the steering messages. Append the model's own message before it.
 func (r Reply) Extend(history []json.RawMessage) []json.RawMessage {
 	return append(append(history, list(r.Reinjection)...), list(r.Steering)...)
 }
@@ -244,7 +244,8 @@ func (r Reply) Single() (Result, error) {
 	return result, nil
 }
 
-// list returns the elements of a JSON list, none of null, or any other value as the only element.
+// list returns the elements of a JSON list. null gives none, and any other value is the only
+// element.
 func list(raw json.RawMessage) (elements []json.RawMessage) {
 	if len(raw) == 0 || json.Unmarshal(raw, &elements) == nil {
 		return elements
@@ -278,7 +279,7 @@ const (
 	SteerImmediate SteerWhen = "immediate"
 )
 
-// Batch returns the id of the batch that an abort names. all: the abort is for all batches of the
+// Batch returns the id of the batch that an abort names. all reports that it is for the whole
 // session.
 func (c Control) Batch() (id BatchID, all bool) {
 	if json.Unmarshal(c.Abort, &id) == nil && id != "" {

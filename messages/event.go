@@ -41,16 +41,16 @@ const (
 	EventAwaiting EventType = "awaiting_approval"
 	// EventHook is about a hook of the call.
 	EventHook EventType = "hook"
-	// EventWaiting says, at intervals and only to a run request that asked for progress, that the
-	// batch is still open; it is not meant for people. The Go client also emits it when no
-	// coordinator answers run requests any more.
+	// EventWaiting says that the batch is still open. It is sent at intervals, and only to a run
+	// request that asked for progress; it is not meant for people. The Go client also emits it when
+	// coordinators stop answering its run request.
 	EventWaiting EventType = "waiting"
 	// EventGap says that events may have been missed before it. Only readers of live events make
 	// it: the Go client, and the HTTP API.
 	EventGap EventType = "gap"
 )
 
-// Event is news about a batch, over core NATS. It may be lost, so no code decides by it.
+// Event is news about a batch, over core NATS. It may be lost, so no code may rely on it.
 type Event struct {
 	V       int       `json:"v"`
 	Type    EventType `json:"type"`
@@ -77,13 +77,13 @@ type Event struct {
 	Hook     *HookMessage `json:"hook,omitempty"`
 }
 
-// MaxEventOutput is the largest output, in bytes of JSON, that an end event has. A larger one is
-// only named by a ref, because most events are heard by nobody.
+// MaxEventOutput is the largest output of an end event, in bytes of JSON. Most events have no
+// reader, so a larger output is only named, by Ref.
 const MaxEventOutput = 4 << 10
 
-// Brief returns the result as an end event has it. If the output is larger than [MaxEventOutput],
-// it is left out, and Ref has the digest and the size of the outcome. A request for the batch with
-// results: full, at any time, has the whole.
+// Brief returns the result in the form of an end event. An output larger than [MaxEventOutput] is
+// left out, and Ref has the digest and the size of the outcome. A request for the batch with
+// results: full returns the whole at any time.
 func (r Result) Brief() Result {
 	if len(r.Output) <= MaxEventOutput && len(r.Content) == 0 {
 		return r
@@ -99,7 +99,7 @@ func (r Result) Brief() Result {
 	return r
 }
 
-// Progress is what a running tool says about how far it is.
+// Progress says how far a running tool is.
 type Progress struct {
 	Fraction float64 `json:"fraction,omitempty"` // 0 to 1; 0: not known
 	Text     string  `json:"text,omitempty"`     // a few words

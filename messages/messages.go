@@ -265,8 +265,8 @@ type Cut struct {
 	Lines int `json:"lines"` // lines omitted
 }
 
-// Ref names the JSON of what is too large to be in its place. In records and replies that is in the
-// object store; what an event leaves out is there only if it is large for a record too.
+// Ref names JSON that is too large for its place. In records and replies, the named JSON is in the
+// object store. For an event, it is there only if it is too large for a record, too.
 type Ref struct {
 	Digest string `json:"digest"` // lower-case hex SHA-256
 	Size   int64  `json:"size"`   // bytes

@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Outcome is what the model gets to read of a call: an output, content blocks, or an error. If all
+// Outcome is what the model reads about a call: an output, content blocks, or an error. If all
 // three are missing, the result was lost, and the codecs answer the call with an error that says
 // so.
 type Outcome struct {

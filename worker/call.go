@@ -16,8 +16,8 @@ func withCall(ctx context.Context, call tool.Call) context.Context {
 }
 
 // CallOf returns the call that a tool runs for: its session and batch, the attempt, the idempotency
-// key, the fence. ctx is the context that the tool was given, or one made from it; with any other
-// context the call is empty. So a test runs a tool by [Tool.Try], not by its function.
+// key, the fence. ctx is the context that the tool was given, or one derived from it. With any
+// other context the call is empty, so test a tool with [Tool.Try] and not through its function.
 func CallOf(ctx context.Context) tool.Call {
 	call, _ := ctx.Value(callKey{}).(tool.Call)
 	if call.Progress == nil {
@@ -26,15 +26,15 @@ func CallOf(ctx context.Context) tool.Call {
 	return call
 }
 
-// Progress tells watchers how far the run of ctx is: the fraction that is done, 0 to 1, or 0 for
-// not known, and a few words. It never blocks. Reports that follow each other fast are thinned out.
+// Progress reports how far the run of ctx is: the fraction that is done (0 to 1; 0: not known) and
+// a few words. It never blocks. Reports in quick succession are thinned out.
 func Progress(ctx context.Context, fraction float64, text string) {
 	CallOf(ctx).Progress(messages.Progress{Fraction: fraction, Text: text})
 }
 
 // Errorf returns an error with a code for programs, in snake_case, such as "not_found". The model
-// reads code and text. An error without a code has tool_error. The verb %w wraps an error, as in
-// [fmt.Errorf]; the mark of [TryAgain] stays.
+// reads code and text. Errors without a code get tool_error. The verb %w wraps an error, as in
+// [fmt.Errorf], and keeps the mark of [TryAgain].
 func Errorf(code messages.Code, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	read := messages.Error{Code: code, Message: err.Error()}
@@ -45,7 +45,7 @@ func Errorf(code messages.Code, format string, args ...any) error {
 }
 
 // TryAgain marks an error: a later run of the same call may succeed. [Retry] says whether and when
-// there is one. The result wraps err. TryAgain(nil) is nil.
+// that run happens. The result wraps err. TryAgain(nil) is nil.
 func TryAgain(err error) error {
 	if err == nil {
 		return nil

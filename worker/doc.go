@@ -29,16 +29,16 @@ package worker
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// What a tool does to the world. The kind decides what may run at the same time, and what may run
-// again.
+// Kinds say what a tool does to the world. The kind decides what may run at the same time, and what
+// may run again.
 const (
 	// Read looks and changes nothing. Reads run beside each other, and again after a crash. Default
 	// timeout 5 s.
 	Read = messages.KindRead
-	// Compute needs nothing but its arguments. It is run as a read is. Default timeout 2 s.
+	// Compute needs nothing but its arguments. It runs as a read does. Default timeout 2 s.
 	Compute = messages.KindCompute
-	// Write changes something. Writes of a session run one at a time, in order. One whose worker
-	// was lost is not run again, unless the tool is [Idempotent] or [Checkable]. Default timeout 30
-	// s.
+	// Write changes something. The writes of a session run one at a time, in order. If the worker
+	// of a write is lost, the write does not run again, unless the tool is [Idempotent] or
+	// [Checkable]. Default timeout 30 s.
 	Write = messages.KindWrite
 )

@@ -55,8 +55,8 @@ func New[In, Out any](name, description string, kind messages.Kind, run func(ctx
 	return Custom(p.Tool, r)
 }
 
-// Custom makes a tool of a definition and a runner: for a tool of package worker/tool or of a
-// package below it, and for input and output that are handled as JSON.
+// Custom makes a tool from a definition and a runner. Use it for runners of package worker/tool and
+// the packages below it, and to handle input and output as JSON.
 func Custom(definition schemas.Tool, runner tool.Runner) Tool {
 	var registry tool.Registry
 	if err := registry.Add(definition, runner); err != nil {
@@ -74,8 +74,8 @@ func (t Tool) Definition() (schemas.Tool, error) {
 	return t.definition, t.err
 }
 
-// complete checks what only tools in Go can have wrong, and makes the schema from In if no option
-// gave one.
+// complete checks the rules that only tools in Go can break, and makes the schema from In if no
+// option gave one.
 func (p *promise) complete(in reflect.Type) error {
 	switch {
 	case p.Kind == "":

@@ -26,14 +26,14 @@ func Timeout(d time.Duration) Option {
 	return func(p *promise) { p.TimeoutMS = wholeMilliseconds(d) }
 }
 
-// Idempotent says that a write may run again after its worker was lost in the middle of it, because
-// two runs with the same idempotency key have the effect of one.
+// Idempotent says that a write may run again after its worker was lost in the middle. Two runs with
+// the same idempotency key must have the effect of one.
 func Idempotent() Option {
 	return func(p *promise) { p.OnCrash = messages.OnCrashIdempotent }
 }
 
-// Checkable says that a probe can find out whether a write was applied whose worker was lost. The
-// write runs again only if it was not applied. The In and Out of the probe are those of the tool.
+// Checkable gives a write a probe, which finds out whether a lost run was applied. The write runs
+// again only if it was not. The In and Out of the probe are those of the tool.
 //
 // probe changes nothing. [CallOf] has the idempotency key of the lost run. applied says whether the
 // run had its effect, and out is what it returned, or nil if that is not known. An error means that
@@ -67,17 +67,18 @@ func Pool(name string) Option { return func(p *promise) { p.Pool = name } }
 // "3" or "1.10". A worker may serve several versions of one name; see docs/tools.md.
 func Version(version string) Option { return func(p *promise) { p.Tool.Version = version } }
 
-// Require adds a rule about arguments that fit the schema: a CEL expression such as input.amount <=
-// 1000. Where it is not true, the call is refused with the message, before hooks and permissions.
+// Require adds a rule about the arguments: a CEL expression such as input.amount <= 1000. If it is
+// not true, the call is refused with the message, before hooks and permissions. The rule applies
+// after the schema.
 func Require(expression, message string) Option {
 	return func(p *promise) {
 		p.Semantic = append(p.Semantic, schemas.SemanticRule{Require: expression, Message: message})
 	}
 }
 
-// Check adds a check of the arguments in Go, after those of [Require]. It changes nothing, and
-// takes at most the tool's time. Its error refuses the call, with the code invalid_arguments unless
-// [Errorf] gave it another. The In of the check is that of the tool.
+// Check adds a check of the arguments in Go, after those of [Require]. It must change nothing, and
+// may take the tool's time. Its error refuses the call, with the code invalid_arguments unless
+// [Errorf] set another one. The In of the check is that of the tool.
 func Check[In any](check func(ctx context.Context, in In) error) Option {
 	return func(p *promise) { p.checks = append(p.checks, check) }
 }

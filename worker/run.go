@@ -32,9 +32,9 @@ type Options struct {
 	// Fleet is the server and the worker's identity there. Fleet.Name defaults to "toolfleet
 	// worker".
 	Fleet fleet.Options
-	// Settings is the path of a toolfleet.yaml. The settings that hold for a whole fleet are there,
-	// such as lease, batch_ttl, audit and pools. A field of Options wins over it. Default: no file.
-	// The environment is not read.
+	// Settings is the path of a toolfleet.yaml with the settings of the whole fleet, such as lease,
+	// batch_ttl, audit and pools. Fields of Options win over it. Default: no file. The environment
+	// is not read.
 	Settings string
 	// Policy is the path of the policy file: rules, approvers, and hooks that are programs. It
 	// should be that of the coordinators. A worker without a policy takes no calls from a
@@ -43,8 +43,8 @@ type Options struct {
 	// Hooks run before and after each call, besides those of the policy file.
 	Hooks []hook.Hook
 
-	// Name is the worker's in records, events and status. Default: the host's name and a random
-	// part.
+	// Name is the worker's name in records, events and status. Default: the host's name and a
+	// random part.
 	Name string
 	// Version is the program's, for status. Default: the version or commit it was built from.
 	Version string
@@ -66,13 +66,13 @@ type Options struct {
 	Tracer  trace.Tracer // nil: no spans
 }
 
-// Run serves tools until ctx ends. It then takes no more calls, gives the running ones
-// Options.Drain to end, and returns nil. It creates the streams that the fleet lacks.
+// Run serves tools until ctx ends. It then takes no more calls, gives running ones Options.Drain to
+// end, and returns nil. It creates missing streams of the fleet.
 //
-// Run returns an error if tools, options or files are wrong, if the server cannot be reached within
-// the setting nats.timeout (10 s) or refuses this worker, and if the server is known to lose what
-// it has acknowledged when its power fails, unless the setting unsafe_sync accepts that. A
-// connection that breaks later comes back by itself.
+// Run returns an error if tools, options or files are wrong, or if the server refuses this worker
+// or cannot be reached within the setting nats.timeout (10 s). It also refuses a server that is
+// known to lose acknowledged messages in a power failure, unless the setting unsafe_sync accepts
+// that. A connection that breaks later is restored.
 func Run(ctx context.Context, o Options, tools ...Tool) error {
 	registry, err := registryOf(tools)
 	cfg, badSettings := o.settings()
@@ -126,7 +126,7 @@ func (o Options) settings() (*config.Config, error) {
 	return config.Load(given)
 }
 
-// registryOf returns a registry of the tools, or everything that is wrong with them.
+// registryOf returns a registry of the tools, or an error with all mistakes in them.
 func registryOf(tools []Tool) (*tool.Registry, error) {
 	if len(tools) == 0 {
 		return nil, errors.New("there is no tool to serve: make one with worker.New")
@@ -190,8 +190,7 @@ func run(args []string, stdout, stderr io.Writer, tools []Tool) int {
 	return 0
 }
 
-// parse reads the command line. left: a flag such as --help asked for something else than to serve,
-// and that is done.
+// parse reads the command line. left is true if a flag such as --help was served instead.
 func parse(name string, args []string, stdout, stderr io.Writer, tools []Tool) (given config.Sources, left bool, err error) {
 	var names []string
 	for _, t := range tools {

@@ -53,8 +53,8 @@ func inputSchema(in reflect.Type) (json.RawMessage, error) {
 	return json.Marshal(schema)
 }
 
-// walk looks at every type inside the input for what a schema made from the type would say wrongly.
-// The schema has to agree with encoding/json about what fits.
+// walk visits every type inside the input, and corrects what a schema made from the type alone
+// would say. The schema has to agree with encoding/json about what fits.
 type walk struct {
 	types map[reflect.Type]*jsonschema.Schema // types with a schema of their own
 	above map[reflect.Type]bool               // the types around the one that is visited
@@ -91,7 +91,7 @@ func (w *walk) visit(t reflect.Type, path string) error {
 	return nil
 }
 
-// special notes the schema of a type that reads itself, and of a slice of bytes.
+// special records the schema of a type that decodes itself, and of a slice of bytes.
 func (w *walk) special(t reflect.Type) bool {
 	switch {
 	case readsItself(t):
@@ -147,8 +147,8 @@ func (w *walk) fields(t reflect.Type, path string) error {
 	return errors.Join(errs...)
 }
 
-// withoutNulls makes lists that may be null, as the schema of every slice says, plain lists: models
-// then write []. A pointer stays nullable.
+// withoutNulls turns nullable lists into plain ones, so that models write []. The schema of every
+// slice is a nullable list. A pointer stays nullable.
 func withoutNulls(s *jsonschema.Schema) {
 	if s == nil {
 		return

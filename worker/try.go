@@ -18,10 +18,11 @@ import (
 //
 //	result, err := refund.Try(ctx, tool.Call{Input: []byte(`{"order":"A-1001"}`)})
 //
-// The call may have ids, an Attempt (default 1), a Fence (by default a write has the number of its
-// attempt) and a Progress; Tool and IdempotencyKey are filled in. The key is the same for every
-// attempt with the same ids and input. A [Checkable] tool with an Attempt above 1 is asked first
-// whether the one before, which counts as lost, was applied; it runs only if not.
+// The call may have ids, an Attempt (default 1), a Fence (for a write, by default the number of the
+// attempt) and a Progress. Try fills in Tool and IdempotencyKey. The key is the same for every
+// attempt with the same ids and input. For a [Checkable] tool and an Attempt above 1, the earlier
+// attempt counts as lost: Try asks the probe first, and runs the tool only if that attempt was not
+// applied.
 //
 // The error is that of a Tool that was made wrongly, or the cause of ctx.
 func (t Tool) Try(ctx context.Context, c tool.Call) (messages.Result, error) {

@@ -108,13 +108,13 @@ func (f *fleet) showCalls(ctx context.Context, a *command.App) error {
 	}
 	shown := progress.NewSessions(terminal.Colours(a.Stderr), false)
 	for e := range events {
-		_, _ = io.WriteString(a.Stderr, shown.Take(e, time.Now())) // a terminal that is gone ends nothing
+		_, _ = io.WriteString(a.Stderr, shown.Take(e, time.Now())) // a closed terminal must not end the fleet
 	}
 	return nil
 }
 
-// devAPI listens for the HTTP API, unless the settings say none. If nobody chose the address and
-// another program has it, it takes any free one.
+// devAPI listens for the HTTP API, unless the settings turn it off. If the default address is taken
+// by another program, it uses any free one.
 func devAPI(ctx context.Context, cfg *config.Config, log *slog.Logger) (*apiListener, error) {
 	if cfg.API.Listen == "none" {
 		return nil, nil

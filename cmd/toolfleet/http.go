@@ -96,7 +96,7 @@ func (c httpTokenCmd) Run(a *command.App) error {
 	return err
 }
 
-// apiListener is where the HTTP API is served, and for whom.
+// apiListener is the listener of the HTTP API, with the rule of who may use it.
 type apiListener struct {
 	net.Listener
 	cfg    *config.Config
@@ -189,5 +189,5 @@ func (l *apiListener) addr() string {
 	return "http://" + l.Addr().String()
 }
 
-// close ends the listening, if serving has not ended it.
+// close closes the listener, unless serving has closed it.
 func (l *apiListener) close() { _ = l.Close() }

@@ -39,7 +39,7 @@ func openInstruments(a *command.App, service string, log *slog.Logger, metrics p
 	return i, nil
 }
 
-// noting is a tracer that notes the trace id of its first sampled span. Not for concurrent use.
+// noting is a tracer that records the trace id of its first sampled span. Not for concurrent use.
 type noting struct {
 	trace.Tracer
 	traceID string

@@ -106,7 +106,7 @@ func serveInside(a *command.App, cfg *config.Config, root string, shown instrume
 	return group.Wait()
 }
 
-// leftOpen is a writer that is not closed with its user.
+// leftOpen is a writer whose Close does nothing.
 type leftOpen struct{ io.Writer }
 
 // Close implements [io.Closer].

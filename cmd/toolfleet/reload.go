@@ -22,18 +22,18 @@ import (
 // lookEvery is how often dev looks for a change of its tools file.
 const lookEvery = 300 * time.Millisecond
 
-// reloading serves the tools of dev, and those of the tools file again each time when it changes.
+// reloading serves the tools of dev, and opens them again whenever the tools file changes.
 //
 //	file changes -> open its tools -> a second worker -> it takes calls -> the first one drains
 //
-// What fails before the second worker takes calls is reported, and the tools stay as they are.
+// A failure before the second worker takes calls is reported, and the tools stay as they are.
 type reloading struct {
 	*fleet
 	a     *command.App
 	root  string // as in builtinFlags
 	hurry <-chan struct{}
 	group *errgroup.Group
-	times int // that tools were opened again
+	times int // how often tools were opened again
 }
 
 // reload makes the fleet serve its tools file again when the file changes.
@@ -123,20 +123,20 @@ func (r *reloading) workerFor(s *localtools.Serving) (*worker.Worker, error) {
 		return nil, err
 	}
 	if len(policy.Approvers) == 0 {
-		policy.Approvers = r.policy.Approvers // dev made its user one
+		policy.Approvers = r.policy.Approvers // if dev made its user one
 	}
 	if wire.PlatformPolicy(policy.Version()) != wire.PlatformPolicy(r.policy.Version()) {
 		return nil, errors.New("the policy has changed too, and the coordinator has the old one: start dev again")
 	}
 	cfg := *r.cfg
 	r.times++
-	if cfg.Workers.Name != "" { // both are there for a moment
+	if cfg.Workers.Name != "" { // both workers run for a moment, so their names must differ
 		cfg.Workers.Name = fmt.Sprintf("%s-%d", cfg.Workers.Name, r.times+1)
 	}
 	return workerOf(s, policy, r.shown, r.metrics, r.hurry).New(&cfg, r.conn)
 }
 
-// difference says what a new tools file has changed.
+// difference describes the changes in a new tools file.
 func difference(before, after *localtools.Serving) string {
 	digests := func(s *localtools.Serving) map[string]string {
 		all := map[string]string{}
@@ -187,7 +187,7 @@ func newFileWatch(names ...string) *fileWatch {
 	return w
 }
 
-// changed reports once for each change that the files have changed.
+// changed reports whether the files have changed. It reports each change once.
 func (w *fileWatch) changed() bool {
 	now := w.look()
 	settled := now == w.last

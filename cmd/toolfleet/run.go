@@ -168,8 +168,8 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	return reply, "", err
 }
 
-// whyItWaits says which pool no worker serves, if the batch waits for that. "": it does not, or
-// this user may not know.
+// whyItWaits names the pool that no worker serves, if the batch waits for that. It returns "" if
+// the batch does not, or if this user may not find out.
 func whyItWaits(ctx context.Context, conn *bus.Conn, c *client.Client, batch messages.Batch) string {
 	ctx, cancel := context.WithTimeout(ctx, command.LookTimeout)
 	defer cancel()

@@ -50,7 +50,7 @@ func (s sandboxExplainCmd) Run(a *command.App) error {
 	return nil
 }
 
-// list shows what can be explained.
+// list prints the tools and servers whose sandbox can be explained.
 func (s sandboxExplainCmd) list(a *command.App) error {
 	cfg, err := a.Settings()
 	if err != nil {
@@ -93,7 +93,7 @@ func (s sandboxExplainCmd) list(a *command.App) error {
 	return nil
 }
 
-// everyPath is all that is known of a sandbox.
+// everyPath returns every detail of a sandbox, one row each.
 func everyPath(policy sandbox.Policy, plan sandbox.Plan) [][]string {
 	rows := [][]string{
 		{"changes", strings.Join(append(slices.Clone(policy.Write), policy.Temp), " ")},
@@ -112,7 +112,8 @@ func everyPath(policy sandbox.Policy, plan sandbox.Plan) [][]string {
 	return rows
 }
 
-// summary is what fits on one screen. system is what every command may read.
+// summary returns the main facts of a sandbox, for one screen. system lists the paths that every
+// command may read.
 func summary(policy sandbox.Policy, plan sandbox.Plan, system []string) [][]string {
 	own := slices.DeleteFunc(slices.Clone(policy.Read), func(name string) bool { return slices.Contains(system, name) })
 	reads := "the system, PATH, and languages in the home folder"

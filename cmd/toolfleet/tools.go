@@ -109,8 +109,8 @@ func (t toolsExportCmd) Run(a *command.App) error {
 	return a.PrintRaw(definitions)
 }
 
-// fromFleet prints the definitions that a fleet gives to its agents, without those that are denied
-// here.
+// fromFleet prints the definitions that a fleet gives to its agents, except those denied by the
+// local policy.
 func (t toolsExportCmd) fromFleet(a *command.App, cfg *config.Config, denied func(tool string) bool) error {
 	conn, err := a.Connect(cfg, nil)
 	if err != nil {
@@ -151,7 +151,7 @@ func (t toolsExportCmd) fromFleet(a *command.App, cfg *config.Config, denied fun
 }
 
 // knownTools returns the tools of the fleet if the settings name a server, else those that run
-// would serve here; sorted by name, and of one name the current version first.
+// would serve here. They are sorted by name; the current version of each comes first.
 func knownTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(a, cfg)

@@ -91,7 +91,7 @@ func Connect(ctx context.Context, cfg *config.Config, name string, log *slog.Log
 	})
 }
 
-// ConnectSaying is Connect. It calls say at once when no server answers, and goes on trying.
+// ConnectSaying is Connect, but calls say as soon as no server answers, and then goes on trying.
 func ConnectSaying(ctx context.Context, cfg *config.Config, name string, log *slog.Logger, say func(string)) (*bus.Conn, error) {
 	o := cfg.Bus(name, log)
 	if o.URL == "" {

@@ -28,7 +28,7 @@ func (s *Signals) Patience() <-chan struct{} {
 	return s.quickStop
 }
 
-// Stop ends the counting, and the context.
+// Stop stops counting and ends the context.
 func (s *Signals) Stop() { s.stop() }
 
 // UntilSignal returns a context that ends at the first signal.

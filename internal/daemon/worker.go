@@ -25,7 +25,7 @@ type Worker struct {
 	Policy  *config.Policy
 	Roots   []string // paths of the folder of file tools, the canonical one first
 	Version string   // of the program, for status
-	// Servers says how the programs and services are that bring tools. May be nil.
+	// Servers returns the states of the programs and services that bring tools. May be nil.
 	Servers func() []wire.ToolServer
 	// Gaps says what sandboxes lack, by tool or server.
 	Gaps map[string][]string
@@ -33,8 +33,8 @@ type Worker struct {
 	Connection string
 
 	Logger  *slog.Logger
-	Metrics prometheus.Registerer // nil: not collected
-	// Measures are the metrics if they are registered already: workers in one process share them.
+	Metrics prometheus.Registerer // nil: metrics are not collected
+	// Measures are metrics that are already registered: several workers in one process share them.
 	Measures *worker.Metrics
 	Tracer   trace.Tracer    // nil: no traces
 	Hurry    <-chan struct{} // closing it ends the drain at once. May be nil

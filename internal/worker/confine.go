@@ -18,7 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 )
 
-// Place is where the tools of a file are.
+// Place says where the tools of a file are, and which files their commands must not touch.
 type Place struct {
 	Dir  string        // the folder of the tools file; its programs are relative to it
 	Root *builtin.Root // of the file tools; nil: there are none
@@ -33,7 +33,7 @@ type Place struct {
 	States []string
 }
 
-// StatesOf returns the folders in state of all entries of a file, as the file has them.
+// StatesOf returns the folders in state of all entries, as the file writes them.
 func StatesOf(file schemas.ToolsFile) (all []string) {
 	for _, entry := range file.Tools {
 		all = append(all, entry.Sandbox.State...)
@@ -50,15 +50,15 @@ const (
 	standardFileSize  = 4 << 30
 )
 
-// Commands are what an entry of a tools file runs on this machine.
+// Commands are the commands of one entry of a tools file on this machine.
 type Commands struct {
 	Name    string // of the entry, for people
 	Sandbox schemas.Sandbox
-	// shell: the model writes them, with Bash. Programs may read their own folder, and have the
-	// network.
+	// shell: the model writes the commands, with Bash. Other programs may read their own folder,
+	// and may use the network.
 	shell bool
 	label string // a name of a folder
-	// identity is what a folder for temporary files depends on.
+	// identity holds the values that decide which folder for temporary files is used.
 	identity []any
 }
 
@@ -81,7 +81,7 @@ func CommandsOf(entry schemas.Entry) (c Commands, ok bool) {
 func CommandsOfServer(server schemas.Server) (c Commands, ok bool) {
 	label := "server"
 	if !server.Program {
-		label = server.Name // a program may have any name
+		label = server.Name // servers of programs have names of their own
 	}
 	return Commands{
 		Name: "server " + server.Name, Sandbox: server.Sandbox, label: label,
@@ -142,7 +142,7 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	return policy, true, err
 }
 
-// protected returns the paths that no tool changes, and what they lead to if they are links.
+// protected returns the paths that no tool may change, and the targets of those that are links.
 func (p Place) protected() (all []string) {
 	for _, name := range p.named() {
 		all = append(all, name)
@@ -153,8 +153,7 @@ func (p Place) protected() (all []string) {
 	return all
 }
 
-// replaceable returns the paths of protected that a command may replace, because no mount can
-// stand on a link.
+// replaceable returns the protected paths that a command may replace: a mount cannot cover a link.
 func (p Place) replaceable() (all []string) {
 	if p.Root == nil {
 		return nil
@@ -167,7 +166,7 @@ func (p Place) replaceable() (all []string) {
 	return all
 }
 
-// named returns the paths that no tool changes, with their links.
+// named returns the paths that no tool may change, links included.
 func (p Place) named() (all []string) {
 	if p.Root != nil {
 		all = sandbox.ProtectedIn(p.Root.Dir())
@@ -180,8 +179,8 @@ func (p Place) named() (all []string) {
 	return all
 }
 
-// loose returns the folders that commands may change, of all tools. What is a link there can be the
-// work of a command.
+// loose returns the folders that commands of any tool may change. A link in such a folder may be
+// the work of a command.
 func (p Place) loose(dir string, own []string) (all []string) {
 	if p.Root != nil {
 		all = append(all, p.Root.Dir())
@@ -192,14 +191,14 @@ func (p Place) loose(dir string, own []string) (all []string) {
 	}
 	slices.Sort(names) // a folder comes before those below it
 	for _, name := range slices.Compact(names) {
-		if real, err := sandbox.Settle(name, all); err == nil { // else its own tool is refused
+		if real, err := sandbox.Settle(name, all); err == nil { // an error refuses the tool of that folder, elsewhere
 			all = append(all, real)
 		}
 	}
 	return all
 }
 
-// Gaps says what the sandboxes of a file do not keep commands from, by tool or server.
+// Gaps says, by tool or server, what the sandboxes of a file cannot prevent.
 func (p Place) Gaps(file schemas.ToolsFile) map[string][]string {
 	gaps := map[string][]string{}
 	for _, c := range allCommands(file, p.Root != nil) {
@@ -236,7 +235,7 @@ func allCommands(file schemas.ToolsFile, root bool) (all []Commands) {
 	return all
 }
 
-// Names returns the names with which [Find] finds what runs commands.
+// Names returns the names that [Find] accepts.
 func Names(file schemas.ToolsFile) (names []string) {
 	for _, entry := range entries(file, true) {
 		if entry.RunsCommands() {
@@ -251,8 +250,8 @@ func Names(file schemas.ToolsFile) (names []string) {
 	return names
 }
 
-// Find returns what a tool or a server of a file runs: a tool by its name, a server by its own name
-// or that of one of its tools. ok is false for one that runs no commands.
+// Find returns the commands of a tool or server. A server is found by its name or that of one of
+// its tools. ok is false for an entry without commands.
 func Find(file schemas.ToolsFile, name string) (c Commands, ok bool, err error) {
 	for _, entry := range entries(file, true) {
 		if entry.Name == name {
@@ -295,7 +294,7 @@ func (p Place) box(c Commands) (*sandbox.Box, error) {
 	return sandbox.New(policy)
 }
 
-// makeFolder makes a folder. It leaves none of the loose folders by a link.
+// makeFolder makes a folder. It follows no link out of the loose folders.
 func makeFolder(name string, loose []string) error {
 	for _, folder := range loose {
 		rel, err := filepath.Rel(folder, name)
@@ -315,9 +314,9 @@ func makeFolder(name string, loose []string) error {
 	return os.MkdirAll(name, 0o777)
 }
 
-// tempFolder returns the folder for temporary files of a tool. It is the same for every worker of a
-// user on this machine, for as long as the tool is configured in the same way: a probe must see
-// what the run of a lost worker wrote.
+// tempFolder returns a tool's folder for temporary files. It is the same for every worker of this
+// user on this machine while the tool's configuration stays the same, because a probe must see what
+// the run of a lost worker wrote.
 func tempFolder(dir string, c Commands, loose []string) (string, error) {
 	base, err := filepath.Abs(os.TempDir())
 	if err == nil {
@@ -330,8 +329,8 @@ func tempFolder(dir string, c Commands, loose []string) (string, error) {
 	return filepath.Join(base, "toolfleet-"+strconv.Itoa(os.Getuid()), c.label+"-"+hex.EncodeToString(sum[:6])), nil
 }
 
-// ownFolder makes a folder that only this user can enter. Its name is known, so somebody else may
-// have made it first.
+// ownFolder makes a folder that only this user can enter. Anybody can guess its name, so it checks
+// that nobody else has made it.
 func ownFolder(name string) error {
 	if err := os.Mkdir(name, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("folder for temporary files: %w", err)

@@ -54,16 +54,16 @@ func (w *Worker) announcement(before []byte, served []schemas.Tool) ([]byte, err
 	}
 }
 
-// presence announces a worker: which tools it serves, and from which queues.
+// presence announces which tools a worker serves, and from which queues.
 type presence struct {
 	w   *Worker
 	key string
 
-	// turn holds one token. It is held while an announcement is on its way, so that an older one
-	// does not come after a newer one.
+	// turn holds one token. Its holder sends an announcement, so that announcements arrive in
+	// order.
 	turn     chan struct{}
-	says     wire.Presence // of the holder of turn
-	revision uint64        // of the newest announcement; of the holder of turn
+	says     wire.Presence // owned by the holder of turn
+	revision uint64 // of the newest announcement; owned by the holder of turn
 }
 
 func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
@@ -71,7 +71,7 @@ func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
 		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Policy: w.cfg.Rules.Version(), Pools: rawjson.SortedKeys(queues),
 		Slots: w.cfg.Slots, Started: time.Now(), Toolsets: map[string]map[string]string{}, Queues: queues, Gaps: w.cfg.Gaps,
 	}
-	for _, t := range w.registry.Promises() { // of each tool the newest version first
+	for _, t := range w.registry.Promises() { // the newest version of each tool comes first
 		if says.Toolsets[t.Pool] == nil {
 			says.Toolsets[t.Pool] = map[string]string{}
 		}
@@ -89,8 +89,8 @@ func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
 	return &presence{w: w, key: messages.Token(w.cfg.Name), turn: make(chan struct{}, 1), says: says}
 }
 
-// sharePool says that the worker takes jobs of the pool only from the queue that all its workers
-// share. Call it before the first announcement.
+// sharePool announces that the worker uses only the shared queue of a pool. Call it before the
+// first announcement.
 func (p *presence) sharePool(pool string) {
 	q := p.says.Queues[pool]
 	q.Token = pool
@@ -101,7 +101,7 @@ func (p *presence) bucket(ctx context.Context) (*bus.Bucket, error) {
 	return p.w.conn.Bucket(ctx, p.w.conn.Names().Stream(bus.BucketWorkers))
 }
 
-// put announces the worker once, after these changes to what it says.
+// put changes the announcement and publishes it once.
 func (p *presence) put(ctx context.Context, changes ...func(*wire.Presence)) error {
 	bucket, err := p.bucket(ctx)
 	if err != nil {
@@ -189,15 +189,15 @@ func (p *presence) removeFrom(ctx context.Context, bucket *bus.Bucket) error {
 }
 
 const (
-	// lookEvery is the time between two looks of the last worker of a toolset at its queue.
+	// lookEvery is how often the last worker of a toolset looks at its queue.
 	lookEvery = 100 * time.Millisecond
-	// othersEvery is the time between two looks at the other workers of the fleet.
+	// othersEvery is how often it looks at the other workers of the fleet.
 	othersEvery = time.Second
 )
 
-// leave announces that the worker takes no new jobs. The last worker of a toolset may go on to take
-// those that are in its queue already, because nobody else can: leave returns when there are none,
-// or when ctx ends.
+// leave announces that the worker takes no new jobs. The last worker of a toolset still takes the
+// jobs in its queue, because no other worker can. leave returns when the queue is empty or ctx
+// ends.
 func (p *presence) leave(ctx context.Context) {
 	p.putOrLog(ctx, func(w *wire.Presence) { w.Draining = true })
 	var others map[string]bool
@@ -223,8 +223,8 @@ func (p *presence) leave(ctx context.Context) {
 	}
 }
 
-// waiting returns the queues of this worker's toolsets with jobs that no worker has taken. It
-// leaves out those that it cannot read.
+// waiting returns the queues of this worker's toolsets with jobs that no worker has taken, as far
+// as they can be read.
 func (p *presence) waiting(ctx context.Context) (tokens []string) {
 	for _, q := range p.w.queues {
 		if q.Toolset == "" {
@@ -238,7 +238,7 @@ func (p *presence) waiting(ctx context.Context) (tokens []string) {
 	return tokens
 }
 
-// others returns the queues from which other workers take jobs that stay.
+// others returns the queues from which other workers take jobs, if those workers stay.
 func (p *presence) others(ctx context.Context) (tokens map[string]bool, err error) {
 	values, err := p.w.conn.Values(ctx, p.w.conn.Names().Stream(bus.BucketWorkers))
 	tokens = map[string]bool{}

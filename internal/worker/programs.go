@@ -10,10 +10,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// scripts are how the names of files end that an interpreter runs.
+// scripts lists file name endings of scripts that an interpreter runs.
 var scripts = []string{".py", ".js", ".mjs", ".cjs", ".ts", ".mts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua", ".jar"}
 
-// ProgramsOf returns the files that the commands of a file run. Its commands are relative to dir.
+// ProgramsOf returns the files that the commands of a tools file run. Their paths are relative to
+// dir.
 func ProgramsOf(file schemas.ToolsFile, dir string) (all []string) {
 	for _, entry := range file.Tools {
 		if entry.Exec != nil {
@@ -49,7 +50,7 @@ func Programs(command []string, dir string) (all []string) {
 			continue
 		}
 		if i > 0 && info.Mode()&0o111 == 0 && !slices.Contains(scripts, filepath.Ext(name)) {
-			continue // data, which the command may change
+			continue // a data file; the command may change it
 		}
 		if abs, err := filepath.Abs(name); err == nil {
 			all = append(all, abs)

@@ -53,7 +53,7 @@ type Config struct {
 	// Drain is how long running calls may continue after the context of Run has ended. Default 30
 	// s.
 	Drain time.Duration
-	Hurry <-chan struct{} // closing it ends the drain at once. May be nil
+	Hurry <-chan struct{} // closing it ends the drain at once; may be nil
 	// Poison is how many deliveries of one job may be lost with their workers before the call
 	// fails. Default 5.
 	Poison   int
@@ -71,7 +71,7 @@ type Config struct {
 	Gaps        map[string][]string // what sandboxes lack, by tool or server; see [Place.Gaps]
 	Pools       map[string]int      // bound on calls in flight in the whole fleet, by pool; 0: none
 	Provision   provision.Config
-	// Servers says how the programs and services are that bring tools. May be nil.
+	// Servers returns the states of the programs and services that bring tools. May be nil.
 	Servers func() []wire.ToolServer
 	OnReady func()       // called once the worker takes calls. May be nil
 	Logger  *slog.Logger // nil: silent
@@ -199,8 +199,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// stayInRights gives up the queues of toolsets that this user may not pull from. A user may be held
-// to the consumer of a pool.
+// stayInRights drops the queues of toolsets that this user may not pull from. Some users may use
+// only the consumer of a pool.
 func (w *Worker) stayInRights(ctx context.Context) {
 	for i, q := range w.queues {
 		if q.Toolset == "" || w.conn.May(ctx, "$JS.API.CONSUMER.MSG.NEXT."+w.conn.Names().Stream(bus.Jobs)+"."+q.Toolset) {
@@ -233,8 +233,8 @@ func (w *Worker) start(ctx context.Context) (consumers []provision.Consumer, err
 	return consumers, w.prepare(ctx, consumers)
 }
 
-// consumers returns the consumers that the worker pulls from: for each pool that of the pool, and
-// that of the worker's toolset.
+// consumers returns the consumers that the worker pulls from: two for each pool, that of the pool
+// and that of the worker's toolset.
 func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
 	for _, q := range w.queues {
 		for _, token := range []string{q.Pool, q.Toolset} {
@@ -251,9 +251,9 @@ func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
 	return consumers, nil
 }
 
-// prepare hides this process from the commands that it runs, makes what is missing on the server,
-// and announces the worker and its tools. The worker comes first: a call that is planned with a new
-// definition then finds a worker that has it.
+// prepare hides this process from its commands, makes what the server lacks, and announces the
+// worker and then its tools. In this order, a call that is planned with a new definition finds a
+// worker for it.
 func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
@@ -277,8 +277,8 @@ func (w *Worker) Ready() bool { return w.serving.Load() && w.conn.Connected() }
 // Busy returns how many calls this worker runs.
 func (w *Worker) Busy() int { return w.consumer.Busy() }
 
-// queuesOf returns the queues of the worker, and what it announces about them, sorted by pool. The
-// bound of a pool is that of one consumer, so the workers of a pool with a bound share one queue.
+// queuesOf returns the queues of the worker, and their announcement, sorted by pool. A bound on a
+// pool holds for one consumer, so the workers of a bounded pool share one queue.
 func queuesOf(promises []schemas.Tool, bounds map[string]int) (queues []lane.Queues, announced map[string]wire.Queue) {
 	tools := map[string][]string{}
 	for _, t := range promises {
@@ -298,7 +298,7 @@ func queuesOf(promises []schemas.Tool, bounds map[string]int) (queues []lane.Que
 	return queues, announced
 }
 
-// served shows the registry and the pipeline to the lane.
+// served is the lane's view of the registry and the pipeline.
 type served struct {
 	registry *tool.Registry
 	phases   *pipeline.Pipeline

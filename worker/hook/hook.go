@@ -29,7 +29,7 @@ import (
 // Class says what happens to a call if a hook could not run.
 type Class string
 
-// If a gate could not run, the call is refused. If an observer could not run, the call goes on.
+// A call is refused if a gate could not run. It goes on if an observer could not run.
 const (
 	Gate    Class = "gate"
 	Observe Class = "observe"

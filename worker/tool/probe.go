@@ -24,7 +24,7 @@ type Probed struct {
 // NewProber makes a Runner that is a [Prober] of two functions, for a tool with on_crash checkable.
 func NewProber(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
 	if probe == nil {
-		return run // a Registry refuses the tool then: a missing probe must not show only when a call is lost
+		return run // a Registry then refuses the tool, so that a missing probe does not first show when a call is lost
 	}
 	return prober{run, probe}
 }
@@ -38,7 +38,7 @@ type prober struct {
 func (p prober) Probe(ctx context.Context, call Call) (Probed, error) { return p.probe(ctx, call) }
 
 // ReadProbed reads the answer of a probe that is not Go code. Its first line is done or not_done.
-// What follows the line done is what the run printed; if nothing follows, the output is not known.
+// After done comes the output of the run; if nothing comes, the output is not known.
 func ReadProbed(answer []byte) (Probed, error) {
 	line, rest, _ := bytes.Cut(answer, []byte("\n"))
 	line = bytes.TrimSpace(line)

@@ -1,7 +1,7 @@
-// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner] that
-// runs it. Most tools in Go are made by worker.New, and use only the type [Call] of this package,
-// which worker.CallOf returns. A Runner of your own handles its input and output as JSON;
-// worker.Custom makes a tool of it. The packages below this one are runners too.
+// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner]. Most
+// tools in Go are made by worker.New. They use only the type [Call] of this package, which
+// worker.CallOf returns. A Runner of your own handles its input and output as JSON; worker.Custom
+// makes a tool from it. The packages below this one hold more runners.
 //
 // A runner is called after its input was validated against the schema, checked and allowed. It is
 // called again for the same call only when the tool's kind or its on_crash allows it.
@@ -47,18 +47,17 @@ type Call struct {
 
 // Runner runs a tool.
 type Runner interface {
-	// Run returns what the model gets to read. A *messages.Error is the tool's own failure, with
-	// its code. Any other error becomes one with the code tool_error and the error's text.
-	// Retryable says that a later run of the same call may succeed: the tool's retry policy then
-	// decides. When ctx ends the run must end too, and leave nothing running. Any number of
-	// goroutines call Run.
+	// Run returns what the model reads. A *messages.Error is the tool's own failure, with its code.
+	// Any other error gets the code tool_error and its own text. Retryable says that a later run of
+	// the same call may succeed; the tool's retry policy decides about it. Run must end when ctx
+	// ends, and leave nothing running. Many goroutines may call Run at once.
 	Run(ctx context.Context, call Call) (Output, error)
 }
 
 // Checker is a Runner with rules about the input that a schema cannot express.
 type Checker interface {
 	// Check refuses a call before hooks and permissions, within the tool's time. It must not change
-	// anything. An error that is a *messages.Error keeps its code; any other has invalid_arguments.
+	// anything. A *messages.Error keeps its code; any other error gets invalid_arguments.
 	Check(ctx context.Context, call Call) error
 }
 
@@ -104,9 +103,8 @@ type Registered struct {
 	Runner Runner
 }
 
-// Registry holds the tools that a worker serves. Several versions of a tool may be among them.
-// Programs need none: worker.Run and worker.Main fill one themselves. It may be read and added to
-// from any goroutine.
+// Registry holds the tools that a worker serves, also several versions of a tool. Programs need
+// none: worker.Run and worker.Main fill one themselves. Safe for concurrent use.
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string][]Registered // the versions of each tool, by name, newest first; guarded by mu

@@ -62,7 +62,7 @@ func Usage(err error) error { return usageError{err} }
 // Usagef returns a usage error with a formatted text.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// ErrPrinted ends a command that has printed its failure already: Finish prints nothing for it.
+// ErrPrinted ends a command that has already printed its failure. Finish prints nothing for it.
 var ErrPrinted = errors.New("failed, as was said")
 
 // Finish prints the error of a command, if any, and returns its exit status.

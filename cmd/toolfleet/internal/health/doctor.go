@@ -205,7 +205,7 @@ func (e *examination) sync() {
 // rights reports whether this user may read everything that the checks need. The server leaves a
 // user without that right unanswered, which would look like a broken server.
 func (e *examination) rights() bool {
-	// The request of writable, which not even coordinators may make.
+	// writable sends this request too. Not even coordinators have the right to it.
 	subject := "$JS.API.STREAM.MSG.DELETE." + e.conn.Names().Stream(bus.Calls)
 	if !e.conn.May(e.ctx, subject) {
 		e.fail("rights", "Run it as a user with the right, for example the operator of docs/identities.md.", "this user lacks rights that the checks need, for example to %s", subject)
@@ -314,7 +314,7 @@ func (e *examination) servers(workers []wire.Presence) {
 	}
 }
 
-// sandboxes reports what the sandboxes of commands lack, once for all tools of which that is true.
+// sandboxes reports what the sandboxes of commands lack. Tools with the same lack share a line.
 func (e *examination) sandboxes(workers []wire.Presence) {
 	tools := map[string][]string{}
 	for _, w := range workers {
@@ -334,11 +334,11 @@ func (e *examination) sandboxes(workers []wire.Presence) {
 	}
 }
 
-// manyConsumers is when the consumers of the stream of jobs come near the server's limit, which is
-// 1000 unless it is set.
+// manyConsumers is the number of consumers at which doctor warns. The server's limit is 1000 unless
+// it is configured.
 const manyConsumers = 800
 
-// queues reports what is in the way of a queue for each toolset.
+// queues reports problems with the queues of toolsets.
 func (e *examination) queues(workers []wire.Presence) {
 	for _, s := range splitPools(workers) {
 		e.warn("workers", "Give all workers of the pool the same max_in_flight. If they have it, their NATS user may not pull from every consumer, or the server allowed no more consumers: see their logs.", "%s", s)
@@ -350,8 +350,8 @@ func (e *examination) queues(workers []wire.Presence) {
 	}
 }
 
-// toolsets reports workers that do not serve the same tools as their pool, if that is in the way of
-// calls.
+// toolsets reports workers that serve other tools than the rest of their pool, if calls suffer from
+// it.
 func (e *examination) toolsets(workers []wire.Presence, fleet command.Fleet) {
 	for _, d := range toolsetDifferences(workers, fleet) {
 		if len(d.Unserved) > 0 {

@@ -236,9 +236,10 @@ func (s fleetStatus) show(a *command.App) error {
 	return err
 }
 
-// differ returns a line for each group of workers that get calls of tools that they do not serve, or
-// that serve outdated tools which no worker serves as planned, and for each pool with calls that
-// wait for such a tool. It also says how many workers have tools that are not confined.
+// differ returns one line for each group of workers that differ from their pool so that calls
+// suffer: they get calls of tools that they do not serve, or serve outdated tools that no worker
+// serves as planned. There is a line for each pool with calls that wait for such a tool, and a line
+// that counts workers with unconfined tools.
 func (s fleetStatus) differ() string {
 	var text strings.Builder
 	for _, d := range s.Differences {
@@ -282,7 +283,7 @@ func openBatches(n uint64) string {
 	return fmt.Sprintf("%d batches open (toolfleet batch ls)", n)
 }
 
-// risk returns what may be lost if the server does not sync always, or may not.
+// risk says what may be lost if the server does not always sync, or if that is not known.
 func (s fleetStatus) risk() string {
 	var text string
 	switch s.Sync {

@@ -95,8 +95,8 @@ func labelsOf(w wire.Presence, pool string, fleet command.Fleet) (labels []strin
 	return labels
 }
 
-// severalVersions names the versions of each tool that is there in more than one, the current one
-// first. tools has the versions of a tool one after the other.
+// severalVersions lists each tool that has several versions, with the current one first. In tools,
+// the versions of a tool must be neighbours.
 func severalVersions(tools []schemas.Tool) (several []string) {
 	for i := 0; i < len(tools); {
 		n := 1
@@ -119,11 +119,11 @@ func severalVersions(tools []schemas.Tool) (several []string) {
 	return several
 }
 
-// splitPool is a pool of which some workers take jobs from the queue of the pool, and others from
-// those of their toolsets. A max_in_flight bounds only the former.
+// splitPool is a pool in which some workers use the queue of the pool and others the queues of
+// their toolsets. max_in_flight bounds only the first.
 type splitPool struct {
 	Pool    string
-	Workers []string // that take jobs from the queue of the pool
+	Workers []string // workers that use the queue of the pool
 }
 
 func (s splitPool) String() string {
@@ -134,7 +134,7 @@ func (s splitPool) String() string {
 	return fmt.Sprintf("pool %s: only %s %s jobs from the queue that max_in_flight bounds; other workers have queues of their own", s.Pool, few(s.Workers), takes)
 }
 
-// splitPools leaves out workers of the version before, which have only the queue of the pool.
+// splitPools ignores workers of older versions, which know only the queue of the pool.
 func splitPools(workers []wire.Presence) (all []splitPool) {
 	shared, apart := map[string][]string{}, map[string]bool{}
 	for _, w := range workers {

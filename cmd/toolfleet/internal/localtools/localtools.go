@@ -78,7 +78,7 @@ type Serving struct {
 	rules    schemas.Rules // of the tools file
 }
 
-// States returns how the programs and services are that bring tools.
+// States returns the states of the programs and services that bring tools.
 func (s *Serving) States() []wire.ToolServer { return s.servers.States() }
 
 // SayWhatIsDown names the programs and services that do not run.
@@ -90,8 +90,8 @@ func (s *Serving) SayWhatIsDown(a *command.App) {
 	}
 }
 
-// Whole returns an error if servers could not be started and nothing else says what their tools
-// are: a model would read that there is no such tool.
+// Whole returns an error if some tools are unknown because their servers could not be started.
+// Without it, a model would read that there is no such tool.
 func (s *Serving) Whole() error {
 	var errs []error
 	for _, server := range s.servers.Lost() {
@@ -100,7 +100,7 @@ func (s *Serving) Whole() error {
 	return errors.Join(errs...)
 }
 
-// whatIsDown says what is known of a server that does not run.
+// whatIsDown describes a server that does not run.
 func whatIsDown(s wire.ToolServer) string {
 	text := fmt.Sprintf("%s does not run, so its tools are missing: %s", terminal.Clean(s.Name, 80), terminal.Clean(s.Down, 600))
 	if s.Printed != "" {
@@ -167,8 +167,8 @@ func Open(ctx context.Context, cfg *config.Config, standard string, log *slog.Lo
 	return s, nil
 }
 
-// PlaceOf returns what the servers of a tools file stand on, which is in dir. standard is the root
-// if the settings name none, or "".
+// PlaceOf returns what the servers of a tools file in dir need. standard is the root if the
+// settings name none; it may be "".
 func PlaceOf(cfg *config.Config, file schemas.ToolsFile, dir, standard string) toolservers.Place {
 	box := func(server schemas.Server) (*sandbox.Box, error) {
 		name := rootOf(cfg, standard)
@@ -191,8 +191,8 @@ func Confined(cfg *config.Config) ([]string, error) {
 	return worker.Names(file), err
 }
 
-// Confinement returns what the commands of a tool or a server may touch. ok is false if it runs
-// none, or its sandbox is off.
+// Confinement returns the sandbox policy for the commands of a tool or server. ok is false if it
+// runs no commands, or has no sandbox.
 func Confinement(cfg *config.Config, standard, name string) (policy sandbox.Policy, ok bool, err error) {
 	file, dir, err := File(cfg)
 	if err != nil {
@@ -213,13 +213,13 @@ func Confinement(cfg *config.Config, standard, name string) (policy sandbox.Poli
 	return placeOf(cfg, file, dir, root).Confinement(commands)
 }
 
-// placeOf returns where the tools are, and which files are none of their commands' business.
+// placeOf returns the folders of the tools, and the files that their commands must not touch.
 func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *builtin.Root) worker.Place {
 	given := func(names ...string) []string {
 		return slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	}
 	fixed := given(string(cfg.Tools), string(cfg.MCP), string(cfg.Policy), cfg.File())
-	for _, server := range file.Servers { // whose tools it does not accept itself
+	for _, server := range file.Servers { // keep the lock files of servers from being changed
 		fixed = append(fixed, given(mcptool.Config{Server: server, Dir: dir}.LockPath())...)
 	}
 	fixed = append(fixed, given(string(cfg.API.Tokens))...)
@@ -236,11 +236,11 @@ func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *built
 	}
 }
 
-// programsIn returns the programs below a folder that tools, servers and hooks run. Other programs
-// are not the commands' to change anyway.
+// programsIn returns those programs of tools, servers and hooks that lie below a folder. Commands
+// cannot change programs elsewhere anyway.
 func programsIn(folder string, cfg *config.Config, file schemas.ToolsFile, dir string) []string {
 	all := worker.ProgramsOf(file, dir)
-	if policy, err := cfg.ReadPolicy(string(cfg.Tools), file.Rules); err == nil { // else nothing starts
+	if policy, err := cfg.ReadPolicy(string(cfg.Tools), file.Rules); err == nil { // with an invalid policy nothing starts
 		for _, command := range policy.HookCommands() {
 			all = append(all, worker.Programs(command, filepath.Dir(string(cfg.Policy)))...)
 		}

@@ -21,7 +21,7 @@ type BatchStatus struct {
 	Gone    bool      `json:"worker_gone,omitempty"`
 	Pool    string    `json:"pool,omitempty"`
 	Expires time.Time `json:"expires,omitzero"`
-	Why     string    `json:"why,omitempty"` // the reason, for untold
+	Why     string    `json:"why,omitempty"` // the reason for untold
 }
 
 // State is what an open batch does, as -o json prints it.

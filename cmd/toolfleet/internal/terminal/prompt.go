@@ -16,7 +16,7 @@ import (
 // ErrNoAnswer means that the read of a person's answer failed, for example at Ctrl-D.
 var ErrNoAnswer = errors.New("no answer")
 
-// Prompt asks the person at a terminal one thing after another. Not for concurrent use.
+// Prompt asks the person at a terminal questions, one after another. Not for concurrent use.
 type Prompt struct {
 	in  *os.File
 	out io.Writer
