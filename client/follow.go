@@ -107,7 +107,7 @@ type watched struct {
 	source[messages.Timeline]
 	covered int       // how many live events waited when the request in flight was sent
 	listed  bool      // it is followed, or the list had it
-	ended   bool // the reply may be shown: the batch is followed, or the list has its reply
+	ended   bool      // the reply may be shown: the batch is followed, or the list has its reply
 	replied time.Time // when the reply that was shown was stored; zero: none was shown
 	lists   int       // how many lists had been requested when it was first seen
 }

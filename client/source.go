@@ -23,7 +23,7 @@ type source[T any] struct {
 	due    time.Time
 	wait   time.Duration
 	answer chan answer[T] // of the request in flight; nil: there is none
-	slow   bool // an earlier round waited in vain
+	slow   bool           // an earlier round waited in vain
 }
 
 type answer[T any] struct {

@@ -206,7 +206,7 @@ func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	return open
 }
 
-// result returns the result of a call that the coordinator ends because it closes the batch.
+// readEnds sets the results that the journal has, and returns the newest record of each call.
 func (c *closer) readEnds(ctx context.Context) (newest map[int]journal.CallEntry, err error) {
 	known, err := c.journal.Calls(ctx, c.key)
 	if err != nil {

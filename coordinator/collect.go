@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// onNotice tells the machine what a worker's notice says.
+// onNotice passes a worker's notice on to the machine.
 func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	event := recall.Notice(n, d.recalled(ctx))
 	switch e := event.(type) {
@@ -31,15 +31,15 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	case batch.LetGo:
 		d.removeJob(ctx, n)
 		if !d.jobs.Holds(e.Index, n.LetGo.Queue) {
-			return // the call has another job by now, in another queue
+			return // the call now has another job, in another queue
 		}
 		d.jobs.GaveBack(e.Index)
 	}
 	d.step(ctx, event)
 }
 
-// removeJob deletes the job of a failed attempt from the queue. The worker has left it there, and
-// the next attempt gets a job of its own.
+// removeJob deletes the job of a failed attempt from the queue. The worker has left it there. The
+// next attempt gets a new job.
 func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
@@ -49,7 +49,7 @@ func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// look answers a nudge: it reads the journal and tells the machine what it holds.
+// look answers a nudge: it reads the journal and passes what it finds on to the machine.
 func (d *batchRun) look(ctx context.Context) {
 	if _, rests := d.machine.Rest(); rests {
 		d.askLeader(ctx)
@@ -89,7 +89,7 @@ func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	return append(append(controls, d.known(ctx, known)...), batch.Looked{})
 }
 
-// known returns what the journal holds about the calls, as events.
+// known returns the journal's content about the calls, as events.
 func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event {
 	for _, err := range known.Unread {
 		d.log.Error("a record in the journal cannot be read and is left out; inspect the stream of calls", "err", err)
@@ -103,7 +103,7 @@ func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event
 	return events
 }
 
-// recalled is the batch as package recall sees it.
+// recalled returns the batch in the form that package recall needs.
 func (d *batchRun) recalled(ctx context.Context) recall.Batch {
 	return recall.Batch{
 		Calls: len(d.in.Calls), Claims: d.machine.Claims, IsOf: d.isOf,
@@ -140,8 +140,8 @@ func samePlan(rec wire.PlanRecord, digest string) error {
 	return nil
 }
 
-// storePlan stores the plan record and returns the record that is then stored: this one, or that of
-// a faster coordinator. No exclusive call starts before that, so it tries until it succeeds.
+// storePlan stores the plan record and returns the newest stored record: this one, or that of a
+// faster coordinator. It tries until it succeeds, because no exclusive call starts before.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "storing the plan", func() error {
@@ -158,7 +158,7 @@ func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.
 	return events
 }
 
-// end stores a result for a call that no worker ends, and returns what is then stored: this result,
+// end stores a result for a call that no worker ends, and returns what is stored then: this result,
 // or the record of a faster worker.
 func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
@@ -209,8 +209,8 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// isGone reports whether no worker has the tool of a call. It reads that anew: this coordinator may
-// have been asleep, and a worker may have come meanwhile.
+// isGone reports whether no worker has the tool of a call. It reads the workers anew: this
+// coordinator may have been asleep, and a worker may have come meanwhile.
 func (d *batchRun) isGone(ctx context.Context, index int) (events []batch.Event, gone bool) {
 	fleet, err := d.toolsets.read(ctx)
 	if err != nil {
@@ -230,10 +230,10 @@ func noWorker(code messages.Code) bool {
 	return code == messages.CodeQueueTimeout || code == messages.CodeToolVersionGone
 }
 
-// publishedElsewhere reports whether another coordinator has published the job of a call, so that
-// the worker's notices go to that coordinator and none come here. It returns true at most once in a
-// run. The driver needs it even for a first delivery, because another coordinator may have driven
-// the batch before as the next head of its session, without a delivery.
+// publishedElsewhere reports whether another coordinator has published the job of a call. The
+// worker's notices then go to that coordinator and not here. It returns true at most once in a run.
+// The driver needs it even for a first delivery: another coordinator may have driven the batch
+// without a delivery, as the next head of its session.
 func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false

@@ -50,10 +50,10 @@ type Config struct {
 	Metrics   *metrics.Metrics // nil: silent
 }
 
-// AfterUnknown says whether a batch runs its later writes once the outcome of one is unknown.
+// AfterUnknown says what happens to the later writes of a batch once the outcome of one is unknown.
 type AfterUnknown string
 
-// Stop skips them, because they might build on a write that did not happen. Continue runs them.
+// Stop skips them, because they may build on a write that did not happen. Continue runs them.
 const (
 	Stop     AfterUnknown = "stop"
 	Continue AfterUnknown = "continue"
@@ -101,9 +101,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// unservedWait returns how long a call waits while workers of its pool are there, none with its
-// tool as planned. A worker whose announcements do not get through has the time to announce itself
-// again.
+// unservedWait returns how long a call waits while no worker of its pool has its tool as planned,
+// though workers of the pool are there. A worker whose announcement was lost has time to announce
+// itself again.
 func (c Config) unservedWait() time.Duration {
 	return max(c.StartWait, 2*c.Provision.WithDefaults().WorkerTTL)
 }

@@ -12,9 +12,9 @@
 //	sweep.go                     a batch whose driver is gone
 //
 // No coordinator owns a session. Any of them may drive the head of a session's log, and the batches
-// behind it up to Config.Lookahead. Packages session and batch decide what may start next, from the
-// records in the journal, which are written by compare-and-set. If two coordinators drive one
-// batch, they repeat each other's work and do no harm.
+// behind it up to Config.Lookahead. Packages session and batch decide what may start next. They
+// decide from the journal, whose records are written by compare-and-set. Two coordinators that
+// drive one batch repeat each other's work and do no harm.
 //
 // Other packages hold the rest:
 //

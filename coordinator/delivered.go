@@ -11,14 +11,15 @@ import (
 )
 
 const (
-	// A message stays delivered, so that answer holds for a second. That it is not may change at
-	// any moment: that answer only serves those who ask at the same time.
+	// A delivered message stays delivered, so that answer is used for a second. An undelivered
+	// message may be delivered at any moment, so that answer only serves requests made at about the
+	// same time.
 	deliveredHolds, undeliveredHolds = time.Second, 100 * time.Millisecond
-	// maxDelivered bounds the queues that are remembered.
+	// maxDelivered bounds the queues in the cache.
 	maxDelivered = 1024
 )
 
-// delivered remembers for a moment how far the consumers of queues have come. When a worker goes,
+// delivered caches, for a moment, how far each queue's consumer has delivered. When a worker goes,
 // many batches ask about the same queue.
 type delivered struct {
 	ask func(ctx context.Context, token string) (inspect.ConsumerState, error)
@@ -27,11 +28,11 @@ type delivered struct {
 	queues map[string]*deliveredUpTo // by token; guarded by mu
 }
 
-// deliveredUpTo is how far one consumer has come.
+// deliveredUpTo is the cached position of one consumer.
 type deliveredUpTo struct {
 	turn chan struct{} // holds one token; taken while the server is asked
-	seq  uint64        // of the holder of turn
-	at   time.Time     // of the holder of turn
+	seq  uint64        // owned by the holder of turn
+	at   time.Time     // owned by the holder of turn
 }
 
 func newDelivered(conn *bus.Conn) *delivered {
@@ -40,8 +41,8 @@ func newDelivered(conn *bus.Conn) *delivered {
 	}}
 }
 
-// maybe reports whether a worker may have got the job at a sequence from a queue. It returns true
-// if it cannot find out.
+// maybe reports whether a worker may have got a job from a queue, given the job's sequence. It
+// returns true if it cannot find out.
 func (d *delivered) maybe(ctx context.Context, token string, seq uint64) bool {
 	q := d.queue(token)
 	select {
@@ -59,7 +60,7 @@ func (d *delivered) maybe(ctx context.Context, token string, seq uint64) bool {
 	}
 	state, err := d.ask(ctx, token)
 	switch {
-	case errors.Is(err, bus.ErrNotFound): // nobody can have pulled from it
+	case errors.Is(err, bus.ErrNotFound): // without a consumer nobody has pulled a job
 		q.seq, q.at = 0, time.Now()
 		return false
 	case err != nil:

@@ -22,7 +22,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		return err
 	}
 	past, err := d.readPast(ctx)
-	// A call of which something is stored or queued may have run, so it is not refused.
+	// Nothing is refused that may have run: a call with something stored or queued.
 	tools.Kept = func(index int) bool { return past.holds(index) || d.jobs.Holding(index) }
 	d.machine = batch.New(plan.With(calls, tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
@@ -36,7 +36,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		return err
 	}
 	d.recall(ctx, past)
-	var controls []batch.Event // read after the records: see askLeader
+	var controls []batch.Event // read after the records; see askLeader
 	err = d.retry(ctx, "reading the controls of the session", func() (err error) {
 		controls, err = d.controls(ctx)
 		return err
@@ -63,11 +63,11 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	return nil
 }
 
-// notAfter returns when the last call may start, by the server's clock. The time that people have
-// for their answers is not in it.
+// notAfter returns the latest start of a call, by the server's clock, without the time that people
+// have for their answers.
 func (d *batchRun) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
 
-// step tells the machine about an event and carries out the effects in order. It does the same with
+// step gives an event to the machine and carries out the effects in order. It does the same with
 // the events that the effects cause, until there are none.
 func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 	events := []batch.Event{ev}
@@ -91,7 +91,7 @@ func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 	}
 }
 
-// perform carries out one effect, and returns the events that it causes.
+// perform carries out one effect and returns the events that it causes.
 func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Event {
 	switch effect := effect.(type) {
 	case batch.Announce:
@@ -119,8 +119,8 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	return nil
 }
 
-// dispatch publishes a job and does not wait for the acknowledgement. A job may get lost: the poll
-// publishes it again as long as its call is open, and the broker drops a job that is still queued.
+// dispatch publishes a job without waiting for the acknowledgement. A lost job does no harm: the
+// poll publishes it again while its call is open, and the broker drops a duplicate of a queued job.
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
@@ -151,7 +151,7 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 }
 
 // syncQuestion announces the question of a call while it is open, and withdraws it once it is
-// closed. It does so once for each state of the question.
+// closed. It acts once for each state of the question.
 func (d *batchRun) syncQuestion(ctx context.Context, index int) {
 	q, open := d.machine.Question(index)
 	if q == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// events publishes the events of a batch. It does not repeat a lost event: the history of the batch
-// has it.
+// events publishes the events of a batch. A lost event is not repeated, because the history of the
+// batch has it.
 type events struct {
 	conn     *bus.Conn
 	subject  string
@@ -44,8 +44,8 @@ func (e *events) starts() {
 	}
 }
 
-// result publishes an event that carries the result of a call. Only an end event may hold the
-// output, because only it comes before the reply has it.
+// result publishes an event with the result of a call. Only an end event may have the output: a
+// result event comes when the reply has it.
 func (e *events) result(kind messages.EventType, r messages.Result) {
 	if kind == messages.EventEnd {
 		r = submission.Brief(r)

@@ -63,7 +63,7 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil {
 			s.readSoon()
 		}
-		if c.peers.DriveBatch(accepted.Key) { // if that peer is lost, this is how the batch is found
+		if c.peers.DriveBatch(accepted.Key) { // if that peer is lost, this delivery finds the batch
 			logUnsettled(log, d.Nak(c.cfg.Poll))
 			return
 		}
@@ -71,28 +71,28 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	case session.TakeOver:
 		c.takeOver(ctx, log, accepted, d)
 	case session.Vanished:
-		// If a replica that is behind has answered, the next delivery finds the batch.
+		// A stale replica may have answered. The next delivery tries again.
 		logUnsettled(log, d.Nak(time.Second))
 	case session.Drive:
 		c.driveSession(ctx, accepted, d, nil)
 	}
 }
 
-// decline hands a delivery back to the broker. It comes back soon at first, and ever later: a
-// session may have thousands of batches that wait.
+// decline hands a delivery back to the broker, with a growing delay: thousands of batches of a
+// session may wait.
 func (c *Coordinator) decline(log *slog.Logger, d *pull.Delivery) {
 	soon := bus.Backoff{First: c.cfg.Poll, Most: 3 * c.cfg.AckWait}
-	if c.cfg.Lookahead > 1 { // its turn may come before the head has ended
+	if c.cfg.Lookahead > 1 { // the batch may be driven before the head has ended
 		soon.First = min(declinedFirst, c.cfg.Poll)
 	}
 	logUnsettled(log, d.Nak(soon.Pause(d.Delivered-1)))
 }
 
-// declinedFirst is how long the driver of a session has to say that it drives it.
+// declinedFirst is the first delay. The driver of the session has this long to announce itself.
 const declinedFirst = 200 * time.Millisecond
 
-// observe reads what Decide has to know about a batch, and the stored reply if there is one. The
-// reply may be that of an earlier batch with the same id.
+// observe reads what Decide needs to know about a batch, and its stored reply if there is one. The
+// reply may belong to an earlier batch with the same id.
 func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen session.Observation, reply journal.StoredReply, err error) {
 	var head journal.Accepted
 	var headErr, replyErr error
@@ -129,10 +129,10 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 	}
 }
 
-// driveSession drives a session from its head. delivery is that of the head, offered that of a
-// later batch; nil: there is none. done: this goroutine need do no more for the session, because it
-// has no open batch, or another run, a decision of a person or a delivery continues it. Not done:
-// the run gave up, and another driver has to drive the session.
+// driveSession drives a session from its head. delivery is the head's delivery, offered that of a
+// later batch; both may be nil. done is true if this goroutine has nothing left to do for the
+// session: it has no open batch, or another run, a person's decision or a delivery continues it. If
+// done is false, the run gave up, and another driver has to drive the session.
 func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery, offered *pull.Delivery) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)
@@ -161,8 +161,8 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 	}
 }
 
-// handOver settles the deliveries of a session that already has a run here. The batch of a delivery
-// takes it if it is driven; else the broker delivers it again.
+// handOver settles the deliveries of a session that has a run here already. A driven batch adopts
+// its delivery. Otherwise the broker delivers the batch again.
 func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery, offered *pull.Delivery) {
 	live := c.runs.of(head.Key)
 	if delivery != nil && live != nil {
@@ -176,10 +176,9 @@ func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery
 	}
 }
 
-// nextHead returns the oldest batch of the session that has no reply yet. It answers and removes
-// every batch before it: such a batch has its reply because it was submitted again or came back
-// into the log. It leaves a batch alone whose reply is younger than settled, because its driver may
-// be about to remove it.
+// nextHead returns the oldest batch of the session without a reply. It answers and removes every
+// batch before it: such a batch was submitted again, or came back into the log. It leaves a batch
+// alone whose reply is younger than settled, since its driver may be about to remove it.
 func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
@@ -202,10 +201,10 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 	}
 }
 
-// answerAgain answers a batch that already has its reply: the same body gets that reply, another
-// body under the same id is refused. If the reply is the batch's own, its audit lines may be
-// missing and are written. An error says that they cannot be written now; the caller keeps the
-// batch in the log.
+// answerAgain answers a batch that already has its reply. The same body gets that reply; another
+// body under the same id is refused. If the reply is the batch's own, answerAgain also writes
+// missing audit lines. If that fails it returns an error, and the caller keeps the batch in the
+// log.
 func (c *Coordinator) answerAgain(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
 	reply, err := decodeReply(stored.Body)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // lease tells the broker and the peers that this coordinator drives a batch, so that they do not.
-// It only saves work: two drivers of a batch do no harm. Safe for concurrent use.
+// That only saves work: two drivers of a batch do no harm. Safe for concurrent use.
 type lease struct {
 	peers    *peers.Peers
 	cfg      Config
@@ -43,10 +43,10 @@ func (l *lease) current() *pull.Delivery {
 	return l.delivery
 }
 
-// adopt takes over a new delivery of a batch that is being driven. Only the newest delivery keeps
-// the broker from delivering the batch once more, and settling any of them takes the batch out of
-// the log. A delivery with another sequence belongs to a later batch with the same id, and goes
-// back to the broker.
+// adopt takes over a new delivery of a batch that is being driven. Only renewing the newest
+// delivery keeps the broker from delivering the batch again, while settling any of them takes the
+// batch out of the log. A delivery with another sequence belongs to a later batch with the same id,
+// and goes back to the broker.
 func (l *lease) adopt(delivery *pull.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +57,7 @@ func (l *lease) adopt(delivery *pull.Delivery) {
 	l.delivery = delivery
 }
 
-// announce has the peers told about the batch from now on: it is the head of its session.
+// announce starts to tell the peers about the batch, because it is now the head of its session.
 func (l *lease) announce() {
 	l.mu.Lock()
 	before := l.head || l.ended
@@ -68,7 +68,7 @@ func (l *lease) announce() {
 	}
 }
 
-// keep tells the broker and the peers at intervals that the batch is driven, until stop is called.
+// keep tells the broker and the peers, at intervals, that the batch is driven. It ends with stop.
 func (l *lease) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var signs sync.WaitGroup
@@ -98,8 +98,8 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the peers about a head that is driven without a delivery, because the broker
-// may deliver it to one of them.
+// publishRunning tells the peers that a head is driven without a delivery. The broker may deliver
+// it to one of them.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
 	publish := l.head && l.delivery == nil
@@ -111,9 +111,8 @@ func (l *lease) publishRunning() {
 }
 
 // release ends the lease and hands an unfinished batch back to the broker. The broker delivers it
-// again at once if this coordinator ends, at the given time if the batch is suspended, and
-// otherwise after a pause that grows with each delivery, because perhaps no coordinator can drive
-// it.
+// again at once if this coordinator ends, and at the given time if the batch is suspended.
+// Otherwise it waits longer with each delivery, because perhaps no coordinator can drive the batch.
 func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

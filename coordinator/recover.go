@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// past is what earlier drivers of a batch, and its workers, have left in the journal.
+// past is what earlier drivers and workers of a batch have left in the journal.
 type past struct {
 	plans []journal.PlanEntry
 	known journal.Known
@@ -26,17 +26,17 @@ func (p past) holds(index int) bool {
 		slices.ContainsFunc(p.known.Hands, func(k wire.CallKey) bool { return k.Index == index })
 }
 
-// readPast reads what there is of a batch that may have had a driver before, and finds its jobs in
-// the queues. The jobs are read first: a worker stores the end of a call before its job goes. A
-// batch that surely had no driver has no past.
+// readPast reads the past of a batch, and finds its jobs in the queues. It reads the jobs first: a
+// worker stores the end of a call before it removes the job. A batch that surely had no driver has
+// no past.
 func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	// After a restart, the server may not know how many times it has delivered the batch.
 	delivery := d.lease.current()
 	if d.first && delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
 		return past{}, nil
 	}
-	// A batch that nobody can have driven before is read too: it may have waited here for so long
-	// that a peer took the session over.
+	// Read the past also for a first delivery. The batch may have waited here for so long that a
+	// peer took the session over.
 	d.again, d.late = true, !d.first
 	if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.jobs.Adopt(ctx, time.Now()) }); err != nil {
 		return past{}, err
@@ -57,8 +57,8 @@ func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	return p, cmp.Or(err, other)
 }
 
-// recall tells the machine of the past. There is no other recovery code: the machine gets old
-// records as it gets new ones.
+// recall gives the past to the machine. There is no other recovery code: the machine handles old
+// records like new ones.
 func (d *batchRun) recall(ctx context.Context, p past) {
 	for _, entry := range p.plans {
 		d.machine.Step(time.Now(), batch.Planned{Record: entry.Record, Seq: entry.Seq})

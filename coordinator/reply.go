@@ -57,8 +57,9 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	}
 }
 
-// finish stores the reply and the audit lines at the same time, and then takes the batch out of the
-// log. The server publishes the stored reply itself. finished: the batch has left the log.
+// finish stores the reply and the audit lines at the same time, and then removes the batch from the
+// log. The server publishes the stored reply itself. finished reports whether the batch has left
+// the log.
 func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	for _, r := range d.reply.Results {
 		d.events.result(messages.EventResult, r)
@@ -99,8 +100,8 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	return true
 }
 
-// leaveLog takes the batch out of the log and reports whether it did. If the reply or the audit
-// lines could not be stored, it leaves the batch there.
+// leaveLog removes the batch from the log and reports whether it did. It keeps the batch if the
+// reply or the audit lines could not be stored.
 func (d *batchRun) leaveLog(ctx context.Context) bool {
 	if d.fatal == nil {
 		d.insist(ctx, "taking the batch out of the log", func() error { return d.remove(ctx) })
@@ -112,7 +113,7 @@ func (d *batchRun) leaveLog(ctx context.Context) bool {
 	return d.fatal == nil
 }
 
-// remove takes the batch out of the log, by its delivery if it has one, else by its sequence.
+// remove removes the batch from the log, by its delivery if it has one, else by its sequence.
 func (d *batchRun) remove(ctx context.Context) error {
 	delivery := d.lease.current()
 	// An acknowledgement names only a sequence. A restarted server may have given that to another
@@ -164,7 +165,7 @@ func stopSummary(results []messages.Result) *messages.StopSummary {
 	return &messages.StopSummary{StopHookSummary: sum}
 }
 
-// ending returns what the audit log gets about this batch. The reply is made, not yet stored.
+// ending returns the audit log's data about this batch. The reply is made, but not stored yet.
 func (d *batchRun) ending() audit.Ending {
 	e := audit.Ending{Accepted: d.accepted, Batch: d.in.Batch, Results: d.reply.Results}
 	if d.reply.Error != nil {
@@ -185,7 +186,7 @@ func (d *batchRun) ending() audit.Ending {
 	return e
 }
 
-// ranCalls returns what the audit log gets about the calls of this batch. All have ended.
+// ranCalls returns the audit log's data about the calls of this batch. All have ended.
 func (d *batchRun) ranCalls(ctx context.Context) ([]audit.Call, error) {
 	calls := make([]audit.Call, len(d.ended))
 	for i, r := range d.ended {

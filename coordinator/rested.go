@@ -9,22 +9,22 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 )
 
-// rested holds the sessions that this coordinator has suspended lately. A delivery of a batch in
-// such a session is no reason to drive it again: thousands of batches may wait behind a question.
-// Safe for concurrent use.
+// rested holds the sessions that this coordinator suspended lately. A delivery of a batch in such a
+// session is no reason to drive it: thousands of batches may wait behind a question. Safe for
+// concurrent use.
 type rested struct {
 	mu       sync.Mutex
 	sessions map[string]restedSession // by tenant and session; guarded by mu
 	pruned   time.Time                // guarded by mu
 }
 
-// restedSession is what a session looked like when it was suspended.
+// restedSession is the state of a session when it was suspended.
 type restedSession struct {
-	head, last uint64 // the sequences of its first batch, and of the last that has been looked at
+	head, last uint64 // the sequences of its first batch, and of the last batch that was considered
 	at         time.Time
 }
 
-// noMore is the last batch of a session that had no place for another.
+// noMore is the last batch of a session whose line was full.
 const noMore = math.MaxUint64
 
 // note adds a session that is suspended now.
@@ -42,15 +42,15 @@ func (r *rested) note(name string, head, last uint64) {
 	r.sessions[name] = restedSession{head, last, now}
 }
 
-// forget drops a session about which there is news.
+// forget drops a session that has news.
 func (r *rested) forget(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.sessions, name)
 }
 
-// covers reports whether a batch was looked at when its session was suspended, or had no place, and
-// the session still has the same head.
+// covers reports whether a batch was considered when its session was suspended, or had no place in
+// the line, and the session still has the same head.
 func (r *rested) covers(name string, head, seq uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

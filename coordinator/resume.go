@@ -18,22 +18,22 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// resumer has suspended and abandoned batches driven again. It has as many slots for them as there
-// are for delivered batches.
+// resumer drives suspended and abandoned batches again. It has as many slots for them as there are
+// for delivered batches.
 type resumer struct {
 	c     *Coordinator
 	slots *semaphore.Weighted
 	size  int64 // how many slots there are
 
 	mu sync.Mutex
-	// waiting holds the requests for which a goroutine is waiting; guarded by mu.
+	// waiting holds the requests that have a waiting goroutine; guarded by mu.
 	waiting map[wakeRequest]bool
 }
 
-// wakeRequest identifies what a goroutine that resumes a session wants. One goroutine is enough for
-// equal requests. The head is part of it, because a goroutine returns once that head
-// has left the log. onlySuspended is part of it, because such a goroutine returns once no call
-// waits for people, although after a denial the batch has still to be driven.
+// wakeRequest identifies a goroutine that resumes a session. Equal requests share one goroutine.
+// The head is part of the request, because the goroutine returns once that head has left the log.
+// onlySuspended is part of it too: such a goroutine returns once no call waits for people, but
+// after a denial the batch still has to be driven.
 type wakeRequest struct {
 	session       wire.BatchKey // the Batch in it does not count
 	head          uint64        // the head when the goroutine started; 0: not read yet
@@ -44,18 +44,18 @@ func newResumer(c *Coordinator, slots int) *resumer {
 	return &resumer{c: c, slots: semaphore.NewWeighted(int64(slots)), size: int64(slots), waiting: map[wakeRequest]bool{}}
 }
 
-// Resume has the head of a session driven. It returns when that is done, by this coordinator or a
-// peer, or when another goroutine is waiting to do the same.
+// Resume makes sure that the head of a session is driven, by this coordinator or a peer. It returns
+// when that is over, or when another goroutine already waits for the same.
 func (r *resumer) Resume(ctx context.Context, tenant, session string) {
 	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}})
 }
 
-// ResumeSuspended is like Resume, but does nothing unless a call of the head waits for people.
+// ResumeSuspended is like Resume, but acts only if a call of the head waits for people.
 func (r *resumer) ResumeSuspended(ctx context.Context, tenant, session string) {
 	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}, onlySuspended: true})
 }
 
-// resumeBackoff sets how soon a head that cannot be driven yet is tried again.
+// resumeBackoff is the delay before a head that cannot be driven yet is tried again.
 var resumeBackoff = bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second}
 
 func (r *resumer) run(ctx context.Context, want wakeRequest) {
@@ -75,12 +75,12 @@ func (r *resumer) run(ctx context.Context, want wakeRequest) {
 			return
 		}
 	}
-	// This coordinator shuts down: a peer resumes the session.
+	// This coordinator is shutting down, so a peer must resume the session.
 	r.c.peers.Publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
 }
 
-// try has the head driven if that is possible now. done: nothing is left to resume, or the head is
-// in other hands.
+// try drives the head if that is possible now. done reports that nothing is left to resume, or that
+// another driver has the head.
 func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) (done bool, err error) {
 	head, found, err := r.c.nextHead(ctx, log, want.session, 0)
 	if err != nil {
@@ -116,9 +116,9 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 	return r.c.driveSession(ctx, head, nil, nil), nil
 }
 
-// waitForAll calls wait, unless another goroutine already waits with the same request; it then
-// returns false, and the caller may return. The goroutine that waits looks again afterwards, so it
-// finds what the others had stored before. A flood of requests thus holds one goroutine.
+// waitForAll calls wait, unless another goroutine waits with the same request. Then it returns
+// false, and the caller may return. The waiting goroutine looks again afterwards, so it finds what
+// the others had stored before. A flood of requests thus holds one goroutine.
 func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	r.mu.Lock()
 	another := r.waiting[want]
@@ -134,11 +134,11 @@ func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	return true
 }
 
-// wait waits until the driving of all resumed batches has ended, or ctx ends.
+// wait waits until all resumed batches have ended, or ctx ends.
 func (r *resumer) wait(ctx context.Context) { _ = r.slots.Acquire(ctx, r.size) }
 
-// resumeAbandoned drives batches that peers have given up, until ctx ends. The peer had no delivery
-// that it could hand back, so the broker may not deliver the batch for minutes.
+// resumeAbandoned drives batches that peers have given up, until ctx ends. Such a peer had no
+// delivery to hand back, so the broker may not deliver the batch for minutes.
 func (r *resumer) resumeAbandoned(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -165,7 +165,7 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 }
 
 // waitsForPeople reports whether a batch may be suspended: one of its calls waits for a decision,
-// or is granted and not claimed yet.
+// or is granted and not yet claimed.
 func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
 	known, err := j.Calls(ctx, key)
 	return err == nil && recall.WaitsForPeople(known), err

@@ -27,8 +27,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// batchRun drives one batch: it carries out the effects of the batch's machine. Its fields belong
-// to the goroutine of run, except for lease, notices and nudge, which others use too.
+// batchRun drives one batch: it carries out the effects of the batch's machine. Its fields are
+// owned by run's goroutine, except for lease, notices and nudge, which others use too.
 type batchRun struct {
 	cfg            Config
 	conn           *bus.Conn
@@ -42,12 +42,12 @@ type batchRun struct {
 	runs           *runs
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
 	id             string       // of this coordinator
-	log            *slog.Logger // has the trace once it has begun
+	log            *slog.Logger // has the trace once that has begun
 
 	accepted journal.Accepted
 	digest   string // of the batch's body
 	in       submission.Submission
-	named    *schemas.Catalog // what the batch's catalogue has; nil: it names none, or an unknown one
+	named    *schemas.Catalog // the batch's catalogue; nil: none is named, or it is unknown
 	machine  *batch.Machine
 	spans    *spans.Batch
 	events   *events
@@ -55,7 +55,7 @@ type batchRun struct {
 	lease    *lease
 	notices  chan wire.Notice // from workers
 	nudge    chan struct{}    // asks run to read the journal now
-	turned   chan struct{}    // the batch has another turn
+	turned   chan struct{}    // signals that the batch has another turn
 	waits    atomic.Bool      // the batch waits for an earlier one, and its machine has not begun
 	// workersChanged: workers have come or gone, so jobs may be in the wrong queue.
 	workersChanged chan struct{}
@@ -63,12 +63,12 @@ type batchRun struct {
 	place          *place // of a batch behind the first of its session; owned by the session's run
 	finished       bool   // the batch has left the log; set when run has ended
 
-	turn batch.Turn // as the machine knows it
+	turn batch.Turn // the newest turn that the machine got
 
 	jobs    *placement.Jobs      // nil until the batch is decoded
-	asked   map[int]toolset.Tool // that the last job of a call asks for
-	missed  map[int]time.Time    // since when the version of a call is gone
-	recheck bool                 // look whether the jobs are in the right queues
+	asked   map[int]toolset.Tool // the tool in the last job of each call
+	missed  map[int]time.Time    // by call: since when its version is gone
+	recheck bool                 // check whether the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
 	// sure: records and controls were read from the leader after the newest known record was
@@ -82,7 +82,7 @@ type batchRun struct {
 	ran       map[int]audit.Ran // what the records say about the newest attempt, by call
 	ended     []messages.Result // the results of all calls, with outputs; nil until all have ended
 	reply     *messages.Reply
-	suspended time.Time // zero, or until when the batch waits at most: it waits only for people
+	suspended time.Time // set if the batch waits only for people: the latest time to resume
 	closed    bool      // close has ended the open calls
 	fatal     error     // why this coordinator cannot continue the batch
 }
@@ -102,8 +102,8 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 	}
 }
 
-// run drives the batch to its reply. finished: the batch has left the log; otherwise another driver
-// has to continue.
+// run drives the batch to its reply. finished reports whether the batch has left the log. If not,
+// another driver has to continue.
 func (d *batchRun) run(ctx context.Context) (finished bool) {
 	ctx = d.beginSpans(ctx)
 	defer d.endSpans()
@@ -132,8 +132,8 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	return finished
 }
 
-// untilReply drives the batch until d.reply is set or the batch is suspended. A batch that cannot
-// be decoded gives a *messages.Refusal as the error.
+// untilReply drives the batch until d.reply is set or the batch is suspended. For a batch that
+// cannot be decoded the error is a *messages.Refusal.
 func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	if d.in, err = submission.Decode(d.log, d.accepted, d.conn.MaxBody()); err != nil {
 		refusal := submission.AsRefusal(err)
@@ -159,7 +159,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		if d.suspend(ctx) {
 			return nil
 		}
-		if d.reply != nil || d.fatal != nil { // the last look before suspending has ended the batch
+		if d.reply != nil || d.fatal != nil { // the last look before suspending may end the batch
 			break
 		}
 		wait := time.Hour
@@ -198,8 +198,8 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	return d.fatal
 }
 
-// awaitTurn waits until a call of the batch may start. It also returns when none is to start any
-// more, because the batch was aborted, steered or outlived its time, and when the session is
+// awaitTurn waits until a call of the batch may start. It also returns when no further call should
+// start, because the batch was aborted, steered or outlived its time, and when the session is
 // suspended.
 func (d *batchRun) awaitTurn(ctx context.Context) error {
 	if len(d.in.Calls) == 0 || d.mayStart() {
@@ -207,8 +207,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 	}
 	d.waits.Store(true)
 	defer d.waits.Store(false)
-	// The tools may still be on their way here. If they cannot be asked for, the next poll looks
-	// again.
+	// Tools may still be announced. If they cannot be read, the next poll tries again.
 	if _, err := d.catalog.For(ctx, d.in.Calls, d.cfg.StartWait); err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -227,7 +226,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 		unwanted := false
 		select {
 		case <-d.turned:
-		case <-d.notices: // of an earlier driver's job; the journal has what it says
+		case <-d.notices: // about an earlier driver's job; the journal has the same
 		case <-d.nudge:
 			unwanted = d.unwanted(ctx)
 			d.session.waits(d, d.beginsSafe())
@@ -253,7 +252,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 }
 
 // unwanted reports whether a control ends calls of the batch. If the controls cannot be read, the
-// session looks again at its next poll.
+// session's next poll tries again.
 func (d *batchRun) unwanted(ctx context.Context) bool {
 	controls, err := d.controls(ctx)
 	if err != nil {
@@ -262,8 +261,8 @@ func (d *batchRun) unwanted(ctx context.Context) bool {
 	return err == nil && len(controls) > 0
 }
 
-// mayStart reports whether a call of the batch may start, as its tools are known now. Nothing of
-// the plan is settled before that.
+// mayStart reports whether a call of the batch may start, judging by the tools known now. The plan
+// is settled only after that.
 func (d *batchRun) mayStart() bool {
 	switch d.session.turnOf(d) {
 	case batch.Everything:
@@ -286,7 +285,7 @@ func (d *batchRun) beginsSafe() bool {
 	return false
 }
 
-// lookSoon asks the driver to read the journal now, and does not wait for it.
+// lookSoon asks the driver to read the journal, and does not wait for that.
 func (d *batchRun) lookSoon() {
 	select {
 	case d.nudge <- struct{}{}:
@@ -297,8 +296,8 @@ func (d *batchRun) lookSoon() {
 // insistLogEvery is the time between two log lines about the same failure.
 const insistLogEvery = time.Minute
 
-// insist repeats try until it succeeds, ctx ends, or the error says that it never will. In the last
-// two cases it sets fatal. The batch cannot go on without what try does.
+// insist repeats try until it succeeds, ctx ends, or the error is final. In the last two cases it
+// sets fatal. The batch cannot go on without what try does.
 func (d *batchRun) insist(ctx context.Context, what string, try func() error) {
 	if err := d.retry(ctx, what, try); err != nil {
 		d.fatal = err

@@ -31,8 +31,8 @@ func newRuns(size prometheus.Gauge, log *slog.Logger) *runs {
 // sessionName names a session as notices between coordinators do.
 func sessionName(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// enter adds the run of a session. If the session has a run already, enter returns that one and has
-// its batches read the journal, because they may be about to be suspended.
+// enter adds the run of a session. If the session has a run already, enter returns that run and
+// asks its batches to read the journal, because they may be about to be suspended.
 func (r *runs) enter(s *sessionRun) (other *sessionRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -62,7 +62,7 @@ func (r *runs) leave(d *batchRun) {
 	r.remove(d)
 }
 
-// leaveSession removes the run of a session, which drives no batch any more.
+// leaveSession removes the run of a session that no longer drives any batch.
 func (r *runs) leaveSession(s *sessionRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +71,8 @@ func (r *runs) leaveSession(s *sessionRun) {
 	}
 }
 
-// leaveIfQuiet removes the run of a session and of its batches, unless one of these has an unread
-// notice, nudge or turn. A driver that comes later then finds no run, and starts one.
+// leaveIfQuiet removes the run of a session and of its batches, unless a batch has an unread
+// notice, nudge or turn. A later driver then finds no run, and starts one.
 func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -103,8 +103,8 @@ func (r *runs) ofSession(name string) *sessionRun {
 	return r.sessions[name]
 }
 
-// Asked reports whether this coordinator drives a batch or a session that a peer asks about. The
-// run of a session reads the log for later batches, because the peer was given one.
+// Asked reports whether this coordinator drives a batch or session that a peer asks about. The run
+// of the session then reads the log, because the peer was given a later batch of it.
 func (r *runs) Asked(name string) (driven bool) {
 	if s := r.ofSession(name); s != nil {
 		s.askedByPeer()
@@ -139,8 +139,8 @@ func (r *runs) nudge(prefix string) {
 	}
 }
 
-// onNotice hands a worker's notice to the run of its batch. It drops the notice if there is no run,
-// or if the run's channel is full: the next poll then finds what happened.
+// onNotice hands a worker's notice to the run of its batch. If there is no run, or the run's
+// channel is full, it drops the notice: the next poll finds out what happened.
 func (r *runs) onNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil {

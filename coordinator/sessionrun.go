@@ -17,30 +17,29 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// sessionRun drives the batches of one session: the oldest that is in the log, and some of those
-// behind it. Each has a goroutine of its own, so that the I/O of one holds up no other. The steps
-// of their machines are taken one at a time, so that what may start is decided in one place.
+// sessionRun drives the batches of one session: the oldest in the log, and some of those behind it.
+// Each has its own goroutine, so the I/O of one does not hold up another. Their machines step one
+// at a time, so what may start is decided in one place.
 type sessionRun struct {
 	c     *Coordinator
-	key   wire.BatchKey // of the first batch: its tenant and session are those of all
+	key   wire.BatchKey // of the first batch; all have its tenant and session
 	log   *slog.Logger
-	more  chan struct{}  // the log may hold another batch
-	left  chan *batchRun // batches whose run has ended
-	quiet chan struct{}  // closed: the session is suspended
+	more  chan struct{}  // signals that the log may hold another batch
+	left  chan *batchRun // batches whose runs have ended
+	quiet chan struct{}  // closed when the session is suspended
 	asked atomic.Bool    // a peer has asked who drives the session
-	since time.Time      // no other coordinator is known to have driven batches that were stored later
+	since time.Time      // batches stored later have surely had no other driver
 
-	// offered is a delivery of a batch behind the head, for when that batch is read; nil: there is
-	// none.
+	// offered is a delivery of a batch behind the head, kept until that batch is read. May be nil.
 	offered *pull.Delivery
 
 	mu        sync.Mutex
 	line      session.Line[*batchRun] // guarded by mu
-	driven    map[*batchRun]bool      // the batches of the line that have not been given up; guarded by mu
-	suspended time.Time               // set: every batch only waits, until then at most; guarded by mu
+	driven    map[*batchRun]bool      // batches in the line that were not given up; guarded by mu
+	suspended time.Time               // set if every batch only waits: the latest time to resume; guarded by mu
 	reading   bool                    // the log is still to be read for the first time; guarded by mu
 	again     bool                    // a batch had news when the session was suspended; guarded by mu
-	full      bool                    // there is no place for another batch in the line; guarded by mu
+	full      bool                    // the line has no place for another batch; guarded by mu
 }
 
 func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
@@ -51,9 +50,9 @@ func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
 	}
 }
 
-// run drives the session, beginning with its head, until the log holds no more of it, every batch
-// only waits, or those that are left cannot be driven on here. done reports whether the rest of the
-// session is in other hands: those of people or of the broker.
+// run drives the session from its head until the log has no more of it, every batch only waits, or
+// the remaining batches cannot be driven here. done reports whether people or the broker will
+// continue the session.
 func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *pull.Delivery) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -64,7 +63,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	s.since = head.Stored.Add(-1)
 	if delivery == nil || delivery.Delivered > 1 {
 		s.since = s.c.conn.Now(ctx)
-		s.readSoon() // the log may hold batches that nobody tells of any more
+		s.readSoon() // nobody announces batches that are in the log already
 	}
 	s.reading = len(s.more) > 0
 	s.begin(ctx, head, delivery, nil)
@@ -91,7 +90,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 			continue
 		case <-s.more:
 		case <-poll.C:
-			if s.asked.Load() && s.c.serving.Load() { // else a peer is to drive the session soon
+			if s.asked.Load() && s.c.serving.Load() { // a stopping coordinator leaves the session to a peer
 				s.c.peers.PublishRunning(sessionName(s.key))
 			}
 			s.lookForControls(ctx)
@@ -99,7 +98,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 		if err := s.readLog(ctx); err != nil {
 			s.log.Debug("the log cannot be read for later batches of the session; trying again at the next poll", "err", err)
 		}
-		s.returnOffer() // nothing renews it here
+		s.returnOffer() // nobody renews that delivery here
 		s.mu.Lock()
 		s.reading = false
 		s.mu.Unlock()
@@ -107,15 +106,15 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	}
 }
 
-// askedByPeer has the log read for the batch that a peer asked about. From now on the peers hear at
-// each poll that the session is driven here.
+// askedByPeer reads the log for the batch that a peer asked about. From now on each poll tells the
+// peers that the session is driven here.
 func (s *sessionRun) askedByPeer() {
 	s.asked.Store(true)
 	s.readSoon()
 }
 
-// begin puts a batch at the end of the line and drives it. It returns false if the session was
-// suspended meanwhile: the session is then driven again at once, from its head.
+// begin adds a batch to the end of the line and drives it. It returns false if the session was
+// suspended meanwhile. The session is then driven again at once, from its head.
 func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pull.Delivery, p *place) bool {
 	d := s.c.newRun(s, a, delivery)
 	d.place, d.first = p, a.Stored.After(s.since)
@@ -135,7 +134,7 @@ func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pu
 	return true
 }
 
-// take puts a batch at the end of the line. It returns false if the session was suspended.
+// take adds a batch to the end of the line. It returns false if the session was suspended.
 func (s *sessionRun) take(d *batchRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,10 +149,10 @@ func (s *sessionRun) take(d *batchRun) bool {
 	return true
 }
 
-// leave takes a batch out of the line that has left the log. A batch that was given up stays there
-// as one that rests, and those behind it go on to wait for it: it is tried again when the session
-// is driven anew, at the latest after Config.AckWait if nothing else goes on. last: no batch is
-// driven any more.
+// leave ends the run of a batch. If the batch has left the log, leave removes it from the line. A
+// batch that was given up stays in the line, resting, and the batches behind it keep waiting. It is
+// tried again when the session is driven anew, at the latest after Config.AckWait if nothing else
+// goes on. last reports that no batch is driven any more.
 func (s *sessionRun) leave(d *batchRun) (last bool) {
 	s.c.runs.leave(d)
 	d.place.free()
@@ -171,8 +170,8 @@ func (s *sessionRun) leave(d *batchRun) (last bool) {
 	return len(s.driven) == 0
 }
 
-// freeFirst gives back the place of a batch that has become the first of the line, because only
-// those behind it need places. The caller holds mu.
+// freeFirst frees the place of a batch that is now the first in the line, because only later
+// batches need places. The caller holds mu.
 func (s *sessionRun) freeFirst() {
 	if all := s.line.All(); len(all) > 0 && s.driven[all[0]] {
 		all[0].place.free()
@@ -180,8 +179,8 @@ func (s *sessionRun) freeFirst() {
 	}
 }
 
-// announceHead has the peers told about the oldest batch that is not over, if the broker may
-// deliver it to one of them. The batches behind it they leave to the driver of the session.
+// announceHead starts to tell the peers about the session's head, which the broker may deliver to
+// one of them. Peers leave later batches to the driver of the session.
 func (s *sessionRun) announceHead() {
 	s.mu.Lock()
 	head, found := s.line.Head()
@@ -192,8 +191,8 @@ func (s *sessionRun) announceHead() {
 	}
 }
 
-// abandoned reports whether the log holds a batch of the session that nobody may drive for long,
-// because the run has ended and has no delivery to hand back.
+// abandoned reports whether the log holds a batch of the session that may stay without a driver for
+// long, because the run has ended and has no delivery to hand back.
 func (s *sessionRun) abandoned(ctx context.Context) bool {
 	s.mu.Lock()
 	head, left := s.line.Head()
@@ -218,7 +217,7 @@ func (s *sessionRun) last() uint64 {
 	return s.line.Last()
 }
 
-// readSoon has the log read for later batches. It does not wait for that.
+// readSoon makes run read the log for later batches. It does not wait for that.
 func (s *sessionRun) readSoon() {
 	select {
 	case s.more <- struct{}{}:
@@ -226,7 +225,7 @@ func (s *sessionRun) readSoon() {
 	}
 }
 
-// step takes one step of a batch's machine, and has the batches go on whose turn changes with it.
+// step makes one step of a batch's machine, and wakes the batches whose turn changes with it.
 func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []batch.Effect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +241,7 @@ func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []b
 	return wants
 }
 
-// waits notes that a batch waits for its turn, and whether it begins with safe calls.
+// waits records that a batch waits for its turn, and whether its first calls are safe.
 func (s *sessionRun) waits(d *batchRun, safe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +249,7 @@ func (s *sessionRun) waits(d *batchRun, safe bool) {
 	s.giveTurns()
 }
 
-// over notes that the reply of a batch is stored.
+// over records that the reply of a batch is stored.
 func (s *sessionRun) over(d *batchRun) {
 	defer s.announceHead()
 	s.mu.Lock()
@@ -269,15 +268,15 @@ func (s *sessionRun) giveTurns() {
 	}
 }
 
-// turnOf returns what a batch may start.
+// turnOf returns which calls a batch may start.
 func (s *sessionRun) turnOf(d *batchRun) batch.May {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.line.Turn(d).May
 }
 
-// rest says that a batch only waits for people or for an earlier batch, until then at most. It
-// reports whether the session is suspended now.
+// rest records that a batch only waits, for people or an earlier batch, at most until the given
+// time. It reports whether the session is now suspended.
 func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 	s.mu.Lock()
 	s.line.Rest(d, until)
@@ -285,8 +284,8 @@ func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 	return s.suspendIfQuiet()
 }
 
-// suspendIfQuiet ends the runs of all batches if each only waits, and has no news. It reports
-// whether the session is suspended.
+// suspendIfQuiet ends the runs of all batches if every batch only waits and none has news. It
+// reports whether the session is suspended.
 func (s *sessionRun) suspendIfQuiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -303,7 +302,7 @@ func (s *sessionRun) suspendIfQuiet() bool {
 	return true
 }
 
-// noteRested has deliveries of the batches that wait in the session handed back without a look. The
+// noteRested lets deliveries of the session's waiting batches be handed back without a look. The
 // caller holds mu.
 func (s *sessionRun) noteRested() {
 	head, _ := s.line.Head()
@@ -316,8 +315,8 @@ func (s *sessionRun) noteRested() {
 	}
 }
 
-// wake says that a batch has news. It returns false if the session is suspended: its next driver
-// finds the news, and begins at once.
+// wake records that a batch has news. It returns false if the session is suspended: its next driver
+// then finds the news at once.
 func (s *sessionRun) wake(d *batchRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -329,15 +328,15 @@ func (s *sessionRun) wake(d *batchRun) bool {
 	return false
 }
 
-// suspendedUntil is when the session has to be looked at again, at the latest.
+// suspendedUntil returns the latest time to look at the session again.
 func (s *sessionRun) suspendedUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.suspended
 }
 
-// lookForControls has the batches look for controls whose machine has not begun, because they wait
-// for an earlier one. The others look at every poll of their machine.
+// lookForControls makes batches look for controls that wait for an earlier batch, so that their
+// machines have not begun. The others look at every poll of their machine.
 func (s *sessionRun) lookForControls(ctx context.Context) {
 	s.mu.Lock()
 	var waiting []*batchRun

@@ -7,14 +7,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/journal"
 )
 
-// Bounds on the bodies of batches behind the first of their sessions, in bytes: those of one
-// session, and of all.
+// Bounds on the bodies, in bytes, of batches behind the first of their session: in one session, and
+// in all.
 const (
 	maxSuccessors    = 8 << 20
 	maxAllSuccessors = 256 << 20
 )
 
-// returnOffer hands a delivery back to the broker that no batch has taken.
+// returnOffer hands the offered delivery back to the broker if no batch has taken it.
 func (s *sessionRun) returnOffer() {
 	if s.offered != nil {
 		s.c.decline(s.log, s.offered)
@@ -22,11 +22,11 @@ func (s *sessionRun) returnOffer() {
 	}
 }
 
-// readLog reads the batches behind those that are driven, as many as the bounds allow, and begins
-// to drive them. A batch that has its reply, because it was submitted again or came back into the
-// log, is answered and removed.
+// readLog reads batches behind the driven ones, as many as the bounds allow, and starts to drive
+// them. It answers and removes a batch that has its reply already: one that was submitted again, or
+// came back into the log.
 func (s *sessionRun) readLog(ctx context.Context) error {
-	for s.c.serving.Load() { // else the broker delivers the next batch to a peer
+	for s.c.serving.Load() { // when stopping, leave the next batch to the broker and a peer
 		place, ok := s.place()
 		if !ok {
 			return nil
@@ -62,8 +62,8 @@ func (s *sessionRun) readLog(ctx context.Context) error {
 	return nil
 }
 
-// place is a place of a batch behind the first of its session, which all sessions share; nil: the
-// batch needs none.
+// place is one of the places that all sessions share for batches behind the first of their session.
+// A nil place is for a batch that needs none.
 type place struct {
 	c    *Coordinator
 	size int64 // of the body
@@ -76,7 +76,7 @@ func (p *place) free() {
 	}
 }
 
-// hold reports whether all sessions together may hold the body too.
+// hold reserves bytes for a body. It returns false if all sessions together hold too many.
 func (p *place) hold(a journal.Accepted) bool {
 	size := int64(len(a.Body))
 	switch {

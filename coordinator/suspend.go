@@ -8,7 +8,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 )
 
-// suspend ends the run if the batch only waits for people, and reports whether it did.
+// suspend ends the run if the batch only waits for people. It reports whether it did.
 func (d *batchRun) suspend(ctx context.Context) bool {
 	for d.fatal == nil {
 		until, waits := d.machine.Rest()
@@ -29,7 +29,7 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 	return false
 }
 
-// askLeader tells the machine what the leader has stored. It tries until it succeeds, because a
+// askLeader gives the machine what the leader has stored. It tries until it succeeds, because a
 // suspended batch has no poll for minutes. It reads the controls after the records, so it sees
 // every control that was stored before a call was parked.
 func (d *batchRun) askLeader(ctx context.Context) {

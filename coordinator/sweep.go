@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// After a server restart a batch can be back in the log that was answered and removed, although the
-// consumer counts it as settled and never delivers it. The next batch of the session finds such a
-// head when it is delivered again (intake.go). If there is no next batch, the sweep finds it, after
-// each reconnect and every few minutes.
+// After a server restart, a batch that was answered and removed can be back in the log. The
+// consumer counts it as settled and never delivers it. If the session has a later batch, the
+// redelivery of that batch finds such a head (intake.go). Otherwise the sweep finds it, after each
+// reconnect and every few minutes.
 
 const (
 	// sweepEvery is the time between two sweeps without a reconnect.
@@ -43,7 +43,7 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again: // gives messages in flight time to settle
+		case <-again: // give messages in flight time to settle
 			wait = c.cfg.AckWait
 			continue
 		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // so that not all peers sweep at once
@@ -57,9 +57,9 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 	}
 }
 
-// sweepJobs removes jobs of batches that are over from queues without workers. A driver that died
-// after it had put a job there, or whose job came late, has left it behind: the next driver of the
-// batch may have put another one elsewhere. Workers remove such jobs from their own queues.
+// sweepJobs removes jobs of ended batches from queues without workers. A driver may have died after
+// it put a job there, or the job came late; the batch's next driver may have put another job
+// elsewhere. Workers remove such jobs from their own queues.
 func (c *Coordinator) sweepJobs(ctx context.Context) error {
 	subjects, err := inspect.Subjects(ctx, c.conn, c.names.Stream(bus.Jobs))
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *Coordinator) sweepJobs(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// removeStrays removes the jobs of a batch that is over from queues without workers.
+// removeStrays removes the jobs of an ended batch from queues without workers.
 func (c *Coordinator) removeStrays(ctx context.Context, key wire.BatchKey) error {
 	jobs, err := queue{conn: c.conn, key: key}.all(ctx)
 	removed := 0
@@ -104,7 +104,7 @@ func (c *Coordinator) removeStrays(ctx context.Context, key wire.BatchKey) error
 	return err
 }
 
-// sweep removes the heads that have their reply, and drives the old heads that have no driver.
+// sweep removes heads that have their reply, and drives old heads without a driver.
 func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error {
 	now := c.conn.Now(ctx)
 	heads, err := c.oldHeads(ctx, now)
@@ -153,8 +153,8 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 	return heads, err
 }
 
-// unattended reports whether a head is so old that it may have no driver. It removes a head that
-// has its reply.
+// unattended reports whether a head is old enough to have no driver. It removes a head that has its
+// reply.
 func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now time.Time) (bool, error) {
 	if c.runs.of(head.Key) != nil || c.peers.Drive(head.Key) {
 		return false, nil

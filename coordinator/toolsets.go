@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolsets follows the announcements of workers. Packages toolset and placement decide from them
+// toolsets follows the announcements of workers. From them, packages toolset and placement decide
 // where a job goes.
 type toolsets struct {
 	conn    *bus.Conn
@@ -36,7 +36,7 @@ func newToolsets(conn *bus.Conn, log *slog.Logger, changed func()) *toolsets {
 	}
 }
 
-// glanceEvery is the time between two reads of the announcements by a user who may not watch them.
+// glanceEvery is how often announcements are read if this user may not watch them.
 const glanceEvery = 2 * time.Second
 
 // run follows the announcements until ctx ends.
@@ -109,11 +109,11 @@ func (s *toolsets) learn(key string, value []byte) {
 	}
 }
 
-// rebuildShare is for how much longer the board rests than its last change took. So a small fleet
-// is up to date at once, and a large one that starts takes at most a tenth of a core.
+// rebuildShare times the duration of a rebuild is the pause after it. So a small fleet is up to
+// date at once, and a large one that starts takes at most a tenth of a core.
 const rebuildShare = 9
 
-// rebuild brings the board up to date when announcements have changed, until ctx ends.
+// rebuild updates the board when announcements have changed, until ctx ends.
 func (s *toolsets) rebuild(ctx context.Context) {
 	select {
 	case <-s.ready:
@@ -140,7 +140,7 @@ func (s *toolsets) serves(t schemas.Tool) bool {
 	return s.board.Fleet().Serves(wanted(t))
 }
 
-// read reads which workers are there.
+// read reads the announcements of the present workers.
 func (s *toolsets) read(ctx context.Context) (*toolset.Fleet, error) {
 	values, err := s.conn.Values(ctx, s.conn.Names().Stream(bus.BucketWorkers))
 	var present []wire.Presence
@@ -153,7 +153,7 @@ func (s *toolsets) read(ctx context.Context) (*toolset.Fleet, error) {
 	return toolset.New(present), err
 }
 
-// moveJobs has every run look whether its jobs are still in the right queues.
+// moveJobs makes every run check whether its jobs are in the right queues.
 func (r *runs) moveJobs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -165,7 +165,7 @@ func (r *runs) moveJobs() {
 	}
 }
 
-// newJobs returns where the jobs of the batch are. Call it when the batch is decoded.
+// newJobs returns the Jobs of the batch. Call it when the batch is decoded.
 func (d *batchRun) newJobs() *placement.Jobs {
 	return placement.New(d.toolsets.board, d.queue, placement.Batch{
 		Key: d.accepted.Key, Calls: len(d.in.Calls), Tool: d.toolOf, Silence: d.cfg.AckWait,
@@ -175,8 +175,8 @@ func (d *batchRun) newJobs() *placement.Jobs {
 	})
 }
 
-// moveJobs puts jobs into other queues whose workers have gone, and those that have waited for a
-// worker that is there now.
+// moveJobs moves jobs whose queue has lost its workers, and jobs that waited for a worker that has
+// come.
 func (d *batchRun) moveJobs(ctx context.Context) {
 	for _, event := range d.jobs.Move(ctx, time.Now(), d.machine.JobOut) {
 		d.step(ctx, event)
@@ -191,7 +191,7 @@ func (d *batchRun) moveJobs(ctx context.Context) {
 	}
 }
 
-// leaveQueues forgets where the jobs of the batch are, when its run has ended.
+// leaveQueues gives up the batch's Jobs when its run has ended.
 func (d *batchRun) leaveQueues(ctx context.Context, finished bool) {
 	if d.jobs == nil || !d.jobs.Leave() || !finished {
 		return

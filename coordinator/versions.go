@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// loadCatalogue reads the catalogue that the batch names. An unknown one is no error: package plan
-// says what its calls use.
+// loadCatalogue reads the catalogue that the batch names. An unknown catalogue is no error: package
+// plan decides what its calls use.
 func (d *batchRun) loadCatalogue(ctx context.Context) error {
 	digest := d.in.Batch.Catalogue
 	if digest == "" || len(d.in.Calls) == 0 {
@@ -29,16 +29,16 @@ func (d *batchRun) loadCatalogue(ctx context.Context) error {
 	})
 }
 
-// tools returns what the choice of versions depends on now.
+// tools returns everything that the choice of versions depends on.
 func (d *batchRun) tools(current schemas.Catalog) plan.Tools {
 	return plan.Tools{
 		Current: current, Named: d.named, Unknown: d.named == nil && d.in.Batch.Catalogue != "", Served: d.toolsets.serves,
 	}
 }
 
-// awaitTools returns the calls and the tools with which they are planned. While no worker serves a
-// tool in any version, workers may be about to come: a batch that names another version than the
-// current one waits for them, at most Config.StartWait.
+// awaitTools returns the calls and the tools to plan them with. If the batch names an older version
+// of a tool, and no worker serves the tool in any version, it waits for workers, at most
+// Config.StartWait.
 func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.Tools, error) {
 	wait := time.NewTimer(d.cfg.StartWait)
 	defer wait.Stop()
@@ -63,9 +63,9 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	}
 }
 
-// freshTools returns what the choice of versions depends on. If a call would not use the version in
-// the batch's catalogue, it reads which workers are there: the agent may have got the catalogue
-// before this coordinator heard of the version.
+// freshTools is tools with a fresh list of workers, if a call would not use the version in the
+// batch's catalogue. The agent may have got the catalogue before this coordinator heard of the
+// version.
 func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan.Tools {
 	tools := d.tools(current)
 	if !slices.ContainsFunc(d.in.Routed(current), func(c messages.ToolCall) bool { return tools.Differs(c.Tool(), c.Input) }) {
@@ -80,17 +80,16 @@ func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan
 	return tools
 }
 
-// isPlanned reports whether an earlier driver has stored a plan. That plan counts, so there is
-// nothing to choose.
+// isPlanned reports whether an earlier driver has stored a plan. Then there is nothing to choose.
 func (d *batchRun) isPlanned(ctx context.Context) bool {
 	plans, err := d.journal.Plans(ctx, d.accepted.Key)
 	return err == nil && len(plans) > 0
 }
 
-// toolOf returns the tool that the job of a call asks for. A call of which a record is stored keeps
-// the version in it: a worker has claimed that, or a person was asked about it. Otherwise it is the
-// one that the last job asked for, as long as a worker has it, and before that the planned version.
-// If no worker serves that any more, it is another version that the plan allows.
+// toolOf returns the tool that a call's job asks for. If the call has a record, it is the version
+// in the record: a worker has claimed that, or a person was asked about it. Else it is the version
+// in the last job, if a worker still has it, or else the planned version. If no worker serves the
+// planned version any more, it is another version that the plan allows.
 func (d *batchRun) toolOf(index int) toolset.Tool {
 	if digest := d.machine.ToolDigest(index); digest != "" {
 		tool := d.planned(index)
@@ -106,26 +105,26 @@ func (d *batchRun) toolOf(index int) toolset.Tool {
 	return d.planned(index)
 }
 
-// lastServed reports whether a worker has the tool that the last job of a call asked for. One that
-// drains counts: it may take that job.
+// lastServed reports whether a worker has the tool of a call's last job. A draining worker counts,
+// because it may take that job.
 func (d *batchRun) lastServed(index int) bool {
 	last, has := d.asked[index]
 	return has && d.toolsets.board.Fleet().Has(last)
 }
 
-// ask returns the tool that a job asks for that is published now.
+// ask returns the tool for a job that is published now, and remembers it.
 func (d *batchRun) ask(index int) toolset.Tool {
 	tool := d.toolOf(index)
 	d.asked[index] = tool
 	return tool
 }
 
-// goneAfter is how long a version is missed before a call ends for want of it. Workers announce
-// themselves every 10 s, and all of them anew after the server was away.
+// goneAfter is how long a version must be missing before its calls end. Workers announce themselves
+// every 10 s, and again after the server was away.
 const goneAfter = 10 * time.Second
 
-// gone reports whether no worker has the version of a call any more, and its input does not fit the
-// version that is served. It returns what the machine has to know about that.
+// gone reports whether no worker has the version of a call any more, and the input does not fit the
+// version that is served. events are for the machine.
 func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	why := ""
 	if !d.lastServed(index) {
@@ -147,9 +146,9 @@ func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	return []batch.Event{batch.Unserved{Index: index, Is: true, Gone: why}}, true
 }
 
-// instead returns the choice of the served version for a call whose planned version no worker
-// serves any more. No choice is known if there is no need for one. A call of which something is
-// stored keeps its version: a worker may have claimed it, or a person may have agreed to it.
+// instead returns the served version for a call whose planned version no worker serves any more.
+// The choice is not Known if none is needed, or if something of the call is stored: a worker may
+// have claimed the version, or a person may have agreed to it.
 func (d *batchRun) instead(index int) plan.Choice {
 	if d.toolsets.board.Fleet().Serves(d.planned(index)) || !d.machine.Fresh(index) {
 		return plan.Choice{}
@@ -167,7 +166,7 @@ func (d *batchRun) planned(index int) toolset.Tool {
 	return toolset.Tool{Pool: call.Pool, Name: call.PlannedCall.Tool, Digest: call.ToolDigest}
 }
 
-// wanted returns a tool as a job asks for it.
+// wanted returns a tool in the form that jobs use.
 func wanted(t schemas.Tool) toolset.Tool {
 	return toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest}
 }

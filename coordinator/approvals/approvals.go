@@ -38,11 +38,11 @@ import (
 
 // Driver drives batches.
 type Driver interface {
-	// Resume has the oldest batch of a session driven again. It returns when no more is to be done.
+	// Resume drives the oldest batch of a session again. It returns when nothing is left to do.
 	Resume(ctx context.Context, tenant, session string)
 }
 
-// Tools is what the fleet knows of its tools.
+// Tools knows the fleet's tools.
 type Tools interface {
 	// Version returns the definition of a tool with this digest.
 	Version(tool, digest string) (schemas.Tool, bool)

@@ -22,7 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// decide takes a person's decision about a call. The decision is durable before it is answered.
+// decide handles a person's decision about a call. The decision is durable before it is answered.
 //
 // The record in the journal holds the signed decision. So the decision is not lost if its audit
 // line cannot be written; the write is tried for about three seconds, and then the failure is

@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// List puts an open question on the list and publishes it to those who watch the list. announce:
-// the caller shall announce the question to the agent, because it is new or because the list cannot
-// be written, so that it may be new.
+// List puts an open question on the list and publishes it to watchers. announce tells the caller to
+// announce the question to the agent: it is new, or it may be new because the list cannot be
+// written.
 func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approval) (announce bool) {
 	fresh, err := s.journal.Ask(ctx, key, q)
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approva
 	return true
 }
 
-// Withdraw takes a closed question off the list. state is how it was closed. Mostly the coordinator
-// that took the decision has done so already.
+// Withdraw takes a closed question off the list. state says how it was closed. Usually the
+// coordinator that took the decision has already done so.
 func (s *Service) Withdraw(ctx context.Context, key wire.CallKey, id messages.CallID, state string) {
 	was, listed, err := s.journal.Forget(ctx, key)
 	if err != nil {

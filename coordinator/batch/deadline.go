@@ -286,8 +286,8 @@ func (m *Machine) patience(i int, c *call) time.Duration {
 	return m.cfg.QueueTimeout + m.unheard(i)
 }
 
-// unheard returns for how long a worker may run a call of which this driver hears nothing, because
-// the worker reports to a coordinator that is gone.
+// unheard returns how long a worker may run a call without this driver hearing of it, because the
+// worker reports to a coordinator that is gone.
 func (m *Machine) unheard(i int) time.Duration {
 	if m.late {
 		return m.plan.Calls[i].Tool.Timeout()

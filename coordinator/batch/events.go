@@ -11,11 +11,11 @@ import (
 type Event interface{ event() }
 
 type (
-	// Begin starts the batch, after the machine got all records in the journal. Resumed: there were
-	// some, so watchers have seen the start already. Late: this may not be the first driver, so a
-	// worker may be running a call and sending its notices to another coordinator. Again: jobs of
-	// the batch may have been published before, even if no record says so. Jobs: some are there,
-	// waiting or with workers.
+	// Begin starts the batch, after the machine got all records of the journal. Resumed: there were
+	// records, so watchers have seen the start. Late: there may have been an earlier driver, so a
+	// worker may run a call and send its notices to another coordinator. Again: jobs of the batch
+	// may have been published before, even without a record. Jobs: jobs of the batch exist, waiting
+	// or with workers.
 	Begin struct{ Resumed, Late, Again, Jobs bool }
 	// Late says, after Begin, that another coordinator drives or drove the batch too.
 	Late struct{}
@@ -51,13 +51,13 @@ type (
 	}
 	// Running is a worker's hint that it runs the call, or prepares to.
 	Running struct{ Index int }
-	// Unserved says whether the job of the call waits although workers of its pool are there: none
-	// of them has its tool in the planned version.
+	// Unserved says that the job of the call waits because none of the pool's workers has its tool
+	// in the planned version.
 	Unserved struct {
 		Index int
 		Is    bool
-		// Gone is why no other version of the tool can take its place, for the model; "": one can,
-		// or that is not known. With it the call does not wait for workers with its version.
+		// Gone is why no other version of the tool can be used, for the model; "": one can, or that
+		// is not known. With Gone set, the call does not wait for workers with its version.
 		Gone string
 	}
 	// Aborted says who aborted the batch and why. No call starts after it.
@@ -68,14 +68,14 @@ type (
 		wire.Stop
 		Now bool
 	}
-	// Turn says what the batches before this one in the session let it do. It replaces the Turn
-	// before.
+	// Turn says what the session's earlier batches allow this one to do. It replaces the previous
+	// Turn.
 	Turn struct {
 		May May
 		// Room is how many calls of the batch may have a place in the session's window.
 		Room int
-		// Passed: later batches wait to start calls beside this one. They may once the plan of
-		// this batch is stored.
+		// Passed: later batches wait for this one, and may start calls beside it once its plan is
+		// stored.
 		Passed bool
 	}
 	// Looked comes after the events that answer a Look.
@@ -99,10 +99,10 @@ func (Turn) event()       {}
 func (Looked) event()     {}
 func (Tick) event()       {}
 
-// May is which calls of a batch may start.
+// May says which calls of a batch may start.
 type May uint8
 
-// A batch that has no earlier one may start everything.
+// Without an earlier batch, every call may start.
 const (
 	Everything May = iota
 	SafeCalls      // only calls that may run beside others, because an earlier batch is not over

@@ -31,10 +31,10 @@ func (m *Machine) ToolDigest(i int) string {
 // Span returns the traceparent of the attempt in the call's newest record, or "".
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits for people or for an earlier batch, and until when at
-// most. It does if every call that could run is parked or may not start yet, and no End or plan
-// record is on its way. The driver may then drop the machine: a new machine that gets the same
-// records comes to the same state.
+// Rest reports whether the batch only waits, for people or an earlier batch, and until when at
+// most. That is so if every call that could run is parked or may not start yet, and no End or plan
+// record is under way. The driver may then drop the machine: a new one that gets the same records
+// reaches the same state.
 func (m *Machine) Rest() (until time.Time, rests bool) {
 	calls, exclusive := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {

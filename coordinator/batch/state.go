@@ -54,8 +54,8 @@ type call struct {
 	// The fields below mean the same in every state.
 
 	handedBack bool          // a worker has handed the call back: see Machine.handedBack
-	taken      bool          // a worker has had the call, and has not said what became of it
-	unserved   time.Time     // since when no worker that is there has the tool; zero: that is not so
+	taken      bool          // a worker had the call, and no later news has come
+	unserved   time.Time     // since when none of the present workers has the tool; zero: one has
 	gone       string        // why no other version of the tool can take its place
 	stopped    bool          // the machine asked for a Stop
 	dispatches int           // how many times this driver has published the job
@@ -157,7 +157,7 @@ func (m *Machine) onRunning(now time.Time, i int) {
 	}
 }
 
-// onUnserved remembers since when no worker has the tool of the call.
+// onUnserved records since when no worker has the tool of the call.
 func (m *Machine) onUnserved(now time.Time, ev Unserved) {
 	switch c := &m.calls[ev.Index]; {
 	case !ev.Is:
@@ -167,12 +167,12 @@ func (m *Machine) onUnserved(now time.Time, ev Unserved) {
 	}
 	m.calls[ev.Index].gone = ev.Gone
 	if c := &m.calls[ev.Index]; m.hasFailed(ev.Index, c) || c.taken && !m.Claims(ev.Index) {
-		c.gone = "" // it says that the call was not run
+		c.gone = "" // gone says that the call was not run
 	}
 }
 
-// JobOut reports whether a job of the call is out that no worker's live claim covers. sign is when a
-// worker last reported that it runs the call; zero: none has since the job was published.
+// JobOut reports whether a job of the call is out and no live claim covers it. sign is when a
+// worker last reported a run of the call; zero: no report since the job was published.
 func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 	c := &m.calls[i]
 	if !c.published || c.state() == ended || c.base == released || m.live(now, c) || m.silent(c) {
@@ -188,8 +188,8 @@ func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 // result.
 func (m *Machine) Fresh(i int) bool { return m.calls[i].seq == 0 }
 
-// onHandedBack makes the call wait for the rest of its stage. Its job is no longer of use, because
-// it is in a lane that the call may not use.
+// onHandedBack makes the call wait for the rest of its stage. Its job is of no more use, because it
+// is in a lane that the call may not use.
 func (m *Machine) onHandedBack(now time.Time, i int) {
 	c := &m.calls[i]
 	if !c.handedBack && c.base != parked {
@@ -199,17 +199,17 @@ func (m *Machine) onHandedBack(now time.Time, i int) {
 }
 
 // handedBack reports whether the call runs alone at the end of its stage, because its input needs
-// stricter treatment than planned. A call that is fixed by the stored plan never does: later
-// batches may have passed it. A worker that hands it back has another definition of its tool than
-// the plan.
+// stricter treatment than planned. It is false for a call that the stored plan fixes, because later
+// batches may have passed it. A worker that hands such a call back has another definition of the
+// tool than the plan.
 func (m *Machine) handedBack(i int) bool {
 	return m.calls[i].handedBack && !(m.planned && m.plan.Calls[i].Fixed)
 }
 
-// onLetGo makes the call wait for the pause, after which its job is published again. If no attempt
-// has failed and no worker was lost, the time for which the call may wait for a worker does not
-// start again. A lost worker counts as a failed attempt, since the next job of the call starts with
-// no lost deliveries. If there is a claim, its lapse counts instead.
+// onLetGo makes the call wait for the pause; then its job is published again. The time to wait for
+// a worker goes on, unless an attempt failed or a worker was lost. A lost worker counts as a failed
+// attempt, because the next job starts without lost deliveries. With a claim, the lapse of the
+// claim counts instead.
 func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c := &m.calls[ev.Index]
 	if !c.published || c.base == released {

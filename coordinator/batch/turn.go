@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// The batches of a session overlap. What one of them may start depends on those before it, and
-// what those after it may start depends on it: package session has the rule.
+// The batches of a session overlap. Earlier batches decide what a batch may start: package session
+// has the rule.
 
-// mayStart reports whether the calls of the current stage may start, as far as earlier batches are
-// concerned.
+// mayStart reports whether earlier batches allow the calls of the current stage to start.
 func (m *Machine) mayStart(exclusive bool) bool {
 	return m.turn.May == Everything || m.turn.May == SafeCalls && !exclusive
 }
@@ -30,19 +29,19 @@ func (m *Machine) Safe() bool {
 }
 
 // Passable reports whether later batches may start calls beside this one: the plan is stored, and
-// each call that they wait for has ended durably. Once true it stays true.
+// each call that they wait for has ended durably. Once true, it stays true.
 func (m *Machine) Passable() bool {
 	return m.planned && m.waitedFor(func(c *call) bool { return c.durable })
 }
 
-// letsPass reports whether a plan record is missing for the batch to be passable: each call that
+// letsPass reports whether only a plan record is missing to make the batch passable: each call that
 // later batches wait for has ended.
 func (m *Machine) letsPass() bool {
 	return !m.Passable() && m.waitedFor(func(c *call) bool { return c.state() == ended })
 }
 
-// waitedFor reports whether ok is true of each call that later batches wait for: those that are
-// exclusive or could turn exclusive, and have not been refused by the plan.
+// waitedFor reports whether ok holds for each call that later batches wait for: every call that is
+// or could become exclusive, and that the plan has not refused.
 func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
@@ -77,15 +76,15 @@ func (m *Machine) count(is func(*call) bool) (n int) {
 	return n
 }
 
-// storesFirst reports whether a plan record may have to be stored before anything else is done
-// about the open calls of the current stage; planFirst then decides that.
+// storesFirst reports whether a plan record may be needed before anything else is done about the
+// open calls of the current stage. planFirst then decides.
 func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 	return slices.ContainsFunc(calls, m.wanted) &&
 		(exclusive && m.mayStart(exclusive) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
 }
 
-// losesExclusive reports whether a power loss could take away the result of an exclusive call. The
-// call would run again beside what starts now.
+// losesExclusive reports whether a power loss could delete the result of an exclusive call. The
+// call would then run again, beside the calls that start now.
 func (m *Machine) losesExclusive() bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
@@ -96,8 +95,8 @@ func (m *Machine) losesExclusive() bool {
 	return false
 }
 
-// storesTime reports whether the batch is about to rest, so that the active time it has used must
-// be stored first.
+// storesTime reports whether the batch is about to rest, so its used active time must be stored
+// first.
 func (m *Machine) storesTime(calls []int, exclusive bool) bool {
 	if m.cfg.Timeout == 0 {
 		return false

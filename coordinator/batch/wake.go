@@ -19,8 +19,8 @@ func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	return []Effect{Look{}}
 }
 
-// Wake returns when the machine next needs a [Tick]. It returns false when only an event can bring
-// the batch on.
+// Wake returns when the machine needs its next [Tick]. It returns false if only another event can
+// change anything.
 func (m *Machine) Wake() (time.Time, bool) {
 	calls, _ := m.runnable()
 	if !m.began || m.finished || len(calls) == 0 {

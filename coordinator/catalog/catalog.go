@@ -104,7 +104,7 @@ func (k *Catalog) Announced() []schemas.Announcement {
 	return all
 }
 
-// WorkersChanged finds the current versions anew, because other definitions are served now.
+// WorkersChanged chooses the current versions again. Call it when other definitions are served.
 func (k *Catalog) WorkersChanged() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

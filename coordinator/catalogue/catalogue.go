@@ -1,4 +1,4 @@
-// Package catalogue remembers which definitions of tools agents were given.
+// Package catalogue remembers which tool definitions were given to agents.
 //
 // A catalogue is the definitions in one answer to an agent, whatever the provider's shape. Its
 // digest names exactly these definitions. An agent puts it into a batch, and the calls of the batch
@@ -8,8 +8,8 @@
 //	digest in a batch -> Store.Get -> definitions
 //
 // A catalogue is stored in the object store under its digest, so it outlives workers and
-// coordinators. Package coordinator/catalog, in contrast, holds what the fleet knows of its tools
-// now.
+// coordinators. Package coordinator/catalog is another thing: it holds the tools that workers have
+// announced.
 package catalogue
 
 import (
@@ -68,5 +68,5 @@ func Decode(body []byte) (schemas.Catalog, error) {
 	return tools, nil
 }
 
-// errNone says that a stored body is no catalogue that can be read here.
+// errNone says that a stored body is no catalogue, or cannot be read by this version.
 var errNone = errors.New("no catalogue")

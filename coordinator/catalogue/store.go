@@ -24,8 +24,8 @@ const (
 	// maxCached is how many catalogues a Store holds in memory. A fleet gets a new one with each
 	// change of its tools.
 	maxCached = 64
-	// renewEvery is the time after which a catalogue that is used is stored again. The store keeps
-	// an object for longer than a day after it was last stored.
+	// renewEvery is the age at which a used catalogue is stored again. The store keeps an object
+	// for more than a day after it was last stored.
 	renewEvery = time.Hour
 )
 
@@ -98,7 +98,7 @@ func (s *Store) Get(ctx context.Context, digest string) (tools schemas.Catalog, 
 	return c.tools, true, nil
 }
 
-// renew stores a catalogue if that was not done for some time.
+// renew stores a catalogue again if it was not stored for some time.
 func (s *Store) renew(ctx context.Context, digest string, c cached) error {
 	if time.Since(c.stored) < renewEvery {
 		return nil

@@ -112,8 +112,8 @@ func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []by
 	return rawjson.MustMarshal(reply.WithAppend()), nil
 }
 
-// givenOut returns a stored reply with its member append. An agent can do without that member, so a
-// reply that cannot be extended is given out as it is.
+// givenOut returns a stored reply with the member append. Agents can do without that member, so a
+// reply that cannot be extended is returned unchanged.
 func (h *Handlers) givenOut(ctx context.Context, key wire.BatchKey, stored []byte) []byte {
 	body, err := submission.GivenOut(stored)
 	if err != nil {

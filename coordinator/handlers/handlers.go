@@ -27,12 +27,12 @@ import (
 
 // Driver drives batches.
 type Driver interface {
-	// ResumeSuspended has the oldest batch of a session driven again if it only waits for people.
-	// It returns when that is done, or if there is nothing to do.
+	// ResumeSuspended drives the oldest batch of a session again if it only waits for people. It
+	// returns when that is done, or when there is nothing to do.
 	ResumeSuspended(ctx context.Context, tenant, session string)
 }
 
-// Tools is what the fleet knows of its tools.
+// Tools knows the fleet's tools.
 type Tools interface {
 	Current() schemas.Catalog
 }

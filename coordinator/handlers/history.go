@@ -83,7 +83,7 @@ type history struct {
 	calls   []callHistory
 }
 
-// callHistory is what is known of one call.
+// callHistory is the history of one call.
 type callHistory struct {
 	index    int
 	id       messages.CallID
@@ -160,8 +160,8 @@ func (b *history) readCalls() {
 	}
 }
 
-// findCalls takes the calls from the batch while it is in the log, and else from its reply. It adds
-// what the stored plan says about them.
+// findCalls takes the calls from the batch while it is in the log, else from its reply. It adds the
+// stored plan's decisions about them.
 func (b *history) findCalls() {
 	for _, sent := range b.sent {
 		b.calls = append(b.calls, callHistory{index: sent.Index, id: sent.ID, tool: sent.Tool()})
@@ -181,8 +181,8 @@ func (b *history) findCalls() {
 	}
 }
 
-// findResults finds how the calls ended. A call record replaces what is found here, because it has
-// the time; see addRecord.
+// findResults finds how the calls ended. A call record, which also has the time, replaces such a
+// result; see addRecord.
 func (b *history) findResults() {
 	set := func(r messages.Result, at time.Time) {
 		if r.Index >= 0 && r.Index < len(b.calls) && b.calls[r.Index].result == nil {

@@ -21,10 +21,10 @@ const (
 // sessionList is the list of the batches of one session.
 type sessionList struct {
 	journal *journal.Journal
-	key     wire.BatchKey // of which only tenant and session are used
+	key     wire.BatchKey // only tenant and session are used
 	want    messages.Get
 	out     messages.BatchList
-	// here: the request wants no ended batches. One that ends while the list is made is in it.
+	// here: the request wants no ended batches, except those that end while the list is made.
 	here bool
 }
 
@@ -52,7 +52,7 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 	})
 }
 
-// beginHere has the list hold the batches that end from now on.
+// beginHere makes the list include batches that end from now on.
 func (l *sessionList) beginHere(ctx context.Context) error {
 	newest, _, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
 	l.want.After, l.here = &newest.Place, true
@@ -108,9 +108,10 @@ func listed(r journal.Replied) messages.ListedBatch {
 	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
 }
 
-// addOpen adds the open batches. A batch can be in the log although its reply is stored, and later
-// lists leave the replies up to the place of this one out. So this list has such a batch as ended,
-// or leaves it out if the asker has its reply from an earlier list, or wants newer ones only.
+// addOpen adds the open batches. A batch can still be in the log when its reply is stored. Later
+// lists begin after this list's place, so they may leave that reply out. Therefore this list shows
+// such a batch as ended, or leaves it out if the asker has its reply already or wants only newer
+// ones.
 func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) error {
 	open = slices.DeleteFunc(open, func(o messages.ListedBatch) bool {
 		return slices.ContainsFunc(l.out.Batches, func(e messages.ListedBatch) bool { return ends(e, o) })
@@ -120,7 +121,7 @@ func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) 
 		keys[i] = wire.BatchKey{Tenant: l.key.Tenant, Session: l.key.Session, Batch: messages.Token(o.Batch)}
 	}
 	replies, err := l.journal.RepliesOf(ctx, keys...)
-	ended := []messages.ListedBatch{} // not nil: an empty list is no null
+	ended := []messages.ListedBatch{} // not nil, because null is no list
 	for _, r := range replies {
 		i := slices.IndexFunc(open, func(o messages.ListedBatch) bool { return ends(listed(r), o) })
 		if i >= 0 && r.Place <= l.out.Place {
@@ -135,8 +136,8 @@ func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) 
 	return err
 }
 
-// ends reports whether an entry of an ended batch is about this open one, and not about an earlier
-// batch with its id.
+// ends reports whether an entry about an ended batch is about this open one, and not about an
+// earlier batch with the same id.
 func ends(e, open messages.ListedBatch) bool {
 	return e.Batch == open.Batch && !e.Ended.Before(open.Accepted)
 }

@@ -49,7 +49,7 @@ type Peers struct {
 	asked     recent // when a peer last asked who drives a session; guarded by mu
 }
 
-// recent holds when something was heard about a batch or a session, by its name.
+// recent holds, by name, when a batch or a session was last heard of.
 type recent struct {
 	at     map[string]time.Time
 	pruned time.Time // when old entries were last deleted
@@ -105,8 +105,8 @@ func (p *Peers) PublishRunning(batch string) {
 	p.Publish(wire.Notice{Batch: batch, Running: true, Worker: p.cfg.ID})
 }
 
-// OnNotice handles a notice of a peer. The peer asks who drives a batch, says that it drives one,
-// has given one up, or has stored a control or a decision for a session.
+// OnNotice handles a notice of a peer: a question who drives a batch, or news that the peer drives
+// one, has given one up, or has stored a control or a decision.
 func (p *Peers) OnNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil || n.Worker == p.cfg.ID {
@@ -115,7 +115,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	switch {
 	case n.Driven:
 		p.mu.Lock()
-		p.asked.note(n.Batch, p.cfg.AckWait) // before the look: a run may begin meanwhile
+		p.asked.note(n.Batch, p.cfg.AckWait) // before the check, because a run may begin meanwhile
 		p.mu.Unlock()
 		if p.runs.Asked(n.Batch) {
 			p.PublishRunning(n.Batch)
@@ -143,8 +143,8 @@ func (p *Peers) OnNotice(m bus.Msg) {
 // sessionOf returns the tenant and the session in a batch key.
 func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(batch, '.'), 0)] }
 
-// AskSession asks the peers which of them drives the session of a batch. The peer that does also
-// reads the log for another batch of the session.
+// AskSession asks which peer drives the session of a batch. That peer then also reads the log for
+// later batches of the session.
 func (p *Peers) AskSession(key wire.BatchKey) {
 	p.Publish(wire.Notice{Batch: sessionOf(key.String()), Driven: true, Worker: p.cfg.ID})
 }
@@ -168,7 +168,7 @@ func (p *Peers) Drive(key wire.BatchKey) bool {
 	return p.DriveBatch(key) || p.said(sessionOf(key.String()))
 }
 
-// DriveBatch is Drive for the batch alone: its session may be driven, and the batch not yet.
+// DriveBatch is Drive for the batch alone. Its session may be driven before the batch is.
 func (p *Peers) DriveBatch(key wire.BatchKey) bool { return p.said(key.String()) }
 
 func (p *Peers) said(name string) bool {

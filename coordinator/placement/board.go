@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Board is what a coordinator knows of the workers, and how many jobs it has in each queue. It may
-// be used by many goroutines.
+// Board holds a coordinator's knowledge of the workers, and counts its jobs in each queue. Safe for
+// concurrent use.
 type Board struct {
 	mu    sync.Mutex
 	fleet *toolset.Fleet // guarded by mu
@@ -19,8 +19,7 @@ type Board struct {
 // NewBoard returns a board that knows no worker.
 func NewBoard() *Board { return &Board{fleet: toolset.New(nil), out: map[string]int{}} }
 
-// Set replaces what is known of the workers. It reports whether other tools are served now, or from
-// other queues.
+// Set replaces the workers. It reports whether other tools are served now, or from other queues.
 func (b *Board) Set(present []wire.Presence) (changed bool) {
 	fleet := toolset.New(present)
 	b.mu.Lock()
@@ -30,7 +29,7 @@ func (b *Board) Set(present []wire.Presence) (changed bool) {
 	return changed
 }
 
-// busier counts more calls that a worker has taken.
+// busier adds to the calls that a worker has taken.
 func (b *Board) busier(w wire.Presence, more int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,8 +45,8 @@ func (b *Board) Fleet() *toolset.Fleet {
 	return b.fleet
 }
 
-// place returns the queue for the job of a call, and counts the job there. avoid is a queue whose
-// worker has just given the job back.
+// place chooses the queue for a call's job, and counts the job there. avoid is a queue whose worker
+// has just given the job back.
 func (b *Board) place(t toolset.Tool, call, avoid string) (token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,14 +60,14 @@ func (b *Board) place(t toolset.Tool, call, avoid string) (token string) {
 	return token
 }
 
-// Strays reports whether a job of this age may have been left behind in the queue with a token: no
-// worker takes jobs from there, and it is old enough for its batch to be in the log, if it is open.
+// Strays reports whether a job of this age may have been left behind in a queue: no worker takes
+// jobs from it, and if its batch is open, the job is so old that the batch must be in the log.
 func (b *Board) Strays(token string, age, patience time.Duration) bool {
 	return age >= patience && !b.Fleet().Staffs(token)
 }
 
-// placeFree returns a queue with a free slot for a job that waits in another, and counts the job
-// there. ok is false if there is none.
+// placeFree chooses a queue with a free slot for a job that waits in another queue, and counts the
+// job there. ok is false if there is none.
 func (b *Board) placeFree(t toolset.Tool, call, from string) (token string, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

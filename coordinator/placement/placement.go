@@ -4,9 +4,8 @@
 //	workers have come or gone -> Move     -> jobs to publish again
 //	a worker gives a job up   -> GaveBack
 //
-// Package toolset has the rules. Jobs remembers where the jobs of one batch are, and takes them out
-// of queues that keep them no longer. It runs on the stream of jobs, and in the simulation on a
-// model of it.
+// Package toolset has the rules. Jobs remembers the queues of one batch's jobs, and takes jobs out
+// of queues where they may not stay. In the simulation it runs on a model of the job stream.
 package placement
 
 import (
@@ -43,18 +42,18 @@ type Batch struct {
 	Key     wire.BatchKey
 	Calls   int
 	Tool    func(index int) toolset.Tool // of a call, as planned
-	Silence time.Duration                // after which time without a sign a worker counts as lost
-	// Failed is told that a job may have been left in a queue that has no worker for it.
+	Silence time.Duration                // how long a worker without a sign counts as alive
+	// Failed is called if a job may have been left in a queue that has no worker for it.
 	Failed func(index int, err error)
 }
 
-// Jobs knows where the jobs of one batch are. Its methods are for one goroutine.
+// Jobs tracks the jobs of one batch. Its methods are for one goroutine.
 type Jobs struct {
 	board   *Board
 	queues  Queues
 	batch   Batch
 	places  map[int]place // by call
-	lacking map[int]bool  // the calls that wait because no worker of their pool has their tool
+	lacking map[int]bool  // calls that wait because no worker of their pool has the tool
 	moved   bool          // a job was taken out of a queue, so another may have been left behind
 }
 
@@ -63,19 +62,19 @@ type place struct {
 	token string    // "": no job is known to be in a queue
 	at    time.Time // when the job was put there, or first seen there
 	seq   uint64    // of the job, as last read; 0: not read yet
-	taken time.Time // when it was first seen that a worker may have the job; zero: none has
+	taken time.Time // when a worker was first seen to have it; zero: none has
 	avoid string    // the queue whose worker has given the job back
 }
 
-// New returns the jobs of a batch, of which none is known.
+// New returns a Jobs that knows no job yet.
 func New(board *Board, queues Queues, b Batch) *Jobs {
 	return &Jobs{board: board, queues: queues, batch: b, places: map[int]place{}, lacking: map[int]bool{}}
 }
 
-// For is called before the job of a call is published. It chooses the queue, and returns what the
-// machine of the batch has to know about it. The job keeps its queue while workers of that queue
-// have the tool. "" means that nothing is to be published now: an older job of the call may still be
-// in a queue that has no worker for it, and Move decides about that job.
+// For chooses the queue for a job that is about to be published. The job keeps its queue while
+// workers of that queue have the tool. events are for the machine of the batch. A "" token means
+// that nothing is to be published now: an older job of the call may still be in a queue without a
+// worker for it, and Move decides about that one.
 func (j *Jobs) For(ctx context.Context, now time.Time, index int) (token string, events []batch.Event) {
 	p, t, fleet := j.places[index], j.batch.Tool(index), j.board.Fleet()
 	if p.token != "" && !fleet.Keeps(p.token, t) || p.token == "" && p.avoid != "" {
@@ -123,14 +122,14 @@ func (j *Jobs) takeBack(ctx context.Context, now time.Time, index int) {
 	}
 }
 
-// found notes that the job of a call is in a queue.
+// found records that the job of a call is in a queue.
 func (j *Jobs) found(now time.Time, job Queued) {
 	j.Forget(job.Index)
 	j.board.count(job.Token, 1)
 	j.places[job.Index] = place{token: job.Token, at: now}
 }
 
-// Forget notes that no job of a call is in a queue.
+// Forget records that no job of a call is in a queue.
 func (j *Jobs) Forget(index int) {
 	if p, has := j.places[index]; has && p.token != "" {
 		j.board.count(p.token, -1)
@@ -138,13 +137,13 @@ func (j *Jobs) Forget(index int) {
 	}
 }
 
-// Holds reports whether the newest job of a call may be in a queue. "" stands for any.
+// Holds reports whether the newest job of a call may be in the given queue; "": in any queue.
 func (j *Jobs) Holds(index int, queue string) bool {
 	token := j.places[index].token
 	return queue == "" || token == "" || queue == token
 }
 
-// GaveBack notes that a worker has given up the job of a call.
+// GaveBack records that a worker has given up the job of a call.
 func (j *Jobs) GaveBack(index int) {
 	token := j.places[index].token
 	j.Forget(index)
@@ -176,8 +175,9 @@ func (j *Jobs) Any() bool {
 	return false
 }
 
-// Move takes jobs out of queues whose workers have gone, and those that have waited for a worker
-// that is there now. The machine publishes them again. out is [batch.Machine.JobOut].
+// Move takes jobs out of queues that have lost their workers, and jobs that waited for a worker
+// that has come. With the returned events, the machine publishes them again. out is
+// [batch.Machine.JobOut].
 func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, index int) (sign time.Time, out bool)) (events []batch.Event) {
 	fleet := j.board.Fleet()
 	for index := range j.batch.Calls {
@@ -204,8 +204,7 @@ func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, 
 	return events
 }
 
-// Served returns what the machine has to know about a call that it believes no worker has the tool
-// of: nothing, if it is right.
+// Served corrects the machine if it wrongly believes that no worker has the tool of a call.
 func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
 	t := j.batch.Tool(index)
 	if !j.lacking[index] || !fleet.Serves(t) && fleet.Staffed(t.Pool) {
@@ -215,8 +214,8 @@ func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
 	return []batch.Event{batch.Unserved{Index: index}}
 }
 
-// toFreeSlot takes the job of a call out of its queue if no worker has taken it from there for a
-// while, and another queue has a free slot. The job is published there next.
+// toFreeSlot moves the job of a call to a queue with a free slot, if no worker has taken it for a
+// while. It removes the job here; the machine publishes it there next.
 func (j *Jobs) toFreeSlot(ctx context.Context, now time.Time, index int) bool {
 	p, t := j.places[index], j.batch.Tool(index)
 	if now.Sub(p.at) < toolset.Patience || p.token == wire.WaitingQueue(t.Pool) {
@@ -244,8 +243,8 @@ const (
 	settled              // it is not in the queue: its worker has ended it or given it up
 )
 
-// at returns how far the job of a call has come, and notes when a worker had it first. A job counts
-// as taken if that cannot be read.
+// at returns how far the job of a call has come, and records when a worker first had it. If that
+// cannot be read, the job counts as taken.
 func (j *Jobs) at(ctx context.Context, now time.Time, index int) stage {
 	p := j.places[index]
 	at, seq := j.read(ctx, index, p.token)
@@ -277,8 +276,8 @@ func (j *Jobs) read(ctx context.Context, index int, token string) (stage, uint64
 	return settled, 0
 }
 
-// Leave forgets where the jobs are: another driver goes on with the batch, or it has ended.
-// leftBehind: a job may be in a queue from which no worker takes it.
+// Leave gives up the jobs, because another driver goes on with the batch or it has ended.
+// leftBehind reports that a job may be in a queue without workers.
 func (j *Jobs) Leave() (leftBehind bool) {
 	for index := range j.places {
 		j.Forget(index)

@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Workers is what workers have announced, and keeps a board up to date with it. Most announcements
-// only say how much a worker has to do, and change one count. The others make the board out of date
-// until Rebuild, which reads all of them: a fleet of a thousand workers that starts is read a few
+// Workers holds the announcements of workers, and keeps a board up to date. Most announcements only
+// say how busy a worker is, and change one count. Any other makes the board stale until Rebuild
+// reads all of them. So when a fleet of a thousand workers starts, the board is rebuilt a few
 // times, not a thousand times.
 type Workers struct {
 	board *Board
@@ -25,16 +25,16 @@ type Workers struct {
 
 // announced is one announcement.
 type announced struct {
-	said    wire.Presence // as it came
-	counts  wire.Presence // the part of it that counts
-	leftOut string        // what does not count; "": nothing
+	said    wire.Presence // as it arrived
+	counts  wire.Presence // the part that counts
+	leftOut string        // describes the part that does not count; "": all counts
 }
 
 // NewWorkers returns no workers, for a board that knows none.
 func NewWorkers(board *Board) *Workers { return &Workers{board: board, known: map[string]announced{}} }
 
-// Learn applies one announcement. stale: the board lacks it, so Rebuild is due. leftOut says what
-// of it does not count, if that is not known yet.
+// Learn applies one announcement. stale reports that the board lacks it, so Rebuild is due. leftOut
+// describes the part that does not count, the first time.
 func (w *Workers) Learn(key string, said wire.Presence) (stale bool, leftOut string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -55,7 +55,7 @@ func (w *Workers) Learn(key string, said wire.Presence) (stale bool, leftOut str
 	return true, now.leftOut
 }
 
-// sameBut reports whether two announcements differ at most in how much the worker has to do.
+// sameBut reports whether two announcements differ only in how busy the worker is.
 func sameBut(a, b wire.Presence) bool {
 	a.Busy, a.Seen = b.Busy, time.Time{}
 	b.Seen = time.Time{}
@@ -78,8 +78,7 @@ func (w *Workers) Keys() []string {
 	return slices.Collect(maps.Keys(w.known))
 }
 
-// Rebuild brings the board up to date. It reports whether other tools are served now, or from other
-// queues.
+// Rebuild updates the board. It reports whether other tools are served now, or from other queues.
 func (w *Workers) Rebuild() (changed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

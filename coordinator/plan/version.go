@@ -19,8 +19,7 @@ import (
 //	no worker does, the input fits current   the current version
 //	otherwise                                none: the call is refused with tool_version_gone
 //
-// A catalogue that is not known any more counts as one that has each tool in a version that no
-// worker serves.
+// A catalogue that is no longer known counts as one with each tool in a version that nobody serves.
 type Tools struct {
 	// Current has each tool in its current version: the newest that is served.
 	Current schemas.Catalog
@@ -31,9 +30,9 @@ type Tools struct {
 	// Served reports whether a worker serves exactly this definition. It is not nil if Named is
 	// set.
 	Served func(schemas.Tool) bool
-	// Kept reports whether the call with an index may have run already, because something of it is
-	// stored or queued. It keeps the version in the catalogue, or the current one, and is not
-	// refused. nil: no call may have.
+	// Kept reports whether a call may have run already, because something of it is stored or
+	// queued. Such a call keeps the catalogue's version, or else the current one, and is not
+	// refused. nil: no call may have run.
 	Kept func(index int) bool
 }
 
@@ -73,14 +72,13 @@ func (t Tools) keep(name string) Choice {
 	return Choice{Tool: tool, Known: has}
 }
 
-// Differs reports whether a call of a batch that names a catalogue uses another version than the one
-// in it, or none.
+// Differs reports whether a call of a batch with a catalogue does not use the catalogue's version.
 func (t Tools) Differs(name string, input json.RawMessage) bool {
 	named, isNamed := t.named(name)
 	return isNamed && t.Choose(name, input).Tool.Digest != named.Digest
 }
 
-// orGone returns the choice of the current version in the place of one that is gone.
+// orGone returns the current version in place of one that is gone, or says why it does not fit.
 func orGone(current schemas.Tool, input json.RawMessage) Choice {
 	choice := Choice{Tool: current, Known: true}
 	schema, err := schemas.Compile(current.InputSchema)
@@ -98,8 +96,8 @@ func orGone(current schemas.Tool, input json.RawMessage) Choice {
 	return choice
 }
 
-// Instead returns the choice for a planned call whose version no worker serves any more, before it
-// has started. No choice is known if the plan would be another one with the current version.
+// Instead returns the choice for a planned call that has not started and whose version nobody
+// serves any more. The choice is not Known if the current version would change the plan.
 func (t Tools) Instead(c Call) Choice {
 	current, has := t.Current.Lookup(c.PlannedCall.Tool)
 	if !has || current.Digest == c.ToolDigest || current.Kind != c.Kind {
@@ -116,9 +114,8 @@ func (t Tools) Instead(c Call) Choice {
 	return choice
 }
 
-// Waits reports whether the choice of a tool's version should wait for workers. It should when the
-// batch names an older version and no worker serves that or the current one: workers may be
-// starting.
+// Waits reports whether the choice of a version should wait for workers: the batch names an older
+// version, and nobody serves that or the current one. Workers may be starting.
 func (t Tools) Waits(name string) bool {
 	named, isNamed := t.named(name)
 	current, has := t.Current.Lookup(name)

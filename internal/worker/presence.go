@@ -63,7 +63,7 @@ type presence struct {
 	// order.
 	turn     chan struct{}
 	says     wire.Presence // owned by the holder of turn
-	revision uint64 // of the newest announcement; owned by the holder of turn
+	revision uint64        // of the newest announcement; owned by the holder of turn
 }
 
 func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
