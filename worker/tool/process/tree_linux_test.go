@@ -52,7 +52,7 @@ func TestTheEndOfACommandDoesNotKillOneThatStarts(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			for range 200 {
+			for range 50 {
 				if r, err := Run(t.Context(), Command{Args: []string{"true"}}); err != nil || r.ExitCode != 0 {
 					t.Errorf("got %s, %v", r.Status(), err)
 				}
