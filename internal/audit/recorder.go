@@ -46,7 +46,7 @@ type RecorderConfig struct {
 // NewRecorder returns a recorder that writes to l. It sends nothing yet.
 func NewRecorder(l *Log, j Journal, cfg RecorderConfig) *Recorder { return &Recorder{l, j, cfg} }
 
-// Ran is what call records say about the newest attempt of a call.
+// Ran holds what call records say about the newest attempt of a call.
 type Ran struct {
 	ArgsHash   string // hex SHA-256 of the arguments
 	ToolDigest string
@@ -64,7 +64,7 @@ type Ending struct {
 	Accepted journal.Accepted
 	Batch    messages.Batch
 	Refused  messages.Class // why the whole batch was refused; "": it was not
-	// Calls returns what is known of the calls. nil: the batch has none.
+	// Calls returns what is known about the calls. nil: the batch has none.
 	Calls func(context.Context) ([]Call, error)
 	// Results are written as bare lines if the lines of Calls cannot be made, or never fit into a
 	// message.

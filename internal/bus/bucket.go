@@ -89,8 +89,9 @@ func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint
 	return append([]byte{}, m.Data...), m.Seq, nil
 }
 
-// Change sets a key to what change makes of its value, which is nil if the key has none. Of several
-// writers each sees the value of the one before. Nothing is written if the value stays the same.
+// Change sets a key to the result of change, which gets the key's value, or nil if it has none.
+// Each of several writers sees the value of the one before. Nothing is written if the value stays
+// the same.
 func (b *Bucket) Change(ctx context.Context, key string, change func(value []byte) ([]byte, error)) error {
 	return Retry(ctx, Backoff{
 		First: time.Millisecond, Most: minBackoff, Jitter: true, Again: func(err error) bool { return errors.Is(err, ErrConflict) },

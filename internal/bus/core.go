@@ -63,7 +63,7 @@ func (h Header) with(name, value string) Header {
 	return out
 }
 
-// Publish sends a message that may have no listener.
+// Publish sends a message. It may have no listener.
 func (c *Conn) Publish(subject string, h Header, data []byte) error {
 	if err := c.nc.PublishMsg(outgoing(subject, h, data)); err != nil {
 		return fmt.Errorf("publish %s: %w", subject, ClientError(err))

@@ -22,8 +22,8 @@ const (
 
 // Scan calls each for every message that matches filter, in stream order, until each returns false
 // or there are no more. It holds one page at a time, so any number may match. A replica that is
-// behind may answer: the messages are valid, but the newest may be missing. To see them, scan again
-// from the last sequence.
+// behind may answer: its messages are valid, but the newest ones may be missing. Scan again from
+// the last sequence to see them.
 func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each func(Msg) (more bool)) error {
 	r := everything(filter)
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {

@@ -17,8 +17,8 @@ const (
 const syncAnswers = 250 * time.Millisecond
 
 // SyncMode returns when the servers write to the disk, as far as this user can see. The embedded
-// server tells it; other servers tell only their system account. SyncMode returns SyncAlways only
-// if every server with JetStream that answers syncs always.
+// server reports it; other servers report it only to their system account. SyncMode returns
+// SyncAlways only if every server with JetStream that answers always syncs.
 func (c *Conn) SyncMode(ctx context.Context) string {
 	if local, ok := c.opts.InProcess.(interface{ SyncAlways() bool }); ok {
 		return syncMode(local.SyncAlways())

@@ -63,7 +63,7 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	return !found || !listed.Asked.Equal(question.Asked), nil
 }
 
-// Forget takes the question of a call off the index. found: this caller has removed it.
+// Forget takes the question of a call off the index. found reports whether this caller removed it.
 func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {

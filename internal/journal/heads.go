@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// If its head does not move, a session hangs, because later batches wait for the head. A head may
-// have a reason to wait long: a person, a worker, or a call that runs. The stored records show that
-// reason, and so tell such a head from one that no coordinator drives.
+// A head that does not move blocks its session, because later batches wait for it. A head may have
+// a reason to wait long: a person, a worker, or a running call. The stored records show the reason,
+// and so tell such a head from one that no coordinator drives.
 
 // StuckHead is the head of a session that has not moved for long, for no reason that a record
 // shows.
@@ -64,8 +64,8 @@ func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
 // Stuck returns the stuck heads found so far, the oldest in the log first.
 func (s *HeadSweep) Stuck() []StuckHead { return s.stuck }
 
-// Step reads the next part of the log in a bounded number of requests. done: that was the end.
-// After an error the next call repeats the step.
+// Step reads the next part of the log in a bounded number of requests. done reports whether that
+// was the end. After an error the next call repeats the step.
 func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	now := s.j.conn.Now(ctx)
 	heads, next, done, err := s.heads(ctx, now)
@@ -105,8 +105,9 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 
 func sessionOf(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// heads returns the heads in the next part of the log, without sessions that the sweep has seen,
-// and the sequence after that part. done: all later batches are too young to be stuck.
+// heads returns the heads in the next part of the log, except those of sessions that the sweep has
+// seen, and the sequence after that part. done reports that all later batches are too young to be
+// stuck.
 func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted, next uint64, done bool, err error) {
 	next, done = s.next, true
 	here := map[string]bool{}

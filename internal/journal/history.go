@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is all that the journal still holds about a batch, except arguments and most outputs. It
-// is shown to people, and no code decides by it.
+// History is everything that the journal still holds about a batch, except arguments and most
+// outputs. It is for people; no code decides by it.
 type History struct {
 	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
 	Plans    []PlanEntry
@@ -41,9 +41,10 @@ type Outputs int
 
 // The outputs that a history may keep.
 const (
-	// SmallOutputs are those that an end event may have.
+	// SmallOutputs keeps outputs that fit into an end event.
 	SmallOutputs Outputs = iota
-	// AllOutputs are all that the records hold; of the others they have a ref.
+	// AllOutputs keeps every output in the records. For an output in the object store, the record
+	// has a ref.
 	AllOutputs
 )
 
@@ -124,7 +125,7 @@ func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *Hist
 	return nil
 }
 
-// skipped decodes any JSON member into nothing.
+// skipped ignores any JSON member that is decoded into it.
 type skipped struct{}
 
 func (*skipped) UnmarshalJSON([]byte) error { return nil }

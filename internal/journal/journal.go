@@ -1,6 +1,6 @@
 // Package journal is the durable truth about batches and calls: what was claimed, how each call
-// ended, what was planned, what was replied. Where a delivery, a lease of the broker or a notice
-// says otherwise, the journal is right.
+// ended, what was planned, what was replied. If a delivery, a lease of the broker or a notice
+// contradicts the journal, the journal is right.
 //
 //	call.<t>.<s>.<b>.<i>    the states of one call that claims   CALLS    compare-and-set on newest
 //	plan.<t>.<s>.<b>        what a batch's calls are, and the    CALLS    compare-and-set on newest
@@ -236,8 +236,8 @@ func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result mess
 	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
 }
 
-// firstWins reports whether a read after a write has decided it: the subject has a record. It does
-// not matter which writer stored that record, because the first one counts.
+// firstWins reports whether the read after a write decides it: the subject has a record. The first
+// record counts, whoever wrote it.
 func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	newest := outcome.Newest{Read: readErr == nil}
 	if found {
@@ -403,8 +403,8 @@ func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire
 }
 
 // acceptedHeader of a stored reply holds the sequence and the time of its batch in the log. They
-// tell the batch from one that is submitted again, which has another sequence, or in a recreated
-// log another time.
+// tell the batch from one that is submitted again: such a batch has another sequence or, in a
+// recreated log, another time.
 const acceptedHeader = "Toolfleet-Accepted"
 
 // mark is the value of acceptedHeader for a batch.

@@ -36,14 +36,14 @@ func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
 	return info.Server, nil
 }
 
-// StreamState is what a stream holds.
+// StreamState describes the content of a stream.
 type StreamState struct {
 	Messages, Bytes       uint64
 	MaxMessages, MaxBytes int64 // 0 or less: no bound
 	Consumers             int
 }
 
-// Stream returns what a stream holds, and its bounds.
+// Stream returns the state and the bounds of a stream.
 func Stream(ctx context.Context, c *bus.Conn, stream string) (StreamState, error) {
 	var info struct {
 		Config struct {
@@ -63,7 +63,7 @@ func Stream(ctx context.Context, c *bus.Conn, stream string) (StreamState, error
 	return StreamState{info.State.Messages, info.State.Bytes, info.Config.MaxMessages, info.Config.MaxBytes, info.State.Consumers}, nil
 }
 
-// Subjects returns the subjects of which a stream holds messages: 100,000 of them at most.
+// Subjects returns the subjects that have messages in a stream, at most 100,000.
 func Subjects(ctx context.Context, c *bus.Conn, stream string) ([]string, error) {
 	var info struct {
 		State struct {
@@ -128,9 +128,9 @@ func Pool(ctx context.Context, c *bus.Conn, pool string, toolsets ...string) (su
 	return sum, nil
 }
 
-// QueueOf counts the jobs in the queue with a token. If the queue's durable consumer is missing,
-// because the server has restarted and no worker has come since, every job in it counts as pending.
-// A replica that is behind may answer.
+// QueueOf counts the jobs in one queue, given its token. The queue's durable consumer may be
+// missing: the server has restarted, and no worker has come since. Then every job counts as
+// pending. A replica that is behind may answer.
 func QueueOf(ctx context.Context, c *bus.Conn, token string) (q Queue, err error) {
 	durable, err := provision.QueueConsumer(c.Names(), token, 0, 0)
 	if err != nil {

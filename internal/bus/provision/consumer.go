@@ -24,8 +24,8 @@ const maxWaiting = 4096
 const DefaultAckWait = 10 * time.Second
 
 // Consumer is a durable consumer that many processes pull from. Each message is acknowledged on its
-// own. The server delivers a message again for ever: the processes that pull it count what it has
-// cost, and end it if it breaks them.
+// own. The server redelivers a message without end; the processes that pull it count its attempts,
+// and end it if it breaks them.
 type Consumer struct {
 	Stream  string   // whole name
 	Name    string   // of the durable

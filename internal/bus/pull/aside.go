@@ -10,23 +10,22 @@ import (
 )
 
 const (
-	// A puller with two consumers asks one after the other. asideEvery is the time between two
-	// looks at the second one, and asideFor is how long one look may take. For busyAside after a
-	// look that found a message, every other pull request is a look.
+	// A puller with two consumers looks at the second one every asideEvery, for at most asideFor.
+	// For busyAside after a look that found a message, every other pull request is a look.
 	asideEvery, asideFor, busyAside = 3 * time.Second, 25 * time.Millisecond, 10 * time.Second
 	// maxAsidePause bounds the pause after a look that failed.
 	maxAsidePause = 30 * time.Second
 )
 
 // aside is the second consumer of a puller. If it cannot be asked, the first one goes on, and looks
-// are left out for a while. Its fields belong to the goroutine of Run.
+// pause for a while. Its fields are owned by Run's goroutine.
 type aside struct {
 	consumer          string
 	lookedAt, foundAt time.Time     // when it was last asked, and when it last had a message
-	pause             time.Duration // after lookedAt, because looks failed; 0: the last one did not
+	pause             time.Duration // between looks after failures; 0: the last look did not fail
 }
 
-// busy reports whether it had a message a moment ago.
+// busy reports whether a look found a message a moment ago.
 func (a *aside) busy(now time.Time) bool {
 	return a.pause == 0 && !a.foundAt.IsZero() && now.Sub(a.foundAt) < busyAside
 }
@@ -38,15 +37,15 @@ func (a *aside) due(now time.Time) bool {
 
 func (a *aside) found(now time.Time) { a.foundAt, a.pause = now, 0 }
 
-// failed notes that a look failed.
+// failed records that a look failed.
 func (a *aside) failed(conn *bus.Conn, err error, now time.Time) {
 	a.lookedAt, a.pause = now, min(max(2*a.pause, asideEvery), maxAsidePause)
 	conn.Logger().Warn("looking into the second queue failed; the first one is not concerned", "consumer", a.consumer, "err", err, "wait", a.pause)
 	reportMissing(conn, err)
 }
 
-// takeAside reads a status that answers a look. Each but a heartbeat ends the look, so the slots
-// that still wait for it are free.
+// takeAside handles a status that answers a look. Every status except a heartbeat ends the look,
+// and frees the slots that still wait for it.
 func (i *inbox) takeAside(m *nats.Msg, code int) {
 	switch code {
 	case status.Heartbeat:

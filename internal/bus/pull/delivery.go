@@ -45,7 +45,7 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*Delivery, error) {
 func (d *Delivery) Settled() bool { return d.settled.Load() }
 
 // Ack says that the work on the message is done. It does not wait for the server's confirmation. If
-// the acknowledgement is lost, the message comes again.
+// the acknowledgement is lost, the message is delivered again.
 func (d *Delivery) Ack() error { return d.settle("ack", d.send("+ACK")) }
 
 // AckSync is like Ack, but returns only once the server has confirmed it.

@@ -41,10 +41,10 @@ func New(conn *bus.Conn, stream, consumer string) *Puller {
 	return &Puller{conn: conn, nc: conn.JetStream().Conn(), stream: stream, consumer: consumer}
 }
 
-// Aside has Run also pull from a second durable consumer of the stream, with the same slots. It looks
-// there every few seconds, and often once it has found something. So the slots are free for the
-// first consumer nearly all the time. If the second one is missing, the first one is not concerned.
-// Call it before Run.
+// Aside makes Run also pull from a second durable consumer of the stream, with the same slots. Run
+// looks there every few seconds, and often once it has found something. So the slots are nearly
+// always free for the first consumer. A missing second consumer does not disturb the first one.
+// Call Aside before Run.
 func (p *Puller) Aside(consumer string) { p.aside = &aside{consumer: consumer} }
 
 // Run pulls as many messages as there are free slots, calls handle for each on a goroutine of its
@@ -96,7 +96,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	return nil
 }
 
-// reportMissing has the consumers made again if one does not exist.
+// reportMissing asks for the consumers to be made again if one does not exist.
 func reportMissing(conn *bus.Conn, err error) {
 	if errors.Is(err, bus.ErrNoResponders) {
 		select {
@@ -117,35 +117,35 @@ func (p *Puller) answers(ctx context.Context) bool {
 // answerTimeout is how long a server may take to answer a ping.
 const answerTimeout = 3 * time.Second
 
-// turnedAway reports whether the connection is closed for good because the server no longer admits
-// this user.
+// turnedAway reports whether the server no longer admits this user, and closed the connection for
+// good.
 func (p *Puller) turnedAway() bool {
 	err := p.nc.LastError()
 	return p.nc.IsClosed() && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked))
 }
 
-// inbox is a subscription for deliveries, and counts the messages that were asked for on it. When
-// an inbox is given up, later messages on it are ignored, so the count of slots stays exact.
+// inbox is a subscription for deliveries that counts the messages asked for on it. After an inbox
+// is given up, its messages are ignored, so the count of slots stays exact.
 type inbox struct {
 	p     *Puller
 	slots *Slots
-	// The answers to requests come on the inbox's subject with one more token, which says to which
-	// consumer the request went.
+	// Answers arrive on the inbox's subject with one more token, which names the consumer that the
+	// request went to.
 	subject string
 	sub     *nats.Subscription
 	in      chan *nats.Msg
 	asked   int // slots that wait for a message; owned by oneInbox
-	// heard: the server has sent something, or was asked, since the silence timer was last reset;
+	// heard: since the silence timer was last reset, the server has sent something or was asked;
 	// owned by oneInbox.
 	heard bool
-	// aside is how many of the slots wait for a message of the second consumer; looked: the newest
-	// pull request went there. Owned by oneInbox.
+	// aside counts the slots that wait for the second consumer. looked: the newest pull request
+	// went there. Owned by oneInbox.
 	aside  int
 	looked bool
 }
 
-// oneInbox pulls until ctx ends, the connection is lost, or the server's answer makes a new inbox
-// necessary: then it returns an error. served: something was delivered.
+// oneInbox pulls until ctx ends or the connection is lost. If the server's answer makes a new inbox
+// necessary, it returns an error. served reports whether anything was delivered.
 func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
 	i := &inbox{p: p, slots: slots, subject: p.nc.NewInbox(), in: make(chan *nats.Msg, 4*slots.Total()+64)}
 	if i.sub, err = p.nc.ChanSubscribe(i.subject+".*", i.in); err != nil {
@@ -214,10 +214,10 @@ func (i *inbox) ask() error {
 	return nil
 }
 
-// The last tokens of the subjects on which the answers of the two consumers come.
+// Last tokens of the subjects on which the answers of the two consumers arrive.
 const firstToken, asideToken = "first", "aside"
 
-// request returns the next pull request, for n messages, and the consumer that it goes to.
+// request returns the next pull request for n messages, and the consumer to send it to.
 func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullRequest) {
 	a := i.p.aside
 	if a == nil {
@@ -228,8 +228,8 @@ func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullReq
 		i.aside = n
 		return a.consumer, asideToken, pullRequest{Batch: n, Expires: asideFor}
 	}
-	// A request to the first consumer that still waits holds slots, so it comes back soon: its end
-	// is the next chance to look aside.
+	// A waiting request to the first consumer holds slots. Keep it short, because its end is the
+	// next chance to look aside.
 	expires := asideEvery
 	if a.busy(now) {
 		expires = asideFor
@@ -237,8 +237,8 @@ func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullReq
 	return i.p.consumer, firstToken, pullRequest{Batch: n, Expires: expires}
 }
 
-// take reads a message of the inbox. It returns a delivery; or nil for a status that needs no
-// action; or an error, after which the caller starts over with a new inbox.
+// take handles a message of the inbox. It returns a delivery, or nil for a status that needs no
+// action. After an error the caller starts over with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
 	code := status.Of(m)

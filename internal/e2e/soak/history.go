@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is all that is known of a run from outside of the fleet.
+// History is everything that is known about a run from outside of the fleet.
 type History struct {
 	// Batches, those of one session in the order in which they were acknowledged.
 	Batches []*Batch

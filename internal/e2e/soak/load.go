@@ -27,7 +27,7 @@ type load struct {
 	calm   bool
 	think  time.Duration // the longest pause between two batches of a session
 	people map[string]approval.Key
-	// twoBuilds: the old build does not know the member append of a reply, which repeats others.
+	// twoBuilds: ignore the member append of replies, which the old build does not write.
 	twoBuilds bool
 
 	mu      sync.Mutex
@@ -132,7 +132,7 @@ func mixed(session string, n int, rng *rand.Rand) *Batch {
 	return b
 }
 
-// message is the batch as it is sent.
+// message returns the batch in the form that is sent.
 func (b *Batch) message() messages.Batch {
 	type call struct {
 		ID    string `json:"id"`
@@ -284,7 +284,7 @@ func (l *load) reread(ctx context.Context) error {
 		}
 		reply.Reinjection = nil
 		l.mu.Lock()
-		reply.Append, b.Reply.Append = nil, nil // what is given out has it; the build before stores it too
+		reply.Append, b.Reply.Append = nil, nil // the old build stores no append, and a get adds it
 		l.onMessage(b.ID, stored.Data)
 		b.Copies = l.copies[b.ID]
 		if received := rawjson.MustMarshal(b.Reply); b.Refused == "" && !bytes.Equal(received, rawjson.MustMarshal(reply)) {
