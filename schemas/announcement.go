@@ -46,9 +46,9 @@ func (a Announcement) With(served []Tool, denied bool) Announcement {
 	return with
 }
 
-// Current returns the definition for calls whose batch names no catalogue. It is the newest version
-// that a worker serves. Of two definitions with the same version it is the one announced later. If
-// no worker serves the tool, it is the one announced last, which after a rollback is not the
+// Current returns the definition for calls whose batch names no catalogue: the newest version that
+// a worker serves. If two definitions have the same version, the one announced later counts. If no
+// worker serves the tool, it is the definition announced last. After a rollback that is not the
 // newest.
 func (a Announcement) Current(served func(Tool) bool) Tool {
 	current := a.Tool

@@ -9,7 +9,7 @@ import (
 // The validator applies every branch of allOf, anyOf, oneOf and $ref again each time that it meets
 // it, and cannot be cancelled: 25 levels of "allOf": [{"$ref": next}, {"$ref": next}] run for ever.
 // Two bounds prevent that. checkExpansions refuses a schema, when it is compiled, that grows like
-// this for a single value. The step budget (toll) stops a validation in which a recursive schema
+// this for a single value. The step budget stops a validation in which a recursive schema
 // grows with each level of the value.
 
 // checkExpansions counts, for each subschema, how many subschemas the validator applies to one
@@ -97,38 +97,38 @@ func present(schemas ...*jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// toll is the step budget of a validation, as an extension of the validator. Every use of a
+// stepBudget bounds the steps of a validation, as an extension of the validator. Every use of a
 // subschema takes its price from the budget. When the budget is spent, it panics, because nothing
 // else stops the validator.
-type toll struct{ left int }
+type stepBudget struct{ left int }
 
-type tollError struct{}
+type spentError struct{}
 
-func (tollError) Error() string {
+func (spentError) Error() string {
 	return fmt.Sprintf("the schema and the value together need more than %d steps", MaxChecks)
 }
 
 // Compile is called for each subschema that is an object. The price includes its direct branches,
 // because a branch that fails on the type ends before its own price is taken.
-func (t *toll) Compile(_ jsonschema.CompilerContext, m map[string]any) (jsonschema.ExtSchema, error) {
+func (b *stepBudget) Compile(_ jsonschema.CompilerContext, m map[string]any) (jsonschema.ExtSchema, error) {
 	price := 1
 	for _, v := range m {
 		if branches, ok := v.([]any); ok {
 			price += len(branches)
 		}
 	}
-	return fare{t, price}, nil
+	return step{b, price}, nil
 }
 
-type fare struct {
-	toll  *toll
-	price int
+type step struct {
+	budget *stepBudget
+	price  int
 }
 
 // Validate is called after everything below the subschema has been applied.
-func (f fare) Validate(jsonschema.ValidationContext, any) error {
-	if f.toll.left -= f.price; f.toll.left < 0 {
-		panic(tollError{})
+func (s step) Validate(jsonschema.ValidationContext, any) error {
+	if s.budget.left -= s.price; s.budget.left < 0 {
+		panic(spentError{})
 	}
 	return nil
 }

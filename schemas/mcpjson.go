@@ -14,7 +14,8 @@ var (
 	notInName   = regexp.MustCompile(`[^a-zA-Z0-9-]+`)
 )
 
-// mcpJSONServer is a server as editors and agents write it. Members that are not here are theirs.
+// mcpJSONServer is a server entry. It has only the members that matter here; editors and agents use
+// others.
 type mcpJSONServer struct {
 	Type, Command, URL string
 	Args               []string
@@ -24,9 +25,9 @@ type mcpJSONServer struct {
 	Sandbox            json.RawMessage // as in a tools file
 }
 
-// ParseMCPJSON reads a file .mcp.json, as editors and agents have it: mcpServers, or servers, by
-// name. ${NAME} and ${NAME:-default} are variables of the environment. The servers are not trusted,
-// unless an entry says "trust": "annotations". The key "sandbox" is that of a tools file.
+// ParseMCPJSON reads a file .mcp.json of an editor or agent: servers by name, under mcpServers or
+// servers. ${NAME} and ${NAME:-default} stand for environment variables. A server is not trusted
+// unless its entry says "trust": "annotations". The key "sandbox" is that of a tools file.
 func ParseMCPJSON(name string, data []byte, getenv func(string) string) ([]Server, error) {
 	var file struct {
 		MCPServers, Servers map[string]mcpJSONServer
@@ -93,7 +94,7 @@ func (in mcpJSONServer) server(key string, getenv func(string) string) (Server, 
 	return s, nil
 }
 
-// sandboxOfJSON reads a sandbox by the rules of a tools file, of which JSON is a part.
+// sandboxOfJSON reads a sandbox by the rules of a tools file, since JSON is YAML.
 func sandboxOfJSON(raw json.RawMessage) (Sandbox, error) {
 	if len(raw) == 0 {
 		return Sandbox{}, nil

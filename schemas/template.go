@@ -7,7 +7,7 @@ import (
 )
 
 // Template is a text with places for members of a call's input, as in /orders/{order_id}. A place
-// names a member, or by a path with points a member inside of one: {customer.id}.
+// names a member, or the path to an inner member: {customer.id}.
 type Template struct {
 	parts []templatePart
 }
@@ -20,7 +20,7 @@ type templatePart struct {
 
 var templatePath = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*$`)
 
-// ParseTemplate reads a template. It has no way to write a brace that is no place.
+// ParseTemplate reads a template. A brace always belongs to a place; there is no escape for it.
 func ParseTemplate(text string) (Template, error) {
 	var t Template
 	for rest := text; rest != ""; {
@@ -54,7 +54,7 @@ func (t Template) Paths() (paths [][]string) {
 	return paths
 }
 
-// Whole returns the member that the template consists of, if it is nothing but one place.
+// Whole returns the member of a template that is exactly one place.
 func (t Template) Whole() ([]string, bool) {
 	if len(t.parts) != 1 || t.parts[0].path == nil {
 		return nil, false

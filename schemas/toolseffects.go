@@ -33,7 +33,7 @@ type CheckHeader struct{ Name, Env, Secret string }
 // DefaultCheckTimeout bounds a probe that has no timeout of its own.
 const DefaultCheckTimeout = 10 * time.Second
 
-// ownHeaders matches the headers that toolfleet or the HTTP client sets itself.
+// ownHeaders matches headers that toolfleet or the HTTP client sets itself.
 var ownHeaders = regexp.MustCompile(`(?i)^(toolfleet-.*|host|connection|content-length|content-type|transfer-encoding|trailer)$`)
 
 func (f *yamlFile) check(p string, in *entryInFile) *Check {

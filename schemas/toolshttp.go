@@ -23,10 +23,10 @@ type HTTP struct {
 	Query   string
 	Params  []HTTPValue
 	Headers []HTTPValue
-	// Rest sends the members of the input that nothing else of the request uses as parameters.
+	// Rest sends all members of the input that the request does not use otherwise as parameters.
 	Rest bool
 	Body HTTPBody
-	// Timeout bounds the request and its answer; 0: the timeout of the tool does.
+	// Timeout bounds the request and its answer; 0: only the tool's timeout does.
 	Timeout     time.Duration
 	Success     []int  // the statuses of success; none: every 2xx that is not in Failure
 	Failure     []int  // statuses after which a write is known not to be applied
@@ -56,7 +56,7 @@ type HTTPValue struct {
 	Prefix   string // before the value of Secret or Env, such as "Bearer "
 }
 
-// DefaultMaxResponse bounds an answer that has no bound of its own, in bytes.
+// DefaultMaxResponse bounds an answer if the entry sets no bound, in bytes.
 const DefaultMaxResponse = 4 << 20
 
 type httpInFile struct {
@@ -119,7 +119,7 @@ func (f *yamlFile) http(p string, in *httpInFile, schema json.RawMessage) *HTTP 
 	return h
 }
 
-// httpBody returns the body of a request. A method that has no body sends none.
+// httpBody returns the kind of body that a request has. A method without a body sends none.
 func (f *yamlFile) httpBody(p, method string, body HTTPBody, rest bool) HTTPBody {
 	bodiless := method == http.MethodGet || method == http.MethodHead || method == http.MethodDelete
 	switch {
@@ -135,7 +135,7 @@ func (f *yamlFile) httpBody(p, method string, body HTTPBody, rest bool) HTTPBody
 	return body
 }
 
-// httpURL splits an address into what is fixed, and the templates of its path and query.
+// httpURL splits an address into its fixed part, and the templates of path and query.
 func (f *yamlFile) httpURL(p, text string, members httpMembers) (origin, path, query string) {
 	if text == "" { // it is missing, or was reported already
 		return "", "", ""
@@ -207,11 +207,11 @@ func (f *yamlFile) inOrder(p, a, b string) int {
 	return cmp.Or(cmp.Compare(at(a).Line, at(b).Line), cmp.Compare(at(a).Column, at(b).Column))
 }
 
-// httpMembers says which members an input schema knows, and whether every input has them.
+// httpMembers says which members an input may have, and which every input has.
 type httpMembers struct {
 	known map[string]bool
 	need  map[string]bool
-	open  bool // the schema cannot say it
+	open  bool // the schema does not limit the members
 }
 
 func membersOf(schema json.RawMessage) httpMembers {

@@ -18,28 +18,27 @@ type Server struct {
 	Env     []string    // variables of the worker that the processes see
 	Values  []HTTPValue // further variables, or for a URL the headers
 	URL     string
-	// Loopback lets the URL be this machine.
+	// Loopback allows a URL on this machine.
 	Loopback bool
 	// Prefix stands before the name of each tool.
 	Prefix    string
 	Processes int      // processes, or sessions of a URL, for each worker
 	Tools     []string // what is served; none: everything
-	// Program: it was written for toolfleet. Its `_meta` says what its tools promise, and it gets
-	// the whole identity of each call.
+	// Program: the program was written for toolfleet. Its `_meta` says what its tools promise, and
+	// it gets the whole identity of each call.
 	Program bool
-	// Trusted: the annotations of its tools count. Otherwise each tool is a write that asks.
+	// Trusted: the annotations of its tools are believed. Otherwise each tool is a write that asks.
 	Trusted bool
-	// Shared lets calls of several tenants be in one process at a time.
+	// Shared allows calls of several tenants in one process at a time.
 	Shared   bool
-	Pool     string // of its tools; "": what they say, else the default
-	Lock     string // file with the accepted definitions; "": what the server lists first counts
+	Pool     string // of its tools; "": the one that a tool names, else the default
+	Lock     string // file with the accepted definitions; "": the server's first list is accepted
 	Override map[string]Override
 	Sandbox  Sandbox // of the command
 	Line     int     // where the entry starts, from 1
 }
 
-// Override is what the tools file says about one tool of a server. It wins over what the server
-// says.
+// Override is the part of a tools file about one tool of a server. It wins over the server.
 type Override struct {
 	Kind      messages.Kind
 	OnCrash   messages.OnCrash `json:"on_crash"`
@@ -47,7 +46,7 @@ type Override struct {
 	Pool      string
 	TimeoutMS int64
 	MaxOutput int
-	Ask       *bool // does a person have to allow each call?
+	Ask       *bool // whether a person has to allow each call
 }
 
 // NameSeparator stands between the name of a server and that of its tool.

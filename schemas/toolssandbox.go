@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Sandbox is what an entry says about the sandbox of its commands. The zero value is the standard
-// one.
+// Sandbox is the sandbox of an entry's commands. The zero value is the standard sandbox.
 type Sandbox struct {
 	Off bool // the commands may do what the worker may
 	// Network is none or host; "": none for Bash, host for a program of the file.
@@ -21,7 +20,7 @@ type Sandbox struct {
 	Required []string // properties without which nothing runs
 }
 
-// SandboxLimits bound one command with everything that it starts. Zero: the standard limit.
+// SandboxLimits bound one command with all its processes. Zero: the standard limit.
 type SandboxLimits struct {
 	Memory    int64 // bytes
 	Processes int

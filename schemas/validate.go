@@ -43,8 +43,8 @@ type Schema struct {
 // engine is one compiled copy of a schema. Its step budget counts one validation at a time, so each
 // validation takes an idle engine. A schema has as many engines as validations have run at once.
 type engine struct {
-	root *jsonschema.Schema
-	toll *toll
+	root   *jsonschema.Schema
+	budget *stepBudget
 }
 
 // compiled caches schemas by the digest of their text. When it is full, any one is dropped, because
@@ -127,13 +127,13 @@ func (s *Schema) newEngine() (e *engine, err error) {
 		}
 		return nil, fmt.Errorf("%.200q is outside of this schema, and nothing is loaded", url)
 	}
-	t := &toll{}
-	c.RegisterExtension("toll", nil, t)
+	budget := &stepBudget{}
+	c.RegisterExtension("stepBudget", nil, budget)
 	if err := c.AddResource(baseURL, bytes.NewReader(s.raw)); err != nil {
 		return nil, err
 	}
 	root, err := c.Compile(baseURL)
-	return &engine{root, t}, err
+	return &engine{root, budget}, err
 }
 
 // compileError says what is wrong with a schema, without the validator's prefixes and made-up
@@ -216,14 +216,14 @@ func (s *Schema) put(e *engine) {
 func (e *engine) validate(v any, steps int) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			if tooMany, ok := p.(tollError); ok {
+			if tooMany, ok := p.(spentError); ok {
 				err = tooMany
 			} else {
 				err = errors.New("the validator failed on it")
 			}
 		}
 	}()
-	e.toll.left = steps
+	e.budget.left = steps
 	return e.root.Validate(v)
 }
 

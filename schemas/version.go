@@ -41,8 +41,8 @@ func CompareVersions(a, b string) int {
 	})
 }
 
-// Newest returns, of each name, the tool with the newest version; of the same version the first.
-// The order of names stays.
+// Newest returns the newest version of each tool, in the order of the names' first appearance. Of
+// equal versions it keeps the first.
 func Newest(tools []Tool) []Tool {
 	var newest []Tool
 	at := map[string]int{} // in newest, by name

@@ -292,8 +292,8 @@ func (f *yamlFile) patterns(pointer, text string) {
 	}
 }
 
-// unique reports whether a name is new, and notes it with its line. It reports a name that is taken
-// as a mistake.
+// unique reports whether a name is new, and records it with its line. A name that is taken is
+// reported as a mistake.
 func (f *yamlFile) unique(pointer string, names map[string]int, name, what string) bool {
 	at, _, _ := f.Root.Find(pointer)
 	line, twice := names[name]

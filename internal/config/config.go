@@ -125,7 +125,7 @@ type Flag struct {
 type Sources struct {
 	File    string // "": TOOLFLEET_CONFIG, else [FileName] where it exists; [NoFile]: none
 	Context string // "": TOOLFLEET_CONTEXT, else the selected one if Selection is set; [NoContext]: none
-	// Selection is set for commands of people. What somebody has selected is nothing for a daemon.
+	// Selection is set for commands that people run. A daemon must not follow a person's selection.
 	Selection bool
 	Flags     []Flag
 	Environ   func() []string              // nil: os.Environ
@@ -234,7 +234,7 @@ func givenOutside(s Sources, env map[string]string, key string) bool {
 		slices.ContainsFunc(row.envNames(), func(name string) bool { return env[name] != "" })
 }
 
-// loadEnv reads the settings in the environment, and notes variables that look like settings but
+// loadEnv reads the settings in the environment, and records variables that look like settings but
 // are none.
 func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	known := map[string]bool{ConfigEnv: true, ContextEnv: true}

@@ -40,12 +40,12 @@ type Context struct {
 	APIURL       string `json:"api_url,omitempty"`
 	APITokenFile string `json:"api_token_file,omitempty"`
 
-	// OfNATS: the nats command owns the file.
+	// OfNATS: the file belongs to the nats command.
 	OfNATS bool `json:"-"`
 }
 
-// foreign are members of the contexts of the nats command without which a connection would be
-// another one.
+// foreign are members of nats contexts that this program cannot follow, although the connection
+// depends on them.
 var foreign = []string{"nsc", "user_jwt", "user_seed", "socks_proxy", "jetstream_domain", "jetstream_api_prefix", "tls_first", "windows_cert_store"}
 
 var contextName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
@@ -74,8 +74,8 @@ func contextFolders() (ours, nats string) {
 	return ours, nats
 }
 
-// Contexts returns the contexts of the user, ours first, sorted by name. One of the nats command
-// with the name of one of ours is left out. One that cannot be read has its error as description.
+// Contexts returns the user's contexts, ours first, sorted by name. It leaves out a nats context
+// whose name one of ours has. The description of an unreadable context is its error.
 func Contexts() (all []Context, err error) {
 	ours, nats := contextFolders()
 	for _, dir := range []string{ours, nats} {
@@ -231,16 +231,16 @@ func SelectContext(name string) error {
 	return nil
 }
 
-// Settings of the connection, in groups of which a context gives all or nothing: the identity of
-// one server must not be shown to another.
+// Settings of the connection, in groups. A context sets all settings of a group or none, so that
+// the identity for one server is not shown to another.
 var (
 	ofIdentity   = []string{"nats.creds", "nats.nkey", "nats.user", "nats.password", "nats.token"}
 	ofTLS        = []string{"nats.tls_ca", "nats.tls_cert", "nats.tls_key"}
 	ofConnection = slices.Concat([]string{"nats.url", "nats.inbox_prefix"}, ofIdentity, ofTLS)
 )
 
-// contextOf returns the context that counts. named: a flag or the variable names it, so it wins
-// over the file.
+// contextOf returns the context to use. named reports whether a flag or the variable names it, so
+// that it wins over the file.
 func contextOf(s Sources, env map[string]string) (c Context, named bool, err error) {
 	name := s.Context
 	if name == "" {
@@ -264,8 +264,8 @@ func contextOf(s Sources, env map[string]string) (c Context, named bool, err err
 	return c, false, err
 }
 
-// loadContext applies a context over the defaults, and over the file if it was named. Without a
-// server of its own it leaves the connection alone.
+// loadContext applies a context over the defaults or, if it was named, over the file. A context
+// without a server does not change the connection.
 func (c *Config) loadContext(x Context, named bool) {
 	if x.Name == "" {
 		return
@@ -281,7 +281,7 @@ func (c *Config) loadContext(x Context, named bool) {
 	if x.URL == "" || c.Given("nats.url") && !named {
 		return
 	}
-	for _, key := range ofConnection { // the file's are for another server
+	for _, key := range ofConnection { // the file's settings are for another server
 		s, _ := lookup(key)
 		_ = s.readText(c, "")
 		delete(c.origins, key)
@@ -294,8 +294,8 @@ func (c *Config) loadContext(x Context, named bool) {
 	}
 }
 
-// dropContext takes back what a context says about the connection where the environment or flags
-// say otherwise: with another server, all of it; with another identity, its identity.
+// dropContext drops the context's connection if the environment or flags name another server, and
+// its identity if they name another identity.
 func (c *Config) dropContext(given func(key string) bool) {
 	drop := func(keys []string) {
 		for _, key := range keys {

@@ -18,8 +18,8 @@ type fileReader struct {
 	c *Config
 }
 
-// readFile applies the settings of a file and notes the line of each. The error joins all mistakes
-// in the file.
+// readFile applies the settings of a file and records the line of each. The error joins all
+// mistakes in the file.
 func (c *Config) readFile(name string, body []byte) error {
 	r := fileReader{strictyaml.Parse(name, body, maxBrackets), c}
 	if len(r.Errors) == 0 {
@@ -50,7 +50,7 @@ func (r fileReader) section(prefix string, n strictyaml.Node) {
 	}
 }
 
-// setting reads one value and notes its file and line as its source.
+// setting reads one value, and records its file and line as its source.
 func (r fileReader) setting(s setting, member strictyaml.Member) {
 	before := len(r.Errors)
 	r.value(s, member.Node)

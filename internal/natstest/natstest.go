@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// A server makes much garbage and keeps little, so a fifth of a test's time would go to the
-// collection of garbage.
+// Tests with servers make much garbage and keep little. Without this, a fifth of their time would
+// go to garbage collection.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)

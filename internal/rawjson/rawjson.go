@@ -326,8 +326,8 @@ func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	return members, err
 }
 
-// Stranger returns the first member of a JSON object that is none of the known ones, and at which
-// byte its name begins, from 1; "" if there is none.
+// Stranger returns the first unknown member of a JSON object, and the byte at which its name
+// begins, from 1; "" if there is none.
 func Stranger(raw []byte, known ...string) (name string, at int) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if open, _ := decoder.Token(); open != json.Delim('{') {

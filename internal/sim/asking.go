@@ -13,18 +13,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The people who are asked about calls, and what they answer.
+// People who are asked about calls, and their answers.
 
-// policy is the rules that a worker was started with.
+// policy is the set of rules that a worker was started with.
 type policy struct {
 	version string
 	denies  string // the tool that it denies; "" none
 }
 
-// Policies is what the rules change to, one after another. All of them ask about the same tools.
+// policies are the rules of a run, one after another. All of them ask about the same tools.
 var policies = []policy{{version: "p1"}, {version: "p2"}, {version: "p3", denies: "askonce"}, {version: "p4", denies: "askagain"}}
 
-// The people of every fleet here. Keys are made once: they cost more than a history.
+// The people of every fleet. Their keys are made once: making a key costs more than a history.
 var (
 	keys      = map[string]approval.Key{}
 	approvers = func() approval.Approvers {
@@ -45,14 +45,15 @@ var (
 	}()
 )
 
-// Asked has every person think about a question, without using the fleet meanwhile.
+// Asked lets every person decide about a question. It does not use the fleet.
 func (f *Fleet) Asked(key wire.CallKey, q messages.Approval) {
 	for _, name := range rawjson.SortedKeys(keys) {
 		f.people.Spawn(name, func(t *world.Task) { f.answer(t, name, key, q) })
 	}
 }
 
-// answer is one person's: yes, no, something else, nothing, too late, or the same to two coordinators at once.
+// answer sends one person's answer: yes, no, an edit, nothing, too late, or the same to two
+// coordinators at once.
 func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.Approval) {
 	verdict, wait := []messages.Verdict{messages.VerdictApprove, messages.VerdictApprove, messages.VerdictApprove, messages.VerdictEdit, messages.VerdictDeny}[f.Rng.IntN(5)], 30*time.Second
 	switch r := f.Rng.IntN(10); {
@@ -64,7 +65,7 @@ func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.
 		wait = f.shape.AskFor
 	case r < 8:
 		wait = 2 * f.shape.AskFor
-	case r < 9: // together with the expiry
+	case r < 9: // at the same time as the expiry
 		wait = time.Second
 		t.Wait(q.Expires.Add(-wait/2), nil)
 	}
@@ -85,7 +86,7 @@ func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.
 	f.decide(t, key, q, d)
 }
 
-// decide sends a decision until somebody answers.
+// decide sends a decision until a coordinator answers.
 func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d messages.Decision) {
 	for range 5 {
 		answer, ok := f.request(t, decision{key, d})
@@ -97,7 +98,8 @@ func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d m
 	}
 }
 
-// request asks one coordinator for something, over core messages. Without an answer nobody knows.
+// request sends a request to one coordinator by a core message. Without an answer its outcome is
+// unknown.
 func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 	inbox := "inbox." + t.Nonce()
 	t.Subscribe(inbox)
@@ -116,13 +118,13 @@ func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 	return t.Hear(inbox)
 }
 
-// startReform changes the policy or the version of the tools once, and starts the workers again,
+// startReform changes the policy or the version of the tools once, and then restarts the workers
 // one after another.
 func (f *Fleet) startReform() {
 	p := f.Start("r", nil)
 	p.Spawn("reform", func(t *world.Task) {
 		within := f.shape.AskFor
-		if f.Rng.IntN(2) == 0 { // while much is on
+		if f.Rng.IntN(2) == 0 { // while many calls run
 			within = 20 * time.Second
 		}
 		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
@@ -142,7 +144,7 @@ func (f *Fleet) startReform() {
 	})
 }
 
-// anyBehind is a worker that was started before the last change.
+// anyBehind returns a worker that was started before the last change.
 func (f *Fleet) anyBehind() *worker {
 	for _, w := range f.workers {
 		if (w.policy != f.policy || w.file.Version != f.version) && !w.Doomed && !w.leave && f.Alive(w.Process) {

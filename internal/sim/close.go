@@ -9,9 +9,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What package coordinator does in close.go, around batch.Closing and package recall.
+// This file does what close.go of package coordinator does, around batch.Closing and package
+// recall.
 
-// close ends every open call and makes the reply, for a batch that no driver can bring to its end.
+// close ends every open call and makes the reply of a batch that no driver can bring to its end.
 func (d *drive) close() {
 	d.Count("closed batches")
 	closing := &batch.Closing{Lease: machineConfig.QueueTimeout, Grace: Grace}
@@ -22,7 +23,7 @@ func (d *drive) close() {
 	d.reply = &messages.Reply{Status: messages.ReplyCompleted, Results: results}
 }
 
-// closeOnce ends what nobody runs, and reports whether every call has ended.
+// closeOnce ends the calls that nobody runs, and reports whether every call has ended.
 func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (all bool) {
 	newest, err := d.ends(results)
 	if err != nil {
@@ -46,7 +47,7 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 		if next.Unknown {
 			result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "closed")
 		}
-		if e.Seq == 0 { // a worker of a call that does not claim looks for its result
+		if e.Seq == 0 { // the worker of a call that does not claim looks for its result
 			stored, err := d.writeResult(key, result)
 			if err != nil {
 				all = false
@@ -65,7 +66,7 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 	return all && d.withdrawAll() == nil
 }
 
-// withdrawAll takes the jobs of the batch out of the queue.
+// withdrawAll removes the jobs of the batch from the queue.
 func (d *drive) withdrawAll() error {
 	return d.Ask("withdraw", d.sub.Key.String(), func() error {
 		for _, filter := range names.JobsOf(d.sub.Key) {
@@ -77,7 +78,7 @@ func (d *drive) withdrawAll() error {
 	})
 }
 
-// ends fills in the results that are stored, and gives the newest record of each call.
+// ends sets the stored results, and returns the newest record of each call.
 func (d *drive) ends(results []messages.Result) (newest map[int]records.CallEntry, err error) {
 	known, err := truth(d.Task).Calls(anytime, d.sub.Key)
 	if err != nil {

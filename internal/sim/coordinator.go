@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// coordinator is what package coordinator does with its deliveries, around the real batch.Machine.
+// coordinator handles deliveries as package coordinator does, around the real batch.Machine.
 type coordinator struct {
 	*world.Process
 	fleet *Fleet
@@ -39,9 +39,9 @@ func (f *Fleet) startCoordinator() {
 	})
 }
 
-// begin begins to take batches and requests.
+// begin starts to take batches and requests.
 func (c *coordinator) begin() {
-	c.openDoors()
+	c.answerRequests()
 	c.Spawn("pull", func(t *world.Task) {
 		for {
 			t.Wait(world.Never, func() bool { return t.Waiting(c.fleet.log) })
@@ -62,7 +62,7 @@ func (c *coordinator) notice(n wire.Notice) {
 	}
 }
 
-// intake drives the heads of sessions, and lets anything else go.
+// intake drives the heads of sessions, and hands other batches back.
 func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 	key := delivery.Body.(*Submission).Key
 	if live := c.live[key]; live != nil {
@@ -113,12 +113,12 @@ func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	}
 }
 
-// sweep looks for heads that nobody drives: after each restart of the server, and now and then.
+// sweep looks for heads without a driver: after each restart of the server, and at intervals.
 func (c *coordinator) sweep(t *world.Task) {
 	for wait := AckWait; ; wait = judge.SweepEvery {
 		last := t.Restarted
 		t.Wait(t.Now.Add(wait), func() bool { return t.Restarted.After(last) })
-		if t.Restarted.After(last) { // what is in flight settles first
+		if t.Restarted.After(last) { // wait until messages in flight have settled
 			t.Sleep(AckWait + time.Duration(t.Rng.Int64N(int64(AckWait/2))))
 		}
 		all, err := open(t, AckWait)
@@ -137,7 +137,7 @@ func (c *coordinator) sweep(t *world.Task) {
 	}
 }
 
-// open returns the batches in the log that are at least so old, the oldest first.
+// open returns the batches in the log of at least this age, the oldest first.
 func open(t *world.Task, age time.Duration) (all []records.Accepted, err error) {
 	err = truth(t).EachOpen(anytime, "*", "*", func(a records.Accepted) bool {
 		if t.Now.Sub(a.Stored) >= age {
@@ -148,7 +148,7 @@ func open(t *world.Task, age time.Duration) (all []records.Accepted, err error) 
 	return all, err
 }
 
-// accepted returns a message of the log as the journal does.
+// accepted decodes a message of the log as the journal does.
 func accepted(t *world.Task, m *broker.Message) records.Accepted {
 	a, err := truth(t).Accepted(store.Msg(m))
 	if err != nil {
@@ -157,9 +157,9 @@ func accepted(t *world.Task, m *broker.Message) records.Accepted {
 	return a
 }
 
-// attend looks after one head that is not driven here.
+// attend drives one head, unless it is driven here.
 func (c *coordinator) attend(t *world.Task, head records.Accepted) {
-	next, _, err := c.settledHead(t, head.Key) // removes those that have their reply
+	next, _, err := c.settledHead(t, head.Key) // also removes batches that have their reply
 	for tries := 0; err != nil && tries < 3; tries++ {
 		t.Sleep(AckWait)
 		next, _, err = c.settledHead(t, head.Key)
@@ -172,12 +172,12 @@ func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 	}
 }
 
-// settledHead is nextHead, where a head whose reply is new is left to its driver.
+// settledHead is nextHead, but leaves a head with a new reply to its driver.
 func (c *coordinator) settledHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, AckWait)
 }
 
-// nextHead is the oldest batch of the session that has no reply yet.
+// nextHead returns the oldest batch of the session that has no reply yet.
 func (c *coordinator) nextHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, 0)
 }

@@ -15,33 +15,33 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// drive is one batch being driven.
+// drive is the driver of one batch.
 type drive struct {
 	journal
 	coordinator *coordinator
 	accepted    records.Accepted
 	sub         *Submission
 	machine     *batch.Machine
-	delivery    *broker.Delivery // of the batch, if it came by one
+	delivery    *broker.Delivery // of the batch; nil: it came without one
 	heard       []wire.Notice
 	broken      bool // no driver can bring the batch to its end
 	reply       *messages.Reply
-	over        bool // the drive has ended
-	nudged      bool // it is to look into the journal
-	staffed     bool // other workers are there
+	over        bool // the driver has ended
+	nudged      bool // read the journal now
+	staffed     bool // workers have changed
 	jobs        *placement.Jobs
 	late        bool // another coordinator may have driven the batch before, or drives it now
-	sure        bool // what was said since the newest record that we know was asked for
+	sure        bool // controls were read after the newest known record
 	born        time.Time
-	isFirst     bool // it has the first delivery of the batch
+	isFirst     bool // this is the first delivery of the batch
 
 	line     *line
-	turn     batch.Turn // as the machine knows it
-	turned   bool       // it has another turn
-	finished bool       // it has left the log; set when the drive is over
+	turn     batch.Turn // the newest turn that the machine got
+	turned   bool       // the batch has another turn
+	finished bool       // the batch has left the log; set when the driver has ended
 }
 
-// run reports whether the batch has left the log.
+// run drives the batch, and reports whether the batch has left the log.
 func (d *drive) run() (finished bool) {
 	defer func() { d.over = true }()
 	d.jobs = d.newJobs()
@@ -59,7 +59,7 @@ func (d *drive) run() (finished bool) {
 	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
 	again, resumed := d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
 	d.isFirst = !again
-	if again { // the jobs first: a worker stores the end of a call before its job goes
+	if again { // read the jobs first: a worker stores the end of a call before it removes the job
 		err := d.jobs.Adopt(anytime, d.Now)
 		if err == nil {
 			resumed, err = d.recall()
@@ -138,7 +138,7 @@ func (d *drive) stayAlive(t *world.Task) {
 	}
 }
 
-// recall tells the machine what the journal holds.
+// recall gives the journal's content to the machine.
 func (d *drive) recall() (found bool, err error) {
 	plans, err := truth(d.Task).Plans(anytime, d.sub.Key)
 	if err != nil {
@@ -158,7 +158,7 @@ func (d *drive) recall() (found bool, err error) {
 	return len(plans)+len(events) > 0, nil
 }
 
-// controls returns the controls of the session that mean this batch.
+// controls returns the session's controls that concern this batch.
 func (d *drive) controls() ([]batch.Event, error) {
 	all, err := truth(d.Task).Controls(anytime, d.sub.Key.Tenant, d.sub.Key.Session)
 	return recall.Controls(all, d.accepted, BatchTTL), err
@@ -166,7 +166,7 @@ func (d *drive) controls() ([]batch.Event, error) {
 
 func (d *drive) events(k records.Known) []batch.Event { return recall.Calls(k, d.recalled()) }
 
-// recalled is the batch as package recall sees it.
+// recalled returns the batch in the form that package recall needs.
 func (d *drive) recalled() recall.Batch {
 	return recall.Batch{
 		Calls: len(d.sub.Plan.Calls), Claims: d.machine.Claims, Local: local,
@@ -174,7 +174,7 @@ func (d *drive) recalled() recall.Batch {
 	}
 }
 
-// local returns a time of the server by the clock of the processes, which is the same here.
+// local converts a time of the server to the clock of the processes, which is the same here.
 func local(t time.Time) time.Time { return t }
 
 func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
@@ -196,14 +196,14 @@ func (d *drive) step(e batch.Event) {
 	}
 }
 
-// follow notes that there is something new of a call.
+// follow records that the journal has a newer record: controls must be read again after it.
 func (d *drive) follow(e batch.Event) {
 	if _, is := e.(batch.Recorded); is {
 		d.sure = false
 	}
 }
 
-// perform carries out one effect and gives what is to be told of it.
+// perform carries out one effect and returns the events that it causes.
 func (d *drive) perform(want batch.Effect) []batch.Event {
 	switch want := want.(type) {
 	case batch.Dispatch:
@@ -213,7 +213,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 	case batch.StorePlan:
 		return d.storePlan(want)
 	case batch.Look:
-		d.staffed = true // looks whether the jobs are in the right queues
+		d.staffed = true // check whether the jobs are in the right queues
 		said, _ := d.controls()
 		k, err := truth(d.Task).Calls(anytime, d.sub.Key)
 		if err != nil {
@@ -296,8 +296,8 @@ func (d *drive) end(want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// publishedElsewhere reports, once in a drive, that another coordinator has published the job of a
-// call.
+// publishedElsewhere reports, at most once for each driver, that another coordinator has published
+// the job of a call.
 func (d *drive) publishedElsewhere(key wire.CallKey) bool {
 	if d.late {
 		return false
@@ -311,7 +311,7 @@ func (d *drive) publishedElsewhere(key wire.CallKey) bool {
 	return d.late
 }
 
-// finish stores the reply and takes the batch out of the log, by its delivery or by its place.
+// finish stores the reply and removes the batch from the log, by its delivery or its sequence.
 func (d *drive) finish() bool {
 	if d.Insist(func() error {
 		_, err := truth(d.Task).WriteReply(anytime, d.accepted, *d.reply)
@@ -321,7 +321,7 @@ func (d *drive) finish() bool {
 	}
 	d.line.isOver(d)
 	_ = d.Insist(func() error {
-		if held := d.delivery; held != nil && !d.Knew(d.accepted.Stored) { // else its place may be another batch's now
+		if held := d.delivery; held != nil && !d.Knew(d.accepted.Stored) { // after a restart the sequence may belong to another batch
 			confirmed := false
 			err := d.Ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
 			if err == nil && confirmed {
@@ -333,7 +333,7 @@ func (d *drive) finish() bool {
 	return true
 }
 
-// letGo hands an unfinished batch back to the log.
+// letGo hands an unfinished batch back to the broker.
 func (d *drive) letGo(t *world.Task) {
 	if d.delivery == nil {
 		return

@@ -19,21 +19,21 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The tunables of every fleet here: the defaults of the daemons.
+// Settings of every fleet: the defaults of the daemons.
 const (
 	AckWait  = judge.AckWait
 	Lease    = judge.Lease
 	Grace    = judge.Grace
 	Poll     = AckWait / 3
 	BatchTTL = judge.BatchTTL
-	Slots    = 3 // fewer than the daemons have: who waits for a slot is part of it
+	Slots    = 3 // fewer than the daemons have, so that calls wait for a slot
 )
 
 var machineConfig = batch.Config{
 	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Unserved: 30 * time.Second, Grace: Grace, Waits: BatchTTL, Poison: judge.Lapses,
 }
 
-// Shape is how large a fleet is and what it is given to do.
+// Shape is the size of a fleet, and its work.
 type Shape struct {
 	Coordinators, Workers int
 	// Sessions holds the batches of each session, each as the names of the tools it calls: read,
@@ -43,47 +43,47 @@ type Shape struct {
 	// (unknown). A person is asked about askread, askonce, askagain and sternask, two about
 	// askboth. A batch "?" cannot be decoded.
 	Sessions [][]string
-	// Says is how many things are said to sessions: aborts and steering.
+	// Says is how many aborts and steering messages are sent.
 	Says int
-	// AskFor is how long a question stays open. Prompt people answer all of them, and soon.
+	// AskFor is how long a question stays open. People who are prompt answer all of them, and soon.
 	AskFor time.Duration
 	Prompt bool
 	// Reforms is how many times the policy, or the version of the tools files, changes in a run.
 	Reforms int
-	// Parts are the parts of the tools that the workers have, first worker first; the others have
-	// the whole. Old is how many of them are of the version before.
+	// Parts are the parts of the tools that the workers have, the first worker first. Further
+	// workers have all tools. Old is how many workers are of the previous version.
 	Parts []staff.Part
 	Old   int
 	// Bounded: the pool has max_in_flight, so all workers share its queue.
 	Bounded bool
-	// Gaps is how many times workers are away for a while: those of one part, or all.
+	// Gaps is how many times workers go away for a while: those of one part, or all.
 	Gaps int
-	// Late agents send some batches when others are answered, and again when only the reply is
-	// kept.
+	// Late agents send some batches only when others are answered. They send some again when only
+	// the reply is kept.
 	Late bool
 }
 
-// Fleet is agents, coordinators and workers on one broker.
+// Fleet holds agents, coordinators and workers on one broker.
 type Fleet struct {
 	*world.World
 	judge   *judge.Ledger
 	log     *broker.Queue
 	queues  map[string]*jobQueue // by token
 	staff   *staff.Bucket        // what workers have announced
-	agents  int                  // that still wait for a reply
+	agents  int                  // agents that still wait for a reply
 	shape   Shape
-	policy  policy // of workers that start now
+	policy  policy // of workers that are started from now on
 	version int    // of their tools files
 	people  *world.Process
-	// Everybody who ever was.
+	// All workers and coordinators of the run, also those that have ended.
 	workers      []*worker
 	posts        []*post
 	coordinators []*coordinator
-	// submissions holds every batch that an agent publishes, by the bytes that the log has of it.
+	// submissions holds every batch that an agent publishes, by its bytes in the log.
 	submissions map[string]*Submission
 }
 
-// NewFleet is a fleet in which nothing has happened yet.
+// NewFleet returns a fleet before its first step.
 func NewFleet(shape Shape, faults world.Faults, rng *rand.Rand) *Fleet {
 	w := world.New(broker.NewBroker(world.Epoch, broker.Streams(names, BatchTTL, 24*time.Hour)...), faults, rng)
 	f := &Fleet{World: w, shape: shape, policy: policies[0], submissions: map[string]*Submission{}, queues: map[string]*jobQueue{}, staff: staff.NewBucket()}
@@ -112,10 +112,10 @@ func NewFleet(shape Shape, faults world.Faults, rng *rand.Rand) *Fleet {
 	return f
 }
 
-// Slowest is the longest that it took from a grant to the job that follows it.
+// Slowest returns the longest time from a grant to the job that follows it.
 func (f *Fleet) Slowest() time.Duration { return f.judge.Slowest() }
 
-// startSpeaker says one thing to a session at some time.
+// startSpeaker sends one control to a session at a random time.
 func (f *Fleet) startSpeaker(key wire.BatchKey) {
 	control := []messages.Control{
 		{Abort: []byte(`"b0"`)}, {Abort: []byte("true")}, {When: messages.SteerBetweenGroups}, {When: messages.SteerImmediate},
@@ -133,7 +133,7 @@ func (f *Fleet) startSpeaker(key wire.BatchKey) {
 	})
 }
 
-// stopCall tells every worker that a call should stop.
+// stopCall tells every worker to stop a call.
 func (f *Fleet) stopCall(key wire.CallKey) {
 	for _, w := range f.workers {
 		if f.Alive(w.Process) {
@@ -156,14 +156,14 @@ func submission(session, id string, tools []string) *Submission {
 	return sub
 }
 
-// startAgent publishes a batch until it knows that it is accepted, and waits for the reply.
-// Sometimes it has forgotten that it did, and does it again.
+// startAgent publishes a batch until it is acknowledged, and waits for the reply. Sometimes the
+// agent forgets that it did, and repeats it.
 func (f *Fleet) startAgent(sub *Submission) {
 	f.agents++
 	p := f.Start("a", nil)
 	p.Spawn("submit", func(t *world.Task) {
 		within := 3 * time.Second
-		if f.shape.Late && f.Rng.IntN(2) == 0 { // others are answered by then
+		if f.shape.Late && f.Rng.IntN(2) == 0 { // the others are answered by then
 			within = 90 * time.Second
 		}
 		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
@@ -195,8 +195,8 @@ func (f *Fleet) startAgent(sub *Submission) {
 	})
 }
 
-// Run goes on until every batch is answered and nothing is left to do. The error says what rule was
-// broken.
+// Run runs the fleet until every batch is answered and nothing is left to do. The error says which
+// rule was broken.
 func (f *Fleet) Run() (err error) {
 	defer f.Close()
 	defer func() {
@@ -231,8 +231,8 @@ func (f *Fleet) unfinished() bool {
 	return f.agents > 0 || f.log.Len() > 0 || len(f.Stream(jobsStream).Messages()) > 0
 }
 
-// restless is more than all parties of a fleet here have to do at any one moment.
+// restless is more steps than a fleet can need at one moment.
 const restless = 100_000
 
-// patience is longer than any fleet here may take, faults included.
+// patience is longer than any fleet may take, with all faults.
 const patience = 12 * time.Hour

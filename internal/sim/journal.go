@@ -22,16 +22,16 @@ var (
 	jobsStream    = store.Jobs
 )
 
-// Submission is what an agent publishes.
+// Submission is a batch that an agent publishes.
 type Submission = judge.Submission
 
-// truth is the real journal on this task's connection to the model of the broker.
+// truth returns the real journal, on this task's connection to the model of the broker.
 func truth(t *world.Task) *records.Journal { return store.Journal(t) }
 
-// anytime is the context of a request without a deadline of its own.
+// anytime is the context of a request without a deadline.
 var anytime = context.Background()
 
-// journal is a task's journal in the shapes that the shells here use.
+// journal is the journal of a task in the form that the shells of this package use.
 type journal struct{ *world.Task }
 
 // entry is a stored record of a call.

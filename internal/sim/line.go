@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// What package coordinator does in sessionrun.go, around session.Line.
+// This file does what sessionrun.go of package coordinator does, around session.Line.
 
 // lookahead is how many batches of a session are driven at once.
 const lookahead = 4
@@ -24,17 +24,17 @@ type line struct {
 	c         *coordinator
 	key       wire.BatchKey // of its first batch
 	batches   session.Line[*drive]
-	driven    map[*drive]bool  // those of batches that were not given up
-	left      []*drive         // whose task has ended
+	driven    map[*drive]bool  // drivers of batches that were not given up
+	left      []*drive         // drivers whose task has ended
 	more      bool             // the log may hold another batch
 	reading   bool             // the log is still to be read for the first time
-	offered   *broker.Delivery // of a batch behind the head
-	suspended time.Time        // set: every batch only waits, until then at most
+	offered   *broker.Delivery // a delivery of a batch behind the head
+	suspended time.Time        // set if every batch only waits: the latest time to resume
 	again     bool             // another batch was read when the session was suspended
-	since     time.Time        // no other coordinator is known to have driven batches stored later
+	since     time.Time        // batches stored later have surely had no other driver
 }
 
-// ends reports whether no batch of the line goes on.
+// ends reports whether the session is suspended, so that no batch of the line goes on.
 func (l *line) ends() bool { return !l.suspended.IsZero() }
 
 // driveLine drives a session from its head. It reports whether the session was given up.
@@ -75,7 +75,7 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 	if delivery == nil || delivery.Count > 1 {
 		l.since = t.Now
 	}
-	// The log may hold batches that nobody tells of any more.
+	// Nobody announces batches that are in the log already.
 	l.more = delivery == nil || delivery.Count > 1
 	l.reading = l.more
 	l.begin(head, delivery)
@@ -110,7 +110,7 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 	}
 }
 
-// readLog begins the batches behind those that are driven.
+// readLog starts to drive batches behind the driven ones.
 func (l *line) readLog(t *world.Task) error {
 	for {
 		if n, _ := l.batches.Successors(); l.batches.Last() != 0 && n+1 >= lookahead {
@@ -160,7 +160,8 @@ func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
 	})
 }
 
-// leave takes a batch out of the line that has left the log. One that was given up stays there.
+// leave ends the driver of a batch. A batch that has left the log leaves the line; one that was
+// given up stays.
 func (l *line) leave(d *drive, now time.Time) (last bool) {
 	if l.c.live[d.sub.Key] == d {
 		delete(l.c.live, d.sub.Key)
@@ -175,7 +176,7 @@ func (l *line) leave(d *drive, now time.Time) (last bool) {
 	return len(l.driven) == 0
 }
 
-// step takes one step of the machine of a batch.
+// step makes one step of a batch's machine.
 func (l *line) step(d *drive, e batch.Event) (wants []batch.Effect) {
 	if turn := l.batches.Turn(d); d.turn != turn {
 		d.turn = turn
@@ -187,7 +188,7 @@ func (l *line) step(d *drive, e batch.Event) (wants []batch.Effect) {
 	return wants
 }
 
-// isOver notes that the reply of a batch is stored.
+// isOver records that the reply of a batch is stored.
 func (l *line) isOver(d *drive) {
 	l.batches.Over(d)
 	l.giveTurns()
@@ -199,7 +200,7 @@ func (l *line) giveTurns() {
 	}
 }
 
-// suspendIfQuiet ends the drives of all batches if each only waits, and has no news.
+// suspendIfQuiet ends the drivers of all batches if every batch only waits and none has news.
 func (l *line) suspendIfQuiet() bool {
 	if l.ends() {
 		return true
@@ -220,7 +221,7 @@ func (l *line) suspendIfQuiet() bool {
 	return true
 }
 
-// lookForControls has the batches that wait for an earlier one look for controls.
+// lookForControls makes batches that wait for an earlier one look for controls.
 func (l *line) lookForControls(t *world.Task) {
 	entries, err := truth(t).Controls(anytime, l.key.Tenant, l.key.Session)
 	if err != nil {
@@ -233,8 +234,8 @@ func (l *line) lookForControls(t *world.Task) {
 	}
 }
 
-// awaitTurn waits until the first call of the batch may start, or none is to start any more. It
-// returns false if the drive ends before.
+// awaitTurn waits until the first call of the batch may start, or until no further call should
+// start. It returns false if the driver ends before.
 func (d *drive) awaitTurn() bool {
 	end := d.accepted.Stored.Add(BatchTTL)
 	if !d.mayStart() {
@@ -292,7 +293,7 @@ func (f *Fleet) Drives(key wire.BatchKey) (all []judge.Drive) {
 	return all
 }
 
-// view is the drive as the judge sees it.
+// view returns the driver as the judge sees it.
 func (d *drive) view() judge.Drive {
 	return judge.Drive{Process: d.coordinator.Process, Sub: d.sub, Born: d.born, First: d.isFirst}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// This file is what package pipeline does with a call, in short: phase four about people, the
-// claim, the tool, and what a cancelled run comes to.
+// This file is a short form of package pipeline: phase four about people, the claim, the tool, and
+// the end of a cancelled run.
 
 // phases takes the call through its phases.
 func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
@@ -31,7 +31,7 @@ func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 		return *end
 	}
 	onCrash := staff.Tool(a.job.Tool).OnCrash
-	if a.job.Kind != messages.KindWrite { // nothing is changed by another run
+	if a.job.Kind != messages.KindWrite { // another run would change nothing
 		onCrash = messages.OnCrashIdempotent
 	}
 	a.post(machine.Wanted{Frozen: call.Frozen{Input: a.input, ArgsHash: a.argsHash, OnCrash: onCrash, Deadline: time.Minute}})
@@ -58,7 +58,7 @@ func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 	return machine.Ended{Result: a.run.End(a.cutAt, true)}
 }
 
-// cut cancels the run. A tool that runs is dead at once.
+// cut cancels the run. A running tool dies at once.
 func (a *attempt) cut(cause error) {
 	a.cause, a.cutAt = cause, a.Now
 	if a.run != nil && !a.run.Done {
@@ -67,20 +67,20 @@ func (a *attempt) cut(cause error) {
 	}
 }
 
-// unstarted is the end of a run that was cancelled before its tool was started.
+// unstarted returns the end of a run that was cancelled before its tool was started.
 func (a *attempt) unstarted() machine.Event {
 	var stop *wire.Stop
 	switch {
 	case !errors.As(a.cause, &stop):
 		return machine.Ended{Err: a.cause}
-	// An attempt before this one may have been applied.
+	// An earlier attempt may have been applied.
 	case a.grant.Attempt > 1 && a.claims() && a.repeatable():
 		return machine.Ended{Result: a.unrun(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown)}
 	}
 	return machine.Ended{Result: a.unrun(messages.StatusAborted, messages.CodeAborted)}
 }
 
-// unrun is the result of a call that this attempt has not run.
+// unrun returns the result of a call that this attempt has not run.
 func (a *attempt) unrun(status messages.Status, code messages.Code) messages.Result {
 	return messages.Result{
 		Index: a.key.Index, CallID: a.job.CallID, Tool: a.job.Tool, Attempt: a.grant.Attempt, Status: status, Outcome: messages.Failed(code, "not run"),
@@ -94,7 +94,7 @@ func (a *attempt) repeatable() bool {
 	return a.job.Kind != messages.KindWrite || staff.Tool(a.job.Tool).OnCrash == messages.OnCrashIdempotent
 }
 
-// freeze gives the attempt its input. The hooks of this fleet make another one each time they run.
+// freeze sets the input of the attempt. The hooks of this fleet make another input at each run.
 func (a *attempt) freeze(prior *wire.CallRecord) {
 	switch {
 	case prior == nil || prior.ArgsHash == "":
@@ -107,7 +107,7 @@ func (a *attempt) freeze(prior *wire.CallRecord) {
 	a.argsHash = judge.HashOf(a.input)
 }
 
-// forbidden is the end of a call that may not be claimed; nil when it may.
+// forbidden returns the end of a call that may not be claimed, or nil if it may be.
 func (a *attempt) forbidden(prior *wire.CallRecord) *machine.Ended {
 	rules, people := a.worker.policy, staff.People(a.job.Tool)
 	if rules.denies == a.job.Tool {
@@ -129,7 +129,7 @@ func (a *attempt) forbidden(prior *wire.CallRecord) *machine.Ended {
 
 var errNotAsked = errors.New("nobody was asked about this")
 
-// void is why what people have said does not let the call run; nil when it does.
+// void returns why people's decisions do not let the call run, or nil if they do.
 func (a *attempt) void(prior *wire.CallRecord, people int) error {
 	if prior == nil || prior.Approval == nil {
 		return errNotAsked

@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// What package coordinator does in suspend.go and resume.go, and coordinator/approvals with
-// decisions.
+// This file does what suspend.go and resume.go of package coordinator do, and what
+// coordinator/approvals does with decisions.
 
-// request is what comes to a coordinator's doors: a decision, or something to say to a session.
+// request is a request to a coordinator: a decision, or a control of a session.
 type request struct {
 	inbox string
 	what  any
@@ -34,8 +34,8 @@ type speech struct {
 	messages.Control
 }
 
-// openDoors has the coordinator answer requests.
-func (c *coordinator) openDoors() {
+// answerRequests starts to answer requests.
+func (c *coordinator) answerRequests() {
 	door := "doors." + c.Name
 	c.Subscribe(door)
 	bye := c.Bye
@@ -68,7 +68,7 @@ func (c *coordinator) serve(t *world.Task, r request) {
 	}
 }
 
-// decide stores what a decision makes of the question that is open now.
+// decide applies a decision to the open question and stores the result.
 func (c *coordinator) decide(t *world.Task, asked decision) (messages.DecisionState, *messages.Refusal) {
 	const tries = 10
 	busy := &messages.Refusal{Class: messages.ClassBusy}
@@ -99,7 +99,7 @@ func (c *coordinator) decide(t *world.Task, asked decision) (messages.DecisionSt
 	return "", busy
 }
 
-// wake has the head of a session driven, where it is due (nil: it is).
+// wake drives the head of a session if due says so. A nil due means yes.
 func (c *coordinator) wake(t *world.Task, lane wire.BatchKey, due func(*world.Task, wire.BatchKey) (bool, error)) {
 	var first uint64
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
@@ -122,13 +122,13 @@ func (c *coordinator) wake(t *world.Task, lane wire.BatchKey, due func(*world.Ta
 	}
 }
 
-// waitsForPeople reports whether a batch may rest.
+// waitsForPeople reports whether a batch may be suspended.
 func (c *coordinator) waitsForPeople(t *world.Task, key wire.BatchKey) (bool, error) {
 	known, err := truth(t).Calls(anytime, key)
 	return err == nil && recall.WaitsForPeople(known), err
 }
 
-// rest ends the drive when the batch only waits for people, and reports whether it did.
+// rest ends the driver if the batch only waits for people, and reports whether it did.
 func (d *drive) rest() bool {
 	for !d.broken {
 		until, waits := d.machine.Rest()
@@ -145,7 +145,7 @@ func (d *drive) rest() bool {
 	return false
 }
 
-// lookOnce is a look that no other follows for minutes.
+// lookOnce reads the journal from the leader, because no poll follows for minutes.
 func (d *drive) lookOnce() {
 	var events []batch.Event
 	_ = d.Insist(func() error {
@@ -163,7 +163,7 @@ func (d *drive) lookOnce() {
 	d.sure = true
 }
 
-// look reads the journal because somebody said so.
+// look reads the journal because of a nudge.
 func (d *drive) look() {
 	if _, rests := d.machine.Rest(); rests {
 		d.lookOnce()
@@ -174,7 +174,7 @@ func (d *drive) look() {
 	}
 }
 
-// recorded is the record of a call as an event.
+// recorded returns the record of a call as an event.
 func recorded(index int, e entry) batch.Recorded {
 	return recall.Recorded(index, e.record, e.seq, local)
 }

@@ -15,14 +15,14 @@ import (
 	machine "github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// What workers announce and package coordinator makes of it: internal/worker/presence.go and
-// coordinator/toolsets.go, around package placement.
+// This file does what internal/worker/presence.go and coordinator/toolsets.go do, around package
+// placement: workers announce themselves, and coordinators follow that.
 
-// post is a place for a worker. Another takes it when one has gone.
+// post is a place for a worker. When its worker has gone, another takes it.
 type post struct {
 	part   staff.Part
-	old    bool // its workers are of the version before
-	closed bool // nobody takes it for now
+	old    bool // its workers are of the previous version
+	closed bool // no worker may take it now
 	vacant bool
 }
 
@@ -30,7 +30,7 @@ type post struct {
 // for five minutes.
 type jobQueue struct {
 	*broker.Queue
-	left time.Time // when its last worker went; zero: it has one
+	left time.Time // when its last worker left; zero: it has one
 }
 
 // hire starts the workers.
@@ -56,7 +56,7 @@ func (f *Fleet) startWorker(p *post) {
 	w.Spawn("serve", w.serve)
 }
 
-// queueOf returns the queue with a token, which is made if it is not there.
+// queueOf returns the queue with a token. It makes a missing one.
 func (f *Fleet) queueOf(token string) *jobQueue {
 	q := f.queues[token]
 	if q == nil {
@@ -70,8 +70,8 @@ func (f *Fleet) queueOf(token string) *jobQueue {
 	return q
 }
 
-// serve announces the worker, and then its tools. It takes jobs from its queue, and now and then
-// from that of the pool.
+// serve announces the worker, and then its tools. The worker then takes jobs from its queue, and at
+// times from the pool's.
 func (w *worker) serve(t *world.Task) {
 	f := w.fleet
 	own, pool := f.queueOf(w.queue), f.queueOf(staff.Pool)
@@ -131,7 +131,7 @@ func (w *worker) stay(t *world.Task) {
 	}
 }
 
-// gone is the end of the worker. Its announcement stays for a while if it was killed.
+// gone ends the worker. If it was killed, its announcement stays for a while.
 func (w *worker) gone() {
 	w.ended = w.Now
 	w.fleet.people.Spawn("lapse", func(t *world.Task) {
@@ -146,8 +146,8 @@ func (w *worker) gone() {
 	w.fleet.queueOf(w.queue).left = w.Now
 }
 
-// drain lets the worker end as a signal does. The last worker of a toolset first takes what is in
-// its queue.
+// drain ends the worker as a signal does. The last worker of a toolset first takes the jobs in its
+// queue.
 func (w *worker) drain() {
 	w.Count("drains")
 	w.Logf(w.Name, "DRAINS", "%d calls", len(w.inHand))
@@ -168,7 +168,7 @@ func (w *worker) drain() {
 	})
 }
 
-// needed reports whether nobody else takes what is in the worker's queue.
+// needed reports whether no other worker takes the jobs in the worker's queue.
 func (w *worker) needed(t *world.Task) (needed bool) {
 	if w.queue == staff.Pool {
 		return false
@@ -183,7 +183,7 @@ func (w *worker) needed(t *world.Task) (needed bool) {
 	return needed
 }
 
-// startGap has workers go for a while: all of them, or one.
+// startGap makes one or all workers go away for a while.
 func (f *Fleet) startGap() {
 	p := f.Start("g", nil)
 	p.Spawn("gap", func(t *world.Task) {
@@ -226,8 +226,7 @@ func (f *Fleet) Workers() (all []judge.Worker) {
 	return all
 }
 
-// followStaff tells the coordinator which workers are there. ready is called when it knows it for
-// the first time.
+// followStaff tells the coordinator which workers are present. It calls ready after the first time.
 func (c *coordinator) followStaff(t *world.Task, ready func()) {
 	for seen := -1; ; {
 		t.Wait(world.Never, func() bool { return c.fleet.staff.Revision != seen })
@@ -253,7 +252,7 @@ func (c *coordinator) followStaff(t *world.Task, ready func()) {
 	}
 }
 
-// sweepJobs removes the jobs of batches that are over from queues without workers.
+// sweepJobs removes the jobs of ended batches from queues without workers.
 func (c *coordinator) sweepJobs(t *world.Task) {
 	var all []*broker.Message
 	err := t.ReadUntil(world.Never, "jobs", c.Name, func() error {
@@ -272,7 +271,7 @@ func (c *coordinator) sweepJobs(t *world.Task) {
 	}
 }
 
-// queues is the jobs of one batch on a task's connection.
+// queues holds the jobs of one batch, on a task's connection.
 type queues struct{ d *drive }
 
 var _ placement.Queues = queues{}
@@ -322,7 +321,7 @@ func (d *drive) newJobs() *placement.Jobs {
 	})
 }
 
-// isGone reports whether no worker has the tool of a call. It reads that anew.
+// isGone reports whether no worker has the tool of a call. It reads the workers anew.
 func (d *drive) isGone(index int) (events []batch.Event, gone bool) {
 	var fleet *toolset.Fleet
 	if d.ReadUntil(world.Never, "workers", d.Name, func() error {
@@ -344,7 +343,7 @@ func (d *drive) moveJobs() {
 	}
 }
 
-// withdraw takes the jobs of a call that has ended out of the queues.
+// withdraw removes the jobs of an ended call from the queues.
 func (d *drive) withdraw(index int) {
 	jobs, err := queues{d}.Of(anytime, index)
 	for _, job := range jobs {

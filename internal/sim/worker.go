@@ -15,15 +15,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// worker is the shell of the real attempt.Machine: it carries out on the broker model what the
-// machine wants, as package lane does on the server. The phases are a model of package pipeline;
-// see phases.go.
+// worker is a shell of the real attempt.Machine: as package lane does on the server, it carries out
+// the machine's effects on the model of the broker. The phases are a model of package pipeline; see
+// phases.go.
 type worker struct {
 	*world.Process
 	fleet  *Fleet
 	policy policy
 	inHand []*attempt
-	drains bool // it takes no more jobs, and ends when it has none in hand
+	drains bool // takes no more jobs, and ends when it holds none
 
 	post  *post
 	file  staff.File
@@ -34,7 +34,7 @@ type worker struct {
 	ended time.Time // when its process ended
 }
 
-// stop hears that a call should stop.
+// stop stops a call.
 func (w *worker) stop(key wire.CallKey) {
 	for _, a := range w.inHand {
 		if a.key == key {
@@ -43,26 +43,26 @@ func (w *worker) stop(key wire.CallKey) {
 	}
 }
 
-// attempt is one job on its way through a worker.
+// attempt is one job at a worker.
 type attempt struct {
 	*world.Task
 	worker   *worker
 	machine  *machine.Machine
 	job      wire.Job
-	served   bool // its tool is
+	served   bool // the worker serves its tool
 	key      wire.CallKey
 	delivery *broker.Delivery // the newest of the job
 	lost     int              // deliveries of the job that were lost with their worker
-	mails    []mail           // what the machine is still to be told
+	mails    []mail           // events that the machine has not got yet
 
-	// What the phases know:
+	// Known to the phases:
 	input    []byte // frozen
 	argsHash string // of input
 	answer   *answer
 	grant    call.Grant
 	run      *judge.Run // of the tool; nil before it starts
 	cause    error      // why the run was cancelled; nil: it was not
-	cutAt    time.Time  // when
+	cutAt    time.Time  // when it was cancelled
 }
 
 type mail struct {
@@ -70,13 +70,13 @@ type mail struct {
 	delivery *broker.Delivery
 }
 
-// answer is what the phases hear about the claim.
+// answer is the outcome of the claim, for the phases.
 type answer struct {
 	grant call.Grant
 	err   error
 }
 
-// take has a delivery in hand, unless it is one more of a job that is.
+// take starts an attempt for a delivery, unless the worker already has its job.
 func (w *worker) take(d *broker.Delivery) {
 	job := d.Body.(wire.Job)
 	key := wire.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
@@ -106,7 +106,7 @@ func (w *worker) take(d *broker.Delivery) {
 	})
 }
 
-// view is the attempt as the judge sees it.
+// view returns the attempt as the judge sees it.
 func (a *attempt) view() *judge.Attempt {
 	return &judge.Attempt{
 		Process: a.Process, Key: a.key, Job: a.job, Grant: a.grant, Input: a.input, ArgsHash: a.argsHash, Policy: a.worker.policy.version,
@@ -116,7 +116,7 @@ func (a *attempt) view() *judge.Attempt {
 
 func (a *attempt) post(e machine.Event) { a.mails = append(a.mails, mail{event: e}) }
 
-// live tells the machine what happens until the delivery is settled.
+// live gives events to the machine until the delivery is settled.
 func (a *attempt) live() {
 	for a.machine.State() != machine.Over {
 		wake := a.machine.Wake()
@@ -185,7 +185,7 @@ func (a *attempt) settle(s machine.Settle) {
 	}
 }
 
-// ask carries out what the machine asks of the journal.
+// ask makes the machine's request to the journal.
 func (a *attempt) ask(j journal, question machine.Effect) machine.Event {
 	var err error
 	switch q := question.(type) {

@@ -162,7 +162,7 @@ func Fail(span trace.Span, errorType string) {
 	span.SetAttributes(ErrorType.String(errorType))
 }
 
-// MarkRefused notes in the span of ctx that the sandbox refused something to a command.
+// MarkRefused marks the span of ctx: the sandbox refused something to a command.
 func MarkRefused(ctx context.Context) {
 	trace.SpanFromContext(ctx).SetAttributes(Refused.Bool(true))
 }

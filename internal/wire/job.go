@@ -74,8 +74,8 @@ type Notice struct {
 	// drives the batch.
 	Running bool `json:"running,omitempty"`
 	// Driven asks the other coordinators which of them drives the batch, or the session if Batch
-	// names one. The one that does answers with Running, and looks into the log for another batch
-	// of the session.
+	// names one. The coordinator that does answers with Running, and reads the log for later
+	// batches of the session.
 	Driven bool      `json:"driven,omitempty"`
 	LetGo  *LetGo    `json:"let_go,omitempty"`
 	Hand   *HandBack `json:"hand,omitempty"`
@@ -91,8 +91,8 @@ type LetGo struct {
 	// before it publishes a job with the number of failed attempts, so that the call never has two
 	// jobs in the queue.
 	Job uint64 `json:"job,omitempty"`
-	// Queue is the token of the queue that the job came from. The coordinator may have put the call
-	// into another one since. Workers of the version before do not send it.
+	// Queue is the token of the queue that the job came from. The call may have another queue by
+	// now. Workers of the previous version do not send it.
 	Queue string `json:"queue,omitempty"`
 }
 

@@ -38,8 +38,8 @@ type CallRecord struct {
 	Nonce string `json:"nonce"`
 	// Attempt counts the claims so far, this one included.
 	Attempt int `json:"attempt"`
-	// Lapsed counts the earlier claims whose worker was lost before it wrote another record. A
-	// release keeps the count.
+	// Lapsed counts the earlier claims whose worker was lost before its next record. A release
+	// keeps the count.
 	Lapsed int `json:"lapsed,omitempty"`
 	// MayHaveRun: an earlier attempt may have been applied although no record says so.
 	MayHaveRun bool   `json:"may_have_run,omitempty"`
@@ -115,8 +115,8 @@ type PlannedCall struct {
 	Kind            messages.Kind `json:"kind,omitempty"`
 	Pool            string        `json:"pool,omitempty"`
 	ConcurrencySafe bool          `json:"concurrency_safe"`
-	// Fixed: the call may run beside others whatever its input becomes, so it is never handed back.
-	// Later batches of the session may pass it.
+	// Fixed: the call may run beside others, whatever hooks make of its input, so it is never
+	// handed back. Later batches of the session may pass it.
 	Fixed bool `json:"fixed,omitempty"`
 	Stage int  `json:"stage"`
 	// Refused is the result of a call that can never run: an unknown tool, malformed arguments.
@@ -198,11 +198,11 @@ type Presence struct {
 	Servers []ToolServer `json:"servers,omitempty"`
 	// Draining says that the worker takes no new jobs; it ends soon.
 	Draining bool `json:"draining,omitempty"`
-	// Denied lists those of Tools of which the worker's policy denies every call.
+	// Denied lists those of Tools that the worker's policy always denies.
 	Denied []string `json:"denied,omitempty"`
-	// Gaps says, by tool or server, what a sandbox of its commands does not keep them from.
+	// Gaps says, by tool or server, what a sandbox cannot prevent.
 	Gaps map[string][]string `json:"gaps,omitempty"`
-	// Policy is the version of the policy it decides by.
+	// Policy is the version of the worker's policy.
 	Policy  string    `json:"policy,omitempty"`
 	Slots   int       `json:"slots"` // bound on running calls of one pool
 	Busy    int       `json:"busy"`  // calls that the worker has now
@@ -215,7 +215,7 @@ type Presence struct {
 type ToolServer struct {
 	Name  string `json:"name"`
 	Tools int    `json:"tools"` // how many are served
-	// Down says why the server does not run; "": nothing is known against it.
+	// Down says why the server does not run; "": no problem is known.
 	Down string `json:"down,omitempty"`
 	// Printed is the end of what the program printed when it could not be started, and Advice says
 	// what to do about it.

@@ -60,7 +60,7 @@ func (m mistake) lineText() []rune {
 	return []rune(m.lines[m.line-1])
 }
 
-// back returns the place as many characters earlier as text has.
+// back returns the place that is earlier by the length of text.
 func (m mistake) back(text string) mistake {
 	m.column -= len([]rune(text))
 	return m

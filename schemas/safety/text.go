@@ -167,5 +167,5 @@ func awk(_ walker, args []arg) error {
 	return nil
 }
 
-// inet is how names begin that gawk opens as network connections instead of files.
+// inet is the start of names that gawk opens as network connections instead of files.
 const inet = "/inet"

@@ -48,8 +48,9 @@
 //	Failed        Claiming, Offloading, Storing, Releasing, Parking: tried again after a pause, or
 //	              in a smaller form. Looking, LookingAgain, HandingBack: ->Closing, unsettled
 //	Tick          the pause is over: tried again. Bouncing: ->Closing. Looking, LookingAgain,
-//	              Running, Claiming, Holding: a sign of life. Claiming to Parking: see lease.go. After the drain, when LastWords
-//	              is over: the open request is aborted, and then ->Closing, unsettled
+//	              Running, Claiming, Holding: a sign of life. Claiming to Parking: see lease.go. After
+//	              the drain, when LastWords is over: the open request is aborted, and then ->Closing,
+//	              unsettled
 //	Stopped       Looking, Beginning: the phases start with a cancelled context. Claiming: the
 //	              write is aborted, and the answer decides. Running, Holding: ->Stopping
 //	Draining      as Stopped, and bounds every later wait by LastWords. Bouncing: ->Closing
@@ -82,7 +83,7 @@ type Config struct {
 	MaxInline   int           // largest outcome that is stored in a record, in bytes
 }
 
-// Call says what an attempt is about.
+// Call describes the call of an attempt.
 type Call struct {
 	Job wire.Job
 	Key wire.CallKey
@@ -227,8 +228,8 @@ func (m *Machine) do(e Effect) { m.effects = append(m.effects, e) }
 
 func (m *Machine) log(level Level, text string, args ...any) { m.do(Log{level, text, args}) }
 
-// delivered starts the attempt at the first delivery, and notes later ones. The broker delivers a
-// job again if no sign of life reached it, although the worker is alive.
+// delivered starts the attempt at the first delivery, and records later ones. The broker delivers a
+// job again if no sign of life reached it, even if the worker is alive.
 func (m *Machine) delivered(ev Delivered) {
 	if m.state == Over {
 		return

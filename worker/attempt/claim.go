@@ -31,8 +31,8 @@ func (m *Machine) prior() *wire.CallRecord {
 func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
 
 // wanted answers the phases, which want to start the tool. A call that does not claim gets its
-// attempt number at once, even if its run was just cancelled: a refusal would end it without a
-// result.
+// attempt number at once, even if its run was just cancelled, because a refusal would end it
+// without a result.
 func (m *Machine) wanted(f call.Frozen) {
 	switch {
 	case m.state == Running && m.Claims():

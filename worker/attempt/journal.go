@@ -97,9 +97,8 @@ func (m *Machine) failed(ev Failed) {
 	}
 }
 
-// retry plans the next try of a write. The pause begins with first, doubles, and is bounded by
-// most. After the drain it retries for LastWords, counted from the first open request, and then
-// gives up.
+// retry plans the next try of a write. The pause starts with first and doubles up to most. After
+// the drain it retries for LastWords, counted from the first open request, and then gives up.
 func (m *Machine) retry(err error, first, most time.Duration, text string, args ...any) {
 	m.err = err
 	m.pause = min(max(2*m.pause, first), most)

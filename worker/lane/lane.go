@@ -192,8 +192,8 @@ func (c *Consumer) Busy() int { return int(c.busy.Load()) }
 type Queues struct {
 	Pool string
 	// Toolset is the queue of the tools that are served here; "": the pool has only one queue. With
-	// a toolset, the queue of the pool is looked at now and then: coordinators of the version
-	// before put their jobs there.
+	// a toolset, the worker also looks at the queue of the pool at intervals, because coordinators
+	// of the previous version put their jobs there.
 	Toolset string
 }
 
@@ -398,8 +398,8 @@ func (c *Consumer) stop(m bus.Msg) {
 	c.stops = append(c.stops, earlyStop{key, why, time.Now()})
 }
 
-// bury makes a dead letter of a job that no worker can process, with the reason, so that it blocks
-// nothing and people can find it.
+// bury makes a dead letter of a job that no worker can process, with the reason. So the job blocks
+// nothing, and people can find it.
 func (c *Consumer) bury(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("a job that cannot be processed becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
 	if err := c.journal.DeadLetter(ctx, d.Msg, reason.Error()); err != nil {

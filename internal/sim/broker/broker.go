@@ -1,9 +1,9 @@
-// Package broker is a model of a JetStream server: the streams, the shared pull consumers and the
-// core messages that the protocol uses, on a clock that stands still until it is moved. The same
-// commands get the same answers as from the real server: the tests run random commands on both.
+// Package broker is a model of a JetStream server: the streams, shared pull consumers and core
+// messages that the protocol uses. Its clock stands still until it is moved. It answers every
+// command as the real server does: tests run random commands on both.
 //
-// The model loses nothing by itself. What a crash of the server leaves behind is the business of
-// [Broker.Restart] and [Broker.PowerLoss].
+// The model loses nothing by itself. [Broker.Restart] and [Broker.PowerLoss] decide what a crash of
+// the server leaves behind.
 package broker
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// The errors of a command. [ErrUnknown] is the only one without an answer of the server.
+// Errors of a command. Only [ErrUnknown] means that the server did not answer.
 var (
 	ErrConflict = bus.ErrConflict // the server's 10071
 	ErrExists   = bus.ErrExists   // the server's 10077
@@ -29,14 +29,14 @@ type Broker struct {
 	streams []*Stream
 	queues  []*Queue
 	inboxes map[string][]any // of core subscribers, by subject
-	// Stored is called for every message that a stream takes. May be nil.
+	// Stored is called for every message that a stream stores. May be nil.
 	Stored func(*Message)
-	// Restarted is when the server was last started again; zero: never.
+	// Restarted is the time of the last restart; zero: there was none.
 	Restarted time.Time
 }
 
-// Message is what a stream holds. Bodies are values that nothing changes after they are stored. The
-// journal also stores the bytes and the header, since it reads what it wrote.
+// Message is a message in a stream. Bodies are values that nobody changes after they are stored.
+// Messages of the journal also have bytes and a header, because the journal reads what it wrote.
 type Message struct {
 	Subject string
 	Seq     uint64
@@ -53,14 +53,14 @@ type Packet struct {
 	Data   []byte
 }
 
-// StreamConfig is what matters to us of a stream's settings.
+// StreamConfig holds the settings of a stream that matter here.
 type StreamConfig struct {
 	Name     string
 	Subjects []string
-	// Queue keeps one message per subject, refuses a second one, and lets go of a message that was
-	// acknowledged. Any other stream keeps everything, for MaxAge.
+	// Queue: the stream keeps one message per subject, refuses a second one, and removes a message
+	// that was acknowledged. Any other stream keeps everything, for MaxAge.
 	Queue  bool
-	Async  bool          // acknowledged before it is on the disk: power loss may take its tail
+	Async  bool          // acknowledges before a message is on the disk: a power loss may take the newest ones
 	MaxAge time.Duration // 0: for ever
 }
 
@@ -69,19 +69,20 @@ type Stream struct {
 	StreamConfig
 	last uint64     // the sequence of the newest message that was ever stored
 	msgs []*Message // in sequence
-	gone []removed  // of a queue: what was removed lately, in the order of the removals
+	gone []removed  // recently removed messages of a queue, in the order of removal
 }
 
-// removed is a message that was removed, and when. The server writes removals down a moment later.
+// removed is a removed message and when it was removed. The server writes removals to the disk a
+// moment later.
 type removed struct {
 	*Message
 	at time.Time
 }
 
-// unwritten is how long the server may take to write a removal down.
+// unwritten is how long the server may take to write a removal to the disk.
 const unwritten = 2 * time.Second
 
-// Streams returns the streams of a fleet, as far as batches and calls go.
+// Streams returns the streams of a fleet that hold batches and calls.
 func Streams(n wire.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
 	all := func(verbs ...wire.Verb) (filters []string) {
 		for _, v := range verbs {
@@ -98,7 +99,7 @@ func Streams(n wire.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
 	}
 }
 
-// NewBroker is a server with these streams, all empty.
+// NewBroker returns a server with these streams, all empty.
 func NewBroker(now time.Time, streams ...StreamConfig) *Broker {
 	b := &Broker{Now: now, inboxes: map[string][]any{}}
 	for _, config := range streams {
@@ -107,7 +108,7 @@ func NewBroker(now time.Time, streams ...StreamConfig) *Broker {
 	return b
 }
 
-// Stream is the stream of that name.
+// Stream returns the stream of that name.
 func (b *Broker) Stream(name string) *Stream {
 	for _, s := range b.streams {
 		if s.Name == name {
@@ -118,7 +119,7 @@ func (b *Broker) Stream(name string) *Stream {
 	panic("sim: no stream " + name)
 }
 
-// Append stores a message and gives its sequence.
+// Append stores a message and returns its sequence.
 func (b *Broker) Append(subject string, body any) (uint64, error) {
 	s := b.taking(subject)
 	if s.Queue && s.Last(subject) != nil {
@@ -136,7 +137,8 @@ func (b *Broker) Append(subject string, body any) (uint64, error) {
 	return s.last, nil
 }
 
-// CompareAndSet stores a message if the newest one of its own subject has the sequence last (0: there is none).
+// CompareAndSet stores a message if the newest message of its subject has the sequence last (0:
+// there is none).
 func (b *Broker) CompareAndSet(subject string, body any, last uint64) (uint64, error) {
 	newest := uint64(0)
 	if m := b.taking(subject).Last(subject); m != nil {
@@ -148,7 +150,7 @@ func (b *Broker) CompareAndSet(subject string, body any, last uint64) (uint64, e
 	return b.Append(subject, body)
 }
 
-// Delete takes one message out of a stream. That it is gone already is fine.
+// Delete removes a message from a stream, if it is there.
 func (b *Broker) Delete(stream string, seq uint64) {
 	s := b.Stream(stream)
 	if !s.removeAt(b.Now, seq) {
@@ -161,26 +163,26 @@ func (b *Broker) Delete(stream string, seq uint64) {
 	}
 }
 
-// Subscribe opens an inbox for core messages. Before that, and after [Broker.Unsubscribe], they are lost.
+// Subscribe opens an inbox for core messages. Without an open inbox they are lost.
 func (b *Broker) Subscribe(subject string) { b.inboxes[subject] = []any{} }
 
 // Unsubscribe closes an inbox.
 func (b *Broker) Unsubscribe(subject string) { delete(b.inboxes, subject) }
 
-// Publish sends a core message to whoever is there.
+// Publish sends a core message to the inboxes of its subject.
 func (b *Broker) Publish(subject string, body any) {
 	if inbox, open := b.inboxes[subject]; open {
 		b.inboxes[subject] = append(inbox, body)
 	}
 }
 
-// Heard returns how many core messages an inbox holds; open: there is such an inbox.
+// Heard returns how many core messages an inbox holds. open reports whether there is such an inbox.
 func (b *Broker) Heard(subject string) (n int, open bool) {
 	inbox, open := b.inboxes[subject]
 	return len(inbox), open
 }
 
-// Hear takes the oldest core message out of an inbox.
+// Hear removes the oldest core message from an inbox and returns it.
 func (b *Broker) Hear(subject string) (any, bool) {
 	inbox := b.inboxes[subject]
 	if len(inbox) == 0 {
@@ -190,7 +192,7 @@ func (b *Broker) Hear(subject string) (any, bool) {
 	return inbox[0], true
 }
 
-// taking is the stream that a subject is stored in.
+// taking returns the stream that stores a subject.
 func (b *Broker) taking(subject string) *Stream {
 	for _, s := range b.streams {
 		if slices.ContainsFunc(s.Subjects, func(f string) bool { return matches(f, subject) }) {
@@ -201,7 +203,7 @@ func (b *Broker) taking(subject string) *Stream {
 	panic("sim: no stream takes " + subject)
 }
 
-// Last is the newest message of a subject; nil when there is none.
+// Last returns the newest message of a subject, or nil.
 func (s *Stream) Last(subject string) *Message {
 	for _, m := range slices.Backward(s.msgs) {
 		if m.Subject == subject {
@@ -211,13 +213,14 @@ func (s *Stream) Last(subject string) *Message {
 	return nil
 }
 
-// First is the oldest message that matches the filter; nil when there is none.
+// First returns the oldest message that matches the filter, or nil.
 func (s *Stream) First(filter string) *Message { return s.next(1, filter) }
 
-// Next is the oldest message behind a sequence that matches the filter; nil when there is none.
+// Next returns the oldest message after a sequence that matches the filter, or nil.
 func (s *Stream) Next(after uint64, filter string) *Message { return s.next(after+1, filter) }
 
-// next is the oldest message from a sequence on that matches one of the filters (none: any message).
+// next returns the oldest message at or after a sequence that matches one of the filters (none: any
+// message), or nil.
 func (s *Stream) next(from uint64, filters ...string) *Message {
 	for _, m := range s.msgs {
 		if m.Seq >= from && matchesOne(filters, m.Subject) {
@@ -227,7 +230,7 @@ func (s *Stream) next(from uint64, filters ...string) *Message {
 	return nil
 }
 
-// All is every message that matches the filter, in sequence.
+// All returns every message that matches the filter, in sequence.
 func (s *Stream) All(filter string) []*Message {
 	var found []*Message
 	for _, m := range s.msgs {
@@ -238,7 +241,8 @@ func (s *Stream) All(filter string) []*Message {
 	return found
 }
 
-// LastOfEach is the newest message of every subject that matches one of the filters, in sequence.
+// LastOfEach returns the newest message of every subject that matches one of the filters, in
+// sequence.
 func (s *Stream) LastOfEach(filters ...string) []*Message {
 	var found []*Message
 	for _, m := range slices.Backward(s.msgs) {
@@ -250,10 +254,10 @@ func (s *Stream) LastOfEach(filters ...string) []*Message {
 	return found
 }
 
-// Messages returns what the stream holds, in sequence.
+// Messages returns the messages of the stream, in sequence.
 func (s *Stream) Messages() []*Message { return s.msgs }
 
-// At returns the message at a sequence; nil when there is none.
+// At returns the message at a sequence, or nil.
 func (s *Stream) At(seq uint64) *Message {
 	if at, found := s.find(seq); found {
 		return s.msgs[at]
@@ -277,8 +281,9 @@ func (s *Stream) removeAt(now time.Time, seq uint64) bool {
 	return found
 }
 
-// fallBack is what a stream whose removals were not written down is like after a restart: each message that was removed
-// lately is back where comesBack says so, and the sequences behind the newest message that is there are given again.
+// fallBack restores a stream as a restart does if removals were not written to the disk. Each
+// recently removed message is back if comesBack returns true. Sequences after the newest message
+// are used again.
 func (s *Stream) fallBack(now time.Time, comesBack func() bool) {
 	for _, r := range s.gone {
 		if now.Sub(r.at) <= unwritten && s.Last(r.Subject) == nil && comesBack() {
@@ -294,7 +299,7 @@ func (s *Stream) fallBack(now time.Time, comesBack func() bool) {
 	}
 }
 
-// forget lets go of what is too old.
+// forget removes messages that are too old.
 func (s *Stream) forget(now time.Time) {
 	for s.MaxAge > 0 && len(s.msgs) > 0 && now.Sub(s.msgs[0].Time) >= s.MaxAge {
 		s.msgs = s.msgs[1:]
@@ -305,7 +310,8 @@ func matchesOne(filters []string, subject string) bool {
 	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return matches(f, subject) })
 }
 
-// matches reports whether a subject is meant by a filter: * is any one token, > is one or more to the end.
+// matches reports whether a filter matches a subject: * is any one token, > is one or more at the
+// end.
 func matches(filter, subject string) bool {
 	for {
 		f, restOfFilter, moreFilter := strings.Cut(filter, ".")

@@ -8,26 +8,28 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// QueueConfig is what matters to us of a durable pull consumer's settings.
+// QueueConfig holds the settings of a durable pull consumer that matter here.
 type QueueConfig struct {
 	Stream      string
 	Filters     []string // none: everything in the stream
 	AckWait     time.Duration
-	MaxInFlight int  // deliveries that are not settled; 0: no bound
-	InMemory    bool // goes with the server; whoever pulls makes it anew
+	MaxInFlight int  // unsettled deliveries; 0: no bound
+	InMemory    bool // is lost with the server; a puller makes it anew
 }
 
-// Queue is a durable consumer that many parties pull from. Everything it promises is a hint: a message may be
-// delivered twice, to two holders at once, and it takes the word of a holder that it has given up on.
+// Queue is a durable consumer that many parties pull from. Its deliveries are hints: a message may
+// be delivered twice, to two holders at once, and a holder that it has given up on may still settle
+// the message.
 type Queue struct {
 	QueueConfig
 	stream *Stream
 	state  queueState
-	// written is what is on the disk of the state. It follows a moment later: see [Broker.Advance].
+	// written is the part of the state that is on the disk. It follows a moment later: see
+	// [Broker.Advance].
 	written queueState
 }
 
-// queueState is what a consumer knows about its deliveries.
+// queueState is a consumer's knowledge of its deliveries.
 type queueState struct {
 	next    uint64           // the first sequence that was never delivered
 	pending map[uint64]dueAt // delivered and not settled
@@ -35,13 +37,14 @@ type queueState struct {
 	again   map[uint64]int   // how often it was delivered again
 }
 
-// dueAt is when a delivery that is not settled is made again, and when that is after a restart of the
-// server: a delivery writes down the time of the message instead of its own, so most things are due at once then.
+// dueAt says when an unsettled delivery is repeated, and when it is after a restart of the server.
+// The disk has the time of the message instead of the delivery's, so most deliveries are due at
+// once after a restart.
 type dueAt struct{ at, afterRestart time.Time }
 
 func until(t time.Time) dueAt { return dueAt{t, t} }
 
-// fresh is the state of a consumer that is made now: it begins with the first message that is there.
+// fresh returns the state of a new consumer, which begins with the first message.
 func (s *Stream) fresh() queueState {
 	first := s.last + 1
 	if len(s.msgs) > 0 {
@@ -54,10 +57,10 @@ func (s queueState) clone() queueState {
 	return queueState{s.next, maps.Clone(s.pending), slices.Clone(s.due), maps.Clone(s.again)}
 }
 
-// Delivery is a message in the hands of one party.
+// Delivery is a message that one party holds.
 type Delivery struct {
 	*Message
-	Count int // how often it was delivered as far as the consumer knows, this time included
+	Count int // how often the message was delivered, as far as the consumer knows, including this time
 	queue *Queue
 	b     *Broker
 }
@@ -71,8 +74,8 @@ func (b *Broker) Queue(config QueueConfig) *Queue {
 	return q
 }
 
-// Pull takes the next message: one that is due again, else the oldest one that was never delivered. Nil when
-// there is none at this moment.
+// Pull delivers the next message: one whose delivery is repeated, else the oldest that was never
+// delivered. It returns nil if there is none now.
 func (b *Broker) Pull(q *Queue) *Delivery {
 	q.collectDue(b.Now)
 	s := &q.state
@@ -101,7 +104,7 @@ func (q *Queue) deliver(b *Broker, m *Message) *Delivery {
 	return &Delivery{m, 1 + q.state.again[m.Seq], q, b}
 }
 
-// collectDue puts up for delivery what was not settled in time: what has waited longest first.
+// collectDue makes deliveries due that were not settled in time, the longest waiting first.
 func (q *Queue) collectDue(now time.Time) {
 	var due []uint64
 	for seq, p := range q.state.pending {
@@ -118,8 +121,8 @@ func (q *Queue) collectDue(now time.Time) {
 	q.state.due = append(q.state.due, due...)
 }
 
-// Ack takes the message out of the queue. It reports whether the server confirms it to who waits for
-// that: it does not when it has forgotten, in a crash, that it ever delivered the message.
+// Ack removes the message from the queue. It reports whether the server confirms that. It does not
+// if it forgot the delivery in a crash.
 func (d *Delivery) Ack() (confirmed bool) {
 	q := d.queue
 	if d.Seq >= q.state.next {
@@ -130,10 +133,10 @@ func (d *Delivery) Ack() (confirmed bool) {
 	return true
 }
 
-// Term is Ack in other words: nobody gets the message again.
+// Term is another name for Ack: nobody gets the message again.
 func (d *Delivery) Term() { d.Ack() }
 
-// Nak puts the message up for delivery again after delay. Until then it counts as in flight.
+// Nak repeats the delivery after delay. Until then it counts as in flight.
 func (d *Delivery) Nak(delay time.Duration) {
 	s := &d.queue.state
 	d.queue.collectDue(d.b.Now)
@@ -152,7 +155,7 @@ func (d *Delivery) Nak(delay time.Duration) {
 	}
 }
 
-// InProgress asks for another AckWait. It does not call back what is up for delivery already.
+// InProgress extends the delivery by another AckWait, unless it is due already.
 func (d *Delivery) InProgress() {
 	s := &d.queue.state
 	d.queue.collectDue(d.b.Now)
@@ -168,8 +171,8 @@ func (q *Queue) gone(seq uint64) {
 	q.state.due = slices.DeleteFunc(q.state.due, func(due uint64) bool { return due == seq })
 }
 
-// Advance moves the clock. Consumers write what they know within a tenth of a second, so whatever happened
-// before this moment is on the disk.
+// Advance moves the clock. Consumers write their state within a tenth of a second, so the disk has
+// everything that happened before this moment.
 func (b *Broker) Advance(d time.Duration) {
 	for _, q := range b.queues {
 		q.written = q.state.clone()
@@ -177,8 +180,8 @@ func (b *Broker) Advance(d time.Duration) {
 	b.Now = b.Now.Add(d)
 }
 
-// Restart is a server that was killed (or stopped) and is back. Streams keep all that was acknowledged.
-// Consumers know what they have written; the order in which things were up for delivery is never written.
+// Restart restarts the server after a kill or a stop. Streams keep everything acknowledged.
+// Consumers know what they have written; the order of due deliveries is never written.
 func (b *Broker) Restart() {
 	b.Restarted = b.Now
 	for _, s := range b.streams {
@@ -197,20 +200,21 @@ func (b *Broker) Restart() {
 				q.gone(seq)
 			}
 		}
-		q.state.next = min(q.state.next, q.stream.last+1) // after a power loss they may have given again what they know
+		q.state.next = min(q.state.next, q.stream.last+1) // after a power loss, sequences that the consumer knows may be used again
 		q.collectDue(b.Now)
 		slices.Sort(q.state.due)
 	}
 }
 
-// Stop is a [Broker.Restart] in good order: consumers write what they know first.
+// Stop is a [Broker.Restart] after which consumers know everything, because they have written it.
 func (b *Broker) Stop() {
 	b.Advance(0)
 	b.Restart()
 }
 
-// RestartBehind is a [Broker.Restart] after which queues have not heard of some removals, while their consumers have:
-// what is back is never delivered again. The sequences of the newest messages, which were removed, may be given again.
+// RestartBehind is a [Broker.Restart] after which streams have lost some removals that consumers
+// know. A message that is back is never delivered again. The sequences of removed newest messages
+// may be used again.
 func (b *Broker) RestartBehind(comesBack func() bool) {
 	for _, s := range b.streams {
 		if s.Queue {
@@ -220,8 +224,8 @@ func (b *Broker) RestartBehind(comesBack func() bool) {
 	b.Stop()
 }
 
-// PowerLoss is a [Broker.Restart] after which async streams have also lost as many of their newest
-// messages as lose says. Their sequences are then given again.
+// PowerLoss is a [Broker.Restart] after which async streams have also lost their newest messages,
+// as many as lose returns. Their sequences are used again.
 func (b *Broker) PowerLoss(lose func(stored int) int) {
 	for _, s := range b.streams {
 		if s.Async {
@@ -234,26 +238,26 @@ func (b *Broker) PowerLoss(lose func(stored int) int) {
 	b.Restart()
 }
 
-// Queues is the consumers of the log and of the default pool.
+// Queues returns the consumers of the log and of the default pool.
 func Queues(n wire.Names, ackWait time.Duration, maxInFlight int) []QueueConfig {
 	return []QueueConfig{{Stream: n.Stream("BATCHES"), AckWait: ackWait}, JobsQueue(n, "default", ackWait, maxInFlight)}
 }
 
-// JobsQueue is the consumer of the queue of jobs with a token.
+// JobsQueue returns the consumer of the job queue with a token.
 func JobsQueue(n wire.Names, token string, ackWait time.Duration, maxInFlight int) QueueConfig {
 	return QueueConfig{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: n.QueueOf(token)}
 }
 
-// Delivered reports whether the consumer knows that it has delivered the message with a sequence.
+// Delivered reports whether the consumer knows that it delivered the message at a sequence.
 func (q *Queue) Delivered(seq uint64) bool { return seq < q.state.next }
 
 // Holds reports whether the queue has a message that was never delivered.
 func (q *Queue) Holds() bool { return q.stream.next(q.state.next, q.Filters...) != nil }
 
-// Forget is the end of the consumer, which has no deliveries in hand, and its new beginning.
+// Forget replaces the consumer, which has no deliveries out, by a new one.
 func (q *Queue) Forget() { q.state = q.stream.fresh() }
 
-// Waiting reports whether [Broker.Pull] would give a message now.
+// Waiting reports whether [Broker.Pull] would return a message now.
 func (b *Broker) Waiting(q *Queue) bool {
 	q.collectDue(b.Now)
 	s := &q.state
@@ -266,7 +270,7 @@ func (b *Broker) Waiting(q *Queue) bool {
 // Len returns how many messages the stream of a queue holds.
 func (q *Queue) Len() int { return len(q.stream.msgs) }
 
-// EachDue calls each for the times at which deliveries that are not settled are made again.
+// EachDue calls each with the time at which each unsettled delivery is repeated.
 func (b *Broker) EachDue(each func(time.Time)) {
 	for _, q := range b.queues {
 		for _, p := range q.state.pending {

@@ -11,19 +11,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// agreements is the ledger's page about people: what each has said, what they were told of it, and
+// agreements is the part of the ledger about people: what each signed, how they were answered, and
 // what then ran.
 type agreements struct {
 	decidedAt map[string]time.Time      // by the nonce of the record
-	yes       map[words]map[string]bool // who has signed for exactly this
-	settled   map[askedAt]int           // how often somebody was told that a question has its answer by them
-	chain     map[wire.CallKey][]stored // every record of a call
+	yes       map[words]map[string]bool // people who signed for exactly this
+	settled   map[askedAt]int           // how many people were told that their decision settled a question
+	chain     map[wire.CallKey][]stored // all records of a call
 	jobs      map[wire.CallKey]time.Time
 	slowest   time.Duration // from a grant to its job
 	nextLook  time.Time
 }
 
-// words is what somebody agrees to: these arguments of this call, under this policy.
+// words identifies what a person agrees to: these arguments of this call, under this policy.
 type words struct {
 	key              wire.CallKey
 	argsHash, policy string
@@ -47,7 +47,7 @@ func newAgreements() *agreements {
 	}
 }
 
-// Said is told what a person has signed.
+// Said records a decision that a person signed.
 func (l *Ledger) Said(key wire.CallKey, d messages.Decision) {
 	hash := d.ArgsHash
 	l.Logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
@@ -64,8 +64,8 @@ func (l *Ledger) Said(key wire.CallKey, d messages.Decision) {
 	l.yes[w][d.By] = true
 }
 
-// Told checks what a person was answered. At most one decision about a question is the last one,
-// and the journal holds it.
+// Told checks the answer to a person. At most one decision settles a question, and the journal has
+// that decision.
 func (l *Ledger) Told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
 		l.Count("decisions refused: " + string(answer.Error.Class))
@@ -88,10 +88,10 @@ func (l *Ledger) Told(key wire.CallKey, q messages.Approval, d messages.Decision
 	l.Fail("%s was told that the question about call %s is %s, and the journal does not say so", d.By, key, answer.State)
 }
 
-// Decided is told of the record that a decision makes.
+// Decided records the time of a decision's record.
 func (l *Ledger) Decided(nonce string) { l.decidedAt[nonce] = l.Now }
 
-// follows holds each record of a call to what stands before it.
+// follows checks each record of a call against the records before it.
 func (l *Ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 	chain, now := l.chain[key], l.Now
 	var last wire.CallRecord
@@ -126,13 +126,13 @@ func (l *Ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 		l.Fail("call %s is granted by the answer to another question", key)
 	}
 	l.chain[key] = append(chain, stored{next, seq, now})
-	if next.State == wire.Parked { // for the first time, or since another person has to agree too
+	if next.State == wire.Parked { // for the first time, or because another person has to agree too
 		l.Count("questions")
 		l.fleet.Asked(key, *next.Approval)
 	}
 }
 
-// claims is the number of the newest claimed attempt; 0: there is none.
+// claims returns the number of the newest claimed attempt; 0: there is none.
 func claims(chain []stored) (newest int) {
 	for _, s := range chain {
 		if s.record.State == wire.Claimed {
@@ -142,7 +142,7 @@ func claims(chain []stored) (newest int) {
 	return newest
 }
 
-// lapsed is how many claims of a call were taken over.
+// lapsed counts the claims of a call that were taken over.
 func lapsed(chain []stored) (n int) {
 	for i := 1; i < len(chain); i++ {
 		if chain[i].record.State == wire.Claimed && isClaim(chain[i-1].record) {
@@ -154,10 +154,10 @@ func lapsed(chain []stored) (n int) {
 
 func isClaim(r wire.CallRecord) bool { return r.State == wire.Claimed || r.State == wire.Renewed }
 
-// Slowest is the longest that it took from a grant to the job that follows it.
+// Slowest returns the longest time from a grant to the job that follows it.
 func (l *Ledger) Slowest() time.Duration { return l.slowest }
 
-// grantedUnder is the policy of the newest grant; "" when there is none.
+// grantedUnder returns the policy of the newest grant, or "".
 func grantedUnder(chain []stored) string {
 	for _, s := range slices.Backward(chain) {
 		if s.record.State == wire.Granted {
@@ -167,7 +167,7 @@ func grantedUnder(chain []stored) string {
 	return ""
 }
 
-// published is told of every job.
+// published checks and records every job.
 func (l *Ledger) published(key wire.CallKey, job wire.Job) {
 	l.jobs[key] = l.Now
 	s, waits := l.waits(key)
@@ -180,7 +180,7 @@ func (l *Ledger) published(key wire.CallKey, job wire.Job) {
 	}
 }
 
-// waits is the newest record of a call, and whether it has one.
+// waits returns the newest record of a call, and whether it has one.
 func (l *Ledger) waits(key wire.CallKey) (stored, bool) {
 	chain := l.chain[key]
 	if len(chain) == 0 {
@@ -189,8 +189,8 @@ func (l *Ledger) waits(key wire.CallKey) (stored, bool) {
 	return chain[len(chain)-1], true
 }
 
-// mayStart holds a start to what people have agreed to: enough of them, exactly these arguments,
-// this policy, and no end yet.
+// mayStart checks a start against people's decisions: enough people agreed, to exactly these
+// arguments, under this policy, and the call has not ended.
 func (l *Ledger) mayStart(a *Attempt) {
 	people := staff.People(a.Job.Tool)
 	if people == 0 {
@@ -216,21 +216,21 @@ func (l *Ledger) mayStart(a *Attempt) {
 	}
 }
 
-// restAtMost bounds how long nobody looks at a batch that rests.
+// restAtMost bounds how long nobody looks at a suspended batch.
 const restAtMost = 5 * time.Minute
 
-// slack is what is given beyond what was promised, for messages that are lost and parties that die.
+// slack is added to promised times, for lost messages and parties that die.
 const slack = 4 * time.Minute
 
-// prompt is the longest wait of a person or an agent while nothing goes wrong.
+// prompt is the longest wait of a person or an agent if there is no fault.
 const prompt = 2 * time.Minute
 
-// quietSince reports whether nothing has gone wrong since well before a time.
+// quietSince reports whether there was no fault since well before a time.
 func (l *Ledger) quietSince(at time.Time) bool {
 	return l.calm(at.Add(-prompt)) == l.Now.Sub(at.Add(-prompt))
 }
 
-// calm is how long nothing has gone wrong since a time.
+// calm returns for how long, since a time, there was no fault.
 func (l *Ledger) calm(since time.Time) time.Duration {
 	if l.Disturbed.After(since) {
 		since = l.Disturbed
@@ -238,8 +238,8 @@ func (l *Ledger) calm(since time.Time) time.Duration {
 	return l.Now.Sub(since)
 }
 
-// Look holds what stands still to what was promised about it: nobody holds a batch that rests, and
-// nothing that is stored for one waits for longer than restAtMost.
+// Look checks the promises about batches that stand still: a suspended batch has no driver, and
+// nothing stored for it waits longer than restAtMost.
 func (l *Ledger) Look() {
 	now := l.Now
 	if now.Before(l.nextLook) {
@@ -259,10 +259,10 @@ func (l *Ledger) Look() {
 }
 
 // headPatience is how long an answered batch may hold up another. Usually the next delivery of the
-// second finds it; if that is lost on its way, the next sweep does.
+// second finds it. If that delivery is lost, the next sweep does.
 const headPatience = SweepEvery + 2*AckWait
 
-// headsMove holds the log to guarantee 1: an answered batch holds up no later one of its session.
+// headsMove checks guarantee 1: an answered batch holds up no later batch of its session.
 func (l *Ledger) headsMove() {
 	heads := map[string]*broker.Message{}
 	for _, m := range l.Stream(store.Log).Messages() {
@@ -280,7 +280,7 @@ func (l *Ledger) headsMove() {
 	}
 }
 
-// rests is whether every open call of the stage that is on waits for people, and since when.
+// rests reports whether every open call of the current stage waits for people, and since when.
 func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
 	now, stage := l.Now, -1
 	for i := range a.sub.Plan.Calls {
@@ -312,8 +312,8 @@ func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
 	return since, stage >= 0
 }
 
-// isFree holds a batch that rests since then: it is driven by nobody, and it has heard what was
-// Said to it.
+// isFree checks a batch that waits for people since a time: no process drives it, and every control
+// was applied.
 func (l *Ledger) isFree(a *account, since time.Time) {
 	now := l.Now
 	for _, d := range l.fleet.Drives(a.sub.Key) {
@@ -325,7 +325,7 @@ func (l *Ledger) isFree(a *account, since time.Time) {
 		if !c.aborts(a) {
 			continue
 		}
-		both := since // both are stored
+		both := since // when both are stored
 		if c.at.After(both) {
 			both = c.at
 		}

@@ -1,5 +1,5 @@
-// Package judge is the outside view of a fleet of the simulation: what really ran, and the rules
-// that it must keep. Nobody in the fleet looks at it. It stops a history at the first broken rule.
+// Package judge watches a simulated fleet from outside: what really ran, and the rules that it must
+// keep. Nothing in the fleet reads it. It stops a history at the first broken rule.
 package judge
 
 import (
@@ -15,30 +15,30 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// The tunables of every fleet: the defaults of the daemons, or less, so that it happens.
+// Settings of every fleet: the defaults of the daemons, or less, so that the bounds are reached.
 const (
 	AckWait    = 10 * time.Second
 	Lease      = 10 * time.Second
 	Grace      = 2 * time.Second
 	BatchTTL   = time.Hour
-	SweepEvery = 5 * time.Minute // without a restart of the server
+	SweepEvery = 5 * time.Minute // if the server does not restart
 	Poison     = 3
 	Lapses     = 2 // of claims
 	Attempts   = 3
 )
 
-// Fleet is what the judge asks of the fleet.
+// Fleet is the fleet as the judge uses it.
 type Fleet interface {
-	// Asked has people think about a question.
+	// Asked lets people decide about a question.
 	Asked(key wire.CallKey, q messages.Approval)
-	// Workers are all that ever were.
+	// Workers returns all workers of the run, also those that have ended.
 	Workers() []Worker
-	// Drives are the drives of a batch that is alone in its line.
+	// Drives returns the drivers of a batch that is alone in its line.
 	Drives(key wire.BatchKey) []Drive
 }
 
-// Submission is what an agent publishes: a Batch that is decoded and planned already, because
-// neither is tried here.
+// Submission is a batch that an agent publishes. It is already decoded and planned, since neither
+// is tested here.
 type Submission struct {
 	Key   wire.BatchKey
 	Plan  plan.Plan // with the first version of every tool: all versions are of the same kind
@@ -47,7 +47,7 @@ type Submission struct {
 	Refused bool
 }
 
-// Attempt is what a worker knows of a job that it runs.
+// Attempt is a worker's knowledge of a job that it runs.
 type Attempt struct {
 	*world.Process
 	Key    wire.CallKey
@@ -58,11 +58,11 @@ type Attempt struct {
 	Claims bool
 	Served bool // the worker has its tool in that version
 	Run    *Run
-	// ArgsHash is that of Input, Policy that of the worker.
+	// ArgsHash is the hash of Input. Policy is the worker's.
 	ArgsHash, Policy string
 }
 
-// Worker is a worker as others see it.
+// Worker describes a worker.
 type Worker struct {
 	*world.Process
 	File   staff.File
@@ -74,17 +74,17 @@ type Worker struct {
 	Free   bool      // it has no job in hand
 }
 
-// Drive is a batch that is driven.
+// Drive describes the driver of a batch.
 type Drive struct {
 	*world.Process
 	Sub  *Submission
 	Born time.Time
-	// First: it has the first delivery, so it reads nothing of an earlier driver. While its process
-	// slept, another may have come and gone.
+	// First: this driver has the first delivery, so it does not read an earlier driver's records.
+	// Another may have come and gone while its process slept.
 	First bool
 }
 
-// HashOf is the hash of the arguments of a call.
+// HashOf returns the hash of a call's arguments.
 func HashOf(input json.RawMessage) string {
 	canonical, err := rawjson.Canonical(input)
 	if err != nil {

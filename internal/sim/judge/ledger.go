@@ -13,30 +13,30 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Ledger is what really happened.
+// Ledger records what really happened.
 type Ledger struct {
 	*world.World
 	*agreements
 	fleet        Fleet
 	coordinators int
 	batches      map[wire.BatchKey]*account
-	order        []*account                  // as accepted
+	order        []*account                  // in the order of acceptance
 	aborted      map[wire.BatchKey]time.Time // when the newest abort of a batch by its id was stored
-	lost         map[wire.CallKey]int        // deliveries of a job that were lost with their worker, at most
+	lost         map[wire.CallKey]int        // the most deliveries of a job that were lost with their worker
 	controls     map[string][]control        // by session
 }
 
-// control is something that was said to a session.
+// control is a control that was stored for a session.
 type control struct {
 	record wire.ControlRecord
 	at     time.Time
 }
 
-// account is what happened to one batch.
+// account records what happened to one batch.
 type account struct {
 	sub     *Submission
 	seq     uint64          // in the log, when it was first accepted
-	at      time.Time       // when that was
+	at      time.Time       // the time of that
 	reply   *messages.Reply // the stored one
 	replied time.Time       // when it was stored
 	// By call:
@@ -63,11 +63,11 @@ type Run struct {
 	call    messages.CallID
 	Takes   time.Duration
 	started time.Time
-	Done    bool // it came to its end
+	Done    bool // it ended by itself
 	Dead    bool // it was killed
 	claimed bool // under a claim
 	fails   bool
-	again   bool // it fails so that nothing was applied, and another attempt may do better
+	again   bool // it fails without being applied, and another attempt may succeed
 }
 
 // Violation is a rule that was broken.
@@ -75,7 +75,7 @@ type Violation string
 
 func (v Violation) Error() string { return string(v) }
 
-// New is the ledger of a fleet of so many coordinators in which nothing has happened yet.
+// New returns the ledger of a fleet with this many coordinators, before its first step.
 func New(w *world.World, f Fleet, coordinators int) *Ledger {
 	return &Ledger{
 		World: w, agreements: newAgreements(), fleet: f, coordinators: coordinators, batches: map[wire.BatchKey]*account{},
@@ -86,11 +86,11 @@ func New(w *world.World, f Fleet, coordinators int) *Ledger {
 // Fail stops the history.
 func (l *Ledger) Fail(format string, args ...any) { panic(Violation(fmt.Sprintf(format, args...))) }
 
-// Stored is told of everything that a stream takes.
+// Stored records and checks every message that a stream stores.
 func (l *Ledger) Stored(m *broker.Message) {
 	switch body := m.Body.(type) {
 	case *Submission:
-		if l.batches[body.Key] == nil { // else it was taken before, and runs nothing
+		if l.batches[body.Key] == nil { // a batch that was accepted before runs nothing
 			n := len(body.Plan.Calls)
 			a := &account{
 				sub: body, seq: m.Seq, at: m.Time, runs: make([][]*Run, n), ended: make([]bool, n), durable: make([]bool, n), handed: make([]bool, n), silent: make([]bool, n), claimed: make([]bool, n),
@@ -147,13 +147,13 @@ func (l *Ledger) Stored(m *broker.Message) {
 		a.reply, a.replied = &body, m.Time
 		l.isWhole(a)
 		l.isOver(a)
-		for i, result := range body.Results { // a person may answer later what nobody asks any more
+		for i, result := range body.Results { // a person may still answer a question that nobody asks any more
 			l.isStored(a, i, result)
 		}
 	}
 }
 
-// isFirst holds what is stored to its subject, which takes one message only.
+// isFirst checks that a subject stores one message only.
 func (l *Ledger) isFirst(m *broker.Message) {
 	stream := map[wire.Verb]string{wire.VerbResult: store.Results, wire.VerbFinal: store.Replies}[store.VerbOf(m.Subject)]
 	if stream == "" {
@@ -180,7 +180,7 @@ func (l *Ledger) call(subject string) (*account, int) {
 	return l.batches[key.BatchKey], key.Index
 }
 
-// Began is told of every run that starts, and holds it to the rules.
+// Began records the start of a run, and checks it against the rules.
 func (l *Ledger) Began(a *Attempt) *Run {
 	account := l.batches[a.Key.BatchKey]
 	i := a.Key.Index
@@ -207,7 +207,7 @@ func (l *Ledger) Began(a *Attempt) *Run {
 		worker: a.Process, claimed: a.Claims, attempt: a.Grant.Attempt, index: i, tool: a.Job.Tool, call: a.Job.CallID,
 		started: a.Now, Takes: l.takes(a.Claims), fails: l.Rng.IntN(12) == 0,
 	}
-	if n := len(before); n > 0 && before[n-1].again { // what has failed is likely to fail again
+	if n := len(before); n > 0 && before[n-1].again { // a call that failed is likely to fail again
 		r.fails = l.Rng.IntN(2) == 0
 	}
 	r.again = r.fails && l.Rng.IntN(2) == 0
@@ -226,7 +226,8 @@ func (l *Ledger) Began(a *Attempt) *Run {
 	return r
 }
 
-// isClaimed holds a start to its claim: it is in the journal, and it was when the tool was started.
+// isClaimed checks that the journal has the claim of a run that starts, and had it when the tool
+// was started.
 func (l *Ledger) isClaimed(a *Attempt) {
 	if !a.Claims {
 		return
@@ -239,7 +240,7 @@ func (l *Ledger) isClaimed(a *Attempt) {
 	l.Fail("call %s runs as attempt %d under fence %d, and its journal holds no such claim", a.Key, a.Grant.Attempt, a.Grant.Fence)
 }
 
-// takes is how long a run takes: mostly a moment, sometimes longer than a lease.
+// takes returns a random duration of a run: mostly short, sometimes longer than a lease.
 func (l *Ledger) takes(write bool) time.Duration {
 	rng := l.Rng
 	switch {
@@ -251,8 +252,8 @@ func (l *Ledger) takes(write bool) time.Duration {
 	return time.Duration(rng.IntN(4500)) * time.Millisecond
 }
 
-// Over is told of every run that ends, however it does: before the end of its lease, by the grace,
-// unless its worker slept.
+// Over records the end of a run. It must come one grace before the end of the lease, unless the
+// worker slept.
 func (l *Ledger) Over(a *Attempt) {
 	until := a.Run.started
 	for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.Key)) {
@@ -265,7 +266,7 @@ func (l *Ledger) Over(a *Attempt) {
 	}
 }
 
-// End is the result of a run that came to its end, or was stopped in the middle.
+// End returns the result of a run that ended by itself or was stopped.
 func (r *Run) End(now time.Time, stopped bool) messages.Result {
 	r.Done, r.Dead = !now.Before(r.started.Add(r.Takes)), stopped
 	result := messages.Result{
@@ -332,7 +333,7 @@ func (l *Ledger) inStage(a *account, i int, handedBack bool) {
 	for j := range a.sub.Plan.Calls {
 		other := a.plannedCall(j)
 		before := other.Stage < call.Stage
-		if other.Stage == call.Stage && handedBack { // it runs at the end of its stage, after those before it that do too
+		if other.Stage == call.Stage && handedBack { // it runs at the end of its stage, after earlier such calls
 			before = j != i && (j < i || !staff.HandsBack(other.PlannedCall.Tool))
 		}
 		switch {
@@ -357,8 +358,8 @@ func (a *account) plannedCall(i int) plan.Call {
 	return call
 }
 
-// mayRepeat holds a second run to guarantee 3: the tool allows it, and the run before is dead or
-// its lease and grace are over.
+// mayRepeat checks a second run against guarantee 3: the tool allows it, and the earlier run is
+// dead or its lease and grace are over.
 func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	if before.Done && before.again {
 		l.Count("retries of writes")
@@ -386,16 +387,16 @@ func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	}
 }
 
-// Lost is told how many deliveries of a job were lost with their worker.
+// Lost records how many deliveries of a job were lost with their worker.
 func (l *Ledger) Lost(key wire.CallKey, n int) { l.lost[key] = max(l.lost[key], n) }
 
-// AtTheEnd holds the whole to guarantee 1: no batch that was accepted is without its reply.
+// AtTheEnd checks guarantee 1: every accepted batch has its reply.
 func (l *Ledger) AtTheEnd() {
 	for _, a := range l.order {
 		if a.reply == nil {
 			l.Fail("%s was accepted and has no reply", a.sub.Key)
 		}
-		l.isWhole(a) // still
+		l.isWhole(a) // the reply is still right
 		l.Count("batches")
 		for _, r := range a.reply.Results {
 			l.Count("results: " + string(r.Status))
@@ -403,8 +404,8 @@ func (l *Ledger) AtTheEnd() {
 	}
 }
 
-// isOver holds the moment of a reply to guarantee 2: every call has a terminal record, and no
-// claimed run goes on, since the next write of the session may start now.
+// isOver checks guarantee 2 at the moment of a reply. Every call has a record that ends it, and no
+// claimed run goes on, because the next write of the session may start now.
 func (l *Ledger) isOver(a *account) {
 	if a.sub.Refused {
 		return

@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The ledger's page about workers and queues.
+// The part of the ledger about workers and queues.
 
-// IsGone holds the end of a call that no worker took to who was there.
+// IsGone checks the end of a call that no worker took against the workers that were present.
 func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
 	patience := map[messages.Code]time.Duration{
 		messages.CodeToolVersionGone: 10 * time.Second, messages.CodeQueueTimeout: 90 * time.Second, messages.CodeWorkerLost: 90 * time.Second,
@@ -34,15 +34,15 @@ func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
 	}
 }
 
-// Takes holds a job that a worker takes to the promise of its queue: only workers that have its
-// tool take jobs from the queue of a toolset.
+// Takes checks the promise of a toolset's queue: a worker takes a job from it only if it has the
+// tool.
 func (l *Ledger) Takes(a *Attempt, token string) {
 	if token != staff.Pool && !a.Served {
 		l.Fail("%s takes the job of call %s from queue %s, and does not have %s in that version", a.Name, a.Key, token, a.Job.Tool)
 	}
 }
 
-// deserted reports whether no worker was there for so long.
+// deserted reports whether no worker was present for that long.
 func (l *Ledger) deserted(age time.Duration) bool {
 	for _, w := range l.fleet.Workers() {
 		if l.Alive(w.Process) || w.Ended.IsZero() || l.Now.Sub(w.Ended) < age {
@@ -52,7 +52,7 @@ func (l *Ledger) deserted(age time.Duration) bool {
 	return true
 }
 
-// takesJobs reports whether a worker is there, has announced itself, and takes jobs.
+// takesJobs reports whether a worker is present, has announced itself, and takes jobs.
 func (l *Ledger) takesJobs(w Worker) bool {
 	return !w.Since.IsZero() && l.Alive(w.Process) && !w.Drains
 }
@@ -69,7 +69,8 @@ func (l *Ledger) queuesMove() {
 		account := l.batches[key.BatchKey]
 		newest, _ := l.waits(key)
 		job, since := m.Body.(wire.Job), m.Time
-		// A call that was handed back waits for a job of its own lane. One of the other lane runs nothing.
+		// A call that was handed back waits for a job of its new lane. A job of the old lane is
+		// useless.
 		useless := account.ended[key.Index] || newest.record.State == wire.Parked || account.handed[key.Index] && job.ConcurrencySafe
 		over := account.reply != nil
 		if over {

@@ -1,5 +1,5 @@
-// Package staff is what the workers of the simulation serve: tools files in several versions, and
-// the bucket in which workers announce themselves.
+// Package staff holds the tools of simulated workers: tools files in several versions, and the
+// bucket in which workers announce themselves.
 package staff
 
 import (
@@ -13,29 +13,29 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Pool is the pool of every tool.
+// Pool is the only pool.
 const Pool = schemas.DefaultPool
 
-// Versions is how many versions of the tools there are. Some tools are the same in all of them.
+// Versions is the number of versions of the tools. Some tools are the same in all versions.
 const Versions = 2
 
-// A Part is which of the tools a file has.
+// A Part says which of the tools a file has.
 type Part string
 
 // The parts.
 const (
 	Whole  Part = ""
-	Reads  Part = "reads"  // those that change nothing
-	Writes Part = "writes" // the others
+	Reads  Part = "reads"  // tools that change nothing
+	Writes Part = "writes" // the other tools
 )
 
-// File is a tools file that a worker is started with.
+// File is the tools file of a worker.
 type File struct {
 	Version int
 	Part    Part
 }
 
-// all is every tool in each version: one for each promise that a tool can make.
+// all has every tool in each version: one for each promise that a tool can make.
 var all = func() (versions [Versions]schemas.Catalog) {
 	for v := range versions {
 		alone, safe := false, true
@@ -64,7 +64,7 @@ var all = func() (versions [Versions]schemas.Catalog) {
 	return versions
 }()
 
-// First is every tool in the first version.
+// First has every tool in the first version.
 var First = all[0]
 
 // Tool returns a tool of the first version.
@@ -94,7 +94,7 @@ func Alone(tool, digest string) bool {
 // HandsBack reports whether the tool finds that it must run alone only when it has its input.
 func HandsBack(tool string) bool { return strings.HasPrefix(tool, "stern") }
 
-// People is how many people have to allow a call of the tool.
+// People returns how many people have to allow a call of the tool.
 func People(tool string) int {
 	switch tool {
 	case "askonce", "askagain", "askread", "sternask":
@@ -125,8 +125,8 @@ func (f File) Serves(tool, digest string) bool {
 	return slices.ContainsFunc(f.Tools(), func(t schemas.Tool) bool { return t.Name == tool && t.Digest == digest })
 }
 
-// Presence is what a worker with the file announces. Queue is where it takes its jobs; a worker of
-// the version before takes them from the queue of the pool, and does not say so.
+// Presence returns the announcement of a worker with the file. queue is where it takes its jobs. A
+// worker of the previous version uses the queue of the pool, and does not announce it.
 func (f File) Presence(worker string, slots int, old, bounded bool) (p wire.Presence, queue string) {
 	p = wire.Presence{Worker: worker, Pools: []string{Pool}, Slots: slots, Toolsets: map[string]map[string]string{Pool: {}}}
 	var digests []string
@@ -145,17 +145,17 @@ func (f File) Presence(worker string, slots int, old, bounded bool) (p wire.Pres
 	return p, queue
 }
 
-// Lapse is how long the announcement of a worker that was killed stays.
+// Lapse is how long the announcement of a killed worker stays.
 const Lapse = 30 * time.Second
 
-// Bucket is what workers have announced: themselves, and the tools that they know.
+// Bucket holds the announcements of workers and their tools.
 type Bucket struct {
 	Revision int // of the announcements of workers
 	Tools    schemas.Catalog
 	present  map[string]wire.Presence
 }
 
-// NewBucket is a bucket without workers. The tools of the first version are known.
+// NewBucket returns a bucket without workers that knows the tools of the first version.
 func NewBucket() *Bucket {
 	return &Bucket{Tools: First, present: map[string]wire.Presence{}}
 }

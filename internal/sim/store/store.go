@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Names are the names of everything on the broker.
+// Names are the names of subjects and streams on the broker.
 var Names = wire.Names{}
 
 // The streams by their roles.
@@ -31,7 +31,7 @@ var (
 // Journal returns the journal on a task's connection.
 func Journal(t *world.Task) *records.Journal { return records.In(store{t}, noObjects{}, clock{t}) }
 
-// store is a task's connection as the journal sees it. Each method is one command, so the process
+// store is the journal's view of a task's connection. Each method is one command, so the process
 // may die before and after it, and the command or its answer may be lost.
 type store struct{ *world.Task }
 
@@ -152,7 +152,7 @@ func Msg(m *broker.Message) bus.Msg {
 	return bus.Msg{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Header: m.Header, Data: m.Data}
 }
 
-// packed decodes a record for the ledger, which sees everything that is stored.
+// packed decodes a record for the ledger, which reads everything that is stored.
 func packed(subject string, h bus.Header, data []byte) broker.Packet {
 	p := broker.Packet{Header: h, Data: data}
 	switch verb := VerbOf(subject); verb {
@@ -174,7 +174,7 @@ func packed(subject string, h bus.Header, data []byte) broker.Packet {
 	return p
 }
 
-// what names a packet in the history.
+// what returns the name of a packet for the history.
 func what(p broker.Packet) string {
 	switch body := p.Body.(type) {
 	case wire.CallRecord:
@@ -214,8 +214,8 @@ func (c clock) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 	return By(ctx, c.Task.Now.Add(d)), func() {}
 }
 
-// bounded is a context with a deadline in simulated time. Nothing cancels it: a task that waits
-// past the deadline sees its command fail.
+// bounded is a context with a deadline in simulated time. Nothing cancels it: the command of a task
+// that waits past the deadline fails.
 type bounded struct {
 	context.Context
 	at time.Time

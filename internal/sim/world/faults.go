@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Calm is a world in which nothing goes wrong.
+// Calm is a world without faults.
 type Calm struct{}
 
 func (Calm) before(*Process) fault { return none }
@@ -16,17 +16,17 @@ func (Calm) breaks(*Process) bool  { return false }
 func (Calm) skip(*World) bool      { return false }
 func (Calm) delay() time.Duration  { return 0 }
 
-// Storm makes faults at random times, until it has seen enough commands. A command is one request
-// that a process sends to the server.
+// Storm injects faults at random times, for a number of commands. A command is one request that a
+// process sends to the server.
 type Storm struct {
 	rng *rand.Rand
-	// How often something happens: once in so many commands. 0: never.
+	// Frequencies of the faults: once in so many commands. 0: never.
 	message, crash, restart, power, pause, hurry, bug int
 	until                                             int // commands
 }
 
-// NewStorm is a storm with its own mixture: some are all crashes, some all lost messages, some
-// nothing at all.
+// NewStorm returns a storm with a random mixture of faults: some are all crashes, some all lost
+// messages, some nothing at all.
 func NewStorm(rng *rand.Rand) *Storm {
 	rate := func(most int) int {
 		if rng.IntN(3) == 0 {
@@ -58,10 +58,10 @@ func (s *Storm) before(p *Process) fault {
 	return none
 }
 
-// mortal tells coordinators and workers from agents, whose life is not tried here.
+// mortal reports whether the process is a coordinator or a worker. Agents do not die here.
 func (s *Storm) mortal(p *Process) bool { return p.again != nil }
 
-// between hits whoever is not just about to do something, too.
+// between also injects faults into processes that are not about to send a command.
 func (s *Storm) between(w *World) {
 	if w.commands > s.until {
 		return
@@ -115,29 +115,29 @@ func (s *Storm) delay() time.Duration {
 	return time.Duration(s.rng.IntN(15000)) * time.Millisecond
 }
 
-// Hit is one thing that goes wrong at one command.
+// Hit is one fault at one command.
 type Hit struct {
 	Command int // counted from 1
 	What    string
-	// Whom counts coordinators and workers, for what happens to somebody else than the command's
-	// giver.
+	// Whom is the number of a coordinator or worker, for a fault of another process than the one
+	// that sends the command.
 	Whom int
 }
 
-// What a [Hit] can be, and how many parties it can happen to.
+// hits are the kinds of a [Hit], and how many parties each can affect.
 var hits = map[string]fault{
 	"lost": lost, "answer lost": ackLost, "late": late, "dies before": dies, "dies after": diesAfter, "cut off": cutOff,
 	"restart": none, "power loss": none, "dies meanwhile": none, "pauses": none,
 }
 
-// OfMessage reports whether nobody dies or sleeps of it.
+// OfMessage reports whether the fault only affects a message: no process dies or sleeps.
 func (h Hit) OfMessage() bool {
 	f := hits[h.What]
 	return f != none && f != dies && f != diesAfter
 }
 
-// Hits lists every fault at the command with this number. parties is how many coordinators and
-// workers the fleet has.
+// Hits lists every fault at a command. parties is the number of coordinators and workers in the
+// fleet.
 func Hits(command, parties int) []Hit {
 	var all []Hit
 	for _, what := range rawjson.SortedKeys(hits) {
@@ -151,7 +151,7 @@ func Hits(command, parties int) []Hit {
 	return all
 }
 
-// Script is a world in which exactly this goes wrong.
+// Script is a world with exactly these faults.
 type Script []Hit
 
 func (s Script) before(p *Process) fault {
@@ -168,7 +168,7 @@ func (s Script) before(p *Process) fault {
 	return none
 }
 
-// meanwhile is what happens to others, right before the command.
+// meanwhile injects a fault into another process, right before the command.
 func (s Script) meanwhile(w *World, hit Hit) {
 	w.Disturbed = w.Now
 	w.Logf("", "!!", "%s %d", hit.What, hit.Whom)

@@ -7,17 +7,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 )
 
-// fault is what goes wrong with one command on its way to the server or back.
+// fault is what goes wrong with a command on its way to the server or back.
 type fault int
 
 const (
 	none      fault = iota
-	lost            // it Never arrives
+	lost            // it never arrives
 	ackLost         // it arrives; the answer does not
-	late            // it arrives when its sender has given up waiting
-	slow            // it takes its time
+	late            // it arrives after its sender has given up waiting
+	slow            // it takes long
 	dies            // its sender dies first
-	diesAfter       // its sender dies before it hears the answer
+	diesAfter       // its sender dies before it gets the answer
 	cutOff          // it arrives; the server restarts before it answers, and is away for a while
 )
 
@@ -26,32 +26,33 @@ var faultNames = [...]string{
 	"is done, and the server restarts before it answers",
 }
 
-// Faults decides what goes wrong.
+// Faults decides which faults are injected.
 type Faults interface {
-	// before is asked before every command what becomes of it.
+	// before returns the fault of a command. It is called before every command.
 	before(p *Process) fault
-	// between is asked before anybody goes on: it may kill and pause processes, and restart the
-	// server.
+	// between is called before every step. It may kill and pause processes, and restart the server.
 	between(w *World)
-	// breaks is asked at every step of a driver: a bug in it, or a damaged record, ends the
-	// driver's work on the batch.
+	// breaks is called at every step of a driver. If it returns true, a bug or a damaged record
+	// ends the driver's work on the batch.
 	breaks(p *Process) bool
-	// skip moves the clock on although somebody could act: everybody is slow for a moment.
+	// skip reports whether the clock moves on although a process could act: all are slow for a
+	// moment.
 	skip(w *World) bool
-	// delay is how long something takes that takes its time.
+	// delay returns how long a slow command takes.
 	delay() time.Duration
 }
 
 // CallTimeout is how long a party waits for the server's answer.
 const CallTimeout = 5 * time.Second
 
-// Ask gives the server one command and waits for its answer. bus.ErrUnknown: none came.
+// Ask sends one command to the server and waits for its answer. bus.ErrUnknown means that none
+// came.
 func (t *Task) Ask(what, subject string, do func() error) error {
 	return t.AskUntil(Never, what, subject, do)
 }
 
-// ReadUntil is AskUntil for a command that changes nothing. A server that has restarted takes
-// writes before it reads.
+// ReadUntil is AskUntil for a command that changes nothing. A restarted server takes writes before
+// it answers reads.
 func (t *Task) ReadUntil(deadline time.Time, what, subject string, do func() error) error {
 	return t.AskUntil(deadline, what, subject, func() error {
 		if t.Now.Before(t.unready) {
@@ -61,7 +62,7 @@ func (t *Task) ReadUntil(deadline time.Time, what, subject string, do func() err
 	})
 }
 
-// AskUntil is Ask with a time past which no answer is waited for.
+// AskUntil is Ask with a time at which the wait ends.
 func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() error) error {
 	t.Wait(t.Now, nil)
 	f := t.order(what, subject)
@@ -91,7 +92,7 @@ func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() erro
 	}
 	t.mayDie()
 	switch {
-	case away: // which is known at once
+	case away: // the sender notices that at once
 		t.Wait(t.Now.Add(50*time.Millisecond), nil)
 	case f == lost || f == ackLost || f == late:
 		err = bus.ErrUnknown
@@ -103,7 +104,7 @@ func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() erro
 	return err
 }
 
-// Tell gives the server one command and does not hear what became of it.
+// Tell sends one command to the server and does not wait for an answer.
 func (t *Task) Tell(what, subject string, do func()) {
 	t.Wait(t.Now, nil)
 	switch f := t.order(what, subject); {
@@ -119,7 +120,7 @@ func (t *Task) Tell(what, subject string, do func()) {
 	t.mayDie()
 }
 
-// order counts a command, and asks what goes wrong with it.
+// order counts a command and returns its fault.
 func (t *Task) order(what, subject string) fault {
 	t.commands++
 	f := t.faults.before(t.Process)
@@ -136,14 +137,14 @@ func (t *Task) order(what, subject string) fault {
 	return f
 }
 
-// mayDie does not return in a process that is about to die.
+// mayDie does not return if the process is about to die.
 func (t *Task) mayDie() {
 	if t.Doomed {
 		t.Wait(Never, nil)
 	}
 }
 
-// Take takes a delivery. One that is lost on the way counts as delivered all the same.
+// Take takes a delivery. A delivery that is lost on the way counts as delivered.
 func (t *Task) Take(q *broker.Queue) (d *broker.Delivery) {
 	t.Wait(t.Now, nil)
 	f := t.order("pull", q.Stream)
@@ -171,7 +172,7 @@ func (t *Task) Nak(d *broker.Delivery, delay time.Duration) {
 	t.Tell("nak", d.Subject, func() { d.Nak(delay) })
 }
 
-// Insist repeats what must happen before anything else can, until it does or never can.
+// Insist repeats try until it succeeds or its error is final.
 func (t *Task) Insist(try func() error) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := try()

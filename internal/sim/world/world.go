@@ -1,8 +1,8 @@
-// Package world runs parties one at a time, on a clock that it moves itself, and has things go
-// wrong between them and the broker: messages are lost or late, processes die and sleep, the server
+// Package world runs parties one at a time, on a clock that it moves itself. It injects faults
+// between them and the broker: messages are lost or late, processes die and sleep, the server
 // restarts.
 //
-// A seed chooses who is next. The package knows nothing of batches and calls; package sim brings
+// A seed decides which party is next. The package does not know batches and calls; package sim adds
 // the parties.
 package world
 
@@ -17,46 +17,45 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 )
 
-// World is parties that act one at a time, and the clock. It chooses who is next.
+// World holds the parties and the clock, and decides which party acts next.
 //
-// A party is a process: some tasks, each written as the straight code it stands for, that stop
-// before every command they give to the server. Killing a process there is the crash between two
-// commands.
+// A party is a process with some tasks. A task is straight code that stops before every command
+// that it sends to the server. A process that is killed there has crashed between two commands.
 type World struct {
 	*broker.Broker
 	Rng       *rand.Rand
 	faults    Faults
 	Processes []*Process
 	inFlight  []inFlight
-	commands  int // that were given so far
-	names     int // of processes that were given so far
-	nonces    int // that were given so far
+	commands  int // commands sent so far
+	names     int // process names used so far
+	nonces    int // nonces used so far
 	history   *strings.Builder
-	tally     map[string]int // how often what happened
-	// The server answers nothing before away, and no read before unready.
+	tally     map[string]int // counts of what happened
+	// The server answers nothing until away, and no read until unready.
 	away, unready time.Time
-	Disturbed     time.Time // when something last went wrong
+	Disturbed     time.Time // time of the last fault
 }
 
-// Process is what dies as a whole, with all that it knows.
+// Process is a group of tasks that die together, with everything that they know.
 type Process struct {
 	*World
 	Name   string
 	born   time.Time
 	tasks  []*Task
-	paused time.Time // it does nothing before
-	Slept  time.Time // until then it did not get to do what it was to do
-	Doomed bool      // it dies before anybody does anything else
-	again  func()    // starts another of its kind, under a new name
-	Bye    func()    // what the others notice of its end
+	paused time.Time // it does nothing until then
+	Slept  time.Time // until then it slept when it should have acted
+	Doomed bool      // it dies before any process acts again
+	again  func()    // starts another of its kind, with a new name
+	Bye    func()    // called at its end, for what the others notice
 }
 
-// Task is one thing that a process does.
+// Task is one activity of a process.
 type Task struct {
 	*Process
 	what  string
-	wake  time.Time   // it goes on at this time, at the latest
-	ready func() bool // or as soon as this holds; nil: not before
+	wake  time.Time   // the latest time at which it goes on
+	ready func() bool // it goes on as soon as this is true; nil: only at wake
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool
@@ -69,15 +68,15 @@ type inFlight struct {
 	do func()
 }
 
-// killed unwinds a task whose process is gone.
+// killed unwinds a task whose process is dead.
 type killed struct{}
 
-// New is a world of which nobody is part yet.
+// New returns a world without parties.
 func New(b *broker.Broker, faults Faults, rng *rand.Rand) *World {
 	return &World{Broker: b, faults: faults, Rng: rng, tally: map[string]int{}}
 }
 
-// Start begins a process. Again starts another of its kind, under a new name, when it dies; nil: it
+// Start starts a process. When it dies, again starts another of its kind with a new name; nil: it
 // does not die.
 func (w *World) Start(kind string, again func()) *Process {
 	w.names++
@@ -103,7 +102,7 @@ func (p *Process) Spawn(what string, run func(*Task)) {
 	p.tasks = append(p.tasks, t)
 }
 
-// Wait lets others go on until the time has come or the condition holds (nil: none).
+// Wait lets others act until the time has come or ready returns true. ready may be nil.
 func (t *Task) Wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = until, ready
 	if !t.yield(struct{}{}) {
@@ -112,7 +111,7 @@ func (t *Task) Wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = time.Time{}, nil
 }
 
-// Sleep lets others go on for a while.
+// Sleep lets others act for a while.
 func (t *Task) Sleep(d time.Duration) { t.Wait(t.Now.Add(d), nil) }
 
 func (t *Task) runnable() bool {
@@ -122,8 +121,8 @@ func (t *Task) runnable() bool {
 // Never is a time that does not come.
 var Never = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Step lets one task go on to its next command, or moves the clock to the next moment at which one
-// can. It reports false when nobody waits for anything.
+// Step lets one task run to its next command, or moves the clock to the next moment at which one
+// can. It returns false if no task waits for anything.
 func (w *World) Step() bool {
 	for _, p := range slices.Clone(w.Processes) {
 		if p.Doomed {
@@ -164,7 +163,7 @@ func (w *World) Step() bool {
 	return true
 }
 
-// arrive carries out the commands that were late until now, and reports whether there were any.
+// arrive executes the late commands that are due, and reports whether there were any.
 func (w *World) arrive() (any bool) {
 	for n := 0; n < len(w.inFlight); {
 		if late := w.inFlight[n]; !w.Now.Before(late.at) {
@@ -178,7 +177,7 @@ func (w *World) arrive() (any bool) {
 	return any
 }
 
-// next is the first moment after now at which anything can happen by itself.
+// next returns the first moment after now at which something can happen.
 func (w *World) next() time.Time {
 	next := Never
 	earlier := func(at time.Time) {
@@ -213,8 +212,8 @@ func (w *World) kill(p *Process) {
 	p.again()
 }
 
-// outage is a restart of the server that takes a while, at most so long. It may have forgotten what
-// it removed last.
+// outage restarts the server and keeps it away for a random time, at most this long. The server may
+// forget its last removals.
 func (w *World) outage(most time.Duration) {
 	w.Logf("", "OUTAGE", "of the server")
 	w.Count("outages")
@@ -224,8 +223,8 @@ func (w *World) outage(most time.Duration) {
 	w.RestartBehind(func() bool { return w.Rng.IntN(2) == 0 })
 }
 
-// Knew reports whether a message was there when the process and the server last came up. How often
-// it was delivered before may be forgotten.
+// Knew reports whether a message was stored before the process and the server last started. If it
+// was, the number of its deliveries may be forgotten.
 func (p *Process) Knew(stored time.Time) bool {
 	return !stored.After(p.born) || !stored.After(p.Restarted)
 }
@@ -239,41 +238,42 @@ func (w *World) Close() {
 	}
 }
 
-// Logf writes a line of the history down, if there is one.
+// Logf adds a line to the history, if one is recorded.
 func (w *World) Logf(who, what, format string, args ...any) {
 	if w.history != nil {
 		fmt.Fprintf(w.history, "%6d %11.3fs  %-4s %-9s %s\n", w.commands, w.Now.Sub(Epoch).Seconds(), who, what, fmt.Sprintf(format, args...))
 	}
 }
 
-// Epoch is when time begins.
+// Epoch is the first moment of simulated time.
 var Epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Commands is how many commands were given.
+// Commands returns the number of commands sent so far.
 func (w *World) Commands() int { return w.commands }
 
-// Count counts what happened.
+// Count adds one to a count of the tally.
 func (w *World) Count(what string) { w.tally[what]++ }
 
-// Alive reports whether a process has not died.
+// Alive reports whether a process is alive.
 func (w *World) Alive(p *Process) bool { return slices.Contains(w.Processes, p) }
 
-// Breaks reports whether a step of a driver meets a bug.
+// Breaks reports whether this step of a driver has a bug.
 func (p *Process) Breaks() bool { return p.faults.breaks(p) }
 
-// Nonce is unique.
+// Nonce returns a unique text.
 func (t *Task) Nonce() string {
 	t.nonces++
 	return fmt.Sprint(t.Name, "-", t.nonces)
 }
 
-// Tally is how often what happened: faults, runs, results by status. It shows what a test has seen.
+// Tally returns the counts of what happened: faults, runs, results by status. It shows what a test
+// covered.
 func (w *World) Tally() map[string]int { return w.tally }
 
-// Record has the history written down from now on.
+// Record starts to record the history.
 func (w *World) Record() { w.history = &strings.Builder{} }
 
-// History is what was written down.
+// History returns the recorded history.
 func (w *World) History() string {
 	if w.history == nil {
 		return ""

@@ -13,8 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
-// Protect names paths that may be read and not changed, nor what is below them. With them goes
-// every .git, at any depth. Paths outside of the folder are left out. It is called before calls run.
+// Protect names paths that may be read and not changed, and everything below them. Every .git, at
+// any depth, is protected too. Paths outside of the folder are ignored. Call Protect before any
+// call runs.
 func (r *Root) Protect(names []string) {
 	for _, name := range names {
 		for _, dir := range []string{r.dir, r.given} {
@@ -26,8 +27,8 @@ func (r *Root) Protect(names []string) {
 	}
 }
 
-// refusal returns the error about a path without links that may not be changed; nil: it may. Case
-// counts for nothing, as in the file systems of some machines.
+// refusal returns an error if a path may not be changed, or nil. real is the path without links.
+// Letter case is ignored, as some file systems do.
 func (r *Root) refusal(name, real string) error {
 	if len(r.protected) == 0 {
 		return nil
@@ -48,7 +49,7 @@ func guarded(name string) error {
 	return base.Refuse(base.CodePermissionDenied, "%s may be read and not changed, because other programs run or obey it", Quoted(name))
 }
 
-// real returns a path without its links, as far as it is there.
+// real resolves the links of a path, as far as the path exists.
 func (r *Root) real(name, rel string) (string, error) {
 	real, rest, links, missing := "", rel, 0, false
 	for rest != "" {
@@ -97,9 +98,9 @@ func (r *Root) real(name, rel string) (string, error) {
 	return real, nil
 }
 
-// folder opens the folder of a path without links, for a write to the path, and makes what is
-// missing of it. A command may put links into the path meanwhile: each folder is opened in the one
-// before, and is the one that has the name, or the write is refused.
+// folder opens the folder of a path without links, for a write to the path, and makes missing
+// folders. A command may put links into the path meanwhile. So each folder is opened inside the one
+// before. If another folder has its name by then, the write is refused.
 func (r *Root) folder(name, real string) (*os.Root, error) {
 	guard := r.guard()
 	here, err := r.fs.OpenRoot(".")
@@ -128,7 +129,7 @@ func (r *Root) folder(name, real string) (*os.Root, error) {
 	return here, nil
 }
 
-// enter opens a folder in another one, and makes it if there is none.
+// enter opens a folder inside another one, and makes it if it is missing.
 func enter(name string, in *os.Root, part string) (*os.Root, error) {
 	next, err := in.OpenRoot(part)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -154,9 +155,9 @@ func enter(name string, in *os.Root, part string) (*os.Root, error) {
 	return nil, err
 }
 
-// guard knows the protected paths by what they are, whatever their names.
+// guard recognizes the protected files and folders, whatever their names are.
 type guard []struct {
-	itself, in fs.FileInfo // nil: not there
+	itself, in fs.FileInfo // nil: it does not exist
 	base       string
 }
 
@@ -187,7 +188,7 @@ func (g guard) folder(name string, dir *os.Root) error {
 	return nil
 }
 
-// file refuses a protected file of a folder.
+// file refuses a protected file in a folder.
 func (g guard) file(name string, dir *os.Root, file string) error {
 	if len(g) == 0 {
 		return nil

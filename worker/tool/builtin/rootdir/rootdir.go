@@ -340,7 +340,7 @@ func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (creat
 	return info == nil, nil
 }
 
-// TempPrefix is how the names of unfinished files begin. Searches leave them out.
+// TempPrefix begins the names of unfinished files. Searches leave them out.
 const TempPrefix = ".toolfleet-tmp-"
 
 // writeTemp writes a new file with the permissions of old. The content is on disk before the file
