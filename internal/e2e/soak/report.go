@@ -180,7 +180,7 @@ func takeovers(h History) (took Measured) {
 	return took
 }
 
-// broken reports whether another process than but had a fault between two times.
+// broken reports whether a process had a fault between two times, except the process but.
 func broken(faults []Fault, from, to time.Time, but string) bool {
 	return slices.ContainsFunc(faults, func(f Fault) bool {
 		return f.Process != but && f.At.Before(to) && f.Until.After(from)
