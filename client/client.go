@@ -15,8 +15,8 @@
 //	one batch     Run, or Submit and then Await or Get    submit it, and its reply
 //	              Follow, Timeline                        what happens to it, what has happened
 //	              Abort                                   end it now
-//	a turn        Loop                                    model and fleet in turn, until it makes no calls
-//	a session     Watch, Batches                          its batches as they run, and a list of them
+//	a turn        Loop                                    model and fleet in turn
+//	a session     Watch, Batches                          its batches as they run, or as a list
 //	              Live                                    what happens now in all sessions
 //	              AbortSession, Steer                     end them; say something to the model
 //	people        Approvals, Approval, WatchApprovals     calls that wait for a person

@@ -27,9 +27,10 @@ type Reason struct {
 // An abort may arrive before its batch. It then holds for a batch that is stored up to batch_ttl
 // later (by default 1 h).
 //
-// Abort, AbortSession and Steer take at most 10 s. The error is [ErrNoFleet] or a *messages.Refusal.
-// After a refusal of the class busy, and after any other error, the message may have been stored.
-// Sending it again is safe for an abort. A steering message that is sent twice may be read twice.
+// Abort, AbortSession and Steer take at most 10 s. The error is [ErrNoFleet] or a
+// *messages.Refusal. After a refusal of the class busy, and after any other error, the message may
+// have been stored. An abort may be sent again safely. A steering message that is sent twice may be
+// read twice.
 func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.BatchID, why Reason) (seq uint64, err error) {
 	if b == "" {
 		return 0, errors.New("abort: the id of the batch is empty")

@@ -1,7 +1,7 @@
 // Package coordinator drives batches: it takes them from the log, plans them, hands their calls to
 // the workers, collects the results and replies.
 //
-//	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go    the happy path
+//	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go: the happy path
 //	             toolsets.go     in which queue a job waits for a worker
 //	             successors.go   which batches behind the head are driven too
 //	             recover.go      what an earlier driver has left behind

@@ -29,8 +29,8 @@ const (
 	EventRunning EventType = "running"
 	// EventProgress is a report of the running tool.
 	EventProgress EventType = "progress"
-	// EventEnd says that the call has ended, at the moment when it has. It has the output if that is
-	// small; see [Result.Brief].
+	// EventEnd says that the call has just ended. It has the output if that is small; see
+	// [Result.Brief].
 	EventEnd EventType = "end"
 	// EventResult has the same result as the end event of the call, without its output. It comes in
 	// call order, once all calls have ended.

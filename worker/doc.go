@@ -18,9 +18,9 @@
 //			func(_ context.Context, in In) (string, error) { return strings.ToUpper(in.Text) + "!", nil }))
 //	}
 //
-// [New] makes a tool of a function; its options say what else the tool promises. [Main] is the whole
-// of a program, with the flags, settings and signals of `toolfleet worker`. [Run] is for a program
-// with a main of its own. [Tool.Try] runs a tool once, in a test.
+// [New] makes a tool of a function; its options say what else the tool promises. [Main] is the
+// whole of a program, with the flags, settings and signals of `toolfleet worker`. [Run] is for a
+// program with a main of its own. [Tool.Try] runs a tool once, in a test.
 //
 // A worker announces its tools, takes calls from the fleet, checks their arguments, hooks and
 // permissions, runs the tool, and stores the result. Any number of workers may share a pool, and

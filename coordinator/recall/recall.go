@@ -33,7 +33,7 @@ func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Durat
 	return events
 }
 
-// Batch is what Calls has to know about a batch.
+// Batch holds what Calls needs to know about a batch.
 type Batch struct {
 	Calls  int
 	Claims func(index int) bool // reports whether the call claims, as far as the machine of the batch knows
@@ -44,8 +44,8 @@ type Batch struct {
 }
 
 // Calls returns records and results as events. A call with a record gets the event of its record,
-// any other the event of its result. A result that does not fit the call is of another batch and is
-// left out.
+// any other call the event of its result. A result that does not fit the call belongs to another
+// batch and is left out.
 func Calls(known journal.Known, b Batch) []batch.Event {
 	var events []batch.Event
 	for _, key := range known.Hands { // first, because records are newer
@@ -69,8 +69,8 @@ func Calls(known journal.Known, b Batch) []batch.Event {
 	return events
 }
 
-// Notice returns what a worker says about a call as an event; nil when it says nothing that counts.
-// A result in it is what the worker stored, so it saves a read.
+// Notice returns a worker's notice about a call as an event, or nil if it says nothing that
+// matters. A result in the notice is the stored one, so it saves a read.
 func Notice(n wire.Notice, b Batch) batch.Event {
 	switch {
 	case n.Index < 0 || n.Index >= b.Calls:
@@ -97,9 +97,9 @@ func Recorded(index int, record wire.CallRecord, seq uint64, local func(time.Tim
 	return event
 }
 
-// Ends returns the result of each call that has ended for good, by index, and the newest record of
-// each call that has one. The record of a call counts, then a plan record. A result beside them
-// does not count: without a record a worker can still claim the call.
+// Ends returns, by index, the result of each call that has ended for good, and the newest record of
+// each call that has one. The call's own record counts first, then a plan record. A stored result
+// alone does not count: without a record a worker can still claim the call.
 func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages.Result, newest map[int]journal.CallEntry) {
 	ends, newest = map[int]messages.Result{}, map[int]journal.CallEntry{}
 	ended := func(i int, r messages.Result) {

@@ -10,12 +10,12 @@ import (
 // The batches of a session overlap: a call that may run beside others starts although an earlier
 // batch still runs such calls. An exclusive call starts when every earlier batch is over.
 //
-// What a batch may start rests on stored facts about the batches before it, and a stored fact stays
-// true. So two coordinators that each know some of the facts start only what may start.
+// Stored facts about earlier batches decide what a batch may start, and a stored fact stays true.
+// So a coordinator that knows only some of the facts starts nothing that may not start.
 
-// Standing is what is known of one batch that has not left the log.
+// Standing holds what is known about a batch in the log.
 type Standing struct {
-	// Over: its reply is stored, or a reading of the log shows a later batch and not this one.
+	// Over: its reply is stored, or a read of the log found a later batch and not this one.
 	Over bool
 	// Passable: later batches may start calls beside it. See [batch.Machine.Passable].
 	Passable bool
@@ -25,11 +25,10 @@ type Standing struct {
 	Held    int // calls that start as soon as the window has room for them
 }
 
-// Turns returns what each batch may start, given those before it in the line. The line holds the
-// batches of a session in the order of the log, without gaps from the oldest that is not over. At
-// most window calls of the session may have a place at the same time; an earlier batch has the
-// first claim to a place that becomes free. A batch is to be passed if the next one starts safe
-// calls, or has been passed itself.
+// Turns returns what each batch in the line may start. The line holds the batches of a session in
+// the order of the log, without gaps from the oldest that is not over. At most window calls of the
+// session may have a place at a time. An earlier batch gets a free place first. A batch is passed
+// if the next one starts safe calls, or is passed itself.
 func Turns(line []Standing, window int) []batch.Turn {
 	turns := make([]batch.Turn, len(line))
 	running := 0
@@ -61,8 +60,8 @@ func Turns(line []Standing, window int) []batch.Turn {
 	return turns
 }
 
-// Line is the batches of a session that one coordinator drives, in the order of the log and without
-// gaps. B is what the coordinator has of a batch.
+// Line holds the batches of a session that one coordinator drives, in the order of the log and
+// without gaps. B is the coordinator's handle of a batch.
 type Line[B comparable] struct {
 	Window  int // calls of the session that may have a place at the same time
 	members []*member[B]
@@ -77,25 +76,25 @@ type member[B comparable] struct {
 	resting  time.Time // until when it only waits; zero: it does not
 }
 
-// Add puts a batch at the end of the line: its sequence in the log, and the size of its body.
+// Add adds a batch to the end of the line, with its sequence in the log and the size of its body.
 func (l *Line[B]) Add(b B, seq uint64, size int) {
 	l.members = append(l.members, &member[B]{batch: b, seq: seq, size: size})
 	l.members[len(l.members)-1].turn.May = batch.Nothing
 }
 
-// Remove takes a batch out of the line that has left the log.
+// Remove removes a batch that has left the log.
 func (l *Line[B]) Remove(b B) {
 	l.members = slices.DeleteFunc(l.members, func(m *member[B]) bool { return m.batch == b })
 }
 
-// Set notes what is known of a batch. A batch that is over stays over.
+// Set updates the standing of a batch. A batch that is over stays over.
 func (l *Line[B]) Set(b B, s Standing) {
 	m := l.find(b)
 	s.Over = s.Over || m.standing.Over
 	m.standing = s
 }
 
-// Over notes that the reply of a batch is stored.
+// Over records that the reply of a batch is stored.
 func (l *Line[B]) Over(b B) { l.find(b).standing.Over = true }
 
 // Turn returns what a batch may start.
@@ -116,8 +115,8 @@ func (l *Line[B]) GiveTurns() (changed []B) {
 	return changed
 }
 
-// Rest notes that a batch only waits for people or for an earlier batch, until then at most. Zero:
-// it has news.
+// Rest records that a batch only waits, for people or an earlier batch, at most until the given
+// time. The zero time means that it has news.
 func (l *Line[B]) Rest(b B, until time.Time) { l.find(b).resting = until }
 
 // Resting reports whether every batch only waits, and until when at most.
@@ -160,7 +159,7 @@ func (l *Line[B]) Last() uint64 {
 	return l.members[len(l.members)-1].seq
 }
 
-// Successors returns how many batches there are behind the first, and the size of their bodies.
+// Successors returns the number of batches behind the first, and the size of their bodies.
 func (l *Line[B]) Successors() (n, size int) {
 	for _, m := range l.members[min(1, len(l.members)):] {
 		n++

@@ -2,10 +2,10 @@
 // may start.
 //
 // The oldest batch of a session in the log is its head. A coordinator drives the head and the
-// batches behind it, in the order of the log. Coordinators need no agreement about it: what a batch
-// may start rests on stored facts that stay true ([Turns]). A decision may therefore use an old
-// observation. At worst two coordinators drive one session, or one drives a batch that has ended
-// since, and finds its reply.
+// batches behind it, in the order of the log. Coordinators need not agree about that, because what
+// a batch may start depends on stored facts that stay true ([Turns]). So a decision may use an old
+// observation. At worst two coordinators drive one session, or one drives a batch that has already
+// ended, and finds its reply.
 //
 // The package is pure. The coordinator and the simulation both call it.
 package session
@@ -15,8 +15,8 @@ import "time"
 // MaxSuspend is how long a suspended batch is left alone at most.
 const MaxSuspend = 5 * time.Minute
 
-// Observation is what a coordinator knows of a batch that was delivered to it. It is read piece by
-// piece, and each piece may be old.
+// Observation holds what a coordinator knows about a batch that was delivered to it. It is read
+// piece by piece, and each piece may be old.
 type Observation struct {
 	Seq        uint64 // its sequence in the log
 	Head       uint64 // sequence of the oldest batch of its session; 0: the session has none
@@ -40,13 +40,13 @@ const (
 	Join
 	// Answer: the batch has its reply. Publish the reply again and remove the batch from the log.
 	Answer
-	// Wait: the session is driven, and its driver gets to this batch; or it only waits for people.
+	// Wait: the session has a driver, which will get to this batch; or it only waits for people.
 	Wait
 	// AskPeers: an earlier batch comes first. Ask the other coordinators which of them drives it.
 	AskPeers
-	// TakeOver: an earlier batch comes first, and nobody said that it drives it. Drive the session
-	// from its head. Remove a head that has its reply: after a restart the consumer can count a
-	// message as settled that the stream still holds.
+	// TakeOver: an earlier batch comes first, and no coordinator says that it drives the session.
+	// Drive the session from its head. Remove a head that has its reply: after a restart the
+	// consumer can count a message as settled that is still in the stream.
 	TakeOver
 	// Vanished: the batch has just left the log.
 	Vanished
@@ -56,8 +56,8 @@ func (a Action) String() string {
 	return [...]string{"drive", "join", "answer", "wait", "ask", "take over", "vanished"}[a]
 }
 
-// Decide returns what to do about a delivered batch. At the second delivery of a batch behind its
-// head, and at each later one, the session is taken over if nobody is known to drive or to have
+// Decide returns what to do about a delivered batch. From the second delivery of a batch behind its
+// head on, the session is taken over, unless a coordinator is known to drive it or to have
 // suspended it.
 func Decide(o Observation) Action {
 	switch {
@@ -81,13 +81,13 @@ func Decide(o Observation) Action {
 	return TakeOver
 }
 
-// RemovesHead reports whether a head that has its reply is removed by who looks for the next head.
-// With settled, a driver that has just stored the reply is left time to remove the head itself.
-// Driven: this coordinator drives it. Age is that of the reply.
+// RemovesHead reports whether a search for the next head removes a head that has its reply. With
+// settled 0 it always does. Otherwise it leaves the head to its driver: while the head is driven
+// here, and until its reply has the age settled.
 func RemovesHead(settled time.Duration, driven bool, age time.Duration) bool {
 	return settled == 0 || !driven && age >= settled
 }
 
 // Unattended reports whether a head of this age may have no driver, if none of its calls waits for
-// people: its driver would have been heard of, and its delivery made again.
+// people. A driver would have been heard of, and its delivery repeated, in less time.
 func Unattended(age, ackWait time.Duration) bool { return age >= MaxSuspend+2*ackWait }

@@ -4,8 +4,8 @@ import "time"
 
 // A batch that only waits for people is suspended. Its driver ends, its delivery goes back to the
 // broker until the first question expires, and no process keeps any state of it. A coordinator that
-// stores a decision or a control for the session resumes it: it has the head of the session driven
-// again. If that coordinator dies before that, the broker delivers the batch again.
+// stores a decision or a control for the session resumes it, by driving the head of the session
+// again. If that coordinator dies before, the broker delivers the batch again.
 
 // Quiet is what a driver knows about its batch before it waits for the next event.
 type Quiet struct {
@@ -45,16 +45,16 @@ func DecideSuspend(q Quiet) SuspendAction {
 	return Suspend
 }
 
-// PutOff is for how long the delivery of a batch goes back that is suspended until a time.
+// PutOff returns the delay with which a suspended batch's delivery is handed back.
 func PutOff(now, until time.Time) time.Duration {
 	return min(max(until.Sub(now), 100*time.Millisecond), MaxSuspend)
 }
 
-// Suspended is what a coordinator knows of a session whose head it wants to resume.
+// Suspended holds what a coordinator knows about a session whose head it wants to resume.
 type Suspended struct {
 	Head      uint64 // sequence of the oldest batch in the log; 0: the session has none
 	First     uint64 // the head when the coordinator began to resume it; 0: not known yet
-	Due       bool   // the head is to be driven: a decision was stored, or a call waits for people
+	Due       bool   // drive the head: a decision was stored, or a call waits for people
 	Elsewhere bool   // another coordinator said lately that it drives the head
 }
 
@@ -65,7 +65,7 @@ type ResumeAction uint8
 const (
 	// Resume: drive the head.
 	Resume ResumeAction = iota
-	// Leave: there is nothing to resume any more.
+	// Leave: nothing is left to resume.
 	Leave
 	// Return: another coordinator drives the batch and may be about to suspend it. Try again after
 	// a pause.

@@ -38,7 +38,7 @@ var (
 // maxLinks bounds how many attempts of earlier drivers a batch's span links to.
 const maxLinks = 8
 
-// Machine is what the spans need to know about the state of a batch.
+// Machine is the part of a batch's machine that the spans need.
 type Machine interface {
 	Plan() plan.Plan
 	Open() []int
@@ -96,7 +96,7 @@ func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context
 // Planned sets the calls of the batch and its machine.
 func (b *Batch) Planned(in messages.Batch, m Machine) { b.in, b.machine = in, m }
 
-// Replay runs f. A call that ends in f gets no span, because it has one from an earlier driver.
+// Replay runs f. A call that ends in f gets no span, because an earlier driver has made one.
 func (b *Batch) Replay(f func()) {
 	b.quiet = true
 	defer func() { b.quiet = false }()

@@ -90,9 +90,9 @@ func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 	return subject
 }
 
-// Identified returns the batch as a refusal names it. Ids that could not be read come from the
-// subject, unless its token is a hash. Ids that are too long to be repeated are left out. If the
-// body names another subject, only the body's own ids are kept.
+// Identified returns a batch with the ids that a refusal shows. Unreadable ids come from the
+// subject, unless the token there is a hash. Ids that are too long to be repeated are left out. If
+// the body names another subject, only the body's own ids are kept.
 func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	if named(b, subject) == subject {
 		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
@@ -107,8 +107,8 @@ func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	return b
 }
 
-// AsRefusal returns the refusal in an error of Decode. Any other error becomes a refusal that says
-// that the fault is the fleet's.
+// AsRefusal returns the refusal in an error of Decode. Any other error becomes a refusal that
+// blames the fleet.
 func AsRefusal(err error) *messages.Refusal {
 	var refusal *messages.Refusal
 	if errors.As(err, &refusal) {
@@ -125,9 +125,8 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 	}.WithAppend()
 }
 
-// GivenOut returns a stored reply as it is given out: the same bytes, with the member append before
-// the last brace. A reply that has it already is returned as it is, and so is one that only refers
-// to the object store.
+// GivenOut returns a stored reply with the member append before its last brace; the other bytes
+// stay. A reply that has the member, or only refers to the object store, is returned unchanged.
 func GivenOut(stored []byte) ([]byte, error) {
 	var reply struct {
 		Append, Ref           json.RawMessage
@@ -168,8 +167,8 @@ func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
 	return out
 }
 
-// ForAgents returns a question as the agent may see it: without the line that shows the arguments,
-// if a hook or a person has changed them.
+// ForAgents returns a question in the form that the agent may see. If a hook or a person has
+// changed the arguments, the line that shows them is left out.
 func (in Submission) ForAgents(q messages.Approval) messages.Pending {
 	pending := q.Pending()
 	switch {
@@ -191,8 +190,8 @@ func (in Submission) asSent(q messages.Approval) bool {
 	return err == nil && messages.Digest(sent) == q.ArgsHash
 }
 
-// Brief returns a result as an end event has it: with its output if that is small, and without its
-// trail.
+// Brief returns a result in the form of an end event: with its output if that is small, and without
+// its trail.
 func Brief(r messages.Result) messages.Result {
 	r = r.Brief()
 	r.Trail = nil

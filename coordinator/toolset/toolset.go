@@ -2,14 +2,13 @@
 //
 //	announcements of workers -> Fleet;  a call's tool -> Place -> the token of a queue
 //
-// A toolset is the tools that a worker serves in a pool. Workers with the same toolset share one
-// queue, so a job reaches only workers that have its tool. A job whose tool nobody serves is in a
-// queue from which no worker takes jobs, until a worker comes that has the tool.
+// A toolset is the set of tools that a worker serves in a pool. Workers with the same toolset share
+// one queue, so a job reaches only workers that have its tool. If no worker serves the tool, the
+// job waits in a queue from which no worker takes jobs, until a worker with the tool comes.
 //
-// Once a job is in a queue it stays there as long as a worker takes jobs from it: a job in two
-// queues could run twice. Keeps and [Job.Moves] say when it goes elsewhere. A job that no worker
-// has got for a while also goes elsewhere if a worker could take it there at once:
-// [Fleet.PlaceFree].
+// A job stays in its queue as long as a worker takes jobs from it, because a job in two queues
+// could run twice. Keeps and [Job.Moves] say when it moves. A job that no worker has taken for a
+// while also moves if a worker elsewhere could take it at once: [Fleet.PlaceFree].
 //
 // The package is pure: no clock, no I/O, no goroutine.
 package toolset
@@ -24,19 +23,19 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Tool is what a call needs of a worker.
+// Tool is the tool that a call needs.
 type Tool struct{ Pool, Name, Digest string }
 
 // Queue is a queue from which workers take jobs.
 type Queue struct {
 	Pool, Token          string
 	Workers, Slots, Busy int // of the workers that take jobs from it; draining ones do not count
-	Draining             int // workers that take the rest of its jobs, and no others
+	Draining             int // workers that only take the rest of its jobs
 
-	stay, drain tools // of those workers
+	stay, drain tools // the tools of those two groups of workers
 }
 
-// tools is a set of tools. The workers of old versions tell only names.
+// tools is a set of tools. Workers of old versions announce only names.
 type tools struct{ digests, names map[string]bool }
 
 func (s tools) has(t Tool) bool { return s.digests[t.Digest] || s.names[t.Name] }
@@ -47,14 +46,14 @@ func (s tools) same(other tools) bool {
 
 func newTools() tools { return tools{map[string]bool{}, map[string]bool{}} }
 
-// Fleet is the queues of all workers that are there.
+// Fleet holds the queues of all present workers.
 type Fleet struct {
 	queues map[string]*Queue // by token
 	pools  map[string]int    // workers that take new jobs, by pool
 }
 
-// New returns the queues that workers have announced, as far as [Bound] lets them count. A worker
-// of the version before takes its jobs from the queue of the pool.
+// New returns the queues of announced workers, within the bounds of [Bound]. A worker of the
+// previous version uses the queue of its pool.
 func New(present []wire.Presence) *Fleet {
 	f := &Fleet{queues: map[string]*Queue{}, pools: map[string]int{}}
 	for _, w := range present {
@@ -92,8 +91,7 @@ func New(present []wire.Presence) *Fleet {
 	return f
 }
 
-// Busier returns the fleet after a worker has taken that many more calls. The fleet itself stays as
-// it is.
+// Busier returns a copy of the fleet in which a worker has taken that many more calls.
 func (f *Fleet) Busier(w wire.Presence, more int) *Fleet {
 	if w.Draining {
 		return f
@@ -157,10 +155,11 @@ func (f *Fleet) serving(t Tool) (all []*Queue) {
 	return all
 }
 
-// Place returns the queue for the job of a call: of those whose workers have the tool, the one with
-// the smallest share of its slots taken. out is how many jobs the caller has in a queue; the
-// workers' own count is some seconds old. Among equals the call decides, so every coordinator takes
-// the same. served: a worker has the tool. Otherwise the job waits.
+// Place returns the queue for a call's job: among those whose workers have the tool, the one with
+// the smallest share of its slots taken. out returns how many jobs the caller has in a queue,
+// because the workers' own count is some seconds old. A hash of the call breaks ties, so every
+// coordinator chooses the same queue. served reports whether a worker has the tool; if not, the job
+// waits.
 func (f *Fleet) Place(t Tool, call string, out func(token string) int) (token string, served bool) {
 	best := lightest(f.serving(t), call, out)
 	if best == nil {
@@ -169,8 +168,8 @@ func (f *Fleet) Place(t Tool, call string, out func(token string) int) (token st
 	return best.Token, true
 }
 
-// PlaceFree is Place for a job that waits in a queue where no worker has taken it for [Patience].
-// It returns another queue that has a free slot; ok is false if there is none.
+// PlaceFree is Place for a job that no worker has taken from its queue for [Patience]. It returns
+// another queue with a free slot; ok is false if there is none.
 func (f *Fleet) PlaceFree(t Tool, call, from string, out func(token string) int) (token string, ok bool) {
 	best := lightest(slices.DeleteFunc(f.serving(t), func(q *Queue) bool {
 		return q.Token == from || max(q.Busy, out(q.Token)) >= q.Slots
@@ -181,7 +180,7 @@ func (f *Fleet) PlaceFree(t Tool, call, from string, out func(token string) int)
 	return best.Token, true
 }
 
-// Patience is how long a job waits in a queue before it may go to one that has a free slot. A
+// Patience is how long a job waits in a queue before it may move to a queue with a free slot. A
 // worker with a free slot takes a job within milliseconds.
 const Patience = 3 * time.Second
 
@@ -196,16 +195,16 @@ func lightest(all []*Queue, call string, out func(token string) int) *Queue {
 	})
 }
 
-// rank orders the queues for a call: another call has another order.
+// rank gives the queues a different order for each call.
 func rank(call, token string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(call + "\n" + token))
 	return h.Sum64()
 }
 
-// Keeps reports whether a job in this queue is taken by a worker that has the tool, or waits there
-// rightly because no worker has it. A worker that drains takes the rest of its queue, which keeps
-// its jobs unless another queue has a worker for them.
+// Keeps reports whether a job may stay in this queue: a worker with the tool takes jobs from it, or
+// no worker has the tool and it is the waiting queue. A draining worker still takes the jobs of its
+// queue, so they stay, unless another queue has a worker for them.
 func (f *Fleet) Keeps(token string, t Tool) bool {
 	if q := f.queues[token]; q != nil && q.Pool == t.Pool && (q.stay.has(t) || q.drain.has(t) && !f.Serves(t)) {
 		return true
@@ -213,22 +212,22 @@ func (f *Fleet) Keeps(token string, t Tool) bool {
 	return token == wire.WaitingQueue(t.Pool) && !f.Serves(t)
 }
 
-// Same reports whether both have the same workers, leaving aside how much they have to do.
+// Same reports whether both have the same workers, however busy these are.
 func (f *Fleet) Same(other *Fleet) bool {
 	return maps.EqualFunc(f.queues, other.queues, func(a, b *Queue) bool {
 		return (a.Workers > 0) == (b.Workers > 0) && a.stay.same(b.stay) && a.drain.same(b.drain)
 	})
 }
 
-// Job is what a driver knows of a job in a queue that keeps it no longer.
+// Job holds what a driver knows about a job that may not stay in its queue.
 type Job struct {
 	Delivered time.Time // when the driver first saw that a worker has got it; zero: none has
 	Sign      time.Time // when a worker last reported that it runs the call; zero: none has
 }
 
-// Moves reports whether the job is put into another queue now. It is not while its worker shows
-// signs of life, and not before a worker that has got it had the time to show one: the call would
-// run twice for nothing. silence is after which time without a sign a worker counts as lost.
+// Moves reports whether the job moves to another queue now. It stays while its worker shows signs
+// of life, and until a worker that has just got it has had the time to show one. Otherwise the call
+// would run twice for nothing. After silence without a sign, a worker counts as lost.
 func (j Job) Moves(now time.Time, silence time.Duration) bool {
 	switch {
 	case !j.Sign.IsZero():
@@ -239,5 +238,5 @@ func (j Job) Moves(now time.Time, silence time.Duration) bool {
 	return true
 }
 
-// firstSign is how long a worker has to report that it runs a call: ten times as long as it takes.
+// firstSign is how long a worker has to report its first run of a call: ten times what it needs.
 const firstSign = time.Second

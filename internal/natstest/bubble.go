@@ -34,9 +34,9 @@ func Bubble(t *testing.T, test func(t *testing.T, srv *devserver.Server), option
 	emptyPools()
 	defer emptyPools()
 	synctest.Test(t, func(t *testing.T) {
-		// Last of all: a file of the server may be flushed for a millisecond more after the server
-		// has ended, and nats.go looks every 100 ms whether a subscription is drained, also after its
-		// connection was closed. A goroutine that sleeps when the bubble ends fails the test.
+		// Last of all: a server may flush a file for a millisecond after its end, and nats.go
+		// checks every 100 ms whether a subscription is drained, also after its connection was
+		// closed. A goroutine that sleeps when the bubble ends fails the test.
 		t.Cleanup(func() { time.Sleep(250 * time.Millisecond) })
 		clock := keepClock(bubbleTick)
 		t.Cleanup(clock)

@@ -22,9 +22,8 @@ const toolsetMark = "~"
 // toolsetDigits is how long the digest of a toolset is in a queue token.
 const toolsetDigits = 16
 
-// QueueToken returns the token of the queue of a toolset: the pool, and a short digest of the tools'
-// digests. Their order does not matter. All workers of a pool that serve the same tools share a
-// queue.
+// QueueToken returns the token of a toolset's queue: the pool, and a short digest of the tools'
+// digests in any order. All workers of a pool that serve the same tools share a queue.
 func QueueToken(pool string, tools []string) string {
 	tools = slices.Compact(slices.Sorted(slices.Values(tools)))
 	return pool + toolsetMark + messages.Digest([]byte(strings.Join(tools, "\n")))[:toolsetDigits]

@@ -252,8 +252,8 @@ func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	return answer.grant, answer.err
 }
 
-// ask makes a request to the journal. The answer comes as an event. If there is no lease to keep and
-// no sign of life to send, run has nothing else to do, so ask waits for the answer.
+// ask makes a request to the journal. The answer comes as an event. If there is no lease to keep
+// and no sign of life to send, run has nothing else to do, so ask waits.
 func (r *running) ask(ctx context.Context, question attempt.Effect) {
 	if s := r.machine.State(); s != attempt.Looking && s != attempt.LookingAgain && !r.machine.Claims() {
 		words, done := r.lastWords(ctx)

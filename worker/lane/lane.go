@@ -198,7 +198,7 @@ type Queues struct {
 }
 
 // Run takes jobs from the queues until ctx ends and Config.Leave has returned. It then takes no
-// more. From the end of ctx on, running calls have Config.Drain to end. After that it stops the rest
+// more. When ctx has ended, running calls get Config.Drain to end. After that Run stops the rest
 // and gives their calls up for other workers, if their tools allow that.
 func (c *Consumer) Run(ctx context.Context, queues []Queues) error {
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

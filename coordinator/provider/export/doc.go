@@ -1,7 +1,7 @@
 // Package export holds what the codecs share when they offer tools to a model: the order, the
 // names, the schemas, the limits. A codec adds only the wrapping of its dialect.
 //
-//	tools, any order -> Prepare -> definitions, by name -> codec -> bytes for the request's "tools"
+//	tools, any order -> Prepare -> definitions, by name -> codec -> bytes for a request's tools
 //
 // The bytes depend only on the tools: not on their order, the process or the time. A prompt cache
 // begins with the tools, so one changed byte there makes all of it useless.

@@ -29,9 +29,9 @@ func EventNames(events []messages.Event) []string {
 	return names
 }
 
-// CheckFeed checks the order and the number of the events of a batch that was followed to its reply:
-// starts first, each event once, results in call order, then the reply. calls is how many calls the
-// batch has.
+// CheckFeed checks the order and number of the events of a batch that was followed to its reply:
+// starts first, each event once, results in call order, then the reply. calls is the number of
+// calls.
 func CheckFeed(t testing.TB, events []messages.Event, calls int) {
 	t.Helper()
 	names := EventNames(events)

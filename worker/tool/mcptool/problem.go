@@ -71,8 +71,8 @@ func (c Config) otherwise() string {
 	return "Or take its entry out; with a lock file (`toolfleet tools mcp accept`, once it runs) its tools are known without it."
 }
 
-// confided returns those values of the entry that may be secret. A variable with an absolute path is
-// none: programs complain about such paths, and their words must keep them.
+// confided returns those values of the entry that may be secret. A variable with an absolute path
+// is none: programs complain about such paths, and the words must stay readable.
 func (c Config) confided() (values []string) {
 	for _, v := range c.Server.Values {
 		if text, err := c.value(v); err == nil && (v.Secret != "" || v.Env != "") {
