@@ -37,9 +37,9 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	return []Effect{StorePlan{record, m.planSeq}}, true
 }
 
-// refusesUnstored reports whether a plan that is not stored refuses a call because of the tools that
-// this coordinator knows. Another one may know more, and have the call run. The plan that is stored
-// first counts for both.
+// refusesUnstored reports whether an unstored plan refuses a call because of the tools that this
+// coordinator knows. Another coordinator may know more tools, and let the call run. The plan that
+// is stored first counts for both.
 func (m *Machine) refusesUnstored() bool {
 	return !m.planned && slices.ContainsFunc(m.plan.Calls, func(c plan.Call) bool {
 		return c.Refused != nil && (c.Refused.Err.Code == messages.CodeUnknownTool || c.Refused.Err.Code == messages.CodeToolVersionGone)

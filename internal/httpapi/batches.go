@@ -176,7 +176,7 @@ func batchOf(q *request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := members["message"]; !ok { // the fleet would refuse it too, and keep that under this id
+	if _, ok := members["message"]; !ok { // the fleet would refuse it too, and store the refusal under this id
 		missing := messages.MissingMember("message", q.body)
 		missing.Message += `. Want {"provider": "anthropic", "message": …}, where message is what the model's API gave you`
 		return nil, missing

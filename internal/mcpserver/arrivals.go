@@ -30,7 +30,7 @@ type sessionKey struct {
 // arriving is the calls of one session.
 type arriving struct {
 	calls  []*arrival    // those that have arrived together so far; guarded by mu of arrivals
-	last   chan struct{} // closed when the newest of the earlier calls is stored; guarded by mu of arrivals
+	last   chan struct{} // calls that are not stored yet; guarded by mu of arrivals
 	unsure int           // calls that are not stored; guarded by mu of arrivals
 }
 

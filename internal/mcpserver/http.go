@@ -93,8 +93,8 @@ func (s *Server) cancelElsewhere(v *visit, meta mcp.Meta) {
 	}
 }
 
-// inTurn waits until the earlier calls of the same session are stored. A call whose session or
-// number cannot be read waits for none.
+// inTurn waits until the earlier calls of the same session are stored. It does not wait if the
+// call's session or number cannot be read.
 func (s *Server) inTurn(v *visit, m peeked) (stored func(), err error) {
 	n, err := v.name(m.Params.Meta)
 	if err != nil {

@@ -58,13 +58,13 @@ func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, log: cfg.Logger}
 	overHTTP := s.protocol(false)
 	s.overHTTP = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return overHTTP }, &mcp.StreamableHTTPOptions{
-		Stateless: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, // the caller of ServeHTTP looks after these
+		Stateless: true, DisableLocalhostProtection: true, MaxRequestBodyBytes: -1, // the caller of ServeHTTP does these checks
 	})
 	return s
 }
 
-// protocol returns what answers the requests of MCP. With changes it says that clients are told
-// when the tools change.
+// protocol returns the server of the SDK. With changes it tells clients that it reports changes of
+// the tools.
 func (s *Server) protocol(changes bool) *mcp.Server {
 	p := mcp.NewServer(&mcp.Implementation{Name: "toolfleet", Version: s.cfg.Version}, &mcp.ServerOptions{
 		Instructions: instructions,

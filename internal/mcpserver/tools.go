@@ -36,10 +36,10 @@ func (s *Server) listTools(ctx context.Context, v *visit) (mcp.Result, error) {
 	return &mcp.ListToolsResult{Tools: tools, Cacheable: mcp.Cacheable{CacheScope: "private"}}, err
 }
 
-// lookForTools is how often a server over stdio looks whether the tools have changed.
+// lookForTools is how often a server over stdio checks whether the tools have changed.
 const lookForTools = 10 * time.Second
 
-// watchTools tells the client of a connection when the tools have changed, until ctx ends.
+// watchTools notifies the client of a connection when the tools have changed, until ctx ends.
 func watchTools(ctx context.Context, v *visit, p *mcp.Server) {
 	looks := time.NewTicker(lookForTools)
 	defer looks.Stop()
@@ -47,7 +47,8 @@ func watchTools(ctx context.Context, v *visit, p *mcp.Server) {
 		list, err := v.Client.Tools(ctx, messages.GetTools{Provider: messages.Canonical})
 		if err == nil {
 			if known != "" && known != list.Digest {
-				// The SDK tells of a change when a tool is added to it. Clients do not see this one.
+				// The SDK sends the notification when a tool is added. Clients do not see this
+				// tool.
 				p.AddTool(&mcp.Tool{Name: "changed", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			}
 			known = list.Digest
@@ -60,7 +61,7 @@ func watchTools(ctx context.Context, v *visit, p *mcp.Server) {
 	}
 }
 
-// mayPass reports whether the next request for the tools may succeed.
+// mayPass reports whether another request for the tools may succeed.
 func mayPass(err error) bool {
 	var refusal *messages.Refusal
 	return errors.Is(err, client.ErrNoFleet) || errors.As(err, &refusal) && refusal.Class == messages.ClassBusy

@@ -42,12 +42,12 @@ type account struct {
 	// By call:
 	runs    [][]*Run
 	claimed []bool
-	ended   []bool             // has, or had, a terminal record
-	durable []bool             // which survives power loss
-	handed  []bool             // back
+	ended   []bool             // has or had a record that ends it
+	durable []bool             // that record survives a power loss
+	handed  []bool             // was handed back
 	silent  []bool             // its worker was lost, and a driver gave it up
-	aborted bool               // by its id, before it was accepted: no call of it runs
-	plan    []wire.PlannedCall // the stored one; nil: none is stored
+	aborted bool               // by its id, before it was accepted, so no call of it runs
+	plan    []wire.PlannedCall // the stored plan; nil: none is stored
 	// What was stored as the end of a call, by call: in its own journal, in a plan record, and
 	// among the results.
 	recorded, planned []*messages.Result
@@ -286,11 +286,11 @@ func (r *Run) End(now time.Time, stopped bool) messages.Result {
 	return result
 }
 
-// inOrder holds a start to guarantee 2: every call of an earlier stage has ended, and where one of
-// the two is alone the result is durable. Every earlier batch of the session is answered; a call
-// that may run beside others also starts when their plans are stored, and every call in them that
-// could run alone has ended durably. A call that has ended itself may run again: that is a read
-// whose result was delivered twice, and what it says is not heard.
+// inOrder checks a start against guarantee 2. Every call of an earlier stage has ended, and durably
+// if one of the two calls runs alone. Earlier batches of the session are answered. If the call may
+// run beside others, it is enough that their plans are stored, and that every call in them that
+// could run alone has ended durably. A call that has ended may run again: a read whose job was
+// delivered twice. Its second result is ignored.
 func (l *Ledger) inOrder(a *account, at *Attempt) {
 	i := at.Key.Index
 	call := a.plannedCall(i)
@@ -302,7 +302,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	switch {
 	case alone && a.plan == nil:
 		l.Fail("call %d of %s starts, runs alone, and no plan is stored", i, a.sub.Key)
-	case alone || call.ConcurrencySafe: // else it is a job of a driver that had another plan, and what it says is not heard
+	case alone || call.ConcurrencySafe: // else the job is from a driver with another plan, and its result is ignored
 		l.inStage(a, i, handedBack)
 	}
 	for _, other := range l.order {
@@ -327,7 +327,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	}
 }
 
-// inStage holds a start to the stages of its own batch.
+// inStage checks a start against the stages of its own batch.
 func (l *Ledger) inStage(a *account, i int, handedBack bool) {
 	call := a.plannedCall(i)
 	for j := range a.sub.Plan.Calls {
@@ -348,8 +348,8 @@ func (l *Ledger) inStage(a *account, i int, handedBack bool) {
 	}
 }
 
-// plannedCall returns what the stored plan says about a call; while none is stored, what the plan
-// with the first version of every tool does.
+// plannedCall returns a call as the stored plan has it or, without one, as the plan with the first
+// version of every tool has it.
 func (a *account) plannedCall(i int) plan.Call {
 	call := a.sub.Plan.Calls[i]
 	if a.plan != nil {

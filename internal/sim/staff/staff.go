@@ -77,8 +77,8 @@ func Tool(name string) schemas.Tool {
 // input becomes.
 func Fixed(tool, digest string) bool { return !HandsBack(tool) && !Alone(tool, digest) }
 
-// Alone reports whether calls of the tool with this definition run alone. For some tools the
-// versions differ in that.
+// Alone reports whether calls of the tool with this definition run alone. Versions of a tool may
+// differ in that.
 func Alone(tool, digest string) bool {
 	for _, version := range all {
 		if t, has := version.Lookup(tool); has && t.Digest == digest {
