@@ -10,16 +10,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// together is how long a call over HTTP waits for others that its client sent before it.
+// together is how long a call over HTTP waits for calls that its client sent before it.
 const together = 5 * time.Millisecond
 
-// arrivals restores the order of calls over HTTP. Those that a client sends at once come over
-// several connections, so they arrive in any order, but clients number their requests. The calls of
-// a session that arrive together are let in by their numbers, each when the one before it is
-// stored. Calls that two clients send at once have no order, so any will do for them.
+// arrivals restores the order of calls over HTTP. Calls that a client sends at once use several
+// connections, so they arrive in any order, but clients number their requests. Calls of a session
+// that arrive together are let in by number, each when the previous one is stored. Calls that two
+// clients send at once have no order.
 type arrivals struct {
 	mu       sync.Mutex
-	sessions map[sessionKey]*arriving // those with calls that are not stored; guarded by mu
+	sessions map[sessionKey]*arriving // sessions with calls that are not stored yet; guarded by mu
 }
 
 type sessionKey struct {
@@ -27,11 +27,11 @@ type sessionKey struct {
 	session messages.SessionID
 }
 
-// arriving is the calls of one session.
+// arriving holds the calls of one session.
 type arriving struct {
-	calls  []*arrival    // those that have arrived together so far; guarded by mu of arrivals
+	calls  []*arrival    // calls that arrive together, so far; guarded by mu of arrivals
 	last   chan struct{} // calls that are not stored yet; guarded by mu of arrivals
-	unsure int           // calls that are not stored; guarded by mu of arrivals
+	unsure int           // calls that are not stored yet; guarded by mu of arrivals
 }
 
 // arrival is one call.
@@ -42,8 +42,8 @@ type arrival struct {
 	stored chan struct{}
 }
 
-// enter waits until the earlier calls of the session are stored. The caller calls the function that
-// it returns when this one is, or never will be. An error says that ctx ended first.
+// enter waits until the earlier calls of the session are stored. The caller must call the returned
+// function when this call is stored or never will be. The error says that ctx ended first.
 func (a *arrivals) enter(ctx context.Context, key sessionKey, number int64) (func(), error) {
 	call := &arrival{number: number, placed: make(chan struct{}), stored: make(chan struct{})}
 	a.arrive(key, call)
@@ -51,7 +51,7 @@ func (a *arrivals) enter(ctx context.Context, key sessionKey, number int64) (fun
 	if call.wait(ctx.Done()) {
 		return stored, nil
 	}
-	go func() { // the next call still waits for those before this one
+	go func() { // the next call must still wait for the earlier ones
 		call.wait(nil)
 		stored()
 	}()
