@@ -30,7 +30,7 @@ type sessionKey struct {
 // arriving holds the calls of one session.
 type arriving struct {
 	calls  []*arrival    // calls that arrive together, so far; guarded by mu of arrivals
-	last   chan struct{} // calls that are not stored yet; guarded by mu of arrivals
+	last   chan struct{} // closed when the newest earlier call is stored; guarded by mu of arrivals
 	unsure int           // calls that are not stored yet; guarded by mu of arrivals
 }
 
@@ -91,7 +91,7 @@ func (a *arrivals) arrive(key sessionKey, call *arrival) {
 	}
 }
 
-// place puts the calls that have arrived together in order, behind the earlier ones.
+// place puts the calls that have arrived together in order, after the earlier ones.
 func (a *arrivals) place(s *arriving) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
