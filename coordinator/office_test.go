@@ -64,7 +64,7 @@ func newOffice(t *testing.T, srv *devserver.Server, kind messages.Kind) *office 
 	}
 	o.conn = o.connect("test")
 	o.journal, o.names = journal.New(o.conn), o.conn.Names()
-	o.must(provision.Ensure(t.Context(), o.conn, provision.Config{}))
+	o.must(provision.Ensure(t.Context(), o.conn, provision.Config{Erasable: true}))
 	tool := schemas.Tool{
 		Name: "refund", Kind: kind, InputSchema: []byte(`{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"],"additionalProperties":false}`),
 	}

@@ -263,7 +263,7 @@ func TestAStageEndsWithItsLastCall(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.helper(nil)
 		log := o.logs()
-		o.coordinator(Config{Tracer: r.Tracer, Provision: provision.Config{MaxBytes: map[string]int64{bus.Replies: 4000}}})
+		o.coordinator(Config{Tracer: r.Tracer, Provision: provision.Config{MaxBytes: map[string]int64{bus.Replies: 4000}, Erasable: true}})
 		full, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbFinal, wire.KeyOf(messages.OneTenant, "s", "other")), nil, make([]byte, 3800))
 		o.must(err)
 		key := o.submitWith("s", "b", 1, nil)

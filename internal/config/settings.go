@@ -102,6 +102,8 @@ var settings = []setting{
 		about: "Batches that may wait and run at once, fleet-wide; further ones are refused. 0: no bound"},
 	{key: "max_bytes", field: func(c *Config) any { return &c.Streams.MaxBytes },
 		about: "Bound of each stream by its name, for example {CALLS: 10GB}. A full one refuses; it never forgets"},
+	{key: "erasable", field: func(c *Config) any { return &c.Streams.Erasable },
+		about: "Make the journal, results, replies and the audit record without deny_delete and deny_purge, while processes of a build before these flags may still start. Streams that have the flags keep them"},
 	{key: "poison", field: func(c *Config) any { return &c.Coordinators.Poison }, least: 1,
 		about: "Workers that one call may take along before it is given up"},
 	{key: "after_unknown", field: func(c *Config) any { return &c.Coordinators.AfterUnknown }, enum: []string{"stop", "continue"},

@@ -19,6 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -81,8 +82,9 @@ func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet 
 	if more != nil {
 		more(f)
 	}
-	f.worker(worker.Config{})
-	f.coordinator(coordinator.Config{})
+	erasable := provision.Config{Erasable: true} // so that a test can forget replies
+	f.worker(worker.Config{Provision: erasable})
+	f.coordinator(coordinator.Config{Provision: erasable})
 	return f
 }
 

@@ -130,7 +130,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				runs := bounded(f, provision.Config{MaxBytes: map[string]int64{tt.stream: 64 << 10}}, nil)
+				runs := bounded(f, provision.Config{MaxBytes: map[string]int64{tt.stream: 64 << 10}, Erasable: true}, nil)
 				fill(t, f.conn, tt.junk)
 				b := canonical("s", "b", tt.calls...)
 				f.submit(b)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
@@ -104,10 +105,11 @@ func TestManySessionsLeaveNothingBehind(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	quick(f)
-	f.worker(worker.Config{Slots: 64})
+	erasable := provision.Config{Erasable: true}
+	f.worker(worker.Config{Slots: 64, Provision: erasable})
 	live := prometheus.NewRegistry()
-	f.coordinator(coordinator.Config{Metrics: coordinator.NewMetrics(live)})
-	f.coordinator(coordinator.Config{})
+	f.coordinator(coordinator.Config{Metrics: coordinator.NewMetrics(live), Provision: erasable})
+	f.coordinator(coordinator.Config{Provision: erasable})
 
 	f.once("warm", 500) // buffers and pools are grown now
 	f.settled()

@@ -36,6 +36,10 @@ type Config struct {
 	// MaxBytes bounds each stream and bucket by name (bus.Batches, Calls...), in bytes. A full one
 	// refuses new messages; it never drops old ones. A missing name = no bound but the server's.
 	MaxBytes map[string]int64
+	// Erasable leaves CALLS, RESULTS, AUDIT and REPLIES without deny_delete and deny_purge. A
+	// stream that has them keeps them: the server takes neither back. It is for a fleet in which
+	// processes of a build before these flags may still start, because they refuse such streams.
+	Erasable bool
 }
 
 // WithDefaults fills the fields that are zero.
@@ -61,7 +65,8 @@ func (p Config) WithDefaults() Config {
 //
 // An operator may change these: limits (every stream refuses when full), placement, compression,
 // more replicas, longer ages, and syncing of a stream that Ensure would not sync. Ensure lengthens
-// an age that is too short, and sets a wanted bound if there is none.
+// an age that is too short, sets a wanted bound if there is none, and closes the records against
+// deletes and purges (see Config.Erasable).
 //
 // Ensure waits for a server that is still starting, as [Patiently] does. If this user may not make
 // a missing stream, it waits in the same way for another process to make it.
@@ -128,6 +133,11 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		s.Retention, s.MaxMsgsPerSubject, s.DiscardNewPerSubject = jetstream.WorkQueuePolicy, 1, true
 		return s
 	}
+	// kept closes a stream against deletes and purges: its messages go by age alone.
+	kept := func(s jetstream.StreamConfig) jetstream.StreamConfig {
+		s.DenyDelete, s.DenyPurge = !p.Erasable, !p.Erasable
+		return s
+	}
 	// remade marks a stream that KeepRemade may make again. With one replica it is not synced; with
 	// three that option does not exist.
 	remade := func(s jetstream.StreamConfig) jetstream.StreamConfig {
@@ -148,7 +158,7 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 	// duplicate of a finished one, it would acknowledge it, and the agent would wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
-	replies := stream(bus.Replies, p.ReplyTTL, n.All(wire.VerbFinal))
+	replies := kept(stream(bus.Replies, p.ReplyTTL, n.All(wire.VerbFinal)))
 	replies.RePublish = &jetstream.RePublish{Source: n.All(wire.VerbFinal), Destination: n.All(wire.VerbReply)}
 
 	workers := remade(bucket(bus.BucketWorkers, p.WorkerTTL))
@@ -161,10 +171,10 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 	// The log comes last, so that all other streams exist when it takes the first batch.
 	return []jetstream.StreamConfig{
 		remade(queue(bus.Jobs, n.All(wire.VerbRead), n.All(wire.VerbWrite))),
-		stream(bus.Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
-			n.OfSession(wire.VerbCtl, "*", "*")),
-		remade(stream(bus.Results, 3*p.BatchTTL, n.All(wire.VerbResult))),
-		stream(bus.Audit, p.AuditTTL, n.All(wire.VerbAudit)),
+		kept(stream(bus.Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
+			n.OfSession(wire.VerbCtl, "*", "*"))),
+		kept(remade(stream(bus.Results, 3*p.BatchTTL, n.All(wire.VerbResult)))),
+		kept(stream(bus.Audit, p.AuditTTL, n.All(wire.VerbAudit))),
 		stream(bus.Dead, p.DeadTTL, n.All(wire.VerbDead)),
 		replies,
 		bucket(bus.BucketTools, 0),
@@ -211,7 +221,7 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 		return provisionError(want.Name, err)
 	}
 	have := s.CachedInfo().Config
-	if err := checkStream(have, want); err != nil {
+	if err := checkStream(have, want, erased(c.Names(), want.Name)); err != nil {
 		return err
 	}
 	// A user who may not update leaves that to another process.
@@ -219,14 +229,20 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 		return nil
 	}
 	if _, err := c.JetStream().UpdateStream(ctx, have); err != nil {
-		return fmt.Errorf("bring the ages and bounds of stream %s up to date: %w", want.Name, err)
+		return fmt.Errorf("bring the ages, bounds and flags of stream %s up to date: %w", want.Name, err)
 	}
 	return nil
 }
 
-// adjust lengthens an age that is too short, and sets a wanted bound if there is none, because the
-// process that made the stream may have had no bounds configured. It reports whether it changed
-// have.
+// erased reports whether the fleet itself deletes messages of a stream. With deny_delete an ended
+// batch would stay in the log, and a dead letter that a person has dealt with among the others.
+func erased(n wire.Names, stream string) bool {
+	return stream == n.Stream(bus.Batches) || stream == n.Stream(bus.Jobs) || stream == n.Stream(bus.Dead)
+}
+
+// adjust lengthens an age that is too short, sets a wanted bound if there is none, because the
+// process that made the stream may have had no bounds configured, and sets wanted flags, which an
+// earlier build did not set. It reports whether it changed have.
 func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed bool) {
 	if shorter(have.MaxAge, want.MaxAge) {
 		have.MaxAge, changed = want.MaxAge, true
@@ -236,6 +252,12 @@ func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed 
 	}
 	if have.MaxBytes <= 0 && want.MaxBytes > 0 {
 		have.MaxBytes, changed = want.MaxBytes, true
+	}
+	if want.DenyDelete && !have.DenyDelete {
+		have.DenyDelete, changed = true, true
+	}
+	if want.DenyPurge && !have.DenyPurge {
+		have.DenyPurge, changed = true, true
 	}
 	return changed
 }
@@ -252,8 +274,9 @@ func shorter(have, want time.Duration) bool {
 	return have != 0 && (want == 0 || have < want)
 }
 
-// checkStream returns the first difference that would break a promise, as a *bus.Mismatch.
-func checkStream(have, want jetstream.StreamConfig) error {
+// checkStream returns the first difference that would break a promise, as a *bus.Mismatch. erased
+// says that the fleet deletes messages of the stream.
+func checkStream(have, want jetstream.StreamConfig, erased bool) error {
 	for _, f := range []struct {
 		field      string
 		have, want any
@@ -268,7 +291,7 @@ func checkStream(have, want jetstream.StreamConfig) error {
 		{"republish", have.RePublish, want.RePublish},
 		{"no_ack", have.NoAck, want.NoAck},
 		{"sealed", have.Sealed, false},
-		{"deny_delete", have.DenyDelete, want.DenyDelete},
+		{"deny_delete", have.DenyDelete && erased, false},
 		{"allow_rollup_hdrs", have.AllowRollup, want.AllowRollup},
 		{"allow_msg_ttl", have.AllowMsgTTL, want.AllowMsgTTL},
 		{"allow_msg_counter", have.AllowMsgCounter, false},

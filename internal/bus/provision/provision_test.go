@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -120,6 +121,55 @@ func TestProvisionTwiceChangesNothing(t *testing.T) {
 	}
 }
 
+// Records go by age alone: nobody deletes or purges them, whatever rights it has. Streams of a build
+// before that are brought up to date, and an erasable fleet takes streams either way.
+func TestRecordsCannotBeErased(t *testing.T) {
+	records := []string{"TOOLFLEET_AUDIT", "TOOLFLEET_CALLS", "TOOLFLEET_RESULTS", "TOOLFLEET_REPLIES"}
+	for _, earlier := range []bool{false, true} {
+		t.Run(fmt.Sprintf("streams of an earlier build %v", earlier), func(t *testing.T) {
+			srv := natstest.Server(t, natstest.Fast)
+			c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
+			if earlier {
+				if err := provision.Ensure(t.Context(), c, provision.Config{Erasable: true}); err != nil {
+					t.Fatal(err)
+				}
+				if s := configs(t, js)["TOOLFLEET_AUDIT"]; s.DenyDelete || s.DenyPurge {
+					t.Fatalf("an erasable fleet has %+v", s)
+				}
+			}
+			for _, erasable := range []bool{false, true} { // the second finds the flags, which stay
+				if err := provision.Ensure(t.Context(), c, provision.Config{Erasable: erasable}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for name, subject := range map[string]string{
+				"TOOLFLEET_AUDIT": "toolfleet.audit.t.s.b.0", "TOOLFLEET_CALLS": "toolfleet.call.t.s.b.0",
+				"TOOLFLEET_RESULTS": "toolfleet.result.t.s.b.0", "TOOLFLEET_REPLIES": "toolfleet.final.t.s.b",
+			} {
+				seq, err := c.Append(t.Context(), subject, nil, []byte("{}"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				s, err := js.Stream(t.Context(), name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s.Purge(t.Context()) == nil || s.DeleteMsg(t.Context(), seq) == nil || s.SecureDeleteMsg(t.Context(), seq) == nil {
+					t.Errorf("%s can be erased", name)
+				}
+				if _, err := s.GetMsg(t.Context(), seq); err != nil {
+					t.Errorf("%s lost its record: %v", name, err)
+				}
+			}
+			for name, s := range configs(t, js) {
+				if kept := slices.Contains(records, name); s.DenyPurge != kept || kept && !s.DenyDelete {
+					t.Errorf("%s: deny_delete %v, deny_purge %v", name, s.DenyDelete, s.DenyPurge)
+				}
+			}
+		})
+	}
+}
+
 func configs(t *testing.T, js jetstream.JetStream) map[string]jetstream.StreamConfig {
 	t.Helper()
 	all := map[string]jetstream.StreamConfig{}
@@ -145,9 +195,11 @@ func TestAStreamMadeDifferentlyIsNamed(t *testing.T) {
 		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.PersistMode = jetstream.AsyncPersistMode }, "persist_mode", "acknowledged batches would be lost"},
 		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.Discard = jetstream.DiscardOld }, "discard", "a full journal would forget"},
 		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.Storage = jetstream.MemoryStorage }, "storage", "a restart would forget"},
-		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.AllowRollup = true }, "allow_rollup_hdrs", "anybody could wipe it with a header"},
+		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.AllowRollup, s.DenyPurge = true, false }, "allow_rollup_hdrs", "anybody could wipe it with a header"},
 		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.AllowDirect = false }, "allow_direct", "reads would get no answer"},
 		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.NoAck = true }, "no_ack", "nobody would know what is stored"},
+		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.DenyDelete = true }, "deny_delete", "ended batches would stay"},
+		{"TOOLFLEET_DEAD", func(s *jetstream.StreamConfig) { s.DenyDelete = true }, "deny_delete", "dead letters would stay"},
 		{"TOOLFLEET_REPLIES", func(s *jetstream.StreamConfig) { s.RePublish = nil }, "republish", "agents would hear nothing"},
 		{"TOOLFLEET_CALLS", func(s *jetstream.StreamConfig) { s.MaxBytes, s.MaxMsgs = 1<<30, 1e6 }, "", "limits refuse, they do not forget"},
 		{"TOOLFLEET_JOBS", func(s *jetstream.StreamConfig) { s.PersistMode = jetstream.DefaultPersistMode }, "", "only slower"},

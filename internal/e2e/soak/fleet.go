@@ -102,6 +102,7 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 		m := &member{name: name, args: args, env: env, dir: dir, log: log}
 		if cfg.OldPrograms != "" {
 			m.old = filepath.Join(cfg.OldPrograms, "toolfleet")
+			m.env = append(m.env[:len(m.env):len(m.env)], "TOOLFLEET_ERASABLE=true") // the old build takes no other streams
 		}
 		return m
 	}
