@@ -28,7 +28,7 @@ func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
 	}
 	for _, w := range l.fleet.Workers() {
 		free := r.Err.Code == messages.CodeToolVersionGone || w.Free
-		if free && l.takesJobs(w) && !w.Leaves && w.File.Serves(r.Tool, digest) && l.calm(w.Since) > patience {
+		if free && l.takesJobs(w) && !w.Leaves && w.File.Serves(r.Tool, digest) && l.calm(w.awake()) > patience {
 			l.Fail("call %d of %s ends as %s, and %s serves its tool for %v", r.Index, d.Sub.Key, r.Err.Code, w.Name, l.Now.Sub(w.Since))
 		}
 	}
@@ -51,6 +51,10 @@ func (l *Ledger) deserted(age time.Duration) bool {
 	}
 	return true
 }
+
+// awake is since when the worker has been announced and has not slept. While it sleeps, its
+// announcement lapses, and one that a restart of the server has lost is not made again.
+func (w Worker) awake() time.Time { return latest(w.Since, w.Slept) }
 
 // takesJobs reports whether a worker is present, has announced itself, and takes jobs.
 func (l *Ledger) takesJobs(w Worker) bool {
@@ -81,7 +85,7 @@ func (l *Ledger) queuesMove() {
 			if l.takesJobs(w) {
 				taken = taken || w.Queue == token || token == staff.Pool
 				served = served || !w.Leaves && w.File.Serves(job.Tool, job.ToolDigest)
-				since = latest(since, w.Since)
+				since = latest(since, w.awake())
 			}
 		}
 		switch age := l.calm(since); {
