@@ -71,6 +71,27 @@ func TestAbortBehindARestingSession(t *testing.T) {
 	})
 }
 
+// TestAbortOfABatchThatWaits: a write waits behind one that runs for long. Its abort is stored, and
+// the coordinator that stored it dies before it tells anybody. The driver of the session finds it.
+func TestAbortOfABatchThatWaits(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		o.coordinator(Config{Lookahead: 32})
+		o.hold = 10 * time.Minute
+		o.worker()
+		first, second := o.submit("s", "first", 1), o.submit("s", "second", 1)
+		if a := o.decide(first.Call(0), o.decision(o.rests(first.Call(0)), messages.VerdictApprove, "alice")); !a.OK {
+			t.Fatalf("the decision was refused: %+v", a)
+		}
+		o.until("the first write runs", time.Minute, func() bool { return o.runs.Load() == 1 })
+		time.Sleep(time.Minute) // simulated
+		_, err := o.journal.WriteControl(t.Context(), messages.OneTenant, "s", messages.Control{Abort: []byte(`"second"`)})
+		o.must(err)
+		if reply := o.reply(second, time.Minute); reply.Status != messages.ReplyAborted {
+			t.Errorf("the second batch is %s", reply.Status)
+		}
+	})
+}
+
 // TestALaterBatchExpiresOnTime: a batch that waits behind a long question ends when its own time is
 // up, although the session rests.
 func TestALaterBatchExpiresOnTime(t *testing.T) {

@@ -223,6 +223,30 @@ func TestJobsAreSharedOut(t *testing.T) {
 	}
 }
 
+// A job that no worker has taken for a while goes to a queue with a free slot. One that a worker may
+// have stays.
+func TestAJobGoesToAFreeSlot(t *testing.T) {
+	for _, taken := range []bool{true, false} {
+		board, s := placement.NewBoard(), &stream{delivered: taken}
+		board.Set([]wire.Presence{worker("a")})
+		j := batchOf(board, s)
+		publish(t, j, s, 0, token("a"))
+		board.Set([]wire.Presence{worker("a"), worker("a", "b")})
+		if got := j.Move(t.Context(), now.Add(toolset.Patience-1), out); got != nil {
+			t.Errorf("taken %v: the job moves at once: %v", taken, got)
+		}
+		got := j.Move(t.Context(), now.Add(toolset.Patience), out)
+		switch {
+		case taken && (got != nil || len(s.jobs) != 1):
+			t.Errorf("a worker may have the job, and it moves: %v, left are %v", got, s.jobs)
+		case !taken && (!cmp.Equal(got, []batch.Event{batch.LetGo{Index: 0}}) || len(s.jobs) != 0):
+			t.Errorf("the job stays: %v, left are %v", got, s.jobs)
+		case !taken:
+			publish(t, j, s, 0, token("a", "b"))
+		}
+	}
+}
+
 func TestBoardTellsOfOtherWorkers(t *testing.T) {
 	board := placement.NewBoard()
 	busy := worker("a")

@@ -115,6 +115,20 @@ func TestAVeryLongNameIsCutInTheRecords(t *testing.T) {
 	}
 }
 
+// What a stored plan says of a call counts, whatever this coordinator knows of its tool. Later
+// batches may have passed a call that is fixed there, and wait for one that is not.
+func TestAnAdoptedPlanSaysWhatIsFixed(t *testing.T) {
+	p := plan.New(calls("read", "write"), catalog(t))
+	for _, fixed := range []bool{true, false} {
+		record := wire.PlanRecord{Calls: p.Record()}
+		record.Calls[0].Fixed = fixed
+		adopted, err := p.Adopt(record)
+		if err != nil || adopted.Calls[0].Fixed != fixed {
+			t.Errorf("fixed is %v, err %v; the stored plan says %v", adopted.Calls[0].Fixed, err, fixed)
+		}
+	}
+}
+
 // The rule for stages in its plainest form: two calls are in one stage exactly when every call from
 // the first to the second may overlap.
 func TestAgainstTheTwin(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/recall"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -35,6 +36,29 @@ func TestNoticesAsEvents(t *testing.T) {
 	} {
 		if got := recall.Notice(c.said, b); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", about, got, c.want)
+		}
+	}
+}
+
+// A message that skips calls does so in every batch that was in the log, also when the reply of
+// another batch has taken it. It means no batch that came later.
+func TestWhichBatchesAMessageSteers(t *testing.T) {
+	at := time.Unix(1000, 0)
+	entries := []journal.ControlEntry{
+		{Seq: 1, Stored: at, Record: wire.ControlRecord{Control: messages.Control{When: messages.SteerImmediate}, UpTo: 7}},
+		{Seq: 2, Stored: at.Add(time.Second), Record: wire.ControlRecord{Taken: "another"}},
+	}
+	for seq, steered := range map[uint64]bool{6: true, 7: true, 8: false} {
+		a := journal.Accepted{Key: wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}, Seq: seq, Stored: at.Add(-time.Minute)}
+		if seq > 7 {
+			a.Stored = at.Add(time.Minute)
+		}
+		var want []batch.Event
+		if steered {
+			want = []batch.Event{batch.Steered{Stop: wire.Stop{V: messages.Version}, Now: true}}
+		}
+		if got := recall.Controls(entries, a, time.Hour); !reflect.DeepEqual(got, want) {
+			t.Errorf("batch %d hears %+v, want %+v", seq, got, want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ func TestTurn(t *testing.T) {
 	}{
 		{"the oldest of its session", Observation{Seq: 5, Head: 5}, Drive},
 		{"another comes first", Observation{Seq: 5, Head: 4}, AskPeers},
+		{"another comes first, and it is delivered for the first time", Observation{Seq: 5, Head: 4, Deliveries: 1}, AskPeers},
 		{"it has left the log, and a later one is the head", Observation{Seq: 5, Head: 9}, AskPeers},
 		{"it has left the log, and nothing is behind it", Observation{Seq: 5}, Vanished},
 		{"another comes first, and it was delivered before", Observation{Seq: 5, Head: 4, Deliveries: 2}, TakeOver},

@@ -430,16 +430,24 @@ func TestALongQueueHoldsUpOnlyItsSession(t *testing.T) {
 		for n := range waiting {
 			f.submit(canonical("long", fmt.Sprint("b", n), call{"pay", through}))
 		}
-		for range 5 {
+		redelivered := 0.0
+		for n := range 5 {
+			if n == 3 {
+				redelivered = metric(t, live, "toolfleet_batch_redeliveries_total")
+			}
 			time.Sleep(20 * time.Second) // simulated: deliveries come and go back
 			began := time.Now()
 			f.wantStatuses(f.run(canonical("other", fmt.Sprint("b", began.UnixNano()), call{"pay", through})), "ok")
 			if took := time.Since(began); took > time.Second {
 				t.Errorf("another session waited %v", took)
 			}
-			if driven := gauge(t, live, "toolfleet_batches_live"); driven > 33 {
+			if driven := metric(t, live, "toolfleet_batches_live"); driven > 33 {
 				t.Errorf("%v batches are driven, want 32 of the session at most", driven)
 			}
+		}
+		// After a minute each batch that waits is delivered every 30 s.
+		if n := metric(t, live, "toolfleet_batch_redeliveries_total") - redelivered; n > 3*float64(waiting) {
+			t.Errorf("%v deliveries of %d batches that wait, in 40 s", n, waiting)
 		}
 		if grown := heap() - before; grown > 32<<20+int64(waiting)*8<<10 { // the server's share is in it
 			t.Errorf("%d MiB for %d batches that wait", grown>>20, waiting)
@@ -447,8 +455,8 @@ func TestALongQueueHoldsUpOnlyItsSession(t *testing.T) {
 	})
 }
 
-// gauge returns the value of a gauge without labels.
-func gauge(t *testing.T, from prometheus.Gatherer, name string) float64 {
+// metric returns the value of a gauge or counter without labels.
+func metric(t *testing.T, from prometheus.Gatherer, name string) float64 {
 	t.Helper()
 	families, err := from.Gather()
 	if err != nil {
@@ -456,9 +464,10 @@ func gauge(t *testing.T, from prometheus.Gatherer, name string) float64 {
 	}
 	for _, family := range families {
 		if family.GetName() == name {
-			return family.GetMetric()[0].GetGauge().GetValue()
+			m := family.GetMetric()[0]
+			return m.GetGauge().GetValue() + m.GetCounter().GetValue()
 		}
 	}
-	t.Fatalf("there is no gauge %s", name)
+	t.Fatalf("there is no metric %s", name)
 	return 0
 }
