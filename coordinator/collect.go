@@ -217,12 +217,11 @@ func (d *batchRun) isGone(ctx context.Context, index int) (events []batch.Event,
 		d.log.Log(ctx, logfields.RetryLevel(err), "the workers cannot be read, so a call waits on for one; trying again at the next poll", d.callAttr(index), "err", err)
 		return nil, false
 	}
-	if events = d.jobs.Served(index, fleet); len(events) == 0 && fleet.Has(d.toolOf(index)) {
+	if events, gone = d.jobs.Gone(index, fleet); !gone {
 		delete(d.missed, index)
-		events = []batch.Event{batch.Unserved{Index: index}}
+		d.recheck = true
 	}
-	d.recheck = d.recheck || len(events) > 0
-	return events, len(events) == 0
+	return events, gone
 }
 
 // noWorker reports whether a call ends because no worker took it.

@@ -214,6 +214,15 @@ func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
 	return []batch.Event{batch.Unserved{Index: index}}
 }
 
+// Gone reports whether no worker has the tool of a call, in a fleet that was read just now. If one
+// has, it returns what the machine has to know.
+func (j *Jobs) Gone(index int, fleet *toolset.Fleet) (events []batch.Event, gone bool) {
+	if events = j.Served(index, fleet); len(events) == 0 && fleet.Has(j.batch.Tool(index)) {
+		events = []batch.Event{batch.Unserved{Index: index}} // Move may have told it, and the machine not heard it yet
+	}
+	return events, len(events) == 0
+}
+
 // toFreeSlot moves the job of a call to a queue with a free slot, if no worker has taken it for a
 // while. It removes the job here; the machine publishes it there next.
 func (j *Jobs) toFreeSlot(ctx context.Context, now time.Time, index int) bool {

@@ -223,6 +223,24 @@ func TestJobsAreSharedOut(t *testing.T) {
 	}
 }
 
+// A worker comes while a call is about to end for want of one. The call does not end, whether or not
+// its machine has heard of the worker.
+func TestACallIsNotGoneOnceAWorkerIsThere(t *testing.T) {
+	board, s := placement.NewBoard(), &stream{}
+	board.Set([]wire.Presence{worker("b")})
+	j := batchOf(board, s)
+	publish(t, j, s, 0, waiting, batch.Unserved{Index: 0, Is: true})
+	if events, gone := j.Gone(0, board.Fleet()); !gone || len(events) > 0 {
+		t.Fatalf("no worker has the tool: gone %v, %v", gone, events)
+	}
+	board.Set([]wire.Presence{worker("a")})
+	for range 2 {
+		if events, gone := j.Gone(0, board.Fleet()); gone || !cmp.Equal(events, []batch.Event{batch.Unserved{Index: 0}}) {
+			t.Errorf("a worker has the tool: gone %v, %v", gone, events)
+		}
+	}
+}
+
 // A job that no worker has taken for a while goes to a queue with a free slot. One that a worker may
 // have stays.
 func TestAJobGoesToAFreeSlot(t *testing.T) {

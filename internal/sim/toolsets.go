@@ -330,9 +330,9 @@ func (d *drive) isGone(index int) (events []batch.Event, gone bool) {
 	}) != nil {
 		return nil, false
 	}
-	events = d.jobs.Served(index, fleet)
-	d.staffed = d.staffed || len(events) > 0
-	return events, len(events) == 0
+	events, gone = d.jobs.Gone(index, fleet)
+	d.staffed = d.staffed || !gone
+	return events, gone
 }
 
 func (d *drive) moveJobs() {
