@@ -49,7 +49,8 @@ type attempt struct {
 	worker   *worker
 	machine  *machine.Machine
 	job      wire.Job
-	served   bool // the worker serves its tool
+	queued   time.Time // when the job was stored
+	served   bool      // the worker serves its tool
 	key      wire.CallKey
 	delivery *broker.Delivery // the newest of the job
 	lost     int              // deliveries of the job that were lost with their worker
@@ -88,7 +89,7 @@ func (w *worker) take(d *broker.Delivery) {
 			return
 		}
 	}
-	a := &attempt{worker: w, job: job, served: served, key: key, lost: d.Count - 1 + max(job.Attempt-(judge.Attempts-1), 0), mails: []mail{first}}
+	a := &attempt{worker: w, job: job, queued: d.Time, served: served, key: key, lost: d.Count - 1 + max(job.Attempt-(judge.Attempts-1), 0), mails: []mail{first}}
 	token, _, _ := names.Job(d.Subject)
 	w.inHand = append(w.inHand, a)
 	w.fleet.judge.Takes(&judge.Attempt{Process: w.Process, Key: key, Job: job, Served: served}, token)
@@ -110,7 +111,7 @@ func (w *worker) take(d *broker.Delivery) {
 func (a *attempt) view() *judge.Attempt {
 	return &judge.Attempt{
 		Process: a.Process, Key: a.key, Job: a.job, Grant: a.grant, Input: a.input, ArgsHash: a.argsHash, Policy: a.worker.policy.version,
-		Lost: a.lost, Claims: a.claims(), Served: a.served, Run: a.run,
+		Lost: a.lost, Claims: a.claims(), Served: a.served, Run: a.run, Queued: a.queued,
 	}
 }
 

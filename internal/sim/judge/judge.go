@@ -52,6 +52,7 @@ type Attempt struct {
 	*world.Process
 	Key    wire.CallKey
 	Job    wire.Job
+	Queued time.Time // when its job was stored
 	Grant  call.Grant
 	Input  []byte
 	Lost   int // deliveries of the job that were lost with their worker

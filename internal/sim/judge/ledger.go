@@ -2,6 +2,7 @@ package judge
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/plan"
@@ -40,14 +41,15 @@ type account struct {
 	reply   *messages.Reply // the stored one
 	replied time.Time       // when it was stored
 	// By call:
-	runs    [][]*Run
-	claimed []bool
-	ended   []bool             // has or had a record that ends it
-	durable []bool             // that record survives a power loss
-	handed  []bool             // was handed back
-	silent  []bool             // its worker was lost, and a driver gave it up
-	aborted bool               // by its id, before it was accepted, so no call of it runs
-	plan    []wire.PlannedCall // the stored plan; nil: none is stored
+	runs      [][]*Run
+	claimed   []bool
+	ended     []bool             // has or had a record that ends it
+	durable   []bool             // that record survives a power loss
+	handed    []bool             // was handed back
+	silent    []bool             // its worker was lost, and a driver gave it up
+	aborted   bool               // by its id, before it was accepted, so no call of it runs
+	plan      []wire.PlannedCall // the stored plan; nil: none is stored
+	plannedAt time.Time          // when that was
 	// What was stored as the end of a call, by call: in its own journal, in a plan record, and
 	// among the results.
 	recorded, planned []*messages.Result
@@ -132,7 +134,8 @@ func (l *Ledger) Stored(m *broker.Message) {
 	case wire.PlanRecord:
 		if len(body.Calls) > 0 { // only the first record has them
 			l.isFirst(m)
-			l.batch(m.Subject).plan = body.Calls
+			a := l.batch(m.Subject)
+			a.plan, a.plannedAt = body.Calls, m.Time
 		}
 		for _, r := range body.Results {
 			a := l.batch(m.Subject)
@@ -302,7 +305,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	switch {
 	case alone && a.plan == nil:
 		l.Fail("call %d of %s starts, runs alone, and no plan is stored", i, a.sub.Key)
-	case alone || call.ConcurrencySafe: // else the job is from a driver with another plan, and its result is ignored
+	case alone || call.ConcurrencySafe && !a.replanned(at.Queued): // else the job is from a driver with another plan
 		l.inStage(a, i, handedBack)
 	}
 	for _, other := range l.order {
@@ -325,6 +328,15 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 			}
 		}
 	}
+}
+
+// replanned reports whether a plan with other stages was stored after a time. A driver whose plan
+// has only calls that overlap stores none, so the next one may plan with other definitions. What the
+// first has sent then runs in the stages of its plan: see docs/rough-edges.md.
+func (a *account) replanned(after time.Time) bool {
+	return a.plan != nil && after.Before(a.plannedAt) && slices.ContainsFunc(a.plan, func(c wire.PlannedCall) bool {
+		return c.Stage != a.sub.Plan.Calls[c.Index].Stage
+	})
 }
 
 // inStage checks a start against the stages of its own batch.
