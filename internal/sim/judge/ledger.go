@@ -386,7 +386,7 @@ func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	}
 	var newest time.Time
 	for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.Key)) {
-		if m.Body.(wire.CallRecord).Attempt != before.attempt {
+		if r := m.Body.(wire.CallRecord); r.Attempt != before.attempt || !isClaim(r) { // a question or a grant gives no lease
 			continue
 		}
 		if over := m.Time.Add(Lease + Grace); a.Now.Before(over) {
