@@ -1,7 +1,9 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -146,6 +148,67 @@ func TestLargeBodies(t *testing.T) {
 	if a := f.do("GET", "/v1/sessions/s/batches/b", ""); a.Status != http.StatusNotFound {
 		t.Errorf("afterwards: %d %s", a.Status, a.Body)
 	}
+}
+
+// Whatever a request is answered with, the answer arrives at a client that has sent more of its body
+// than the server reads: the connection is closed in order and not reset.
+func TestTheAnswerToABodyThatIsNotReadArrives(t *testing.T) {
+	f := newFleet(t)
+	for name, row := range map[string]struct {
+		line, headers string
+		status        int
+	}{
+		"too large":       {"PUT /v1/sessions/s/batches/b", "", http.StatusRequestEntityTooLarge},
+		"a single call":   {"PUT /v1/sessions/s/calls/b", "Connection: close\r\n", http.StatusRequestEntityTooLarge},
+		"asks first":      {"PUT /v1/sessions/s/batches/b", "Expect: 100-continue\r\nConnection: close\r\n", http.StatusRequestEntityTooLarge},
+		"a control":       {"POST /v1/sessions/s/steer", "Connection: close\r\n", http.StatusRequestEntityTooLarge},
+		"MCP":             {"POST /mcp/s", "Connection: close\r\n", http.StatusRequestEntityTooLarge},
+		"no body wanted":  {"GET /v1/tools", "Connection: close\r\n", http.StatusRequestEntityTooLarge},
+		"no such path":    {"PUT /nothing", "Connection: close\r\n", http.StatusNotFound},
+		"no such method":  {"PATCH /v1/tools", "Connection: close\r\n", http.StatusMethodNotAllowed},
+		"not UTF-8":       {"PUT /v1/sessions/%FF/batches/b", "Connection: close\r\n", http.StatusUnprocessableEntity},
+		"another origin":  {"PUT /v1/sessions/s/batches/b", "Connection: close\r\nOrigin: https://evil.example\r\n", http.StatusForbidden},
+		"another host":    {"PUT http://evil.example/v1/sessions/s/batches/b", "Connection: close\r\n", http.StatusForbidden},
+		"an older client": {"PUT /v1/sessions/s/batches/b", "Connection: keep-alive\r\n", http.StatusRequestEntityTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// The server waits half a second for the client to read, which may be too short on a busy machine.
+			var status int
+			var err error
+			for range 10 {
+				if status, err = f.sendTooMuch(row.line, row.headers); err == nil {
+					break
+				}
+			}
+			if err != nil || status != row.status {
+				t.Errorf("got %d, %v; want %d", status, err, row.status)
+			}
+		})
+	}
+}
+
+// sendTooMuch announces a body of 100 MiB, sends a part of it and reads until the connection ends.
+func (f *testFleet) sendTooMuch(line, headers string) (status int, err error) {
+	var d net.Dialer
+	c, err := d.DialContext(f.t.Context(), "tcp", f.addr)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "%s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n%s", line, 100<<20, headers, strings.Repeat(" ", 1<<20)); err != nil {
+		return 0, err
+	}
+	read := bufio.NewReader(c)
+	res, err := http.ReadResponse(read, nil)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(io.Discard, read)
+	return res.StatusCode, err
 }
 
 // A connection that sends nothing, half a header or half a body does not hold up others, and the

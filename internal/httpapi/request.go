@@ -25,8 +25,7 @@ type request struct {
 	body    []byte
 }
 
-// read reads a request. It alone finds out the tenant, the principal and the ids. w is the writer
-// of net/http itself; see [leaveBody].
+// read reads a request. It alone finds out the tenant, the principal and the ids.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*request, error) {
 	q := &request{Request: r}
 	if !to.open {
@@ -52,7 +51,6 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*reques
 	if r.ContentLength != 0 {
 		release, err := s.reading.take()
 		if err != nil {
-			leaveBody(w, r)
 			return nil, err
 		}
 		defer release()
@@ -124,13 +122,13 @@ func idIn(r *http.Request, name string) (string, error) {
 	return id, nil
 }
 
-// readBody reads a body of at most limit bytes. [inTime] bounds how long that takes.
+// readBody reads a body of at most limit bytes. [receiving] bounds how long that takes, and looks after
+// what is not read.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
 	if r.ContentLength > limit {
-		leaveBody(w, r)
 		return nil, tooLarge(limit)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
@@ -145,17 +143,6 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	}
 	w.Header().Set("Connection", "close")
 	return nil, newProblem(http.StatusRequestTimeout, "incomplete_body", "the body did not arrive in full and in time")
-}
-
-// leaveBody makes the server close the connection after the answer without reading the body.
-// net/http then closes its own direction first and waits. Closing at once with unread bytes would
-// reset the connection, and a client that still sends would lose the answer. w must be the writer
-// of net/http itself: no wrapper can do this.
-func leaveBody(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Expect") != "" {
-		return // nothing was sent yet, and without a read nothing will be
-	}
-	_, _ = http.MaxBytesReader(w, r.Body, 0).Read(make([]byte, 1))
 }
 
 func tooLarge(limit int64) error {

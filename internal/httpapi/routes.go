@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -57,17 +59,41 @@ func (s *Server) Handler() http.Handler {
 		r.add(http.MethodGet, "/readyz", s.cfg.Health)
 		r.add(http.MethodGet, "/metrics", s.guarded(s.cfg.Health))
 	}
-	return inTime(s.sameSite(&r))
+	return receiving(s.sameSite(&r))
 }
 
-// inTime cuts off a client that does not send its body, whether the body is read or not.
-func inTime(next http.Handler) http.Handler {
+// receiving bounds how long a body takes, whether it is read or not, and has the answer arrive at a
+// client that still sends. net/http closes a connection with unread bytes at once, unless a limit
+// of the body was passed: then it closes its own direction first and waits. Without that the
+// connection is reset, and the client loses the answer.
+func receiving(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ContentLength != 0 {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyIn))
+		if r.ContentLength == 0 {
+			next.ServeHTTP(w, r)
+			return
 		}
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyIn))
+		body := &body{ReadCloser: r.Body}
+		r = r.WithContext(r.Context()) // net/http looks at the body of its own request
+		r.Body = body
 		next.ServeHTTP(w, r)
+		if !body.ended {
+			_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
+		}
 	})
+}
+
+// body knows whether all of it was read.
+type body struct {
+	io.ReadCloser
+	ended bool
+}
+
+// Read implements [io.Reader].
+func (b *body) Read(p []byte) (n int, err error) {
+	n, err = b.ReadCloser.Read(p)
+	b.ended = b.ended || err == io.EOF
+	return n, err
 }
 
 // sameSite refuses requests of web pages: a browser would send them for any page, also to a server
