@@ -12,11 +12,15 @@ import (
 )
 
 // Bounds on the shell text that is analysed. A command line beyond them is unclear: only the
-// pattern "*" allows it, and every deny matches it.
+// pattern "*" allows it, and every deny matches it. They keep the analysis linear in the length of
+// the text, and each rule's look at it cheap.
 const (
 	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
 	maxNested = 4        // levels of sh -c inside sh -c
 	maxTexts  = 64       // texts that one command line runs as scripts, by sh -c, eval and the like
+	maxHeads  = 4096     // words that may be the name of a command that runs
+	maxWraps  = 16       // wrappers around one command: sudo env nice ...
+	maxTries  = 64       // of them that one rule is held against
 )
 
 // script holds the simple commands of a shell command line, including those inside substitutions,
@@ -27,150 +31,469 @@ const (
 // have a value that only the running shell knows (variables, substitutions, file globs). For an
 // allow rule only the pattern word "*" covers such a word. For a deny rule it may be anything.
 type script struct {
-	commands []command
+	commands []command // those in the text itself and in texts that it visibly runs
+	// heads holds, by its name, each command that may run: the commands, and every word of a
+	// command that may run what its arguments name.
+	heads map[string][]command
+	// unnamed holds the commands that may run and whose name is unknown.
+	unnamed []command
+	count   int // of heads and unnamed
 	// sideways: the script has effects that no simple command shows, such as assigning variables,
 	// writing through a redirection, defining a function or running a loop. Only "*" allows that.
 	sideways bool
 	// unclear: the script could not be parsed to the end, or it runs text that is not visible here,
 	// because the text is in a file or in a value that bash evaluates (see evaluates).
 	unclear bool
+	insides int // shells among arguments, see maxTexts
 	texts   int // texts that its commands run as scripts, see maxTexts
-}
 
-// command holds the words of a simple command.
-type command []word
-
-type word struct {
-	text  string
-	known bool
+	read    wordReader
+	numbers map[string]bool // variables that the text gives numbers only
 }
 
 // parseScript parses a command line as bash would.
 func parseScript(line string, depth int) *script {
-	s := &script{}
-	if len(line) > maxScript || depth > maxNested {
+	s := &script{heads: map[string][]command{}}
+	s.text(line, depth)
+	return s
+}
+
+// text adds the commands of a text that runs as a script.
+func (s *script) text(line string, depth int) {
+	if s.texts++; len(line) > maxScript || depth > maxNested || s.texts > maxTexts {
 		s.unclear = true
-		return s
+		return
 	}
 	file, err := safety.Parse(line)
 	if err != nil {
 		s.unclear = true
-		return s
+		return
 	}
+	outer, numbers := s.read, s.numbers
+	defer func() { s.read, s.numbers = outer, numbers }()
+	s.read, s.numbers = variables(file, outer.assigned)
 	syntax.Walk(file, func(node syntax.Node) bool {
 		s.visit(node, depth)
 		return !s.unclear
 	})
-	return s
 }
 
 // visit collects the commands of a node, and sets sideways and unclear.
 func (s *script) visit(node syntax.Node, depth int) {
-	s.unclear = s.unclear || evaluates(node)
+	s.unclear = s.unclear || s.evaluates(node)
 	switch n := node.(type) {
 	case *syntax.CallExpr:
 		s.sideways = s.sideways || len(n.Assigns) > 0
 		if len(n.Args) > 0 {
-			s.add(wordsOf(n.Args), depth)
+			s.add(s.read.words(n.Args), depth)
 		}
 	case *syntax.DeclClause: // export, declare, local and their like
 		s.sideways = true
-		s.add(command{{n.Variant.Value, true}, {}}, depth)
+		s.add(command{exact(n.Variant.Value), {many: true}}, depth)
+	case *syntax.Assign:
+		s.assign(n)
 	case *syntax.Redirect:
-		s.sideways = s.sideways || writes(n)
+		s.sideways = s.sideways || s.writes(n)
+	case *syntax.CmdSubst:
+		s.sideways = s.sideways || readsFile(n.Stmts)
+	case *syntax.WordIter:
+		s.unclear = s.unclear || special(n.Name.Value) != ""
 	case *syntax.ForClause, *syntax.ArithmCmd, *syntax.LetClause, *syntax.CoprocClause, *syntax.FuncDecl:
 		s.sideways = true
 	}
 }
 
-// add adds a command, and the scripts that it visibly runs: sh -c "..." and eval "...".
+// readsFile reports whether a substitution is $(< file): it runs no command that a rule could name.
+func readsFile(stmts []*syntax.Stmt) bool {
+	return slices.ContainsFunc(stmts, func(s *syntax.Stmt) bool { return s.Cmd == nil && len(s.Redirs) > 0 })
+}
+
+// add adds a command of the text.
 func (s *script) add(c command, depth int) {
 	s.commands = append(s.commands, c)
 	s.sideways = s.sideways || setsByPrintf(c)
-	s.unclear = s.unclear || evaluatesNames(c)
-	for i, w := range c {
-		if i > 0 && !runsOthers(c[0]) {
-			break
+	s.runs(c, depth)
+}
+
+// runs notes what a command runs: itself, the command in its arguments, and the texts there.
+func (s *script) runs(c command, depth int) {
+	for depths := 0; !s.unclear; depths++ {
+		if depths > maxWraps {
+			s.unclear = true
+			return
 		}
-		if !w.known {
-			continue
+		name, known := c[0].base()
+		if !known {
+			s.head("", c)
+			s.arguments(c[1:])
+			return
 		}
-		for _, text := range scriptsOf(path.Base(w.text), c[i+1:]) {
-			if !text.known || s.texts >= maxTexts {
-				s.unclear = true
+		s.head(name, c)
+		s.unclear = s.unclear || s.evaluatesNames(name, c)
+		if texts, unknown := textsOf(name, c[1:]); unknown {
+			s.unclear = true
+		} else {
+			for _, text := range texts {
+				s.text(text, depth+1)
 			}
-			if s.unclear {
+		}
+		s.environment(c[1:], name)
+		w, wraps := wrappers[name]
+		switch at, ok := c.inner(w); {
+		case name == "find" && !c.isQuiet(name):
+			at := slices.IndexFunc(c, func(w word) bool {
+				return !w.known && w.many || strings.HasPrefix(w.text, "-exec") || strings.HasPrefix(w.text, "-ok")
+			})
+			if at < 0 {
 				return
 			}
-			inner := parseScript(text.text, depth+1)
-			s.commands = append(s.commands, inner.commands...)
-			s.texts += 1 + inner.texts
-			s.sideways = s.sideways || inner.sideways
-			s.unclear = inner.unclear
+			if !c[at].known {
+				s.head("", c[at:])
+				return
+			}
+			s.arguments(c[at+1:])
+			if c = c[at+1:]; len(c) == 0 {
+				return
+			}
+			if !c[0].known {
+				s.head("", c)
+				return
+			}
+			if name, _ := c[0].base(); wrappers[name] == nil && !shells[name] {
+				return
+			}
+			continue
+		case name == "git":
+			s.head(name, withoutGlobals(c))
+			if !c.isQuiet(name) {
+				s.arguments(c[1:])
+			}
+			return
+		case name == "command" && c.isQuiet(name), !wraps && c.isQuiet(name):
+			return
+		case wraps && ok && at < len(c):
+			if name == "xargs" {
+				c = appended(c, at)
+			} else {
+				c = c[at:]
+			}
+			continue
+		case wraps && ok:
+			return
+		case wraps && !everyday[name]:
+			if name == "parallel" {
+				c = append(slices.Clip(c), word{many: true})
+			}
+			// Its form is not known, so any word of unknown value may be the command.
+			for i := 1; i < len(c); i++ {
+				if !c[i].known {
+					s.head("", c[i:])
+				}
+			}
+		}
+		s.arguments(c[1:])
+		return
+	}
+}
+
+// head notes a command that may run. The name "" is unknown.
+func (s *script) head(name string, c command) {
+	if s.count++; s.count > maxHeads {
+		s.unclear = true
+		return
+	}
+	if name == "" {
+		s.unnamed = append(s.unnamed, c)
+		return
+	}
+	s.heads[name] = append(s.heads[name], c)
+	if c[0].known && c[0].text != name {
+		s.heads[c[0].text] = append(s.heads[c[0].text], c)
+	}
+}
+
+// arguments notes the arguments of a command that is not known to run nothing: each may be the name
+// of a command, and so may each word of a text.
+func (s *script) arguments(args command) {
+	for i, a := range args {
+		if !a.known {
+			continue
+		}
+		if !between.MatchString(a.text) {
+			if name := path.Base(a.text); a.text != "" && !strings.HasPrefix(a.text, "-") {
+				s.head(name, args[i:])
+			}
+			if name, _ := a.base(); (shells[name] || wrappers[name] != nil) && i+1 < len(args) {
+				s.inside(args[i:])
+			}
+			continue
+		}
+		s.tokens(a.text, args[i+1:])
+		for _, other := range []string{plainText.Replace(a.text), strings.ReplaceAll(a.text, "/", " ")} {
+			if other != a.text {
+				s.tokens(other, args[i+1:])
+			}
 		}
 	}
 }
 
-// scriptsOf returns the texts that the named command runs as scripts.
-func scriptsOf(name string, args command) []word {
-	switch {
-	case name == "eval" && len(args) > 0:
-		return []word{join(args)}
-	case name == "trap" && len(args) > 0:
-		return args[:1]
-	case slices.Contains(shells, name):
-		return []word{scriptOf(args)}
-	case name == "env":
-		return splitOf(args)
-	case name == "flock" || name == "su" || name == "script":
-		return behind(args, commandOption)
-	case name == "watch" || name == "parallel":
-		return behind(args, anyText)
+// inside notes the text that a shell runs somewhere among the arguments of another command.
+func (s *script) inside(c command) {
+	if s.insides++; s.insides > maxTexts {
+		s.unclear = true
+		return
 	}
-	return nil
+	name, _ := c[0].base()
+	if !slices.ContainsFunc(c, func(w word) bool { return w.known && commandOption.MatchString(w.text) }) {
+		return
+	}
+	texts, unknown := textsOf(name, c[1:])
+	s.unclear = s.unclear || unknown
+	for _, text := range texts {
+		if !s.unclear {
+			s.text(text, maxNested)
+		}
+	}
 }
 
 var (
-	shells = []string{"sh", "bash", "dash", "ash", "zsh", "ksh"}
-	// wrappers lists commands that run the command in their arguments.
-	wrappers = []string{"builtin", "chroot", "command", "doas", "env", "exec", "find", "flock", "ionice", "nice",
-		"nohup", "parallel", "setsid", "stdbuf", "strace", "sudo", "time", "timeout", "watch", "xargs"}
+	between  = regexp.MustCompile(`[^A-Za-z0-9_./+@%:-]`)
+	inTokens = regexp.MustCompile(`[A-Za-z0-9_./+-]+`)
 )
 
-func runsOthers(w word) bool { return w.known && slices.Contains(wrappers, path.Base(w.text)) }
+var plainText = strings.NewReplacer(`\`, "", `'`, "", `"`, "")
 
-// scriptOf returns the text that a shell with these arguments runs: the word after -c, or an empty
-// text if there is the name of a file. Without either, the shell reads its input, which is unknown.
-func scriptOf(args command) word {
-	for i, a := range args {
-		switch {
-		case !a.known:
-			return word{}
-		case strings.HasPrefix(a.text, "-") && !strings.HasPrefix(a.text, "--") && strings.Contains(a.text, "c"):
-			if i+1 < len(args) {
-				return args[i+1]
-			}
-			return word{}
-		case !strings.HasPrefix(a.text, "-"):
-			return word{known: true}
+// tokens notes the words of a text that some program may run, without knowing its language. The
+// arguments behind it may be those of its last word.
+func (s *script) tokens(text string, behind command) {
+	var c command
+	for _, token := range inTokens.FindAllString(text, -1) {
+		c = append(c, exact(token))
+	}
+	found := len(c)
+	c = append(c, behind...)
+	for i, w := range c[:found] {
+		if attached := attachedValue.FindStringSubmatch(w.text); attached != nil { // -Ovalue
+			s.head(path.Base(attached[1]), append(command{exact(attached[1])}, c[i+1:]...))
+		}
+		if !strings.HasPrefix(w.text, "-") && strings.Trim(w.text, "./+-0123456789") != "" {
+			s.head(path.Base(w.text), c[i:])
 		}
 	}
-	return word{}
+}
+
+// environment looks at the assignments before the command of a wrapper.
+func (s *script) environment(args command, name string) {
+	if wrappers[name] == nil || !wrappers[name].assigns {
+		return
+	}
+	for _, a := range args {
+		text := a.text
+		if !a.known {
+			text = a.lead
+		}
+		if assignment.MatchString(text) {
+			variable, value, _ := strings.Cut(text, "=")
+			s.sets(variable, word{text: value, known: a.known, many: true})
+		}
+	}
+}
+
+// assign looks at an assignment in the text.
+func (s *script) assign(a *syntax.Assign) {
+	if a.Name == nil {
+		return
+	}
+	if a.Name.Value == "PATH" && a.Value != nil && systemPath(a.Value) {
+		return
+	}
+	value := exact("")
+	if a.Value != nil {
+		value = s.read.word(a.Value)
+	} else if a.Array != nil {
+		value = word{many: true}
+	}
+	if !a.Naked {
+		s.sets(a.Name.Value, value)
+	}
+}
+
+var attachedValue = regexp.MustCompile(`^-[A-Za-z]([A-Za-z0-9_./].*)$`)
+
+// appended returns the command of xargs at an index, with the words that it reads: in the places of
+// its mark, or at the end.
+func appended(c command, at int) command {
+	mark, out := "", slices.Clone(c[at:])
+	for i, a := range c[1:at] {
+		switch {
+		case a.text == "-i", a.text == "--replace":
+			mark = "{}"
+		case a.text == "-I" && i+2 < len(c):
+			mark = c[i+2].text
+		case strings.HasPrefix(a.text, "-I"):
+			mark = a.text[2:]
+		case strings.HasPrefix(a.text, "--replace="):
+			mark = a.text[len("--replace="):]
+		}
+	}
+	if mark == "" {
+		return append(out, word{many: true})
+	}
+	for i, a := range out {
+		if before, _, marked := strings.Cut(a.text, mark); a.known && marked {
+			out[i] = word{lead: before, tail: a.text[strings.LastIndex(a.text, mark)+len(mark):]}
+		}
+	}
+	return out
+}
+
+// sets looks at a variable that gets a value. Some are run, evaluated or obeyed by bash, the linker
+// or everyday programs.
+func (s *script) sets(variable string, value word) {
+	switch special(variable) {
+	case "obeyed":
+		s.unclear = true
+	case "evaluated":
+		s.unclear = s.unclear || !value.known || strings.ContainsAny(value.text, "$`[")
+	case "run":
+		s.unclear = s.unclear || !value.known || strings.ContainsAny(value.text, "$`")
+		s.tokens(value.text, nil)
+	}
 }
 
 var (
-	commandOption = regexp.MustCompile(`^(?:-[a-z]*c|--command(?:=|$))(.*)$`)
+	obeyed    = regexp.MustCompile(`^(?:BASH_ENV|ENV|PATH|BASH_ALIASES|BASH_CMDS|BASH_LOADABLES_PATH|SHELLOPTS|BASHOPTS|BASH_COMPAT|EXECIGNORE|FUNCNEST|POSIXLY_CORRECT|LD_.*|DYLD_.*|GCONV_PATH|CDPATH|GLOBIGNORE)$`)
+	evaluated = regexp.MustCompile(`^(?:PS[0-4]|PROMPT_COMMAND|PROMPT_DIRTRIM|RANDOM|SRANDOM|SECONDS|LINENO|OPTIND|HISTCMD|HISTSIZE|EPOCH.*|BASH_ARGV0|BASH_XTRACEFD|TIMEFORMAT|COMP_.*|MAILPATH)$`)
+	run       = regexp.MustCompile(`^(?:.*PAGER|.*EDITOR|VISUAL|FCEDIT|LESSOPEN|LESSCLOSE|BROWSER|.*_RSH|SHELL|.*ASKPASS|GIT_[A-Z_0-9]+|TAR_OPTIONS|PERL5OPT|PERL5DB|NODE_OPTIONS|RUBYOPT|PYTHONSTARTUP|MAKEFLAGS|RUSTC_WRAPPER|.*_SSH_COMMAND)$`)
+	gitValue  = regexp.MustCompile(`^GIT_(?:AUTHOR|COMMITTER)_|^GIT_(?:DIR|WORK_TREE|INDEX_FILE|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE.*|MERGE_AUTOEDIT|BRANCH|SHA|COMMIT|TAG|REPO|URL|REF|ROOT)$`)
+)
+
+// special says whether a variable means something to bash or to everyday programs: "obeyed" changes
+// what names mean, "evaluated" may run a substitution in its value, "run" is a command.
+func special(variable string) string {
+	switch {
+	case obeyed.MatchString(variable):
+		return "obeyed"
+	case evaluated.MatchString(variable):
+		return "evaluated"
+	case run.MatchString(variable) && !gitValue.MatchString(variable):
+		return "run"
+	}
+	return ""
+}
+
+// systemPath reports whether a value of PATH only adds folders of the system to it.
+func systemPath(w *syntax.Word) bool {
+	var text strings.Builder
+	parts := w.Parts
+	if len(parts) == 1 {
+		if q, ok := parts[0].(*syntax.DblQuoted); ok && !q.Dollar {
+			parts = q.Parts
+		}
+	}
+	for _, part := range parts {
+		switch p := part.(type) {
+		case *syntax.Lit:
+			text.WriteString(p.Value)
+		case *syntax.ParamExp:
+			if p.Param == nil || p.Param.Value != "PATH" || p.Exp != nil || p.Index != nil || p.Excl || p.Length || p.Slice != nil || p.Repl != nil {
+				return false
+			}
+			text.WriteString("$PATH")
+		default:
+			return false
+		}
+	}
+	folders := strings.Split(text.String(), ":")
+	return slices.Contains(folders, "$PATH") && !slices.ContainsFunc(folders, func(f string) bool {
+		return f != "$PATH" && (!systemFolder.MatchString(f) || path.Clean(f) != f)
+	})
+}
+
+var systemFolder = regexp.MustCompile(`^/(?:usr|bin|sbin|opt)(?:/[A-Za-z0-9._/+-]+)?$`)
+
+// textsOf returns the texts that the named command runs as scripts. unknown means that it runs text
+// that is not visible here.
+func textsOf(name string, args command) (texts []string, unknown bool) {
+	var words []word
+	switch {
+	case shells[name]:
+		text, file := scriptOf(args)
+		if file {
+			return nil, false
+		}
+		words = []word{text}
+		if strings.HasPrefix(name, "z") || strings.HasPrefix(name, "rz") {
+			unknown = zshOnly.MatchString(text.text)
+		}
+	case otherShells[name]:
+		return nil, len(args) == 0 || slices.ContainsFunc(args, func(w word) bool { return w.option() })
+	case name == "eval":
+		if args = behindDashes(args); len(args) > 0 {
+			words = []word{join(args)}
+		}
+	case name == "trap":
+		if args = behindDashes(args); len(args) > 1 && args[0] != exact("-") && args[0] != exact("-p") && args[0] != exact("-l") {
+			words = args[:1]
+		}
+	case name == "." || name == "source":
+		args = behindDashes(args)
+		// The text is in a file, unless the name is that of a descriptor.
+		return nil, len(args) > 0 && (args[0].known && (device.MatchString(args[0].text) || strings.HasPrefix(args[0].text, "/dev/")) ||
+			!args[0].known && (args[0].many || !strings.Contains(args[0].tail, "/") || device.MatchString(args[0].tail)))
+	case name == "env":
+		words = splitOf(args)
+	case name == "flock" || name == "su" || name == "script" || name == "runuser":
+		words = behind(args, commandOption)
+		unknown = name == "su" && len(words) == 0 // a shell that reads its input
+	case name == "split":
+		words = behind(args, filterOption)
+	case name == "watch" || name == "parallel":
+		words = behind(args, anyText)
+	case name == "ssh":
+		return nil, len(args) == 0
+	}
+	for _, w := range words {
+		if !w.known {
+			return nil, true
+		}
+		texts = append(texts, w.text)
+	}
+	return texts, unknown
+}
+
+// zshOnly finds what only zsh expands: the path of a program ("=rm"), flags of an expansion, and
+// qualifiers of a glob that run code.
+var zshOnly = regexp.MustCompile(`(?:^|[\s;&|({])=[A-Za-z]|\$\{\(|\(e|\(\+`)
+
+// behindDashes returns the words after "--", if it comes first.
+func behindDashes(args command) command {
+	if len(args) > 0 && args[0] == exact("--") {
+		return args[1:]
+	}
+	return args
+}
+
+var (
+	commandOption = regexp.MustCompile(`^(?:-[A-Za-z]*?c|--(?:session-)?c[a-z]*(?:=|$))(.*)$`)
+	filterOption  = regexp.MustCompile(`^--fi[a-z]*(?:=|$)(.*)$`)
 	splitOption   = regexp.MustCompile(`^(?:-[iv0]*S|--s[a-z-]*(?:=|$))(.*)$`)
-	anyText       = regexp.MustCompile(`^(.* .*)$`)
+	anyText       = regexp.MustCompile(`^(.*[ ;|&$(<>` + "`" + `].*)$`)
 )
 
 // behind returns the values of an option, from the same word or the next.
 func behind(args command, option *regexp.Regexp) (values []word) {
 	for i, a := range args {
+		if !a.known {
+			if option.MatchString(a.lead) {
+				values = append(values, word{})
+			}
+			continue
+		}
 		switch found := option.FindStringSubmatch(a.text); {
-		case !a.known || found == nil:
+		case found == nil:
 		case found[1] != "":
-			values = append(values, word{found[1], true})
+			values = append(values, exact(found[1]))
 		case i+1 < len(args):
 			values = append(values, args[i+1])
 		}
@@ -182,15 +505,22 @@ func behind(args command, option *regexp.Regexp) (values []word) {
 // variables of env is unknown.
 func splitOf(args command) []word {
 	for i, a := range args {
-		found := splitOption.FindStringSubmatch(a.text)
-		if !a.known || found == nil {
+		text := a.text
+		if !a.known {
+			text = a.lead
+		}
+		found := splitOption.FindStringSubmatch(text)
+		if found == nil {
 			continue
 		}
-		text := join(append(command{{found[1], true}}, args[i+1:]...))
-		if strings.ContainsAny(text.text, `\$`) {
+		if !a.known {
 			return []word{{}}
 		}
-		return []word{text}
+		joined := join(append(command{exact(found[1])}, args[i+1:]...))
+		if !joined.known || strings.ContainsAny(joined.text, `\$`) {
+			return []word{{}}
+		}
+		return []word{joined}
 	}
 	return nil
 }
@@ -203,7 +533,21 @@ func join(words command) word {
 		}
 		texts = append(texts, w.text)
 	}
-	return word{strings.Join(texts, " "), true}
+	return exact(strings.Join(texts, " "))
+}
+
+// withoutGlobals returns a git command without the options before its subcommand.
+func withoutGlobals(c command) command {
+	for i := 1; i < len(c); i++ {
+		switch a := c[i]; {
+		case a.known && slices.Contains([]string{"-C", "-c", "--git-dir", "--work-tree", "--namespace", "--config-env", "--exec-path", "--super-prefix", "--attr-source"}, a.text):
+			i++
+		case a.known && strings.HasPrefix(a.text, "-"):
+		default:
+			return append(command{c[0]}, c[i:]...)
+		}
+	}
+	return c[:1]
 }
 
 // all reports whether the pattern certainly covers every simple command, so that an allow holds.
@@ -217,152 +561,70 @@ func (s *script) all(pattern []string) bool {
 	return !slices.ContainsFunc(s.commands, func(c command) bool { return !c.matches(pattern, true) })
 }
 
-// any reports whether the pattern may cover one of the simple commands, so that a deny or ask rule
+// any reports whether the pattern may cover a command that may run, so that a deny or ask rule
 // holds. It also looks at a program's name without its folder, and behind a wrapper such as sudo or
 // xargs.
 func (s *script) any(pattern []string) bool {
 	if everything(pattern) || s.unclear {
 		return true
 	}
-	return slices.ContainsFunc(s.commands, func(c command) bool {
-		for i := range c {
-			if i > 0 && !runsOthers(c[0]) {
-				break
+	if len(pattern) == 0 {
+		return false
+	}
+	tries := 0
+	for _, c := range s.commands {
+		if tries++; c.matches(pattern, false) || tries > maxHeads {
+			return true
+		}
+	}
+	covers := func(list []command) bool {
+		tries := 0
+		for _, c := range list {
+			if tries++; tries > maxTries {
+				return true
 			}
-			bare := slices.Clone(c[i:])
-			bare[0].text = path.Base(bare[0].text)
-			if c[i:].matches(pattern, false) || bare.matches(pattern, false) {
+			named := c
+			if name, ok := c[0].base(); ok {
+				named = append(command{exact(name)}, c[1:]...)
+			} else if !ok && c[0].known == false && !c[0].many && strings.Contains(pattern[0], "/") == false {
+				named = append(command{{tail: c[0].tail}}, c[1:]...)
+			}
+			if c.matches(pattern, false) || named.matches(pattern, false) {
 				return true
 			}
 		}
 		return false
-	})
+	}
+	if covers(s.unnamed) {
+		return true
+	}
+	if !strings.Contains(pattern[0], "*") {
+		return covers(s.heads[pattern[0]])
+	}
+	for name, list := range s.heads {
+		if wildcard(pattern[0], name) && covers(list) {
+			return true
+		}
+	}
+	return false
 }
 
 func everything(pattern []string) bool { return len(pattern) == 1 && pattern[0] == "*" }
 
-// matches reports whether the pattern covers the words. It runs the pattern as an automaton: in
-// state p, the first p words of the pattern are used up. Unless certain is set, a word of unknown
-// value may be any number of any words.
-func (c command) matches(pattern []string, certain bool) bool {
-	at := make([]bool, len(pattern)+1)
-	at[0] = true
-	skip(at, pattern)
-	for _, w := range c {
-		next := make([]bool, len(at))
-		for p := range at {
-			if !at[p] {
-				continue
-			}
-			guess := !w.known && !certain
-			if guess {
-				for q := p; q < len(at); q++ {
-					next[q] = true
-				}
-			}
-			if p == len(pattern) {
-				continue
-			}
-			if pattern[p] == "*" {
-				next[p] = true
-			} else if w.known && wildcard(pattern[p], w.text) {
-				next[p+1] = true
-			}
-		}
-		skip(next, pattern)
-		at = next
+// writes reports whether a redirection may change a file, or opens a connection.
+func (s *script) writes(r *syntax.Redirect) bool {
+	target := s.read.word(r.Word)
+	if strings.HasPrefix(target.text, "/dev/tcp/") || strings.HasPrefix(target.text, "/dev/udp/") {
+		return true
 	}
-	return at[len(pattern)]
-}
-
-// skip adds the states in which a "*" stands for no word.
-func skip(at []bool, pattern []string) {
-	for p, w := range pattern {
-		if at[p] && w == "*" {
-			at[p+1] = true
-		}
-	}
-}
-
-// writes reports whether a redirection may change a file.
-func writes(r *syntax.Redirect) bool {
 	switch r.Op {
-	case syntax.RdrIn, syntax.DplIn, syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc:
+	case syntax.RdrIn:
+		return !target.known
+	case syntax.DplIn, syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc:
 		return false
 	}
-	target := wordOf(r.Word)
 	if r.Op == syntax.DplOut && target.known && strings.Trim(target.text, "0123456789-") == "" {
 		return false // 2>&1
 	}
 	return !target.known || target.text != "/dev/null"
-}
-
-func wordsOf(words []*syntax.Word) command {
-	c := make(command, len(words))
-	for i, w := range words {
-		c[i] = wordOf(w)
-	}
-	return c
-}
-
-// wordOf returns a word without its quotes. Its value is known if it has no expansion.
-func wordOf(w *syntax.Word) word {
-	var b, unquoted strings.Builder
-	for _, part := range w.Parts {
-		switch p := part.(type) {
-		case *syntax.Lit:
-			unquoted.WriteString(p.Value)
-			b.WriteString(unescape(p.Value, ""))
-		case *syntax.SglQuoted:
-			if p.Dollar && strings.Contains(p.Value, `\`) {
-				return word{}
-			}
-			b.WriteString(p.Value)
-		case *syntax.DblQuoted:
-			for _, part := range p.Parts {
-				lit, ok := part.(*syntax.Lit)
-				if !ok {
-					return word{}
-				}
-				b.WriteString(unescape(lit.Value, "$`\"\\"))
-			}
-		default:
-			return word{}
-		}
-	}
-	if expands(unquoted.String()) {
-		return word{}
-	}
-	return word{b.String(), true}
-}
-
-// expands reports whether the unquoted part of a word may become other words: by file globs, braces
-// or a home folder. An escaped glob character counts too, although the shell does not expand it.
-func expands(lit string) bool {
-	return strings.ContainsAny(lit, "*?") || strings.HasPrefix(lit, "~") ||
-		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
-		strings.Contains(lit, "{") && (strings.Contains(lit, ",") || strings.Contains(lit, ".."))
-}
-
-// unescape removes the backslashes that the shell would remove: those before a character in only,
-// or all of them if only is "". A backslash before a line break is removed with it.
-func unescape(lit, only string) string {
-	if !strings.Contains(lit, `\`) {
-		return lit
-	}
-	var b strings.Builder
-	for i := 0; i < len(lit); i++ {
-		switch {
-		case lit[i] != '\\' || i+1 == len(lit):
-			b.WriteByte(lit[i])
-		case lit[i+1] == '\n':
-			i++
-		case only == "" || strings.IndexByte(only, lit[i+1]) >= 0:
-			i++
-			b.WriteByte(lit[i])
-		default:
-			b.WriteByte('\\')
-		}
-	}
-	return b.String()
 }

@@ -1,0 +1,258 @@
+package permission
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// command holds the words of a simple command.
+type command []word
+
+// word is a word of a command after its quotes are removed. The value of an unknown word is in
+// variables, substitutions or file names, which only the running shell knows.
+type word struct {
+	text  string // the whole value; only of a known word
+	known bool
+	many  bool   // an unknown word that may become several words, or none
+	lead  string // literal text with which an unknown word begins
+	tail  string // literal text with which it ends
+}
+
+// exact returns a known word.
+func exact(text string) word { return word{text: text, known: true} }
+
+// base returns the word as the name of a program, without its folder. ok is false if the name is
+// not known.
+func (w word) base() (name string, ok bool) {
+	if w.known {
+		return path.Base(w.text), true
+	}
+	if at := strings.LastIndexByte(w.tail, '/'); at >= 0 && !w.many && at+1 < len(w.tail) {
+		return w.tail[at+1:], true
+	}
+	return "", false
+}
+
+// option reports whether the word begins with a dash, or may do so.
+func (w word) option() bool {
+	if w.known {
+		return strings.HasPrefix(w.text, "-")
+	}
+	return w.many || w.lead == "" && w.tail == "" || strings.HasPrefix(w.lead, "-")
+}
+
+// may reports whether the value of an unknown word may match one word of a pattern.
+func (w word) may(pattern string) bool {
+	return strings.Contains(pattern, "*") || strings.HasPrefix(pattern, w.lead) && strings.HasSuffix(pattern, w.tail) &&
+		len(pattern) >= len(w.lead)+len(w.tail)
+}
+
+// wordReader reads words. It knows which variables the text itself gives a value.
+type wordReader struct{ assigned map[string]bool }
+
+func (r wordReader) words(list []*syntax.Word) command {
+	c := make(command, len(list))
+	for i, w := range list {
+		c[i] = r.word(w)
+	}
+	return c
+}
+
+// word returns a word without its quotes.
+func (r wordReader) word(w *syntax.Word) word {
+	if w == nil {
+		return exact("")
+	}
+	out := word{known: true}
+	var text, unquoted strings.Builder
+	unknown := func() {
+		if out.known {
+			out.known, out.lead = false, text.String()
+		}
+		text.Reset()
+	}
+	for i, part := range w.Parts {
+		switch p := part.(type) {
+		case *syntax.Lit:
+			value := p.Value
+			if i == 0 && strings.HasPrefix(value, "~") { // somebody's home folder
+				unknown()
+				_, value, _ = strings.Cut(value, "/")
+				if value != "" {
+					value = "/" + value
+				}
+			}
+			unquoted.WriteString(value)
+			text.WriteString(unescape(value, ""))
+		case *syntax.SglQuoted:
+			if p.Dollar && strings.Contains(p.Value, `\`) {
+				unknown()
+				continue
+			}
+			text.WriteString(p.Value)
+		case *syntax.DblQuoted:
+			if p.Dollar { // translated
+				unknown()
+				continue
+			}
+			for _, part := range p.Parts {
+				if lit, ok := part.(*syntax.Lit); ok {
+					text.WriteString(unescape(lit.Value, "$`\"\\"))
+					continue
+				}
+				unknown()
+				if list(part) {
+					out.many = true
+				}
+			}
+		default:
+			unknown()
+			if !r.single(part) {
+				out.many = true
+			}
+		}
+	}
+	if expands(unquoted.String()) {
+		out.many = true
+		at := strings.IndexAny(unquoted.String(), "*?[{")
+		if out.known && at >= 0 && !strings.ContainsAny(unquoted.String(), `\`) && text.Len() == unquoted.Len() {
+			out.lead = text.String()[:at]
+		}
+		out.known = false
+		out.tail = afterPattern(text.String())
+		return out
+	}
+	if out.known {
+		return exact(text.String())
+	}
+	out.tail = text.String()
+	return out
+}
+
+// afterPattern returns the text after the last character that file names or braces may replace.
+func afterPattern(text string) string {
+	return text[strings.LastIndexAny(text, "*?]}")+1:]
+}
+
+// list reports whether a part in double quotes may become several words, as "$@" does.
+func list(part syntax.WordPart) bool {
+	p, ok := part.(*syntax.ParamExp)
+	if !ok {
+		return false
+	}
+	if p.Param != nil && p.Param.Value == "@" {
+		return true
+	}
+	w, ok := p.Index.(*syntax.Word)
+	return p.Excl || ok && w.Lit() == "@"
+}
+
+// plainVariables lists variables that the machine sets to one word, if the text does not set them.
+var plainVariables = strings.Fields("HOME PWD OLDPWD USER LOGNAME TMPDIR LANG UID EUID PPID HOSTNAME SHLVL ? # $ ! BASHPID")
+
+// single reports whether an unquoted expansion is certainly one word.
+func (r wordReader) single(part syntax.WordPart) bool {
+	switch p := part.(type) {
+	case *syntax.ParamExp:
+		return p.Param != nil && p.Index == nil && p.Exp == nil && p.Repl == nil && !p.Excl &&
+			(p.Length || slices.Contains(plainVariables, p.Param.Value) && !r.assigned[p.Param.Value])
+	case *syntax.ArithmExp, *syntax.ProcSubst:
+		return true
+	}
+	return false
+}
+
+// expands reports whether the unquoted part of a word may become other words, by file globs or
+// braces. An escaped glob character counts too, although the shell does not expand it.
+func expands(lit string) bool {
+	return strings.ContainsAny(lit, "*?") ||
+		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
+		strings.Contains(lit, "{") && (strings.Contains(lit, ",") || strings.Contains(lit, ".."))
+}
+
+// unescape removes the backslashes that the shell would remove: those before a character in only,
+// or all of them if only is "". A backslash before a line break is removed with it.
+func unescape(lit, only string) string {
+	if !strings.Contains(lit, `\`) {
+		return lit
+	}
+	var b strings.Builder
+	for i := 0; i < len(lit); i++ {
+		switch {
+		case lit[i] != '\\' || i+1 == len(lit):
+			b.WriteByte(lit[i])
+		case lit[i+1] == '\n':
+			i++
+		case only == "" || strings.IndexByte(only, lit[i+1]) >= 0:
+			i++
+			b.WriteByte(lit[i])
+		default:
+			b.WriteByte('\\')
+		}
+	}
+	return b.String()
+}
+
+// matches reports whether the pattern covers the words. It runs the pattern as an automaton: in
+// state p, the first p words of the pattern are used up. If certain is not set, a word of unknown
+// value may be any word, or any number of words, and options before a later word of the pattern do
+// not count: "git push" covers git -C x push.
+func (c command) matches(pattern []string, certain bool) bool {
+	at, next := make([]bool, len(pattern)+1), make([]bool, len(pattern)+1)
+	skipped, skips := make([]bool, len(pattern)+1), make([]bool, len(pattern)+1) // states behind an option, whose value may follow
+	at[0] = true
+	skip(at, pattern)
+	for _, w := range c {
+		clear(next)
+		clear(skips)
+		alive := false
+		for p := range at {
+			if !at[p] {
+				continue
+			}
+			alive = true
+			guess := !w.known && !certain
+			if guess && w.many {
+				for q := p; q < len(at); q++ {
+					next[q] = true
+				}
+			}
+			if p == len(pattern) {
+				continue
+			}
+			switch {
+			case pattern[p] == "*":
+				next[p] = true
+			case w.known && wildcard(pattern[p], w.text), guess && w.may(pattern[p]):
+				next[p+1] = true
+			}
+			if certain || p == 0 || strings.HasPrefix(pattern[p], "-") {
+				continue
+			}
+			if w.known && strings.HasPrefix(w.text, "-") {
+				next[p], skips[p] = true, !strings.Contains(w.text, "=")
+			} else if skipped[p] {
+				next[p] = true
+			}
+		}
+		if !alive {
+			return false
+		}
+		skip(next, pattern)
+		at, next = next, at
+		skipped, skips = skips, skipped
+	}
+	return at[len(pattern)]
+}
+
+// skip adds the states in which a "*" stands for no word.
+func skip(at []bool, pattern []string) {
+	for p, w := range pattern {
+		if at[p] && w == "*" {
+			at[p+1] = true
+		}
+	}
+}
