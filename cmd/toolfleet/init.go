@@ -23,14 +23,18 @@ type initCmd struct {
 //go:embed starter-tools.yaml
 var starterTools []byte
 
+//go:embed starter-policy.yaml
+var starterPolicy []byte
+
 func (i initCmd) Run(a *command.App) error {
-	const toolsName = "tools.yaml"
+	const toolsName, policyName = "tools.yaml", "policy.yaml"
 	files := []struct {
 		name string
 		body []byte
 	}{
-		{config.FileName, config.Starter(map[string]string{"tools": toolsName})},
+		{config.FileName, config.Starter(map[string]string{"tools": toolsName, "policy": policyName})},
 		{toolsName, starterTools},
+		{policyName, starterPolicy},
 	}
 	for _, f := range files { // write all files or none
 		path := filepath.Join(i.Dir, f.name)

@@ -23,6 +23,9 @@ func Parse(command string) (file *syntax.File, err error) {
 	if err := plainText(command); err != nil {
 		return nil, err
 	}
+	if nested(command) > maxOpen {
+		return nil, errors.New("nested too deep")
+	}
 	parser := syntax.NewParser(syntax.Variant(syntax.LangBash), syntax.KeepComments(true))
 	file, err = parser.Parse(strings.NewReader(command), "")
 	if err != nil {
@@ -38,6 +41,24 @@ func Parse(command string) (file *syntax.File, err error) {
 		return nil, err
 	}
 	return file, nil
+}
+
+// maxOpen bounds the brackets that are open at once. The parser takes time with the square of it.
+const maxOpen = 200
+
+// nested returns how many brackets of a text are open at once, also those in quotes.
+func nested(text string) (most int) {
+	open := 0
+	for i := range len(text) {
+		switch text[i] {
+		case '(', '[', '{':
+			open++
+			most = max(most, open)
+		case ')', ']', '}':
+			open = max(open-1, 0)
+		}
+	}
+	return most
 }
 
 // plainText refuses bytes that shells and the parser may read differently: a carriage return may be

@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 		"! time rm x":                   "has a form that is not looked into",
 		"[[ x =~ a\\ b;c ]]":            "cannot be parsed",
 		"[[ x =~ (a b) ]]":              "[[ =~ ]] with a pattern that shells read differently",
-		strings.Repeat("(", 1000) + "x": "cannot be parsed",
+		strings.Repeat("(", 1000) + "x": "nested too deep",
 	} {
 		if file, err := Parse(command); err == nil || err.Error() != want || file != nil {
 			t.Errorf("%.40q: got %v, want %s", command, err, want)

@@ -69,7 +69,7 @@ var (
 func (c command) isQuiet(name string) bool {
 	if unless := quietUnless[name]; unless != nil {
 		return !slices.ContainsFunc(c[1:], func(w word) bool {
-			return w.known && unless.MatchString(w.text) || !w.known && (w.many && name != "git" && name != "gh" || w.lead != "" && unless.MatchString(w.lead))
+			return w.known && unless.MatchString(w.text) || !w.known && (w.many && !w.files && name != "git" && name != "gh" || w.lead != "" && unless.MatchString(w.lead))
 		})
 	}
 	return quiet[name]

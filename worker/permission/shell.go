@@ -20,6 +20,7 @@ const (
 	maxTexts  = 64       // texts that one command line runs as scripts, by sh -c, eval and the like
 	maxHeads  = 4096     // words that may be the name of a command that runs
 	maxWraps  = 16       // wrappers around one command: sudo env nice ...
+	maxBehind = 16       // arguments behind a text that may belong to its last word
 	maxTries  = 64       // of them that one rule is held against
 )
 
@@ -142,7 +143,7 @@ func (s *script) runs(c command, depth int) {
 		switch at, ok := c.inner(w); {
 		case name == "find" && !c.isQuiet(name):
 			at := slices.IndexFunc(c, func(w word) bool {
-				return !w.known && w.many || strings.HasPrefix(w.text, "-exec") || strings.HasPrefix(w.text, "-ok")
+				return !w.known && w.many && !w.files || strings.HasPrefix(w.text, "-exec") || strings.HasPrefix(w.text, "-ok")
 			})
 			if at < 0 {
 				return
@@ -271,7 +272,7 @@ func (s *script) tokens(text string, behind command) {
 		c = append(c, exact(token))
 	}
 	found := len(c)
-	c = append(c, behind...)
+	c = append(c, behind[:min(len(behind), maxBehind)]...)
 	for i, w := range c[:found] {
 		if attached := attachedValue.FindStringSubmatch(w.text); attached != nil { // -Ovalue
 			s.head(path.Base(attached[1]), append(command{exact(attached[1])}, c[i+1:]...))

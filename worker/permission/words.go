@@ -17,6 +17,7 @@ type word struct {
 	text  string // the whole value; only of a known word
 	known bool
 	many  bool   // an unknown word that may become several words, or none
+	files bool   // it becomes several words by the names of files only
 	lead  string // literal text with which an unknown word begins
 	tail  string // literal text with which it ends
 }
@@ -116,6 +117,7 @@ func (r wordReader) word(w *syntax.Word) word {
 		}
 	}
 	if expands(unquoted.String()) {
+		out.files = !out.many && !strings.Contains(unquoted.String(), "{")
 		out.many = true
 		at := strings.IndexAny(unquoted.String(), "*?[{")
 		if out.known && at >= 0 && !strings.ContainsAny(unquoted.String(), `\`) && text.Len() == unquoted.Len() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,6 +86,10 @@ func (c *callRun) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 		return changed("another definition of the tool")
 	case q.Policy != c.ruling.Policy:
 		return changed("another version of the policy")
+	case q.Requester != string(c.job.Tenant):
+		return changed("another requester")
+	case slices.Index(messages.Tiers, q.Tier) < slices.Index(messages.Tiers, c.ruling.Tier), c.ruling.Ticket && !q.Ticket:
+		return changed("a call with less at stake")
 	case len(q.Decisions) < c.ruling.Approvers:
 		return &messages.Refusal{Class: messages.ClassNotPending, Message: fmt.Sprintf("%d of %d people have agreed.", len(q.Decisions), c.ruling.Approvers)}
 	}

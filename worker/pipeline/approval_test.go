@@ -682,3 +682,29 @@ func TestTiers(t *testing.T) {
 		}
 	})
 }
+
+// A record in which a question was made easier lets nothing run: people agreed to what it says, and
+// it does not say what the rules ask for. Writers of the journal can do that before people answer.
+func TestAQuestionThatWasMadeEasier(t *testing.T) {
+	job := askJob(`{"n":1}`)
+	for name, change := range map[string]func(*messages.Approval){
+		"a lower tier, without ticket": func(q *messages.Approval) { q.Tier, q.Ticket = messages.TierHigh, false },
+		"a lower tier and one person":  func(q *messages.Approval) { q.Tier, q.Ticket, q.Approvers = messages.TierHigh, false, 1 },
+		"no tier":                      func(q *messages.Approval) { q.Tier, q.Ticket = "", false },
+		"another requester":            func(q *messages.Approval) { q.Requester = "nobody" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := deskFor(t, Config{Rules: risky(t, messages.TierCritical)}, write, &probe{})
+			parked := d.asks(job, nil)
+			change(parked.Approval)
+			parked.Approval.ID = approval.ID(*parked.Approval)
+			ticketed := func(d *messages.Decision) { d.Ticket = "T-1" }
+			granted := d.says(parked, "alice", messages.VerdictApprove, ticketed)
+			if granted.State != wire.Granted {
+				granted = d.says(granted, "bob", messages.VerdictApprove, nil)
+			}
+			d.asks(job, &granted)
+			d.wantVoid(granted)
+		})
+	}
+}
