@@ -67,8 +67,10 @@ type AuditRecord struct {
 	Kind     Kind     `json:"kind,omitempty"`
 	Status   Status   `json:"status,omitempty"`
 	Code     Code     `json:"code,omitempty"` // of the error
-	Attempt  int      `json:"attempt,omitempty"`
-	Worker   string   `json:"worker,omitempty"` // the worker that ended the call
+	// Retryable: the error said that the same call may succeed later.
+	Retryable bool   `json:"retryable,omitempty"`
+	Attempt   int    `json:"attempt,omitempty"`
+	Worker    string `json:"worker,omitempty"` // the worker that ended the call
 	// Accepted is when the batch was stored, Started when the last attempt began. The record's Time
 	// is when the call ended.
 	Accepted   time.Time `json:"accepted,omitzero"`

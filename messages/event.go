@@ -85,14 +85,14 @@ const MaxEventOutput = 4 << 10
 // left out, and Ref has the digest and the size of the outcome. A request for the batch with
 // results: full returns the whole at any time.
 func (r Result) Brief() Result {
-	if len(r.Output) <= MaxEventOutput && len(r.Content) == 0 {
+	if len(r.Output)+len(r.Details) <= MaxEventOutput && len(r.Content) == 0 {
 		return r
 	}
 	body, err := rawjson.Marshal(r.Outcome)
 	if err == nil && len(body) <= MaxEventOutput {
 		return r
 	}
-	r.Output, r.Content = nil, nil
+	r.Output, r.Content, r.Details = nil, nil, nil
 	if err == nil && r.Ref == nil {
 		r.Ref = &Ref{Digest: Digest(body), Size: int64(len(body))}
 	}

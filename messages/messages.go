@@ -263,6 +263,9 @@ type Result struct {
 type Cut struct {
 	Chars int `json:"chars"` // characters omitted
 	Lines int `json:"lines"` // lines omitted
+	// Ref names the whole output to the tool result_read, in the same session only; "": the whole
+	// could not be stored.
+	Ref string `json:"ref,omitempty"`
 }
 
 // Ref names JSON that is too large for its place. In records and replies, the named JSON is in the

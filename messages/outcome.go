@@ -1,6 +1,7 @@
 package messages
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 
@@ -17,6 +18,8 @@ type Outcome struct {
 	// IsError says that Content describes a failure.
 	IsError bool   `json:"is_error,omitempty"`
 	Err     *Error `json:"error,omitempty"`
+	// Details is any JSON value for user interfaces. No codec shows it to a model.
+	Details json.RawMessage `json:"details,omitempty"`
 }
 
 // Block is one piece of content as MCP defines it. Codecs translate the types that they know, and
@@ -47,10 +50,12 @@ func Failed(code Code, message string) Outcome {
 	return Outcome{Err: &Error{Code: code, Message: message}}
 }
 
-// Hash identifies the outcome in the audit log. It is the hex SHA-256 of the output as the tool
-// wrote it (for text, of the JSON string), else of {"content":[...]} or {"error":{...}}. It covers
-// the bytes, not their meaning, because finding the meaning of a large output takes long.
+// Hash identifies what the model reads of the outcome in the audit log. It is the hex SHA-256 of
+// the output as the tool wrote it (for text, of the JSON string), else of {"content":[...]} or
+// {"error":{...}}. It covers the bytes, not their meaning, because finding the meaning of a large
+// output takes long.
 func (o Outcome) Hash() string {
+	o.Details = nil
 	if len(o.Output) > 0 && o.Content == nil && o.Err == nil {
 		return Digest(o.Output)
 	}
@@ -73,6 +78,12 @@ func (o Outcome) OrLost() Outcome {
 // Failure reports whether the model should read the outcome as a failure.
 func (o Outcome) Failure() bool { return o.Err != nil || o.IsError }
 
+// Plain reports whether the tool gave only text: no code of its own, and no word that a later run
+// may succeed.
+func (e *Error) Plain() bool {
+	return (e.Code == "" || e.Code == CodeToolError) && !e.Retryable
+}
+
 // ErrorText returns the error as the model reads it: the tool's own words if the tool gave only
 // text, else JSON text {"error":code,"message":...,"retryable":...}. It is never empty.
 func (e *Error) ErrorText() string {
@@ -80,7 +91,7 @@ func (e *Error) ErrorText() string {
 	if strings.TrimSpace(message) == "" {
 		message = "The tool failed without saying why."
 	}
-	if e.Code == "" || e.Code == CodeToolError {
+	if e.Plain() {
 		return message
 	}
 	body, err := rawjson.Marshal(struct {
@@ -88,7 +99,7 @@ func (e *Error) ErrorText() string {
 		Message   string `json:"message"`
 		Retryable bool   `json:"retryable"`
 		Details   any    `json:"details,omitempty"`
-	}{e.Code, message, e.Retryable, e.Details})
+	}{cmp.Or(e.Code, CodeToolError), message, e.Retryable, e.Details})
 	if err != nil { // details that cannot be encoded as JSON
 		return message
 	}

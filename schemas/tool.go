@@ -42,9 +42,11 @@ type Tool struct {
 	// Retry says whether and when a call runs again after a retryable error. Default: never.
 	Retry Retry  `json:"retry,omitzero"`
 	Pool  string `json:"pool"` // the workers that run it; default "default"
-	// MaxOutput bounds what the model reads: characters of text, or bytes of other JSON; 0: no cut.
+	// MaxOutput is how many characters of an output the model reads; 0: [DefaultMaxOutput].
 	MaxOutput int      `json:"max_output,omitempty"`
 	Truncate  Truncate `json:"truncate,omitempty"`
+	// Results says who may read the whole of an output that was cut.
+	Results Results `json:"results,omitempty"`
 	// Semantic rules are checked, in order, on every input that fits the schema. The first rule
 	// that does not hold refuses the call.
 	Semantic []SemanticRule `json:"semantic,omitempty"`
@@ -64,6 +66,17 @@ const (
 	TruncateMiddle Truncate = "middle"
 	TruncateTail   Truncate = "tail"
 )
+
+// DefaultMaxOutput is how many characters of the output of a tool without a limit of its own the
+// model reads.
+const DefaultMaxOutput = 10_000
+
+// Results says who may read the whole of an output that was cut.
+type Results string
+
+// ResultsReadable has the tool result_read in the catalogue, by which the model reads the rest in
+// the same session.
+const ResultsReadable Results = "readable"
 
 // DefaultPool is the pool of tools that do not name one.
 const DefaultPool = "default"
@@ -129,6 +142,9 @@ func (t Tool) WithDefaults() (Tool, error) {
 	case "", TruncateHead, TruncateMiddle, TruncateTail:
 	default:
 		return fail("truncate %q: want head, middle or tail", t.Truncate)
+	}
+	if t.Results != "" && t.Results != ResultsReadable {
+		return fail("results %q: want readable", t.Results)
 	}
 	if t.MaxOutput < 0 {
 		return fail("max_output is negative")

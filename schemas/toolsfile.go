@@ -172,6 +172,9 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 	}
 	e.HTTP = f.http(p+"/http", in.HTTP, e.InputSchema)
 	e.MaxOutput = f.maxOutput(p+"/max_output", in.MaxOutput)
+	if e.MaxOutput == 0 && slices.Contains(DemoBuiltins, e.Builtin) {
+		e.MaxOutput = math.MaxInt32 // trials are of outputs of any size
+	}
 	e.Check = f.check(p+"/check", in)
 	e.Sandbox = f.toolSandbox(p, in.Sandbox, e)
 	e.Retry = f.retry(p+"/retry", in)
@@ -234,7 +237,7 @@ func (f *yamlFile) version(p string, value json.RawMessage) string {
 }
 
 // maxOutput reads a size such as 10000 or 256KB. KB and KiB are both 1,024 bytes, MB and MiB both
-// 1,024 KB. Later the number counts characters of a text, and bytes of other JSON.
+// 1,024 KB. Later the number counts characters.
 func (f *yamlFile) maxOutput(p string, value json.RawMessage) int {
 	if len(value) == 0 {
 		return 0

@@ -46,6 +46,7 @@ type Override struct {
 	Pool      string
 	TimeoutMS int64
 	MaxOutput int
+	Results   Results
 	Ask       *bool // whether a person has to allow each call
 }
 

@@ -87,13 +87,17 @@ func Check[In any](check func(ctx context.Context, in In) error) Option {
 // high call waits for a person, a critical one for two. Default low.
 func Risk(tier messages.Tier) Option { return func(p *promise) { p.Tool.Risk = tier } }
 
-// MaxOutput bounds what the model reads: characters of text, or bytes of other JSON. Default: no
-// bound.
+// MaxOutput bounds what the model reads, in characters. The whole of a longer output is stored.
+// Default 10,000.
 func MaxOutput(n int) Option { return func(p *promise) { p.Tool.MaxOutput = n } }
 
 // Keep says which part of an output over [MaxOutput] is kept: "head", "middle" (both ends) or
 // "tail". Default "head".
 func Keep(part schemas.Truncate) Option { return func(p *promise) { p.Truncate = part } }
+
+// Readable lets the model read the whole of an output over [MaxOutput], in the same session, by the
+// tool result_read, which the worker then serves too.
+func Readable() Option { return func(p *promise) { p.Results = schemas.ResultsReadable } }
 
 // ConcurrencySafe says whether calls of the tool may run beside other calls of their
 // session, in the same batch or in later ones.

@@ -102,7 +102,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 		Status: r.Status, Attempt: max(r.Attempt, 0), Worker: r.Worker, Permission: r.Permission, QueueMS: sane(r.QueueMS), DurationMS: sane(r.DurationMS),
 	}
 	if r.Err != nil {
-		l.Code = r.Err.Code
+		l.Code, l.Retryable = r.Err.Code, r.Err.Retryable
 	}
 	if r.Permission != nil {
 		l.Approval = r.Permission.Approval

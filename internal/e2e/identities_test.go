@@ -430,7 +430,7 @@ func TestRightsAreNoWider(t *testing.T) {
 }
 
 func addBlob(f *fleet) {
-	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var in struct{ N int }
 		if err := json.Unmarshal(c.Input, &in); err != nil {
 			return tool.Output{}, err

@@ -92,6 +92,7 @@ var rooms = []room{
 	{path: "worker/tool/builtin", may: plus(runner, "worker/tool/builtin/...")},
 	{path: "worker/tool/exectool", may: runner},
 	{path: "worker/tool/httptool", may: runner},
+	{path: "worker/tool/resultread", may: runner},
 	{path: "worker/tool/mcptool", may: runner},
 	{path: "worker/tool/mcptool/programtest", may: plus(runner, "worker/tool/mcptool", "worker/tool/tooltest")},
 	{path: "worker/tool/tooltest", may: runner},

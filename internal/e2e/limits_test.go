@@ -32,7 +32,7 @@ func bounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
-	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var in struct{ N int }
 		err := json.Unmarshal(c.Input, &in)
 		return tool.Text(strings.Repeat("x", in.N)), err

@@ -150,6 +150,7 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	own.Pool = cmp.Or(given.Pool, own.Pool)
 	own.MaxOutput = cmp.Or(given.MaxOutput, own.MaxOutput)
 	own.Truncate = cmp.Or(given.Truncate, own.Truncate)
+	own.Results = cmp.Or(given.Results, own.Results)
 	// A tools file cannot let a builtin overlap others that must run alone.
 	if own.ConcurrencySafe == nil || *own.ConcurrencySafe {
 		own.ConcurrencySafe = cmp.Or(given.ConcurrencySafe, own.ConcurrencySafe)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/objects"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
@@ -35,6 +36,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/pipeline"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/process"
+	"github.com/toolfleet/toolfleet/worker/tool/resultread"
 )
 
 // Config holds the settings of a Worker. The zero value works.
@@ -143,9 +145,14 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	if len(registry.Promises()) == 0 {
 		errs = append(errs, errors.New("worker: there is no tool to serve: give a tools file or a root folder"))
 	}
+	outputs := wholes{objects.In(conn)}
+	if resultread.Wanted(registry.Promises()) {
+		registry = registry.Clone() // it may be that of other workers too, which have connections of their own
+		errs = append(errs, registry.Add(resultread.Promise(), resultread.New(outputs.read)))
+	}
 	phases, err := pipeline.New(pipeline.Config{
 		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
-		HookFailed: cfg.Metrics.hookFailed, Decided: cfg.Metrics.decided, Tracer: cfg.Tracer, TraceContent: cfg.TraceContent, Audit: func(ctx context.Context, line messages.AuditRecord) error {
+		Keep: outputs.keep, HookFailed: cfg.Metrics.hookFailed, Decided: cfg.Metrics.decided, Tracer: cfg.Tracer, TraceContent: cfg.TraceContent, Audit: func(ctx context.Context, line messages.AuditRecord) error {
 			line.Writer = cfg.Name
 			return write(ctx, record, line)
 		},

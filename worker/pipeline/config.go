@@ -7,6 +7,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -20,9 +21,12 @@ type Config struct {
 	Rules    permission.Rules
 	// MaxInput bounds the arguments of a call, in bytes. Default 1 MiB.
 	MaxInput int
-	// MaxOutput bounds the output of a tool, in bytes. Default 16 MiB. How much of it the model
+	// MaxOutput bounds the output of a tool, in bytes. Default 64 MiB. How much of it the model
 	// gets to read is bounded by the MaxOutput of the tool.
 	MaxOutput int
+	// Keep stores the whole of an output that is cut for the model, and returns what names it in
+	// the session of the job. Nil: only the part that the model reads is kept.
+	Keep func(ctx context.Context, job wire.Job, whole messages.Outcome) (ref string, err error)
 	// KillGrace is how long a tool may ignore the end of its context before its goroutine is left
 	// behind. Default 2 s.
 	KillGrace time.Duration
@@ -70,7 +74,7 @@ func (c Config) withDefaults() Config {
 		c.MaxInput = 1 << 20
 	}
 	if c.MaxOutput == 0 {
-		c.MaxOutput = 16 << 20
+		c.MaxOutput = 64 << 20
 	}
 	if c.KillGrace == 0 {
 		c.KillGrace = 2 * time.Second

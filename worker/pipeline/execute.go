@@ -14,11 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Bounds on an error's text and details for the model. maxMessage applies if the tool has no
-// MaxOutput.
 const (
-	maxMessage = 10_000   // characters
-	maxDetails = 64 << 10 // bytes of JSON
+	maxDetails       = 64 << 10 // bytes of JSON that a tool may add to its error
+	maxOutputDetails = 16 << 10 // bytes of JSON that a tool may add to its output, for people
 )
 
 // toolReturn is what tool code returned.
@@ -59,7 +57,7 @@ func (c *callRun) execute(ctx context.Context) error {
 	if outcome.IsError {
 		c.result.Status = messages.StatusError
 	}
-	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
+	c.result.Outcome = outcome
 	return nil
 }
 
@@ -131,7 +129,7 @@ func (c *callRun) toolFailure(err error) *failure {
 func (c *callRun) readable(text string) string {
 	limit, keep := c.tool.MaxOutput, c.tool.Truncate
 	if limit == 0 {
-		limit, keep = maxMessage, schemas.TruncateTail
+		limit, keep = schemas.DefaultMaxOutput, schemas.TruncateTail
 	}
 	text, _ = cut(strings.ToValidUTF8(text, "\uFFFD"), limit, keep)
 	return text
@@ -165,15 +163,31 @@ func (c *callRun) outcome(o tool.Output) (messages.Outcome, error) {
 		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
 			"%s has run, but it gave %d bytes and the limit is %d, so its output is lost.%s", c.job.Tool, size, c.cfg.MaxOutput, c.hint())
 	}
+	outcome := messages.Outcome{Details: c.outputDetails(o.Details)}
 	switch {
 	case o.IsError && len(o.Content) == 0:
 		return messages.Outcome{}, c.toolFailure(errors.New(textOf(o.Value)))
 	case len(o.Content) > 0 && len(o.Value) == 0:
-		return messages.Outcome{Content: validText(o.Content), IsError: o.IsError}, nil
+		outcome.Content, outcome.IsError = validText(o.Content), o.IsError
 	case len(o.Value) == 0:
-		return messages.Text(""), nil
+		outcome.Output = rawjson.Quote("")
+	default:
+		outcome.Output = value(o.Value)
 	}
-	return messages.Outcome{Output: value(o.Value)}, nil
+	return outcome, nil
+}
+
+// outputDetails returns what a tool adds to its output for people, or nil if that is too large or
+// not JSON.
+func (c *callRun) outputDetails(raw json.RawMessage) json.RawMessage {
+	if len(raw) == 0 {
+		return nil
+	}
+	if len(raw) > maxOutputDetails || rawjson.Check(raw) != nil {
+		c.log().Warn("the details of an output are too large or not JSON and are dropped", "bytes", len(raw), "limit", maxOutputDetails)
+		return nil
+	}
+	return raw
 }
 
 // sizeOf returns how many bytes the values, texts and data of an output have, without the JSON
@@ -216,15 +230,9 @@ func textOf(raw json.RawMessage) string {
 }
 
 func validText(blocks []messages.Block) []messages.Block {
-	blocks = append([]messages.Block(nil), blocks...)
-	for i := range blocks {
-		b := &blocks[i]
-		b.Text = strings.ToValidUTF8(b.Text, "\uFFFD")
-		if b.Resource != nil {
-			own := *b.Resource
-			own.Text = strings.ToValidUTF8(own.Text, "\uFFFD")
-			b.Resource = &own
-		}
+	blocks = cloneTexts(blocks)
+	for _, text := range textsOf(blocks) {
+		*text = strings.ToValidUTF8(*text, "\uFFFD")
 	}
 	return blocks
 }

@@ -13,7 +13,8 @@ import (
 
 // postHooks is phase six. It runs for every call that entered phase one, even if the call failed or
 // was stopped. It never turns a success into a failure: a failed hook is logged, and if a
-// replacement cannot be used, the output stays.
+// replacement cannot be used, the output stays. Hooks see the whole output, which is then cut for the
+// model.
 func (c *callRun) postHooks(ctx context.Context) {
 	before := c.result
 	before.Hooks = hook.Summary(c.hooks, hook.Result{})
@@ -24,10 +25,12 @@ func (c *callRun) postHooks(ctx context.Context) {
 		c.count(r)
 		c.result.Hooks = hook.Summary(c.hooks, r)
 		c.replace(r)
+		c.bound(ctx)
 		c.result.Outcome = withContext(c.result.Outcome, append(c.hooks.Context, r.Context...))
 		return nil
 	}}); err != nil {
 		c.result, c.replacedHash = before, ""
+		c.bound(context.WithoutCancel(ctx))
 	}
 }
 
@@ -47,7 +50,8 @@ func (c *callRun) replace(r hook.Result) {
 	}
 	outcome.IsError = c.result.IsError
 	c.replacedHash = c.result.Outcome.Hash()
-	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
+	outcome.Details = c.result.Details
+	c.result.Outcome = outcome
 }
 
 // withContext adds the hooks' notes for the model: as a block after the output, or as lines after

@@ -111,7 +111,7 @@ func (c *callRun) wasApplied(ctx context.Context, within time.Duration) (bool, e
 		return false, err
 	}
 	c.result.Status = messages.StatusOK
-	c.result.Outcome, c.result.Truncated = truncate(c.tool.Tool, outcome)
+	c.result.Outcome = outcome
 	return true, nil
 }
 

@@ -1,7 +1,11 @@
 package pipeline
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -10,63 +14,99 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// truncate cuts the model's copy of an output to the tool's limit, in characters (code points). The
-// markers do not count towards the limit. Text is cut as text, and all text blocks of a result are
-// cut as one; media are not cut. Other JSON values stay valid JSON: see shrink.
-func truncate(t schemas.Tool, o messages.Outcome) (messages.Outcome, *messages.Cut) {
-	if t.MaxOutput <= 0 {
-		return o, nil
+// minBlock is how many characters a block of content keeps at least, if it has as many. Blocks for
+// which the limit does not suffice then are left out.
+const minBlock = 200
+
+// bound cuts the output of the call to the limit of its tool. The whole is stored first. This comes
+// after the hooks, so nothing is stored that a hook has taken out.
+func (c *callRun) bound(ctx context.Context) {
+	limit := cmp.Or(c.tool.MaxOutput, schemas.DefaultMaxOutput)
+	if fits(c.result.Outcome, limit) {
+		return
 	}
-	var missing messages.Cut
-	if text, isText := o.OutputString(); isText {
-		if text, missing = cut(text, t.MaxOutput, t.Truncate); missing.Chars > 0 {
-			o.Output = rawjson.Quote(text)
+	var ref string
+	if c.cfg.Keep != nil {
+		var err error
+		if ref, err = c.cfg.Keep(ctx, c.job, c.result.Outcome); err != nil {
+			c.log().Error("the whole output of a call cannot be stored, and its model reads a part: check the object store", "err", err)
 		}
-	} else if len(o.Output) > t.MaxOutput {
-		o.Output, missing = shrink(o.Output, t.MaxOutput, t.Truncate)
 	}
-	if o.Content != nil {
-		o.Content, missing = cutBlocks(o.Content, t.MaxOutput, t.Truncate)
-	}
-	if missing == (messages.Cut{}) {
-		return o, nil
-	}
-	return o, &missing
+	c.result.Outcome, c.result.Truncated = truncate(c.result.Outcome, limit, c.tool.Truncate, ref)
 }
 
-// cut is like [cutTexts], for one text.
+// fits reports whether the model may read all of an outcome. Characters of a JSON value are those
+// of its JSON. Media do not count.
+func fits(o messages.Outcome, limit int) bool {
+	chars := 0
+	for _, text := range textsOf(o.Content) {
+		chars += utf8.RuneCountInString(*text)
+	}
+	if len(o.Output) > limit {
+		chars = utf8.RuneCountInString(textOf(o.Output))
+	}
+	return chars <= limit
+}
+
+// truncate cuts an outcome that does not fit into limit characters (code points). A text keeps its
+// start, its end, or half of each, and a marker says what is missing; markers do not count towards
+// the limit. Each block of content is cut by itself. A JSON value that is no string becomes an
+// object: see [cutter.json]. ref names the whole; "": it was not stored.
+func truncate(o messages.Outcome, limit int, keep schemas.Truncate, ref string) (messages.Outcome, *messages.Cut) {
+	c := cutter{keep: keep, missing: messages.Cut{Ref: ref}}
+	text, isText := o.OutputString()
+	switch {
+	case o.Content != nil:
+		o.Content = c.blocks(o.Content, limit)
+	case isText:
+		o.Output = rawjson.Quote(c.text(text, limit))
+	default:
+		o.Output = c.json(string(o.Output), limit)
+	}
+	return o, &c.missing
+}
+
+// cut cuts a text of which nothing is stored.
 func cut(s string, limit int, keep schemas.Truncate) (string, messages.Cut) {
-	if len(s) <= limit {
-		return s, messages.Cut{}
-	}
-	texts, missing := cutTexts([]string{s}, limit, keep)
-	return texts[0], missing
+	c := cutter{keep: keep}
+	return c.text(s, limit), c.missing
 }
 
-// cutTexts keeps limit characters of the texts taken as one: the start, the end, or half of each. A
-// marker in place of the rest says how many characters and line breaks are missing. If a line ends
-// close to the cut, the cut moves there, which keeps a little less.
-func cutTexts(texts []string, limit int, keep schemas.Truncate) ([]string, messages.Cut) {
-	whole := strings.Join(texts, "")
-	n := utf8.RuneCountInString(whole)
+// cutter cuts texts, and adds up what is missing.
+type cutter struct {
+	keep    schemas.Truncate
+	missing messages.Cut
+}
+
+// text cuts a text. If a line ends close to the cut, the cut moves there, which keeps a little less.
+func (c *cutter) text(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	n := utf8.RuneCountInString(s)
 	if n <= limit {
-		return texts, messages.Cut{}
+		return s
 	}
-	from, to := span(whole, n, limit, keep)
-	missing := messages.Cut{Chars: utf8.RuneCountInString(whole[from:to]), Lines: strings.Count(whole[from:to], "\n")}
-	kept, at, marked := make([]string, len(texts)), 0, false
-	for i, text := range texts {
-		head := text[:min(max(from-at, 0), len(text))]
-		tail := text[min(max(to-at, 0), len(text)):]
-		at += len(text)
-		if at > from && !marked {
-			marked = true
-			kept[i] = mark(head, tail, missing)
-			continue
-		}
-		kept[i] = head + tail
+	from, to := span(s, n, limit, c.keep)
+	chars, lines := utf8.RuneCountInString(s[from:to]), strings.Count(s[from:to], "\n")
+	c.missing.Chars += chars
+	c.missing.Lines += lines
+	head, tail, marker := s[:from], s[to:], c.marker(fmt.Sprintf("%d more lines", lines), chars)
+	if head != "" && !strings.HasSuffix(head, "\n") {
+		marker = "\n" + marker
 	}
-	return kept, missing
+	if tail != "" {
+		marker += "\n"
+	}
+	return head + marker + tail
+}
+
+func (c *cutter) marker(what string, chars int) string {
+	marker := fmt.Sprintf("[truncated - %s, %d characters", what, chars)
+	if c.missing.Ref != "" {
+		marker += "; ref " + c.missing.Ref
+	}
+	return marker + "]"
 }
 
 // span returns the part of s that is left out, as byte offsets. n is the number of characters in s.
@@ -91,17 +131,6 @@ func span(s string, n, limit int, keep schemas.Truncate) (from, to int) {
 	return from, to
 }
 
-func mark(head, tail string, missing messages.Cut) string {
-	marker := fmt.Sprintf("[truncated - %d more lines, %d characters]", missing.Lines, missing.Chars)
-	if head != "" && !strings.HasSuffix(head, "\n") {
-		marker = "\n" + marker
-	}
-	if tail != "" {
-		marker += "\n"
-	}
-	return head + marker + tail
-}
-
 // offset returns the byte offset of character number k of s.
 func offset(s string, k int) int {
 	for i := range s {
@@ -113,32 +142,98 @@ func offset(s string, k int) int {
 	return len(s)
 }
 
-// cutBlocks cuts the text in blocks, embedded resources included. A text block that becomes empty
-// is dropped.
-func cutBlocks(blocks []messages.Block, limit int, keep schemas.Truncate) ([]messages.Block, messages.Cut) {
-	var texts []string
-	for _, b := range blocks {
-		texts = append(texts, b.Text)
-		if b.Resource != nil {
-			texts = append(texts, b.Resource.Text)
+// json returns an object in place of a JSON value that is too long: it was cut, how many characters
+// it has, what names the whole, and how it begins. The object has at most limit characters, if
+// limit is not very small.
+func (c *cutter) json(raw string, limit int) json.RawMessage {
+	total := utf8.RuneCountInString(raw)
+	for keep := limit; ; {
+		head := raw[:offset(raw, keep)]
+		object := rawjson.MustMarshal(struct {
+			Truncated  bool   `json:"truncated"`
+			Characters int    `json:"characters"`
+			Ref        string `json:"ref,omitempty"`
+			Head       string `json:"head"`
+		}{true, total, c.missing.Ref, head})
+		size := utf8.RuneCount(object)
+		if size <= limit || keep == 0 {
+			c.missing.Chars += total - keep
+			c.missing.Lines += strings.Count(raw[len(head):], "\n")
+			return object
+		}
+		keep = max(0, min(keep-1, keep*limit/size)) // the quotes of raw are escaped in head
+	}
+}
+
+// blocks cuts the texts of blocks, those of embedded resources included. The longest ones are cut to
+// the same length, so that all fit. If there are too many for that, the last ones are left out, and
+// a block in their place says how many.
+func (c *cutter) blocks(blocks []messages.Block, limit int) []messages.Block {
+	blocks = cloneTexts(blocks)
+	var sizes []int
+	left := limit
+	for _, text := range textsOf(blocks) {
+		size := utf8.RuneCountInString(*text)
+		if left -= min(size, minBlock); left < 0 && len(sizes) > 0 {
+			break
+		}
+		sizes = append(sizes, size)
+	}
+	part, gone, chars := share(sizes, limit), 0, 0
+	for i, text := range textsOf(blocks) {
+		if i < len(sizes) {
+			*text = c.text(*text, part)
+			continue
+		}
+		gone++
+		chars += utf8.RuneCountInString(*text)
+		c.missing.Lines += strings.Count(*text, "\n")
+		*text = ""
+	}
+	if gone == 0 {
+		return blocks
+	}
+	c.missing.Chars += chars
+	blocks = slices.DeleteFunc(blocks, func(b messages.Block) bool { return b.Type == "text" && b.Text == "" })
+	return append(blocks, messages.Block{Type: "text", Text: c.marker(fmt.Sprintf("%d more blocks", gone), chars)})
+}
+
+// cloneTexts returns blocks whose texts may be changed.
+func cloneTexts(blocks []messages.Block) []messages.Block {
+	blocks = slices.Clone(blocks)
+	for i := range blocks {
+		if r := blocks[i].Resource; r != nil {
+			own := *r
+			blocks[i].Resource = &own
 		}
 	}
-	texts, missing := cutTexts(texts, limit, keep)
-	if missing.Chars == 0 {
-		return blocks, missing
-	}
-	kept := make([]messages.Block, 0, len(blocks))
-	for _, b := range blocks {
-		had := b.Text != ""
-		b.Text, texts = texts[0], texts[1:]
-		if b.Resource != nil {
-			own := *b.Resource
-			own.Text, texts = texts[0], texts[1:]
-			b.Resource = &own
+	return blocks
+}
+
+// textsOf returns the texts of blocks that are not empty.
+func textsOf(blocks []messages.Block) (texts []*string) {
+	for i := range blocks {
+		b := &blocks[i]
+		if b.Text != "" {
+			texts = append(texts, &b.Text)
 		}
-		if b.Type != "text" || b.Text != "" || !had {
-			kept = append(kept, b)
+		if b.Resource != nil && b.Resource.Text != "" {
+			texts = append(texts, &b.Resource.Text)
 		}
 	}
-	return kept, missing
+	return texts
+}
+
+// share returns the largest length to which every part can be cut so that all of them fit into
+// budget. If all parts fit as they are, it is budget.
+func share(sizes []int, budget int) int {
+	sizes = slices.Sorted(slices.Values(sizes))
+	left := budget
+	for i, size := range sizes {
+		if part := left / (len(sizes) - i); part < size {
+			return part
+		}
+		left -= size
+	}
+	return budget
 }

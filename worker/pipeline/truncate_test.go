@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -97,116 +98,114 @@ func FuzzCut(f *testing.F) {
 	})
 }
 
-func TestShrink(t *testing.T) {
-	long := strings.Repeat("x", 5000)
-	rows := func(n int) (rows []any) {
-		for i := range n {
-			rows = append(rows, map[string]any{"id": i, "name": "row"})
-		}
-		return rows
-	}
-	for _, tt := range []struct {
-		name  string
-		value any
-		keep  schemas.Truncate
-		has   []string // in the JSON that is left
-	}{
-		{"a long string leaves the rest alone", map[string]any{"stdout": long, "exit_code": 7}, "", []string{`"exit_code":7`, "[truncated - 0 more lines,"}},
-		{"tail of a string", map[string]any{"a": long + "END"}, schemas.TruncateTail, []string{`END"`}},
-		{"many rows", rows(500), "", []string{`[{"id":0,`, "more elements]"}},
-		{"the last rows", rows(500), schemas.TruncateTail, []string{`"id":499,`, `["[truncated - `}},
-		{"rows inside", map[string]any{"rows": rows(500), "total": 500}, "", []string{`"total":500`, "more elements]"}},
-		{"two long strings share", []string{long, long}, "", []string{`["xxx`, `","xxx`}},
-		{"many members", func() map[string]int {
-			m := map[string]int{}
-			for i := range 500 {
-				m[fmt.Sprint("key", i)] = i
-			}
-			return m
-		}(), "", []string{`"[truncated]":"`, ` members"`}},
-		{"escapes", []string{strings.Repeat("\x01", 3000)}, "", []string{"[truncated - 0 more lines,"}},
+// A JSON value that is too long becomes an object that says so, names the whole, and begins as the
+// value did.
+func TestTruncateJSON(t *testing.T) {
+	for name, value := range map[string]any{
+		"a long member": map[string]any{"stdout": strings.Repeat("x", 5000), "exit_code": 7},
+		"many rows":     slices.Repeat([]any{map[string]any{"id": "ä", "name": "row"}}, 500),
+		"escapes":       []string{strings.Repeat("\x01", 3000)},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		for _, ref := range []string{"", "0123456789abcdef"} {
 			const limit = 2000
-			raw := rawjson.MustMarshal(tt.value)
-			got, missing := shrink(raw, limit, tt.keep)
-			if err := rawjson.Check(got); err != nil {
-				t.Fatalf("the cut value is not JSON: %v\n%s", err, got)
+			raw := rawjson.MustMarshal(value)
+			got, missing := truncate(messages.Outcome{Output: raw}, limit, schemas.TruncateTail, ref)
+			var object struct {
+				Truncated  bool
+				Characters int
+				Ref, Head  string
 			}
-			if n := utf8.RuneCount(got); n > limit || n < limit/3 || missing.Chars == 0 || missing.Chars > len(raw) {
-				t.Errorf("%d characters of %d left, %+v missing, limit %d", n, len(raw), missing, limit)
+			if err := json.Unmarshal(got.Output, &object); err != nil || rawjson.Check(got.Output) != nil {
+				t.Fatalf("%s: %v\n%s", name, err, got.Output)
 			}
-			for _, want := range tt.has {
-				if !strings.Contains(string(got), want) {
-					t.Errorf("%q is not in\n%s", want, got)
-				}
+			total, head := utf8.RuneCount(raw), utf8.RuneCountInString(object.Head)
+			if !object.Truncated || object.Characters != total || object.Ref != ref || !strings.HasPrefix(string(raw), object.Head) {
+				t.Errorf("%s: got %s", name, got.Output)
 			}
-		})
+			if n := utf8.RuneCount(got.Output); n > limit || n < limit/2 || missing.Chars != total-head || missing.Ref != ref {
+				t.Errorf("%s: %d characters of %d left, %d of them of the value, missing %+v", name, n, total, head, missing)
+			}
+		}
 	}
 }
 
-// Whatever the value, what is left is JSON of the same type, and a value under the limit is
-// untouched.
-func FuzzShrink(f *testing.F) {
-	f.Add([]byte(`{"a":["x",1e5,{"b":null}],"[truncated]":"é"}`), 20, 0)
-	f.Add([]byte(`[[[[[["deep"]]]]]]`), 3, 2)
-	f.Fuzz(func(t *testing.T, raw []byte, limit, mode int) {
+// Each block is cut by itself, and short ones stay whole. Media are not cut.
+func TestTruncateBlocks(t *testing.T) {
+	long := strings.Repeat("x", 900)
+	text := func(s string) messages.Block { return messages.Block{Type: "text", Text: s} }
+	blocks := []messages.Block{
+		text("first"), {Type: "image", Data: long}, text(long),
+		{Type: "resource", Resource: &messages.Resource{URI: "u", Text: long}}, text("last"),
+	}
+	o, missing := truncate(messages.Outcome{Content: blocks}, 609, schemas.TruncateTail, "0123456789abcdef")
+	cut := "[truncated - 0 more lines, 600 characters; ref 0123456789abcdef]\n" + long[:300]
+	want := []messages.Block{text("first"), blocks[1], text(cut), {Type: "resource", Resource: &messages.Resource{URI: "u", Text: cut}}, text("last")}
+	if diff := cmp.Diff(want, o.Content); diff != "" {
+		t.Errorf("blocks (-want +got):\n%s", diff)
+	}
+	if want := (messages.Cut{Chars: 1200, Ref: "0123456789abcdef"}); *missing != want {
+		t.Errorf("missing %+v, want %+v", *missing, want)
+	}
+	if blocks[2].Text != long || blocks[3].Resource.Text != long {
+		t.Error("the tool's own blocks were changed")
+	}
+	many, missing := truncate(messages.Outcome{Content: slices.Repeat(blocks[2:3], 100)}, 450, "", "")
+	if last := many.Content[len(many.Content)-1].Text; len(many.Content) != 3 || last != "[truncated - 98 more blocks, 88200 characters]" || missing.Chars != 90_000-450 {
+		t.Errorf("got %d blocks, the last is %q, missing %+v", len(many.Content), last, missing)
+	}
+	small := slices.Repeat([]messages.Block{text("12345")}, 5000)
+	if many, missing = truncate(messages.Outcome{Content: small}, 10_000, "", ""); len(many.Content) != 2001 || missing.Chars != 15_000 {
+		t.Errorf("got %d small blocks, missing %+v", len(many.Content), missing)
+	}
+}
+
+// Whatever is cut is no longer than the limit and its markers, and what fits is left alone.
+func FuzzTruncate(f *testing.F) {
+	f.Add([]byte(`{"a":["x",1e5,{"b":null}],"[truncated]":"é"}`), "a\nb", 20, 0)
+	f.Add([]byte(`"text"`), "\xff", 3, 2)
+	f.Fuzz(func(t *testing.T, raw []byte, text string, limit, mode int) {
 		if rawjson.Check(raw) != nil || limit < 1 || limit > 1<<20 {
 			return
 		}
 		keep := []schemas.Truncate{schemas.TruncateHead, schemas.TruncateMiddle, schemas.TruncateTail}[uint(mode)%3]
-		got, missing := shrink(raw, limit, keep)
-		if err := rawjson.Check(got); err != nil || rawjson.TypeOf(got) != rawjson.TypeOf(raw) {
-			t.Fatalf("shrink(%q, %d) = %q: %v", raw, limit, got, err)
-		}
-		compact, err := rawjson.Canonical(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if utf8.RuneCount(compact) <= limit && (string(got) != string(raw) || missing.Chars != 0) {
-			t.Fatalf("shrink(%q, %d) = %q, %+v: the value was within the limit, want it unchanged", raw, limit, got, missing)
-		}
-		// Numbers are not cut, and each marker adds at most 80 characters to the limit.
-		if n := utf8.RuneCount(got); n > limit+rawjson.MaxDigits+80*(2+strings.Count(string(got), "[truncated")) {
-			t.Fatalf("shrink(%.100q, %d) left %d characters: %q", raw, limit, n, got)
+		blocks := []messages.Block{{Type: "text", Text: text}, {Type: "text", Text: string(raw)}}
+		for _, o := range []messages.Outcome{{Output: raw}, {Content: blocks}} {
+			if fits(o, limit) {
+				continue
+			}
+			got, missing := truncate(o, limit, keep, "")
+			if missing.Chars == 0 {
+				t.Fatalf("truncate(%q, %d) = %q: nothing is missing", raw, limit, got.Output)
+			}
+			if got.Output != nil && rawjson.Check(got.Output) != nil {
+				t.Fatalf("truncate(%q, %d) = %q", raw, limit, got.Output)
+			}
+			kept := textOf(got.Output)
+			for _, b := range got.Content {
+				kept += b.Text
+			}
+			if n := utf8.RuneCountInString(kept); n > limit+3*80 {
+				t.Fatalf("truncate(%q, %q, %d) left %d characters", raw, text, limit, n)
+			}
 		}
 	})
 }
 
-func TestTruncateBlocks(t *testing.T) {
-	blocks := []messages.Block{
-		{Type: "text", Text: "first\n"}, {Type: "image", Data: strings.Repeat("A", 100)}, {Type: "text", Text: "second\n"},
-		{Type: "resource", Resource: &messages.Resource{URI: "u", Text: "third\n"}}, {Type: "text", Text: "fourth"},
-	}
-	o, missing := truncate(schemas.Tool{MaxOutput: 10, Truncate: schemas.TruncateTail}, messages.Outcome{Content: blocks})
-	want := []messages.Block{
-		{Type: "text", Text: "[truncated - 2 more lines, 15 characters]"}, blocks[1],
-		{Type: "resource", Resource: &messages.Resource{URI: "u", Text: "rd\n"}}, blocks[4],
-	}
-	want[2].Resource.Text = "ird\n"
-	if diff := cmp.Diff(want, o.Content); diff != "" {
-		t.Errorf("blocks (-want +got):\n%s", diff)
-	}
-	if missing == nil || missing.Lines != 2 || missing.Chars != 15 {
-		t.Errorf("missing %+v", missing)
-	}
-	if blocks[0].Text != "first\n" || blocks[3].Resource.Text != "third\n" {
-		t.Error("the tool's own blocks were changed")
-	}
-}
-
-func TestTruncateOutcome(t *testing.T) {
-	limited := schemas.Tool{MaxOutput: 100}
-	for _, o := range []messages.Outcome{messages.Text(strings.Repeat("\"", 100)), {Output: json.RawMessage(`[1,2]`)}} {
-		if got, missing := truncate(limited, o); missing != nil || string(got.Output) != string(o.Output) {
-			t.Errorf("%s was cut to %s", o.Output, got.Output)
+func TestFits(t *testing.T) {
+	for _, o := range []messages.Outcome{
+		messages.Text(strings.Repeat("\"", 100)), messages.Text(strings.Repeat("ä", 100)), {Output: json.RawMessage(`[1,2]`)},
+		{Content: []messages.Block{{Type: "text", Text: strings.Repeat("ä", 100)}, {Type: "image", Data: strings.Repeat("A", 500)}}},
+	} {
+		if !fits(o, 100) {
+			t.Errorf("%s %v does not fit", o.Output, o.Content)
 		}
 	}
-	long := messages.Text(strings.Repeat("x", 1<<20))
-	if got, missing := truncate(schemas.Tool{}, long); missing != nil || len(got.Output) != len(long.Output) {
-		t.Error("cut without a limit")
-	}
-	if got, missing := truncate(limited, long); missing == nil || missing.Chars != 1<<20-100 || len(got.Output) > 200 {
-		t.Errorf("cut to %d bytes, missing %+v", len(got.Output), missing)
+	for _, o := range []messages.Outcome{
+		messages.Text(strings.Repeat("x", 101)), {Output: json.RawMessage(`[` + strings.Repeat("1,", 50) + `1]`)},
+		{Content: []messages.Block{{Type: "text", Text: strings.Repeat("x", 60)}, {Type: "text", Text: strings.Repeat("x", 60)}}},
+	} {
+		if fits(o, 100) {
+			t.Errorf("%s %v fits", o.Output, o.Content)
+		}
 	}
 }

@@ -68,6 +68,8 @@ type Output struct {
 	Content []messages.Block // text, images and so on, as MCP has them
 	// IsError marks the output as the tool's report of a failure.
 	IsError bool
+	// Details is any JSON value for user interfaces, of at most 16 KiB. The model does not read it.
+	Details json.RawMessage
 }
 
 // Text returns an output of plain text.
@@ -145,6 +147,17 @@ func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
 	}
 	r.tools[promise.Name] = slices.Insert(versions, at, Registered{promise, runner})
 	return nil
+}
+
+// Clone returns a registry of the same tools.
+func (r *Registry) Clone() *Registry {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	own := &Registry{tools: make(map[string][]Registered, len(r.tools))}
+	for name, versions := range r.tools {
+		own.tools[name] = slices.Clone(versions)
+	}
+	return own
 }
 
 // Lookup returns the newest version of the tool of exactly this name.

@@ -70,7 +70,7 @@ func answer(call messages.ToolCall, o messages.Outcome) Answer {
 	a := Answer{Call: call, Outcome: o, Failed: o.Failure()}
 	switch {
 	case o.Err != nil:
-		a.Coded = o.Err.Code != "" && o.Err.Code != messages.CodeToolError
+		a.Coded = !o.Err.Plain()
 		a.Parts = []Part{{Text: o.Err.ErrorText()}}
 	case o.Content != nil:
 		for _, b := range o.Content {

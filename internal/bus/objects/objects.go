@@ -58,6 +58,23 @@ func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	return ref, nil
 }
 
+// PutNamed stores a body under a name of the caller's. A body that has the name already is replaced.
+// [Store.GetNamed] reads it for as long as one that Put stored.
+func (s Store) PutNamed(ctx context.Context, name string, data []byte) error {
+	ctx, cancel := transfer(ctx)
+	defer cancel()
+	if err := s.put(ctx, name, data); err != nil {
+		return fmt.Errorf("store object %s: %w", name, err)
+	}
+	return nil
+}
+
+// GetNamed reads a body that PutNamed stored. The error is bus.ErrTooLarge if it has more than
+// limit bytes, else as that of Get.
+func (s Store) GetNamed(ctx context.Context, name string, limit int64) ([]byte, error) {
+	return s.get(ctx, name, atMost(limit))
+}
+
 // dropChunks removes the chunks of an object that could not be stored whole. Chunks that it cannot
 // remove age out.
 func (s Store) dropChunks(ctx context.Context, nuid string) {
@@ -72,13 +89,12 @@ func (s Store) dropChunks(ctx context.Context, nuid string) {
 // put stores the chunks first, and then the entry that names them. So an object that is found is
 // whole.
 func (s Store) put(ctx context.Context, name string, data []byte) error {
-	sum := sha256.Sum256(data)
 	info := jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: name},
 		Bucket:     s.name,
 		NUID:       rand.Text(),
 		Size:       uint64(len(data)),
-		Digest:     "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:]),
+		Digest:     digestOf(data),
 	}
 	for chunk := range slices.Chunk(data, min(chunkSize, s.conn.MaxPayload()/2)) {
 		if _, err := s.conn.Append(ctx, s.chunks(info.NUID), nil, chunk); err != nil {
@@ -119,7 +135,7 @@ func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref me
 // that were stored.
 func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
 	data, err := s.get(ctx, ref.Digest, func(int64) error { return nil })
-	if err == nil && int64(len(data)) != ref.Size {
+	if err == nil && (int64(len(data)) != ref.Size || messages.Digest(data) != ref.Digest) {
 		err = fmt.Errorf("read object %s: %w", ref.Digest, bus.ErrCorrupt)
 	}
 	return data, err
@@ -128,45 +144,59 @@ func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
 // GetDigest is like Get for a body of unknown size. The error is bus.ErrTooLarge if the body has
 // more than limit bytes.
 func (s Store) GetDigest(ctx context.Context, digest string, limit int64) ([]byte, error) {
-	return s.get(ctx, digest, func(size int64) error {
+	data, err := s.get(ctx, digest, atMost(limit))
+	if err == nil && messages.Digest(data) != digest {
+		return nil, fmt.Errorf("read object %s: %w", digest, bus.ErrCorrupt)
+	}
+	return data, err
+}
+
+func atMost(limit int64) func(size int64) error {
+	return func(size int64) error {
 		if size < 0 || size > limit {
 			return fmt.Errorf("%d bytes, with a limit of %d: %w", size, limit, bus.ErrTooLarge)
 		}
 		return nil
-	})
+	}
 }
 
-// get reads a body whose size check accepts.
+// get reads a body whose size check accepts. The bytes are those that were stored.
 //
 // The client library has a Get, but that reads from the nearest replica. If the replica is behind,
 // it does not find a new object, or cuts it short.
-func (s Store) get(ctx context.Context, digest string, check func(size int64) error) ([]byte, error) {
+func (s Store) get(ctx context.Context, name string, check func(size int64) error) ([]byte, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
 	stream := "OBJ_" + s.name
-	entry, err := s.conn.Last(ctx, stream, s.entry(digest))
+	entry, err := s.conn.Last(ctx, stream, s.entry(name))
 	if err != nil {
-		return nil, fmt.Errorf("read object %s: %w", digest, err)
+		return nil, fmt.Errorf("read object %s: %w", name, err)
 	}
 	var info jetstream.ObjectInfo
 	if err := json.Unmarshal(entry.Data, &info); err != nil {
-		return nil, fmt.Errorf("read object %s: %w: %w", digest, bus.ErrCorrupt, err)
+		return nil, fmt.Errorf("read object %s: %w: %w", name, bus.ErrCorrupt, err)
 	}
 	if err := check(int64(info.Size)); err != nil { //nolint:gosec // a size that overflows is negative, and refused
-		return nil, fmt.Errorf("read object %s: %w", digest, err)
+		return nil, fmt.Errorf("read object %s: %w", name, err)
 	}
 	chunks, err := s.conn.All(ctx, stream, s.chunks(info.NUID))
 	if err != nil {
-		return nil, fmt.Errorf("read object %s: %w", digest, err)
+		return nil, fmt.Errorf("read object %s: %w", name, err)
 	}
 	data := make([]byte, 0, len(chunks)*chunkSize)
 	for _, chunk := range chunks {
 		data = append(data, chunk.Data...)
 	}
-	if messages.Digest(data) != digest {
-		return nil, fmt.Errorf("read object %s: %w", digest, bus.ErrCorrupt)
+	if info.Digest != digestOf(data) {
+		return nil, fmt.Errorf("read object %s: %w", name, bus.ErrCorrupt)
 	}
 	return data, nil
+}
+
+// digestOf returns the digest as the entry of an object has it.
+func digestOf(data []byte) string {
+	sum := sha256.Sum256(data)
+	return "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])
 }
 
 // entry returns the subject of an object's entry.

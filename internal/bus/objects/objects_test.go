@@ -59,6 +59,28 @@ func TestObjects(t *testing.T) {
 	}
 }
 
+func TestNamedObjects(t *testing.T) {
+	store := objects.In(bustest.Fleet(t))
+	body := bytes.Repeat([]byte("0123456789abcdef"), 1<<20/16)
+	for _, body := range [][]byte{[]byte("first"), body} { // the second replaces the first
+		if err := store.PutNamed(t.Context(), "name", body); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := store.GetNamed(t.Context(), "name", int64(len(body))); err != nil || !bytes.Equal(got, body) {
+			t.Errorf("got %d bytes, %v", len(got), err)
+		}
+	}
+	if _, err := store.GetNamed(t.Context(), "name", int64(len(body))-1); !errors.Is(err, bus.ErrTooLarge) {
+		t.Errorf("more than the limit: %v", err)
+	}
+	if _, err := store.GetNamed(t.Context(), "other", 1<<20); !errors.Is(err, bus.ErrNotFound) {
+		t.Errorf("never stored: %v", err)
+	}
+	if _, err := store.GetDigest(t.Context(), "name", 1<<20); !errors.Is(err, bus.ErrCorrupt) {
+		t.Errorf("a name is no digest: %v", err)
+	}
+}
+
 func TestConcurrentPutsOfOneObject(t *testing.T) {
 	c := bustest.Fleet(t, natstest.Fast)
 	body := bytes.Repeat([]byte("x"), 1<<20)

@@ -27,7 +27,7 @@ func TestPrograms(t *testing.T) {
 		Describe: program(`printf '%s\n' "$TOOLFLEET_SESSION" "$TOOLFLEET_BATCH" "$TOOLFLEET_CALL_ID" "$TOOLFLEET_INDEX" "$TOOLFLEET_ATTEMPT" \
 			"$TOOLFLEET_IDEMPOTENCY_KEY" "$TOOLFLEET_FENCE"`),
 		Apply:   program(apply),
-		Flood:   program(fmt.Sprintf(`head -c %d /dev/zero | tr '\000' x; printf %s`, tooltest.FloodSize, tooltest.FloodTail)),
+		Flood:   program(fmt.Sprintf(`head -c %d /dev/zero | tr '\000' x; printf %s`, maxOutput+1<<20, tooltest.FloodTail)),
 		BadText: program(`printf 'a\377b'`),
 		Crash:   program(`kill -KILL $$`),
 		Checkable: func(t *testing.T, dir string) (tool.Runner, string) {

@@ -21,13 +21,16 @@ package exectool
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/messages"
@@ -54,7 +57,7 @@ const exitTryAgain = 75
 const (
 	// maxOutput is how many bytes of stdout are kept. A longer output becomes text: its head and
 	// its tail, and between them a line that says how much is missing.
-	maxOutput = 4 << 20
+	maxOutput = 24 << 20
 	maxStderr = 64 << 10 // bytes kept of stderr
 	// maxMessage is how many bytes of stderr, or of stdout, an error quotes.
 	maxMessage = 4000
@@ -138,6 +141,10 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		return tool.Output{}, err
 	}
 	if result.ExitCode != 0 {
+		if own := ownError(result.Stdout); own != nil {
+			own.Retryable = own.Retryable || result.ExitCode == exitTryAgain
+			return tool.Output{}, own
+		}
 		text, refused := t.errorText(result)
 		if refused {
 			tracing.MarkRefused(ctx)
@@ -165,6 +172,32 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 		Sandbox: t.cfg.Sandbox,
 	})
 }
+
+// ownError returns the error that a program printed: a JSON object {"error": code, "message": text}
+// with at most retryable and details besides. It returns nil if the output is anything else.
+func ownError(stdout process.Output) *messages.Error {
+	raw := bytes.TrimSpace(stdout.Bytes())
+	if len(raw) > maxStderr || rawjson.Check(raw) != nil {
+		return nil
+	}
+	var said struct {
+		Error, Message *string
+		Retryable      bool
+		Details        json.RawMessage
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if decoder.Decode(&said) != nil || said.Error == nil || said.Message == nil || !errorCode.MatchString(*said.Error) {
+		return nil
+	}
+	own := &messages.Error{Code: messages.Code(*said.Error), Message: *said.Message, Retryable: said.Retryable}
+	if len(said.Details) > 0 {
+		own.Details = said.Details
+	}
+	return own
+}
+
+var errorCode = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
 // errorText returns the end of what the program printed, or how it ended if it printed nothing. It
 // says so where the sandbox may be the reason.

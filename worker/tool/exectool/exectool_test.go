@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -131,18 +132,39 @@ func TestNewNamesTheProgram(t *testing.T) {
 	}
 }
 
-// The whole must stay below the 16 MiB that a worker takes from a tool.
+// What a worker takes from a tool is stored as a whole; of more, both ends are kept.
 func TestLongOutputKeepsBothEnds(t *testing.T) {
-	for _, limit := range []int{maxOutput, 17 << 20} {
+	for _, limit := range []int{maxOutput, maxOutput + 1<<20} {
 		tl := script(t, fmt.Sprintf(`printf '['; head -c %d /dev/zero | tr '\000' 1; printf ']'`, limit), nil)
 		out, err := tl.Run(t.Context(), call(`{}`))
-		if err != nil || len(out.Value) > 16<<20 {
+		if err != nil || len(out.Value) > maxOutput+100 {
 			t.Fatalf("got %d bytes, %v", len(out.Value), err)
 		}
 		half := strings.Repeat("1", maxOutput/2-1)
 		want := fmt.Sprintf(`"[%s\n[... %d bytes left out ...]\n%s]"`, half, limit+2-maxOutput, half)
 		if string(out.Value) != want {
 			t.Errorf("got %.20s ... %s", out.Value, out.Value[max(0, len(out.Value)-20):])
+		}
+	}
+}
+
+// A program may end with an error of its own. Anything else that it prints to stdout is no error.
+func TestOwnError(t *testing.T) {
+	for _, tt := range []struct {
+		body string
+		want messages.Error
+	}{
+		{`echo '{"error":"no_stock","message":"Sold out.","retryable":true,"details":{"left":0}}'; exit 1`,
+			messages.Error{Code: "no_stock", Message: "Sold out.", Retryable: true, Details: json.RawMessage(`{"left":0}`)}},
+		{`echo '{"error":"no_stock","message":"Sold out."}'; exit 75`, messages.Error{Code: "no_stock", Message: "Sold out.", Retryable: true}},
+		{`echo '{"error":"No stock","message":"x"}'; exit 1`, messages.Error{Code: "tool_error", Message: `{"error":"No stock","message":"x"}`}},
+		{`echo '{"error":"a","message":"x","more":1}'; echo why >&2; exit 1`, messages.Error{Code: "tool_error", Message: "why"}},
+		{`echo '{"error":"a"}'; exit 1`, messages.Error{Code: "tool_error", Message: `{"error":"a"}`}},
+	} {
+		_, err := script(t, tt.body, nil).Run(t.Context(), call(`{}`))
+		var own *messages.Error
+		if !errors.As(err, &own) || !reflect.DeepEqual(*own, tt.want) {
+			t.Errorf("%s: got %+v, %v, want %+v", tt.body, own, err, tt.want)
 		}
 	}
 }

@@ -160,33 +160,9 @@ func pick(body []byte, pointer string) (json.RawMessage, error) {
 	if err := rawjson.Check(body); err != nil {
 		return nil, fmt.Errorf("the answer is no JSON that can be read (%w)", err)
 	}
-	value := json.RawMessage(strings.TrimSpace(string(body)))
-	unescape := strings.NewReplacer("~1", "/", "~0", "~")
-	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
-		token = unescape.Replace(token)
-		next, ok := step(value, token)
-		if !ok {
-			return nil, fmt.Errorf("the answer has nothing at %s", pointer)
-		}
-		value = next
+	value, ok := rawjson.At(body, pointer)
+	if !ok {
+		return nil, fmt.Errorf("the answer has nothing at %s", pointer)
 	}
 	return value, nil
-}
-
-// step returns a member of an object or an element of a list.
-func step(value json.RawMessage, token string) (json.RawMessage, bool) {
-	switch value[0] {
-	case '{':
-		members, err := rawjson.Object(value)
-		next, ok := members[token]
-		return next, ok && err == nil
-	case '[':
-		elements := rawjson.Elements(value)
-		i, err := strconv.ParseUint(token, 10, 31)
-		if err != nil || int(i) >= len(elements) || token != strconv.FormatUint(i, 10) {
-			return nil, false
-		}
-		return elements[i], true
-	}
-	return nil, false
 }

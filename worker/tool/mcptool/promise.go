@@ -38,6 +38,7 @@ func Promise(server schemas.Server, d Definition) (tool schemas.Tool, ask bool, 
 	tool.Pool = cmp.Or(own.Pool, tool.Pool)
 	tool.TimeoutMS = cmp.Or(own.TimeoutMS, tool.TimeoutMS)
 	tool.MaxOutput = cmp.Or(own.MaxOutput, tool.MaxOutput)
+	tool.Results = cmp.Or(own.Results, tool.Results)
 	if own.Ask != nil {
 		ask = *own.Ask
 	}
@@ -67,7 +68,7 @@ func ownWords(tool *schemas.Tool, meta map[string]any) error {
 	words := map[string]string{}
 	for name, value := range meta {
 		text, ok := value.(string)
-		if !slices.Contains([]string{"kind", "on_crash", "risk", "timeout", "pool"}, name) {
+		if !slices.Contains([]string{"kind", "on_crash", "risk", "timeout", "pool", "results"}, name) {
 			continue // for a later version
 		}
 		if !ok {
@@ -79,6 +80,7 @@ func ownWords(tool *schemas.Tool, meta map[string]any) error {
 	tool.OnCrash = messages.OnCrash(words["on_crash"])
 	tool.Risk = messages.Tier(words["risk"])
 	tool.Pool = cmp.Or(tool.Pool, words["pool"])
+	tool.Results = schemas.Results(words["results"])
 	if text := words["timeout"]; text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < time.Millisecond {

@@ -87,7 +87,7 @@ const (
 
 const (
 	defaultLimit = 1 << 20
-	maxLimit     = 16 << 20
+	maxLimit     = 64 << 20
 	// drain bounds the wait for the last output after the whole tree was killed. The wait is that
 	// long only if a process has escaped the kill.
 	drain = time.Second

@@ -25,6 +25,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
+	"github.com/toolfleet/toolfleet/worker/tool/resultread"
 )
 
 // Here is the default root for commands that offer the file tools without --root: the current
@@ -280,7 +281,14 @@ func Promises(ctx context.Context, cfg *config.Config, standard string) ([]schem
 		return nil, file.Rules, inFile(cfg, err)
 	}
 	file.Rules.Ask = append(file.Rules.Ask, ask...)
-	return append(tools, more...), file.Rules, nil
+	if tools = append(tools, more...); resultread.Wanted(tools) {
+		readable, err := resultread.Promise().WithDefaults()
+		if err != nil {
+			return nil, file.Rules, err
+		}
+		tools = append(tools, readable)
+	}
+	return tools, file.Rules, nil
 }
 
 func rootOf(cfg *config.Config, standard string) string {
