@@ -187,11 +187,11 @@ func TestOutputsOfEverySize(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	bounded(f, provision.Config{}, nil)
-	const cut = 16 << 20 // the pipeline's limit, on the encoded output: a text has two quotes
+	const cut = 64 << 20 // the pipeline's limit, on the encoded output: a text has two quotes
 	message := f.conn.MaxPayload()
 	for _, size := range []int{
 		0, 1, journal.MaxInline - 3, journal.MaxInline - 2, journal.MaxInline - 1, journal.MaxInline, journal.MaxInline + 1,
-		message - 64<<10 - 1, message - 64<<10, message - 64<<10 + 1, message - 1, message, message + 1, cut - 3, cut - 2,
+		message - 64<<10 - 1, message - 64<<10, message - 64<<10 + 1, message - 1, message, message + 1, 16 << 20, cut - 2,
 	} {
 		if testing.Short() && size > 2*message {
 			continue // slow with the race detector, which sees the same in what is smaller
@@ -201,7 +201,7 @@ func TestOutputsOfEverySize(t *testing.T) {
 			t.Errorf("an output of %d bytes: %d came back, %s", size, n, reply.Results[0].Status)
 		}
 	}
-	for _, size := range []int{cut - 1, cut, cut + 1, 2 * cut}[:repeats(4, 4)] {
+	for _, size := range []int{cut - 1, cut + 1} {
 		r := f.run(canonical("s", fmt.Sprint("over", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)})).Results[0]
 		if r.Status != messages.StatusError || r.Err.Code != messages.CodeTooLarge || !strings.Contains(r.Err.Message, fmt.Sprint(cut)) {
 			t.Errorf("an output of %d bytes: %s %+v; want the cap named", size, r.Status, r.Err)
