@@ -153,10 +153,10 @@ func TestReasons(t *testing.T) {
 		{"day", `{"amount":1}`, Opinion{}, "the rule: allow small (p)"},
 		{"day", `{"amount":9}`, Opinion{}, "no rule matches, and the default is ask"},
 		{"day", `{}`, Opinion{}, "no rule matches, and the default is ask; the rule allow small (p) could not be evaluated: a member that it reads is not there"},
-		{"day", `{"amount":1}`, Opinion{"ask", "fraud", "It looks odd."}, "the hook fraud asks: It looks odd"},
-		{"day", `{"amount":1}`, Opinion{"deny", "fraud", ""}, "the hook fraud denies"},
-		{"day", `{"amount":9}`, Opinion{"allow", "fraud", "known customer"}, "the hook fraud allows: known customer"},
-		{"day", `{"amount":9}`, Opinion{"perhaps", "fraud", ""}, "the hook fraud denies"},
+		{"day", `{"amount":1}`, Opinion{Opinion: "ask", By: "fraud", Reason: "It looks odd."}, "the hook fraud asks: It looks odd"},
+		{"day", `{"amount":1}`, Opinion{Opinion: "deny", By: "fraud", Reason: ""}, "the hook fraud denies"},
+		{"day", `{"amount":9}`, Opinion{Opinion: "allow", By: "fraud", Reason: "known customer"}, "the hook fraud allows: known customer"},
+		{"day", `{"amount":9}`, Opinion{Opinion: "perhaps", By: "fraud", Reason: ""}, "the hook fraud denies"},
 	} {
 		if got := rules.Decide(Call{refund, json.RawMessage(tt.input), "s", tt.principal}).Weigh(tt.hook).Reason; got != tt.want {
 			t.Errorf("%s %s %+v: got %q, want %q", tt.principal, tt.input, tt.hook, got, tt.want)

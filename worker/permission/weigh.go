@@ -1,6 +1,7 @@
 package permission
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -59,7 +60,8 @@ func words(reason string) string {
 // Opinion is the combined opinion of all pre-hooks about a call.
 type Opinion struct {
 	Opinion string // allow, ask or deny; "": none; any other value denies
-	By      string // the name of the hook
+	By      string // the name of the hook, or of the tool
+	Source  string // hook or tool; "": hook
 	Reason  string
 }
 
@@ -131,5 +133,6 @@ func (d Decision) byTier() Ruling {
 
 func (d Decision) byHook(e Effect, h Opinion) Ruling {
 	verb := map[Effect]string{Deny: "denies", Ask: "asks", Allow: "allows"}[e]
-	return d.ruling(e, "hook", Rule{Name: h.By}, "the hook "+h.By+" "+verb+words(h.Reason))
+	source := cmp.Or(h.Source, "hook")
+	return d.ruling(e, source, Rule{Name: h.By}, "the "+source+" "+h.By+" "+verb+words(h.Reason))
 }

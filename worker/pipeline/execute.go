@@ -44,6 +44,7 @@ func (c *callRun) execute(ctx context.Context) error {
 	case a.panicked:
 		return c.broken()
 	case a.err != nil && ctx.Err() != nil:
+		c.started = !errors.Is(a.err, tool.ErrNotStarted)
 		return c.stopped(ctx, a.err)
 	case a.err != nil:
 		return c.toolFailure(a.err)

@@ -2,11 +2,13 @@ package pipeline
 
 import (
 	"context"
+	"slices"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/worker/call"
 	"github.com/toolfleet/toolfleet/worker/permission"
+	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
 // denied checks only the deny rules. It runs before the hooks.
@@ -21,7 +23,7 @@ func (c *callRun) denied(context.Context) error {
 
 // permissions makes the decision of phase four. It freezes and hashes the input, and then weighs
 // the rules together with the opinion of the hooks. If a person is needed, approval does the rest.
-func (c *callRun) permissions(context.Context) error {
+func (c *callRun) permissions(ctx context.Context) error {
 	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {
 		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments cannot be read: %v.", err)
@@ -30,9 +32,13 @@ func (c *callRun) permissions(context.Context) error {
 		Input: c.input, ArgsHash: messages.Digest(canonical), Hooks: c.hooks.Report(), OnCrash: c.onCrash(),
 		Deadline: c.tool.Timeout() + c.cfg.Hooks.BudgetAfter(c.job.Tool),
 	}
-	c.ruling = c.cfg.Rules.Decide(c.ruleCall()).Weigh(permission.Opinion{
+	opinion, err := c.permitted(ctx, permission.Opinion{
 		Opinion: string(c.hooks.Opinion), By: c.hooks.By, Reason: c.hooks.Reason,
 	})
+	if err != nil {
+		return err
+	}
+	c.ruling = c.cfg.Rules.Decide(c.ruleCall()).Weigh(opinion)
 	if q := c.answered(); c.ruling.Effect == string(permission.Allow) && q != nil && q.Original != nil {
 		c.ruling = askEditor(c.ruling)
 	}
@@ -40,6 +46,51 @@ func (c *callRun) permissions(context.Context) error {
 		return c.refused()
 	}
 	return nil
+}
+
+// permitted returns the stricter of the opinion of the hooks and that of the tool itself, if it has
+// one. A tool that cannot be asked refuses the call.
+func (c *callRun) permitted(ctx context.Context, hooks permission.Opinion) (permission.Opinion, error) {
+	permitter, ok := c.tool.Runner.(tool.Permitter)
+	if !ok {
+		return hooks, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
+	defer cancel()
+	own := c.toolCall()
+	own.Progress = func(messages.Progress) {}
+	answers := make(chan tool.Permit, 1) // a call that await has left behind may still answer
+	a := c.await(ctx, Permissions, func() (tool.Output, error) {
+		permit, err := permitter.Permit(ctx, own)
+		answers <- permit
+		return tool.Output{}, err
+	})
+	switch {
+	case a.panicked:
+		return hooks, c.broken()
+	case a.err != nil && ctx.Err() != nil:
+		return hooks, c.stopped(ctx, nil)
+	case a.err != nil:
+		c.log().Error("the permission check of a tool failed, so the call is refused")
+		// The error may quote the tool, so it is logged only at the debug level.
+		c.log().Debug("the error of the permission check of a tool", "err", a.err)
+		c.ruling = permission.Ruling{Permission: messages.Permission{Effect: string(permission.Deny), Source: "tool", Rule: c.job.Tool}}
+		return hooks, fail(messages.StatusDenied, messages.CodePolicyDenied, "The permission check of %s failed, so the call was refused. It was not run.", c.job.Tool)
+	}
+	permit := <-answers
+	if strictness(permit.Opinion) <= strictness(hooks.Opinion) {
+		return hooks, nil
+	}
+	return permission.Opinion{Opinion: permit.Opinion, By: c.job.Tool, Source: "tool", Reason: permit.Reason}, nil
+}
+
+// strictness orders opinions. One that is not known is as strict as a deny.
+func strictness(opinion string) int {
+	known := []string{"", string(permission.Allow), string(permission.Ask)}
+	if i := slices.Index(known, opinion); i >= 0 {
+		return i
+	}
+	return len(known)
 }
 
 // askEditor turns an allow into a question to one person, for arguments that a person has edited.

@@ -471,6 +471,10 @@ func TestCutOff(t *testing.T) {
 		time.Sleep(time.Hour)
 		return tool.Text("late"), nil
 	}
+	waits := func(ctx context.Context, _ tool.Call) (tool.Output, error) {
+		<-ctx.Done()
+		return tool.Output{}, fmt.Errorf("%w: %w", tool.ErrNotStarted, context.Cause(ctx))
+	}
 	lost := errors.New("lease lost")
 	for _, tt := range []struct {
 		name      string
@@ -491,6 +495,8 @@ func TestCutOff(t *testing.T) {
 		{"deaf read", read, deaf, 0, nil, messages.StatusTimeout, true, 7 * time.Second, 1},
 		{"deaf write", write, deaf, 0, nil, messages.StatusOutcomeUnknown, false, 7 * time.Second, 1},
 		{"aborted read", read, heeds, 0, &wire.Stop{}, messages.StatusAborted, false, time.Second, 0},
+		{"aborted before it began", write, waits, 0, &wire.Stop{}, messages.StatusAborted, false, time.Second, 0},
+		{"late before it began", write, waits, 0, nil, messages.StatusTimeout, true, 5 * time.Second, 0},
 		{"aborted write", write, heeds, 0, &wire.Stop{}, messages.StatusOutcomeUnknown, false, time.Second, 0},
 		{"lease lost", idempotent, heeds, 0, lost, "", false, time.Second, 0},
 		{"lease lost, once", write, heeds, 0, lost, messages.StatusOutcomeUnknown, false, time.Second, 0},

@@ -11,6 +11,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -52,6 +53,24 @@ type Runner interface {
 	// the same call may succeed; the tool's retry policy decides about it. Run must end when ctx
 	// ends, and leave nothing running. Many goroutines may call Run at once.
 	Run(ctx context.Context, call Call) (Output, error)
+}
+
+// ErrNotStarted is in the error of a run that ended with its context before it began, while it waited
+// for a process for example. A write that did not begin has no unknown outcome.
+var ErrNotStarted = errors.New("the run has not begun")
+
+// Permitter is a Runner with an opinion of its own about who may do what.
+type Permitter interface {
+	// Permit is asked in phase four, on the final input. It must not change anything. An error
+	// refuses the call.
+	Permit(ctx context.Context, call Call) (Permit, error)
+}
+
+// Permit is the opinion of a tool about one of its calls. It counts as that of a hook does: it can
+// make the decision stricter, and spares the question that only the policy's default asks.
+type Permit struct {
+	Opinion string // allow, ask or deny
+	Reason  string // for the model, and for people who are asked
 }
 
 // Checker is a Runner with rules about the input that a schema cannot express.

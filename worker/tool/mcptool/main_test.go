@@ -64,6 +64,8 @@ func newTestServer(dir string) *mcp.Server {
 		switch name {
 		case "checkable":
 			meta = mcp.Meta{"toolfleet/on_crash": "checkable", "toolfleet/risk": "high", "toolfleet/timeout": "7s", "toolfleet/pool": "p"}
+		case "checked":
+			meta = mcp.Meta{"toolfleet/kind": "read", "toolfleet/checks": "semantic_check check_permissions", "toolfleet/results": "readable"}
 		case "echo", "hang", "pid":
 			meta = mcp.Meta{"toolfleet/kind": "read"}
 		}
@@ -136,6 +138,22 @@ var testTools = map[string]func(context.Context, request) (*mcp.CallToolResult, 
 			return text("done"), nil
 		}
 		return text("not_done"), nil
+	},
+	"checked": func(_ context.Context, r request) (*mcp.CallToolResult, error) {
+		var input struct{ Check, Answer string }
+		_ = json.Unmarshal(r.Params.Arguments, &input)
+		if asked := r.meta("check"); asked != input.Check {
+			return text("allow"), nil
+		}
+		switch input.Answer {
+		case "die":
+			os.Exit(3)
+		case "error":
+			return isError("too much", mcp.Meta{metaPrefix + "code": "over_limit"}), nil
+		}
+		result := text(input.Answer)
+		result.Meta = mcp.Meta{metaPrefix + "details": map[string]any{"rows": 7}}
+		return result, nil
 	},
 	"crash": func(_ context.Context, r request) (*mcp.CallToolResult, error) {
 		_ = os.WriteFile(filepath.Join(r.dir, "crashed"), nil, 0o600)

@@ -68,7 +68,7 @@ func ownWords(tool *schemas.Tool, meta map[string]any) error {
 	words := map[string]string{}
 	for name, value := range meta {
 		text, ok := value.(string)
-		if !slices.Contains([]string{"kind", "on_crash", "risk", "timeout", "pool", "results"}, name) {
+		if !slices.Contains([]string{"kind", "on_crash", "risk", "timeout", "pool", "results", "checks"}, name) {
 			continue // for a later version
 		}
 		if !ok {
@@ -81,6 +81,9 @@ func ownWords(tool *schemas.Tool, meta map[string]any) error {
 	tool.Risk = messages.Tier(words["risk"])
 	tool.Pool = cmp.Or(tool.Pool, words["pool"])
 	tool.Results = schemas.Results(words["results"])
+	if _, err := checksOf(meta); err != nil {
+		return err
+	}
 	if text := words["timeout"]; text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil || d < time.Millisecond {

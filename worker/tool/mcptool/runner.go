@@ -31,13 +31,24 @@ type runner struct {
 	promise schemas.Tool
 	name    string // that the server gives it
 	digest  string // of the definition that counts
+	checks  []string
 }
 
-// newRunner returns a runner. It is a tool.Prober if the program says that it can be asked.
+// newRunner returns a runner. It is a tool.Prober if the program says that it can be asked, and a
+// tool.Checker and tool.Permitter if it has checks.
 func newRunner(s *Server, promise schemas.Tool, d Definition) tool.Runner {
-	r := &runner{s, promise, d.Name, d.Digest()}
-	if promise.OnCrash == messages.OnCrashCheckable {
-		return tool.NewProber(r.Run, r.probe)
+	r := &runner{server: s, promise: promise, name: d.Name, digest: d.Digest()}
+	if s.cfg.Server.Program {
+		r.checks, _ = checksOf(d.Meta) // Promise has refused what is wrong
+	}
+	probes := promise.OnCrash == messages.OnCrashCheckable
+	switch {
+	case len(r.checks) > 0 && probes:
+		return checkingProber{checking{r}, checkable{r}}
+	case len(r.checks) > 0:
+		return checking{r}
+	case probes:
+		return checkable{r}
 	}
 	return r
 }
@@ -52,7 +63,7 @@ func (r *runner) repeatable() bool {
 // Run runs the tool. If its server dies, on_crash decides: a repeatable call runs once more, and a
 // program with a probe is asked first.
 func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
-	result, err := r.run(ctx, call, false)
+	result, err := r.run(ctx, call, "")
 	var died *diedError
 	if errors.As(err, &died) && ctx.Err() == nil {
 		if r.promise.OnCrash == messages.OnCrashCheckable && !died.unsent {
@@ -66,7 +77,7 @@ func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 			died.unsent = true // nothing of it was applied
 		}
 		if r.repeatable() || died.unsent {
-			result, err = r.run(ctx, call, false)
+			result, err = r.run(ctx, call, "")
 		}
 	}
 	if err != nil {
@@ -77,7 +88,7 @@ func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 
 // probe asks a program whether a run was applied.
 func (r *runner) probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
-	result, err := r.run(ctx, call, true)
+	result, err := r.run(ctx, call, probing)
 	switch {
 	case ctx.Err() != nil:
 		return tool.Probed{}, context.Cause(ctx)
@@ -108,22 +119,27 @@ type notRunError struct {
 
 func (e *notRunError) Error() string { return e.text }
 
-// run sends the call to a process.
-func (r *runner) run(ctx context.Context, call tool.Call, probe bool) (*mcp.CallToolResult, error) {
+// run sends the call to a process, or a question about it; "" runs it.
+func (r *runner) run(ctx context.Context, call tool.Call, question string) (*mcp.CallToolResult, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	slot, err := r.acquire(ctx, call.Tenant)
+	slot, err := r.acquire(ctx, call.Tenant, question == "")
 	if err != nil {
 		return nil, err
 	}
 	defer r.server.pool.release(slot)
 	session, err := slot.open(ctx, r.server.start)
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("%w: %w", tool.ErrNotStarted, err)
+	}
 	if err != nil {
 		return nil, r.down(err)
 	}
 	digest, err := session.digest(ctx, r.name)
 	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", tool.ErrNotStarted, err)
 	case err != nil:
 		return nil, r.down(err)
 	case digest != r.digest:
@@ -131,7 +147,7 @@ func (r *runner) run(ctx context.Context, call tool.Call, probe bool) (*mcp.Call
 			"Somebody has to accept the change.", r.server.Name(), r.name), false}
 	}
 	sent := &posted{}
-	result, err := session.call(withPosted(ctx, sent), &mcp.CallToolParams{Meta: r.meta(ctx, call, probe), Name: r.name, Arguments: call.Input}, call.Progress)
+	result, err := session.call(withPosted(ctx, sent), &mcp.CallToolParams{Meta: r.meta(ctx, call, question), Name: r.name, Arguments: call.Input}, call.Progress)
 	if err == nil || ctx.Err() != nil || sent.refused(err) && !session.dead() {
 		return result, err
 	}
@@ -140,7 +156,7 @@ func (r *runner) run(ctx context.Context, call tool.Call, probe bool) (*mcp.Call
 
 // acquire waits for a place in a process. It gives up shortly before the call's time is over: a
 // call that never ran must not end with an unknown outcome.
-func (r *runner) acquire(ctx context.Context, tenant messages.TenantID) (*slot, error) {
+func (r *runner) acquire(ctx context.Context, tenant messages.TenantID, runs bool) (*slot, error) {
 	waiting := ctx
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
@@ -148,13 +164,16 @@ func (r *runner) acquire(ctx context.Context, tenant messages.TenantID) (*slot, 
 		defer cancel()
 	}
 	// A service has no process that could be killed, so its writes need none of their own.
-	alone := !r.harmless() && r.server.cfg.Server.URL == ""
+	alone := runs && !r.harmless() && r.server.cfg.Server.URL == ""
 	slot, err := r.server.pool.acquire(waiting, tenant, alone)
 	if err != nil && ctx.Err() == nil {
 		return nil, &notRunError{codeServerBusy, fmt.Sprintf("Every process of the server %s was busy for the whole time of the call, so the call was not run.",
 			r.server.Name()), true}
 	}
-	return slot, err
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", tool.ErrNotStarted, err)
+	}
+	return slot, nil
 }
 
 func (r *runner) down(err error) error {
@@ -176,7 +195,7 @@ func (r *runner) lost(s *session, at *slot, err error, sent *posted) error {
 
 // meta returns the `_meta` of a call. Only local programs learn which session and batch it belongs
 // to.
-func (r *runner) meta(ctx context.Context, call tool.Call, probe bool) mcp.Meta {
+func (r *runner) meta(ctx context.Context, call tool.Call, question string) mcp.Meta {
 	meta := mcp.Meta{
 		metaPrefix + "key":     call.IdempotencyKey,
 		metaPrefix + "fence":   strconv.FormatUint(call.Fence, 10), // as text: it may exceed the integers of a double
@@ -188,8 +207,12 @@ func (r *runner) meta(ctx context.Context, call tool.Call, probe bool) mcp.Meta 
 		meta[metaPrefix+"call_id"] = string(call.ID)
 		meta[metaPrefix+"index"] = call.Index
 		meta[metaPrefix+"tenant"] = string(call.Tenant)
-		if probe {
+		switch question {
+		case "":
+		case probing:
 			meta[metaPrefix+"probe"] = true
+		default:
+			meta[metaPrefix+"check"] = question
 		}
 	}
 	trace := http.Header{}
@@ -208,6 +231,8 @@ func (r *runner) failure(ctx context.Context, err error) error {
 	var died *diedError
 	var said *jsonrpc.Error
 	switch {
+	case ctx.Err() != nil && errors.Is(err, tool.ErrNotStarted):
+		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.As(err, &notRun):
@@ -238,12 +263,20 @@ func (r *runner) output(ctx context.Context, result *mcp.CallToolResult) (tool.O
 	switch {
 	case err != nil:
 		return tool.Output{}, err
-	case len(blocks) == 0:
-		return tool.Text(""), nil
-	case len(blocks) == 1 && blocks[0].Type == "text":
-		return tool.Printed([]byte(blocks[0].Text)), nil
 	}
-	return tool.Output{Content: blocks}, nil
+	out := tool.Output{Content: blocks}
+	switch {
+	case len(blocks) == 0:
+		out = tool.Text("")
+	case len(blocks) == 1 && blocks[0].Type == "text":
+		out = tool.Printed([]byte(blocks[0].Text))
+	}
+	if details, ok := result.Meta[metaPrefix+"details"]; ok {
+		if raw, err := json.Marshal(details); err == nil {
+			out.Details = raw
+		}
+	}
+	return out, nil
 }
 
 // contentOf returns the content of a result as blocks. Structured content becomes one more block,

@@ -1,0 +1,102 @@
+package mcptool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool"
+)
+
+// The questions that a program can answer about a call, besides running it. The first two are words
+// of the member checks of a definition's `_meta`.
+const (
+	semanticCheck    = "semantic_check"
+	checkPermissions = "check_permissions"
+	probing          = "probe"
+)
+
+// checksOf returns the checks that a definition names.
+func checksOf(meta map[string]any) ([]string, error) {
+	text, _ := meta["checks"].(string)
+	words := strings.Fields(text)
+	for _, word := range words {
+		if word != semanticCheck && word != checkPermissions {
+			return nil, fmt.Errorf("its _meta: %schecks has %.40q; want %s or %s", metaPrefix, word, semanticCheck, checkPermissions)
+		}
+	}
+	return words, nil
+}
+
+// checkable is a runner of a program that says whether a run was applied.
+type checkable struct{ *runner }
+
+// Probe asks the program.
+func (c checkable) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
+	return c.probe(ctx, call)
+}
+
+// checking is a runner of a program that has checks of its own.
+type checking struct{ *runner }
+
+// checkingProber is both.
+type checkingProber struct {
+	checking
+	tool.Prober
+}
+
+// Check is phase two: an error of the program refuses the call, and so does a program that cannot
+// be asked.
+func (c checking) Check(ctx context.Context, call tool.Call) error {
+	if !slices.Contains(c.checks, semanticCheck) {
+		return nil
+	}
+	result, err := c.ask(ctx, call, semanticCheck)
+	if err != nil || !result.IsError {
+		return err
+	}
+	refused := ownFailure(result)
+	if refused.Code == messages.CodeToolError {
+		refused.Code = messages.CodeInvalidArguments
+	}
+	return refused
+}
+
+// Permit is phase four: the first line of the answer is the opinion, the rest is the reason.
+func (c checking) Permit(ctx context.Context, call tool.Call) (tool.Permit, error) {
+	if !slices.Contains(c.checks, checkPermissions) {
+		return tool.Permit{}, nil
+	}
+	result, err := c.ask(ctx, call, checkPermissions)
+	if err != nil {
+		return tool.Permit{}, err
+	}
+	opinion, reason, _ := strings.Cut(texts(result), "\n")
+	opinion = strings.TrimSpace(opinion)
+	if result.IsError || !slices.Contains([]string{"allow", "ask", "deny"}, opinion) {
+		return tool.Permit{}, errors.New("its answer is none of allow, ask and deny")
+	}
+	return tool.Permit{Opinion: opinion, Reason: clean(strings.TrimSpace(reason))}, nil
+}
+
+// ask asks the program about a call, and once more if its process dies: a question changes nothing.
+func (r *runner) ask(ctx context.Context, call tool.Call, question string) (*mcp.CallToolResult, error) {
+	result, err := r.run(ctx, call, question)
+	var died *diedError
+	if errors.As(err, &died) && ctx.Err() == nil {
+		result, err = r.run(ctx, call, question)
+	}
+	if err == nil || ctx.Err() != nil {
+		return result, err
+	}
+	var notRun *notRunError
+	if errors.As(err, &notRun) {
+		return nil, &messages.Error{Code: notRun.code, Message: notRun.text}
+	}
+	return nil, &messages.Error{Code: codeServerDown, Message: fmt.Sprintf("The server %s could not be asked about the call, so it was not run.", r.server.Name())}
+}
