@@ -60,7 +60,7 @@ func TestBool(t *testing.T) {
 		{`input.n > 9223372036854775807`, `{"n":18446744073709551616}`, true, nil},
 		{`type(input.n) == int`, `{"n":-9223372036854775808}`, true, nil},
 		{`type(input.n) == int`, `{"n":9223372036854775808}`, false, nil},
-		{`type(input.n) == double`, `{"n":0.99999999999999999999}`, true, nil},
+		{`type(input.n) == double`, `{"n":0.99999999999999999999}`, false, errOther},
 		{`type(input.n) == int`, `{"n":-0.0}`, true, nil},
 		{`input.n + 1 > 0`, `{"n":9223372036854775807}`, false, errOther},
 		{`input.n / 0 > 0`, `{"n":1}`, false, errOther},

@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"strconv"
 
+	"cel.dev/cel-go/common/types"
+
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -82,8 +84,15 @@ func number(text string) (any, error) {
 		return nil, errInput
 	}
 	// Check the exact value, because a double may round to a whole number that the input is not.
-	if exact, ok := new(big.Rat).SetString(text); ok && exact.IsInt() && exact.Num().IsInt64() {
+	exact, ok := new(big.Rat).SetString(text)
+	if ok && exact.IsInt() && exact.Num().IsInt64() {
 		return exact.Num().Int64(), nil
+	}
+	// Whatever touches a number that a double rounds cannot be evaluated: 100.00000000000000000001
+	// is more than 100, and its double is not.
+	shortest, _ := new(big.Rat).SetString(strconv.FormatFloat(f, 'g', -1, 64))
+	if double := new(big.Rat).SetFloat64(f); !ok || double == nil || exact.Cmp(double) != 0 && (shortest == nil || exact.Cmp(shortest) != 0) {
+		return types.NewErr("a number has more digits than can be compared"), nil
 	}
 	return f, nil
 }

@@ -2,10 +2,12 @@ package permission
 
 import (
 	"encoding/json"
+	"math/big"
 	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -66,7 +68,7 @@ func (s *subject) argument(pattern string, certain bool) bool {
 	}
 	if field := fieldForm.FindStringSubmatch(pattern); field != nil {
 		value, ok := s.member(field[1])
-		return ok && wildcard(field[2], textOf(value))
+		return ok && matchValue(field[2], value, certain)
 	}
 	if property := pathProperty(s.call.Tool.InputSchema); property != "" {
 		raw, given := s.member(property)
@@ -76,7 +78,49 @@ func (s *subject) argument(pattern string, certain bool) bool {
 		}
 		return matchPath(pattern, name, s.roots, certain)
 	}
-	return wildcard(pattern, textOf(s.call.Input))
+	text := textOf(s.call.Input)
+	plain, _ := plainNumbers(text)
+	return wildcard(pattern, text) || wildcard(pattern, plain)
+}
+
+// matchValue reports whether a pattern matches the text of a value. Numbers are compared by value,
+// however they are written: 100, 1e2 and 100.0. One that a double cannot hold is matched by no
+// allow rule and by every other.
+func matchValue(pattern string, raw json.RawMessage, certain bool) bool {
+	text := textOf(raw)
+	if rawjson.TypeOf(raw) == "a string" {
+		return wildcard(pattern, text)
+	}
+	plain, held := plainNumbers(text)
+	if rawjson.TypeOf(raw) == "a number" {
+		if !held {
+			return !certain
+		}
+		pattern, _ = plainNumbers(pattern)
+	}
+	return wildcard(pattern, plain) || wildcard(pattern, text)
+}
+
+var stringOrNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?`)
+
+// plainNumbers writes every number of a JSON text as a decimal without exponent and without zeros
+// at its end. held is false if a number is neither whole nor what a double holds.
+func plainNumbers(text string) (plain string, held bool) {
+	held = true
+	return stringOrNumber.ReplaceAllStringFunc(text, func(token string) string {
+		value, ok := new(big.Rat).SetString(token)
+		if token[0] == '"' || !ok {
+			return token
+		}
+		if value.IsInt() {
+			return value.Num().String()
+		}
+		f, _ := strconv.ParseFloat(token, 64)
+		double, _ := new(big.Rat).SetString(strconv.FormatFloat(f, 'g', -1, 64))
+		held = held && double != nil && double.Cmp(value) == 0
+		digits, _ := value.FloatPrec()
+		return value.FloatString(digits)
+	}), held
 }
 
 func (s *subject) member(name string) (json.RawMessage, bool) {
