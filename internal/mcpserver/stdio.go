@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"syscall"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -24,10 +25,21 @@ func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
 	leave()
 	watching.Wait()
 	v.calls.Wait()
-	if ctx.Err() != nil || errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) {
+	if ctx.Err() != nil || isGone(err) {
 		return nil
 	}
 	return err
+}
+
+// isGone reports whether an error says that the client has closed its end, be it while we read or
+// while we write.
+func isGone(err error) bool {
+	for _, gone := range []error{io.EOF, io.ErrClosedPipe, syscall.EPIPE, mcp.ErrConnectionClosed} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
 }
 
 // queue lets the calls of a connection in one after another: the next call is read when the last
