@@ -195,7 +195,7 @@ func (r *runner) begin(cases ...string) *process {
 	// What the program has started may outlive it, as Claude Code does, and write to its folder.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(r.t, cmd.Start())
-	stuck := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() }) // the test fails at its next line
+	stuck := time.AfterFunc(10*time.Minute, func() { _ = cmd.Process.Kill() }) // the test fails at its next line
 	r.t.Cleanup(func() {
 		stuck.Stop()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
