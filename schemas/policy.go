@@ -17,7 +17,10 @@ type Policy struct {
 	Rules
 	Approvers []messages.Approver
 	Hooks     []HookEntry
-	Tests     []PolicyTest
+	// Sandbox bounds the sandboxes of all tools: its Network, Hosts, Loopback, Limits and Required.
+	// Nil: they are as the tools file has them.
+	Sandbox *Sandbox
+	Tests   []PolicyTest
 	// Version is the digest of the whole policy: see [Policy.Digest].
 	Version string
 }

@@ -131,9 +131,9 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 	hook := func(rest string) string { return "hooks:\n- {name: a, before: {command: [./a]}, " + rest + "}\n" }
 	for _, tt := range []mistakesCase{
 		{"empty", "", false, []string{
-			"f: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks and tests, got nothing"}},
+			"f: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks, sandbox and tests, got nothing"}},
 		{"a list", "- deny\n", false, []string{
-			"f:1:1: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks and tests, got a list"}},
+			"f:1:1: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks, sandbox and tests, got a list"}},
 		{"unknown key", "denny: []\n", false, []string{`f:1:1: unknown key "denny"; did you mean deny?`}},
 		{"default", "default: no\n", false, []string{`f:1:10: default: "no" is not one of allow, ask, deny`}},
 		{"rules are text", "deny: Bash\n", false, []string{"f:1:7: deny: want a list, got text"}},

@@ -21,7 +21,8 @@ type policyInFile struct {
 		Budget   string
 		Priority json.Number
 	}
-	Tests []struct {
+	Sandbox *sandboxInFile
+	Tests   []struct {
 		PolicyTest
 		Expect struct {
 			Effect string
@@ -32,7 +33,12 @@ type policyInFile struct {
 }
 
 func (f *yamlFile) policy(in policyInFile) Policy {
-	return Policy{Default: in.Default, Rules: f.rules("", in.rulesInFile), Approvers: f.approvers(in), Hooks: f.hooks(in), Tests: f.tests(in)}
+	p := Policy{Default: in.Default, Rules: f.rules("", in.rulesInFile), Approvers: f.approvers(in), Hooks: f.hooks(in), Tests: f.tests(in)}
+	if in.Sandbox != nil {
+		bounds := f.sandbox("/sandbox", in.Sandbox)
+		p.Sandbox = &bounds
+	}
+	return p
 }
 
 // approvers checks that each approver has a name and a key of its own. Errors never quote a key,

@@ -12,8 +12,11 @@ import (
 // Sandbox is the sandbox of an entry's commands. The zero value is the standard sandbox.
 type Sandbox struct {
 	Off bool // the commands may do what the worker may
-	// Network is none or host; "": none for Bash, host for a program of the file.
-	Network  string
+	// Network is none, hosts, any or host; "": none for Bash, host for a program of the file.
+	Network string
+	// Hosts are what hosts means. Loopback: this machine may be one of them.
+	Hosts    []string
+	Loopback bool
 	State    []string // folders that the commands may change; relative to the tools file
 	Read     []string // files and folders that they may read as well
 	Limits   SandboxLimits
@@ -31,7 +34,7 @@ type SandboxLimits struct {
 // sandboxInFile is a sandbox as the file has it.
 type sandboxInFile struct {
 	Off                   bool
-	Network               string
+	Network               json.RawMessage
 	State, Read, Required []string
 	Limits                struct {
 		Memory    json.RawMessage
@@ -46,16 +49,17 @@ func (f *yamlFile) sandbox(p string, in *sandboxInFile) Sandbox {
 	if in == nil {
 		return Sandbox{}
 	}
-	if in.Off && (len(in.State)+len(in.Read)+len(in.Required) > 0 || in.Network != "" || f.has(p+"/limits")) {
+	if in.Off && (len(in.State)+len(in.Read)+len(in.Required) > 0 || len(in.Network) > 0 || f.has(p+"/limits")) {
 		f.addKey(p+"/off", "a sandbox that is off has no other keys")
 	}
 	s := Sandbox{
-		Off: in.Off, Network: in.Network, State: nonEmpty(in.State), Read: nonEmpty(in.Read), Required: nonEmpty(in.Required),
+		Off: in.Off, State: nonEmpty(in.State), Read: nonEmpty(in.Read), Required: nonEmpty(in.Required),
 		Limits: SandboxLimits{
 			Memory: f.bytes(p+"/limits/memory", in.Limits.Memory), FileSize: f.bytes(p+"/limits/file_size", in.Limits.FileSize),
 			Processes: f.wholeNumber(p+"/limits/processes", in.Limits.Processes), CPU: f.duration(p+"/limits/cpu", in.Limits.CPU),
 		},
 	}
+	s.Network, s.Hosts, s.Loopback = network(in.Network)
 	for key, folders := range map[string][]string{"state": s.State, "read": s.Read} {
 		for i, folder := range folders {
 			if path.Clean(folder) == "/" {
@@ -64,6 +68,21 @@ func (f *yamlFile) sandbox(p string, in *sandboxInFile) Sandbox {
 		}
 	}
 	return s
+}
+
+// network reads a network that is valid by the schema.
+func network(raw json.RawMessage) (reach string, hosts []string, loopback bool) {
+	if json.Unmarshal(raw, &reach) == nil || len(raw) == 0 {
+		return reach, nil, false
+	}
+	var list struct {
+		Hosts    []string
+		Loopback bool
+	}
+	if json.Unmarshal(raw, &list) != nil {
+		return "none", nil, false // the file has an error already
+	}
+	return "hosts", list.Hosts, list.Loopback
 }
 
 // toolSandbox reads the sandbox of the entry at p.

@@ -20,7 +20,7 @@ func TestSandboxOfATool(t *testing.T) {
     http: {url: https://a}
     on_crash: checkable
     check: {command: [./booked]}
-    sandbox: {network: none}
+    sandbox: {network: {hosts: [example.com, "*.example.org:8443"], loopback: true}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -35,15 +35,20 @@ func TestSandboxOfATool(t *testing.T) {
 	if !file.Tools[1].Sandbox.Off {
 		t.Error("the sandbox of Bash is on")
 	}
-	if file.Tools[2].Sandbox.Network != "none" {
-		t.Error("the check of a request has no sandbox")
+	want = Sandbox{Network: "hosts", Hosts: []string{"example.com", "*.example.org:8443"}, Loopback: true}
+	if diff := cmp.Diff(want, file.Tools[2].Sandbox); diff != "" {
+		t.Errorf("the check of a request: %s", diff)
 	}
 }
 
 func TestWrongSandboxes(t *testing.T) {
 	for sandbox, want := range map[string]string{
-		"{network: [example.com]}":      "want one of none, host",
-		"{network: any}":                "not one of none, host",
+		"{network: [example.com]}":      "want none, any, host, or a list such as",
+		"{network: all}":                "want none, any, host, or a list such as",
+		"{network: {hosts: []}}":        "network",
+		"{network: {hosts: ['a b']}}":   "network",
+		"{network: {hosts: ['*']}}":     "network",
+		"{network: {host: [a.b]}}":      "network",
 		"{state: [/]}":                  "the whole machine",
 		"{limits: {memory: 12}}":        "want a size such as",
 		"{limits: {memory: 0MB}}":       "want a size such as",

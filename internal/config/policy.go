@@ -26,6 +26,8 @@ type Policy struct {
 	Approvers []messages.Approver
 	Tests     []schemas.PolicyTest
 	GoHooks   []hook.Hook // hooks in Go, besides those of the policy file
+	// Sandbox bounds the sandboxes of all tools; nil: there is no bound.
+	Sandbox *schemas.Sandbox
 
 	version string // from the policy file
 	hooks   []schemas.HookEntry
@@ -50,6 +52,7 @@ func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, err
 			p.Default = file.Default
 		}
 		p.Default = stricter(p.Default, file.Default)
+		p.Sandbox = file.Sandbox
 		p.Approvers, p.Tests, p.hooks, p.version, p.dir = file.Approvers, file.Tests, file.Hooks, file.Version, filepath.Dir(name)
 		p.Layers = append(p.Layers, permission.Layer{Source: filepath.Base(name), Rules: file.Rules})
 	}

@@ -81,6 +81,7 @@ var rooms = []room{
 	{path: "worker/tool", may: words},
 	{path: "worker/tool/process", may: runner},
 	{path: "worker/tool/outbound"},
+	{path: "worker/tool/egress", may: []string{"worker/tool/outbound"}},
 	{path: "worker/tool/builtin/base", may: runner},
 	{path: "worker/tool/builtin/filetext", pure: true},
 	{path: "worker/tool/builtin/glob", may: []string{"worker/tool/builtin/base"}, pure: true},

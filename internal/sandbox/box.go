@@ -13,6 +13,9 @@ import (
 type Box struct {
 	Policy Policy
 	Plan   Plan
+	// Proxy is the way out with SomeHosts and AnyHost; nil: there is none. It is set before the first
+	// command runs.
+	Proxy  Proxy
 	sealed steps
 }
 
@@ -30,6 +33,14 @@ func NewOn(p Policy, m Machine) (*Box, error) {
 		if err := os.MkdirAll(p.Temp, 0o700); err != nil {
 			return nil, fmt.Errorf("sandbox: folder for temporary files: %w", err)
 		}
+	}
+	if plan.Way == OnePort {
+		g, err := openGate()
+		if err != nil {
+			return nil, fmt.Errorf("sandbox: port of the proxy: %w", err)
+		}
+		p.Port = g.port
+		plan = Resolve(p.settled(), m)
 	}
 	b := &Box{Policy: p, Plan: plan}
 	if err := b.sealed.seal(plan.Steps); err != nil {

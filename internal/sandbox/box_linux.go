@@ -3,6 +3,8 @@ package sandbox
 import (
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strconv"
@@ -52,7 +54,17 @@ func readOnlyFile(text []byte) (*os.File, error) {
 }
 
 // Entry is one command on its way into a sandbox.
-type Entry struct{ ours, childs *os.File } // the status pipe
+type Entry struct {
+	ours, childs *os.File // the status pipe
+	visit        *visit   // nil: the command reaches no proxy
+	// In a network namespace the helper hands over where it listens, through this socket.
+	door, childsDoor *os.File
+	served           chan *http.Server // gets the server of that, or nil
+	// On a port of this machine the command has a name.
+	gate    *gate
+	name    string
+	refused []string
+}
 
 // Wrap makes a command enter the sandbox when it starts. Set SysProcAttr, Env and ExtraFiles
 // before. A nil Box changes nothing.
@@ -73,7 +85,86 @@ func (b *Box) Wrap(cmd *exec.Cmd) (*Entry, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	separate(cmd.SysProcAttr, b.Plan.Spaces, os.Geteuid() == 0)
-	return &Entry{r, w}, nil
+	e := &Entry{ours: r, childs: w}
+	if err := e.open(b, cmd); err != nil {
+		e.Abandon()
+		return nil, fmt.Errorf("sandbox: way to the proxy: %w", err)
+	}
+	return e, nil
+}
+
+// open opens the way to the proxy.
+func (e *Entry) open(b *Box, cmd *exec.Cmd) error {
+	address := fmt.Sprintf("127.0.0.1:%d", proxyPort)
+	switch b.Plan.Way {
+	case NoWay:
+		return nil
+	case OwnSpace:
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		e.door, e.childsDoor = os.NewFile(uintptr(pair[0]), "door"), os.NewFile(uintptr(pair[1]), "door")
+		cmd.ExtraFiles = append(cmd.ExtraFiles, e.childsDoor)
+		e.visit = newVisit(b.Proxy)
+	case OnePort:
+		g, err := openGate()
+		if err != nil {
+			return err
+		}
+		e.visit, e.gate = newVisit(b.Proxy), g
+		e.name = g.admit(e.visit)
+		address = fmt.Sprintf("%s:x@127.0.0.1:%d", e.name, g.port)
+	}
+	cmd.Env = append(proxyEnviron("http://"+address), cmd.Env...)
+	return nil
+}
+
+// receive serves the command where the helper listens.
+func (e *Entry) receive() {
+	defer e.door.Close()
+	defer close(e.served)
+	conn, err := net.FileConn(e.door)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	rights := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := conn.(*net.UnixConn).ReadMsgUnix(make([]byte, 1), rights)
+	if err != nil {
+		return
+	}
+	messages, err := unix.ParseSocketControlMessage(rights[:n])
+	if err != nil || len(messages) != 1 {
+		return
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil || len(fds) != 1 {
+		return
+	}
+	file := os.NewFile(uintptr(fds[0]), "proxy")
+	defer file.Close()
+	if l, err := net.FileListener(file); err == nil {
+		e.served <- serve(l, e.visit)
+	}
+}
+
+// close ends the way to the proxy. It returns what was refused there.
+func (e *Entry) close() (refused []string) {
+	if e.served != nil {
+		if server := <-e.served; server != nil { // the helper has ended, so there is an answer
+			defer server.Close()
+		}
+	} else if e.door != nil {
+		_ = e.door.Close()
+	}
+	if e.gate != nil {
+		e.gate.leave(e.name)
+	}
+	if e.visit != nil {
+		refused = e.visit.end()
+	}
+	return refused
 }
 
 // separate gives the helper its namespaces. A helper of root maps all users, so that files keep
@@ -86,6 +177,9 @@ func separate(attr *syscall.SysProcAttr, n Namespaces, root bool) {
 	if n.PID {
 		attr.Cloneflags |= unix.CLONE_NEWPID
 	}
+	if n.Net {
+		attr.Cloneflags |= unix.CLONE_NEWNET
+	}
 	if !n.User {
 		return
 	}
@@ -95,14 +189,28 @@ func separate(attr *syscall.SysProcAttr, n Namespaces, root bool) {
 		attr.UidMappings, attr.GidMappings, attr.GidMappingsEnableSetgroups = all, all, true
 		return
 	}
-	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP}
+	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN}
 }
 
 // Started ends the start of the command, whether it succeeded or not.
 func (e *Entry) Started() {
-	if e != nil {
-		_ = e.childs.Close()
+	if e == nil {
+		return
 	}
+	_ = e.childs.Close()
+	if e.door != nil {
+		_ = e.childsDoor.Close()
+		e.served = make(chan *http.Server, 1)
+		go e.receive() // it ends with the helper, which has the other end; close waits for it
+	}
+}
+
+// Refused returns what the proxy refused to the command, in words. Call it after Ended.
+func (e *Entry) Refused() []string {
+	if e == nil {
+		return nil
+	}
+	return e.refused
 }
 
 // Ended returns how the command ended. Call it after the started process has ended. ok is false if
@@ -112,6 +220,7 @@ func (e *Entry) Ended() (ws syscall.WaitStatus, ok bool, err error) {
 		return 0, false, nil
 	}
 	defer e.ours.Close()
+	e.refused = e.close()
 	report, err := io.ReadAll(io.LimitReader(e.ours, 4096))
 	switch {
 	case err != nil || len(report) == 0:
@@ -128,5 +237,9 @@ func (e *Entry) Abandon() {
 	if e != nil {
 		_ = e.childs.Close()
 		_ = e.ours.Close()
+		if e.childsDoor != nil {
+			_ = e.childsDoor.Close()
+		}
+		e.close()
 	}
 }

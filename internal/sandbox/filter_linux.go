@@ -51,6 +51,8 @@ var setID = []seccomp.NameWithConditions{
 }
 
 const (
+	// notStream are bits that no type of a socket has but those beside SOCK_STREAM.
+	notStream = 0xe
 	idBits    = unix.S_ISUID | unix.S_ISGID
 	makesFile = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY // without these flags, the argument for the mode is undefined
 )
@@ -72,9 +74,21 @@ func bits(argument uint32, value uint64) seccomp.Condition {
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// systemCallFilter returns the seccomp filter for commands with this reach in these namespaces, as
-// instructions for the kernel.
-func systemCallFilter(reach Reach, own Namespaces) []byte {
+// notInternet are sockets that a network namespace does not hold, such as unix sockets in the file
+// system.
+var notInternet = []seccomp.NameWithConditions{when("socket", not(0, unix.AF_INET), not(0, unix.AF_INET6))}
+
+// notTCP are sockets that Landlock does not hold, and connections that it does not see: a message
+// that opens one.
+var notTCP = []seccomp.NameWithConditions{
+	when("socket", bits(1, notStream)),
+	when("socket", not(2, 0), not(2, unix.IPPROTO_TCP)),
+	when("sendto", bits(3, unix.MSG_FASTOPEN)), when("sendmsg", bits(2, unix.MSG_FASTOPEN)), when("sendmmsg", bits(3, unix.MSG_FASTOPEN)),
+}
+
+// systemCallFilter returns the seccomp filter for commands with these sockets in these namespaces,
+// as the kernel has its instructions.
+func systemCallFilter(allowed sockets, own Namespaces) []byte {
 	info, err := arch.GetInfo("")
 	if err != nil {
 		return nil // the helper refuses an empty filter, so nothing runs
@@ -88,7 +102,7 @@ func systemCallFilter(reach Reach, own Namespaces) []byte {
 		return list
 	}
 	refuse := known(refused)
-	if reach != HostNetwork {
+	if allowed == noSockets {
 		refuse = append(refuse, "socket")
 	}
 	if !own.Mount { // the IPC namespace comes with the mount namespace
@@ -96,6 +110,12 @@ func systemCallFilter(reach Reach, own Namespaces) []byte {
 	}
 	some := []seccomp.NameWithConditions{when("clone", bits(0, newNamespaces)), when("unshare", bits(0, newNamespaces))}
 	some = append(some, setID...)
+	if allowed == internetSockets || allowed == tcpSockets {
+		some = append(some, notInternet...)
+	}
+	if allowed == tcpSockets {
+		some = append(some, notTCP...)
+	}
 	if !own.PID {
 		some = append(some, ofOthers...)
 	}

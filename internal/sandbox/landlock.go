@@ -31,8 +31,9 @@ const (
 const (
 	abiRefer, abiTruncate, abiNet, abiIoctl, abiScopes, abiUnix, abiUDP = 2, 3, 4, 5, 6, 9, 10
 
-	llTCP               = 1<<0 | 1<<1 // bind and connect
-	llUDP               = 1<<2 | 1<<3 // bind, and connect or send
+	llConnectTCP        = 1 << 1
+	llTCP               = 1<<0 | llConnectTCP // bind and connect
+	llUDP               = 1<<2 | 1<<3         // bind, and connect or send
 	llScopeAbstractUnix = 1 << 0
 	llScopeSignal       = 1 << 1
 	llFileRights        = llExecute | llWriteFile | llReadFile | llTruncate | llIoctlDev | llResolveUnix
@@ -96,6 +97,9 @@ func (r *resolver) landlock() {
 	if r.m.Namespaces.Mount {
 		allow(llChange, "/dev/shm")
 	}
+	if r.plan.Way == OnePort {
+		r.step(enter.Step{Op: enter.AllowPort, A: llConnectTCP, B: uint64(r.p.Port)})
+	}
 	r.step(enter.Step{Op: enter.Restrict})
 	r.have(Files, "Landlock (ABI %d): reads and writes by a list", abi)
 	r.have(Processes, "Landlock refuses the environment and memory of other processes")
@@ -108,16 +112,22 @@ func (r *resolver) landlock() {
 	case !r.m.Namespaces.PID:
 		r.lack(Processes, "commands may kill other processes of the same user, because Landlock has ABI %d and refuses that from ABI %d", abi, abiScopes)
 	}
-	if r.p.Network != HostNetwork && abi >= abiNet {
+	if r.handlesTCP() && r.plan.Way == NoWay {
 		r.have(Network, "none: Landlock refuses TCP")
 	}
 }
 
-// attributes returns a struct landlock_ruleset_attr with the fields that this version has.
+// handlesTCP reports whether Landlock is to refuse TCP. In a network namespace of their own commands
+// may talk to each other.
+func (r *resolver) handlesTCP() bool {
+	return r.p.Network != HostNetwork && r.plan.Way != OwnSpace && r.m.Landlock >= abiNet
+}
+
+// attributes returns a struct landlock_ruleset_attr, as long as this version has it.
 func (r *resolver) attributes(rights uint64) string {
 	abi := r.m.Landlock
 	var net uint64
-	if r.p.Network != HostNetwork {
+	if r.handlesTCP() {
 		net = llTCP
 		if abi >= abiUDP {
 			net |= llUDP

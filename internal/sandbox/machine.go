@@ -20,7 +20,8 @@ type Namespaces struct {
 	User   bool
 	Mount  bool
 	PID    bool
-	OwnPID bool // PID, and /proc can show only its processes
+	OwnPID bool // PID, and /proc can show it
+	Net    bool
 }
 
 // String lists the namespaces.

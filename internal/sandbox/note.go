@@ -14,25 +14,27 @@ var refusals = []string{
 
 const firstOfNetwork = 6
 
-// Note returns a note for the model about what the sandbox allows, if the output of a failed
-// command shows that something was refused. "": the sandbox was not the reason.
-func (b *Box) Note(output string) string {
-	if b == nil || !slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(output, words) }) {
+// Note says, for the model, what the sandbox allows, if a command that failed was refused
+// something. The sandbox may be the reason; "": it is not. refused is what the proxy of the sandbox
+// refused to the command.
+func (b *Box) Note(output string, refused ...string) string {
+	if b == nil || len(refused) == 0 && !slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(output, words) }) {
 		return ""
 	}
-	return b.note()
+	return b.note(refused)
 }
 
-// Hint is Note for a command that succeeded. It is stricter, since such a command may print other
-// programs' words: the output must name the refused path, and the sandbox must not allow that path.
-func (b *Box) Hint(output string) string {
-	if b.Wants("", output).String() == "" {
+// Hint is Note for a command that did not fail. It is stricter, because such a command may have
+// printed words of others: the refused path has to be named, and to be one that the sandbox does
+// not allow.
+func (b *Box) Hint(output string, refused ...string) string {
+	if len(refused) == 0 && b.Wants("", output).String() == "" {
 		return ""
 	}
-	return b.note()
+	return b.note(refused)
 }
 
-func (b *Box) note() string {
+func (b *Box) note(refused []string) string {
 	p := b.Policy
 	folders := slices.Clone(p.Write)
 	if p.Temp != "" {
@@ -45,8 +47,17 @@ func (b *Box) note() string {
 	if len(p.Write) > 0 && len(p.Protect) > 0 && b.Plan.Spaces.Mount {
 		note += " (but not .git/config, .git/hooks and other files that run commands)"
 	}
-	if p.Network != HostNetwork {
+	switch {
+	case p.Network == HostNetwork:
+	case b.Plan.Way == NoWay:
 		note += ". It has no network"
+	case p.Network == SomeHosts:
+		note += ". It reaches only these hosts, through the HTTP proxy of $HTTPS_PROXY: " + strings.Join(p.Hosts, ", ")
+	default:
+		note += ". It reaches hosts only through the HTTP proxy of $HTTPS_PROXY"
+	}
+	if len(refused) > 0 {
+		note += ". The proxy refused this: " + strings.Join(refused, "; ")
 	}
 	return note + ".]"
 }

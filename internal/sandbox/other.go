@@ -16,7 +16,7 @@ func Local() Machine { return Machine{OS: runtime.GOOS} }
 // MachineMemory is not known on this system.
 func MachineMemory() int64 { return 0 }
 
-func systemCallFilter(Reach, Namespaces) []byte { return nil }
+func systemCallFilter(sockets, Namespaces) []byte { return nil }
 
 type steps struct{}
 
@@ -33,6 +33,9 @@ func (e *Entry) Started() {}
 
 // Abandon does nothing.
 func (e *Entry) Abandon() {}
+
+// Refused returns nothing.
+func (e *Entry) Refused() []string { return nil }
 
 // Ended says that the process that was started is the command itself.
 func (e *Entry) Ended() (ws syscall.WaitStatus, ok bool, err error) { return ws, false, nil }

@@ -36,8 +36,12 @@ func probe() Machine {
 	m.PIDBound = kernelIsAtLeast(6, 14)
 	for _, n := range candidates {
 		m.Namespaces = n
-		err := try(m)
+		err := try(m, NoNetwork)
 		if err == nil {
+			m.Namespaces.Net = true
+			if err := try(m, AnyHost); err != nil {
+				m.Namespaces.Net, m.WhyNot = false, err.Error()
+			}
 			return m
 		}
 		if m.WhyNot == "" {
@@ -66,15 +70,16 @@ func seccompIsThere() bool {
 	return errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EACCES)
 }
 
-// try runs the helper with the namespaces of m on this machine, without a command.
-func try(m Machine) error {
+// try runs the helper on this machine with its namespaces and this network, and no command.
+func try(m Machine, network Reach) error {
 	bare := m
 	bare.Landlock, bare.Seccomp = 0, false
-	list := Resolve(Policy{Write: []string{filepath.Clean(os.TempDir())}}, bare).Steps
+	plan := Resolve(Policy{Write: []string{filepath.Clean(os.TempDir())}, Network: network}, bare)
+	list := plan.Steps
 	if m.Namespaces.PID {
 		list = list[:len(list)-1] // without Fork
 	}
-	b := &Box{Plan: Plan{Spaces: m.Namespaces}}
+	b := &Box{Plan: Plan{Spaces: plan.Spaces, Way: plan.Way}}
 	if err := b.sealed.seal(append(list, enter.Step{Op: enter.Probe})); err != nil {
 		return err
 	}

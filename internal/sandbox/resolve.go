@@ -15,7 +15,22 @@ type Plan struct {
 	Missing []Missing
 	Steps   []enter.Step
 	Spaces  Namespaces
+	// Way is how commands reach the proxy of the worker.
+	Way Way
 }
+
+// Way is how commands reach the proxy of the worker.
+type Way byte
+
+// The ways.
+const (
+	NoWay    Way = iota // there is no proxy
+	OwnSpace            // it listens inside of their network namespace
+	OnePort             // it listens on this machine, and Landlock allows its port
+)
+
+// proxyPort is where the proxy listens inside of a network namespace.
+const proxyPort = 3128
 
 // Resolve returns how a machine enforces a policy. It is pure.
 func Resolve(p Policy, m Machine) Plan {
@@ -29,6 +44,8 @@ func Resolve(p Policy, m Machine) Plan {
 		return r.plan
 	}
 	r.plan.Spaces = m.Namespaces
+	r.plan.Way = wayOut(p, m)
+	r.plan.Spaces.Net = r.plan.Way == OwnSpace
 	r.namespaces()
 	r.limits()
 	r.step(enter.Step{Op: enter.DropCaps, A: r.keptCaps()}, enter.Step{Op: enter.NoNewPrivs})
@@ -73,6 +90,9 @@ func (r *resolver) namespaces() {
 	n := r.m.Namespaces
 	if n.User && !r.m.Root {
 		r.step(enter.Step{Op: enter.MapUser, A: uint64(r.m.UID), B: uint64(r.m.GID)})
+	}
+	if r.plan.Way == OwnSpace {
+		r.step(enter.Step{Op: enter.Listen, A: proxyPort})
 	}
 	if n.Mount {
 		r.step(enter.Step{Op: enter.OwnMounts}, enter.Step{Op: enter.FreezeAll})
@@ -239,16 +259,73 @@ func (r *resolver) filter() {
 		if r.p.Network != HostNetwork {
 			r.lack(Network, "there is no seccomp, so commands may use %s", r.leftOfNetwork())
 		}
-		return
+	} else {
+		r.step(enter.Step{Op: enter.Filter, Path: string(systemCallFilter(r.sockets(), r.m.Namespaces))})
+		r.have(Processes, "a seccomp filter refuses tracing, mounts, setuid files, new namespaces, BPF, keys and io_uring")
 	}
-	r.step(enter.Step{Op: enter.Filter, Path: string(systemCallFilter(r.p.Network, r.m.Namespaces))})
-	r.have(Processes, "a seccomp filter refuses tracing, mounts, setuid files, new namespaces, BPF, keys and io_uring")
-	if r.p.Network != HostNetwork {
-		r.have(Network, "none: a seccomp filter refuses sockets")
+	r.network()
+}
+
+// sockets are the sockets that commands may make.
+type sockets byte
+
+const (
+	noSockets       sockets = iota
+	tcpSockets              // streams of the internet protocols
+	internetSockets         // of the internet protocols
+	allSockets
+)
+
+// wayOut returns how commands reach the proxy, the best way that the machine has. Without seccomp
+// a port is none: UDP would go anywhere.
+func wayOut(p Policy, m Machine) Way {
+	switch {
+	case p.Network != SomeHosts && p.Network != AnyHost:
+		return NoWay
+	case m.Namespaces.Net:
+		return OwnSpace
+	case m.Landlock >= abiNet && m.Seccomp:
+		return OnePort
+	}
+	return NoWay
+}
+
+// sockets says which sockets commands may make.
+func (r *resolver) sockets() sockets {
+	switch {
+	case r.p.Network == HostNetwork:
+		return allSockets
+	case r.plan.Way == OwnSpace:
+		return internetSockets
+	case r.plan.Way == OnePort:
+		return tcpSockets
+	}
+	return noSockets
+}
+
+// network names what holds the network, after the filter.
+func (r *resolver) network() {
+	switch {
+	case r.p.Network == HostNetwork:
+	case r.plan.Way == OwnSpace:
+		r.have(Network, "%s: a network namespace, out of which only the worker's proxy leads", r.p.Network)
+	case r.plan.Way == OnePort:
+		r.have(Network, "%s: Landlock allows connections to the port of the worker's proxy, and a seccomp filter refuses all but TCP", r.p.Network)
+		r.lack(Network, "commands may connect to the port of the worker's proxy on every machine, because there is no network namespace (%s)", r.m.WhyNot)
+	default:
+		if r.m.Seccomp {
+			r.have(Network, "none: a seccomp filter refuses sockets")
+		}
+		if r.p.Network == SomeHosts || r.p.Network == AnyHost {
+			r.lack(Network, "commands reach no host at all, because network: %s needs a network namespace (%s), or Landlock from ABI %d and seccomp", r.p.Network, r.m.WhyNot, abiNet)
+		}
 	}
 }
 
 func (r *resolver) leftOfNetwork() string {
+	if r.plan.Way == OwnSpace {
+		return "unix sockets of other programs"
+	}
 	if r.m.Landlock >= abiNet {
 		return "every network but TCP"
 	}

@@ -12,7 +12,8 @@
 //	files      Landlock; a mount namespace protects paths inside of writable folders and hides keys
 //	processes  no_new_privs, no capabilities, a seccomp filter, Landlock against tracing and
 //	           signals, namespaces for users and process ids
-//	network    none: the seccomp filter refuses every socket, and Landlock refuses TCP
+//	network    none: the seccomp filter refuses every socket, and Landlock refuses TCP.
+//	           hosts and any: a network namespace, out of which only a proxy of the worker leads
 //	limits     rlimits here; package process watches memory and the number of processes
 //
 // The helper is package enter. The children of a command inherit all of this. Nothing here needs
@@ -42,7 +43,9 @@ type Reach string
 // The reaches.
 const (
 	NoNetwork   Reach = "none"
-	HostNetwork Reach = "host" // as the worker itself
+	SomeHosts   Reach = "hosts" // those of Policy.Hosts, through a proxy of the worker
+	AnyHost     Reach = "any"   // all that the proxy of the worker connects to
+	HostNetwork Reach = "host"  // as the worker itself
 )
 
 // Policy says what a command may touch. All paths are absolute.
@@ -59,9 +62,13 @@ type Policy struct {
 	// Replaceable are members of Protect that a command may replace: links, and paths behind such
 	// links.
 	Replaceable []string `json:"replaceable,omitempty"`
-	// Hide are files and folders that may not be read, even below Read: the worker's keys.
-	Hide     []string   `json:"hide,omitempty"`
-	Network  Reach      `json:"network,omitempty"` // "": none
+	// Hide are files and folders that may not be read even below Read: the worker's keys.
+	Hide    []string `json:"hide,omitempty"`
+	Network Reach    `json:"network,omitempty"` // "": none
+	// Hosts are what SomeHosts means. The proxy reads them.
+	Hosts []string `json:"hosts,omitempty"`
+	// Port is where the proxy listens on this machine, for [OnePort]. [NewOn] sets it.
+	Port     int        `json:"-"`
 	Limit    Bounds     `json:"limit,omitzero"`
 	Required []Property `json:"required,omitempty"` // nothing runs without these
 }

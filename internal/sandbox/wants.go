@@ -79,7 +79,7 @@ func (b *Box) Wants(program, words string) (w Wants) {
 		case at < 0:
 			continue
 		case at >= firstOfNetwork:
-			w.Network = w.Network || p.Network != HostNetwork
+			w.Network = w.Network || b.Plan.Way == NoWay && p.Network != HostNetwork
 			continue
 		}
 		// Programs often print their own paths first, so the last path of a line is the refused

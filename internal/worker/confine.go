@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/secrets"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
+	"github.com/toolfleet/toolfleet/worker/tool/egress"
 )
 
 // Place says where the tools of a file are, and which files their commands must not touch.
@@ -31,6 +31,10 @@ type Place struct {
 	Fixed []string
 	// States are the folders in state of all entries of the file. See [StatesOf].
 	States []string
+	// Fleet are the servers of NATS, as host:port. No proxy of a sandbox connects to them.
+	Fleet []string
+	// Tighten are bounds of the platform's policy on every sandbox; nil: there are none.
+	Tighten *schemas.Sandbox
 }
 
 // StatesOf returns the folders in state of all entries, as the file writes them.
@@ -57,6 +61,7 @@ type Commands struct {
 	// shell: the model writes the commands, with Bash. Other programs may read their own folder,
 	// and may use the network.
 	shell bool
+	stays bool   // they serve many calls
 	label string // a name of a folder
 	// identity holds the values that decide which folder for temporary files is used.
 	identity []any
@@ -84,14 +89,14 @@ func CommandsOfServer(server schemas.Server) (c Commands, ok bool) {
 		label = server.Name // servers of programs have names of their own
 	}
 	return Commands{
-		Name: "server " + server.Name, Sandbox: server.Sandbox, label: label,
+		Name: "server " + server.Name, Sandbox: server.Sandbox, stays: true, label: label,
 		identity: []any{"server", server.Name, server.Command},
 	}, len(server.Command) > 0
 }
 
 // Confinement returns what commands may touch. ok is false if their sandbox is off.
 func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err error) {
-	s := c.Sandbox
+	s := p.tightened(c)
 	if s.Off {
 		return policy, false, nil
 	}
@@ -101,16 +106,12 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	}
 	policy = sandbox.Policy{
 		Read:    sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")),
-		Network: sandbox.Reach(cmp.Or(s.Network, string(sandbox.NoNetwork))),
+		Network: sandbox.Reach(s.Network), Hosts: s.Hosts,
 		Limit: sandbox.Bounds{
-			Memory:    cmp.Or(s.Limits.Memory, sandbox.MachineMemory()/2&^(1<<20-1)),
-			Processes: cmp.Or(s.Limits.Processes, standardProcesses),
-			FileSize:  cmp.Or(s.Limits.FileSize, standardFileSize),
-			CPU:       int(s.Limits.CPU.Seconds()),
+			Memory: s.Limits.Memory, Processes: s.Limits.Processes, FileSize: s.Limits.FileSize, CPU: int(s.Limits.CPU.Seconds()),
 		},
 	}
 	if !c.shell {
-		policy.Network = sandbox.Reach(cmp.Or(s.Network, string(sandbox.HostNetwork)))
 		policy.Read = append(policy.Read, dir)
 	}
 	policy.Loose = p.loose(dir, s.State)
@@ -202,7 +203,7 @@ func (p Place) loose(dir string, own []string) (all []string) {
 func (p Place) Gaps(file schemas.ToolsFile) map[string][]string {
 	gaps := map[string][]string{}
 	for _, c := range allCommands(file, p.Root != nil) {
-		if c.Sandbox.Off {
+		if p.tightened(c).Off {
 			gaps[c.Name] = []string{"off: commands may do what the worker may"}
 			continue
 		}
@@ -291,7 +292,14 @@ func (p Place) box(c Commands) (*sandbox.Box, error) {
 	if err := ownFolder(filepath.Dir(policy.Temp)); err != nil {
 		return nil, err
 	}
-	return sandbox.New(policy)
+	box, err := sandbox.New(policy)
+	if err != nil {
+		return nil, err
+	}
+	if s := p.tightened(c); box.Plan.Way != sandbox.NoWay {
+		box.Proxy = egress.New(egress.Config{Any: policy.Network == sandbox.AnyHost, Hosts: s.Hosts, Loopback: s.Loopback, Fleet: p.Fleet})
+	}
+	return box, nil
 }
 
 // makeFolder makes a folder. It follows no link out of the loose folders.

@@ -153,6 +153,8 @@ func (h *helper) take(s Step) syscall.Errno {
 		return mapUser(s.A, s.B)
 	case OwnMounts:
 		return mount("", "/", "", syscall.MS_REC|syscall.MS_SLAVE, "")
+	case Listen:
+		return h.listen(int(s.A))
 	case FreezeAll:
 		return setMount("/", mountAttrReadOnly|mountAttrNoDevices, 0, atRecursive)
 	case Device:
@@ -187,6 +189,8 @@ func (h *helper) take(s Step) syscall.Errno {
 		return unlessMissing(h.allow(s, false))
 	case Follow:
 		return unlessMissing(h.allow(s, true))
+	case AllowPort:
+		return h.allowPort(s.A, s.B)
 	case Restrict:
 		return h.restrict()
 	case Filter:
@@ -207,6 +211,10 @@ func what(s Step) string {
 		return "map the user into a namespace"
 	case OwnMounts, FreezeAll:
 		return "separate the mounts"
+	case Listen:
+		return "open the way to the proxy"
+	case AllowPort:
+		return "allow a port with Landlock"
 	case Device:
 		return "keep " + s.Path
 	case Writable:

@@ -20,6 +20,7 @@ const (
 	prCapAmbientClear  = 4
 	seccompModeFilter  = 2
 	rulePathBeneath    = 1
+	rulePort           = 2
 	capabilityVersion3 = 0x20080522
 
 	oPath             = 0x200000

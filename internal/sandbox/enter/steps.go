@@ -26,6 +26,7 @@ type Op byte
 const (
 	MapUser    Op = 'u' // A, B: map only this user and this group into the new user namespace
 	OwnMounts  Op = 'm' // keep changes of mounts in this namespace
+	Listen     Op = 'N' // A: a port; listen there in the own network namespace, for the worker
 	FreezeAll  Op = 'w' // make every mount read-only, without devices
 	Device     Op = 'd' // Path: a device that works all the same
 	Writable   Op = 'W' // Path: make it and all below it writable again
@@ -42,6 +43,7 @@ const (
 	Ruleset    Op = 'L' // Path: the attributes of a Landlock ruleset, as the kernel has them
 	Allow      Op = 'a' // Path, A: access rights below it; B: those of them that files can have
 	Follow     Op = 'A' // as Allow, also behind links: for a path that no command can change
+	AllowPort  Op = 'P' // A: access rights to the port B
 	Restrict   Op = 'R' // enforce the ruleset
 	Filter     Op = 'f' // Path: a seccomp filter, as the kernel has its instructions
 	Fork       Op = 'F' // run the command as a child; the last step

@@ -152,7 +152,7 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: text, Retryable: result.ExitCode == exitTryAgain}
 	}
 	// The output is the program's, byte for byte, so only people and the trace get to see the hint.
-	if hint := t.cfg.Sandbox.Hint(string(result.Stderr.Bytes())); hint != "" {
+	if hint := t.cfg.Sandbox.Hint(string(result.Stderr.Bytes()), result.Refused...); hint != "" {
 		tracing.MarkRefused(ctx)
 		emit(messages.Progress{Text: hint})
 	}
@@ -203,7 +203,7 @@ var errorCode = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 // says so where the sandbox may be the reason.
 func (t *Tool) errorText(r process.Result) (_ string, refused bool) {
 	text := lastOutput(r.Stderr, r.Stdout)
-	switch note := t.cfg.Sandbox.Note(text); {
+	switch note := t.cfg.Sandbox.Note(text, r.Refused...); {
 	case r.Over != "":
 		return strings.TrimSpace(text + "\nThe program was " + r.Status() + "."), false
 	case note != "":

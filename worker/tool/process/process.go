@@ -99,8 +99,10 @@ type Result struct {
 	// ExitCode is the exit status, or -1 when a signal ended the command.
 	ExitCode int
 	Signal   string // the signal that ended it, in the system's words; "" for an exit
-	// Over is the limit of the sandbox for which the command was killed, in words; "": none
-	Over     string
+	// Over is the limit of its sandbox for which it was killed, in words; "": none.
+	Over string
+	// Refused is what the proxy of its sandbox refused to it, in words.
+	Refused  []string
 	Duration time.Duration
 }
 
@@ -172,6 +174,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	result.Stdout, result.Stderr = pipes.finish(drain / 2)
 	result.ExitCode, result.Signal = ended(cmd.ProcessState)
 	status, inside, err := entry.Ended()
+	result.Refused = entry.Refused()
 	if err != nil && !stopped {
 		return Result{}, fmt.Errorf("run %s: %w", c.Args[0], err)
 	}

@@ -3,10 +3,13 @@
 package localtools
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -227,24 +230,41 @@ func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *built
 	if keys := cfg.API.JWT.Keys; keys != "" && !strings.Contains(keys, "://") {
 		fixed = append(fixed, keys)
 	}
+	policy, err := cfg.ReadPolicy(string(cfg.Tools), file.Rules)
+	if err != nil {
+		policy = &config.Policy{} // nothing starts
+	}
 	if root != nil {
-		fixed = append(fixed, programsIn(root.Dir(), cfg, file, dir)...)
+		fixed = append(fixed, programsIn(root.Dir(), cfg, file, dir, policy)...)
 	}
 	return worker.Place{
-		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets),
+		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets), Tighten: policy.Sandbox, Fleet: serversOf(cfg),
 		Hidden: given(cfg.NATS.Creds, cfg.NATS.NKey, cfg.NATS.TLSKey, string(cfg.Approver.Key), string(cfg.Server.Data), string(cfg.Secrets)),
 		Fixed:  fixed, States: worker.StatesOf(file),
 	}
 }
 
-// programsIn returns those programs of tools, servers and hooks that lie below a folder. Commands
-// cannot change programs elsewhere anyway.
-func programsIn(folder string, cfg *config.Config, file schemas.ToolsFile, dir string) []string {
-	all := worker.ProgramsOf(file, dir)
-	if policy, err := cfg.ReadPolicy(string(cfg.Tools), file.Rules); err == nil { // with an invalid policy nothing starts
-		for _, command := range policy.HookCommands() {
-			all = append(all, worker.Programs(command, filepath.Dir(string(cfg.Policy)))...)
+// serversOf returns the servers of NATS that the settings name, as host:port.
+func serversOf(cfg *config.Config) (all []string) {
+	for address := range strings.SplitSeq(cfg.NATS.URL, ",") {
+		if !strings.Contains(address, "://") {
+			address = "nats://" + address
 		}
+		u, err := url.Parse(strings.TrimSpace(address))
+		if err != nil || u.Hostname() == "" {
+			continue // no connection is made to it either
+		}
+		all = append(all, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4222")))
+	}
+	return all
+}
+
+// programsIn returns the programs below a folder that tools, servers and hooks run. Other programs
+// are not the commands' to change anyway.
+func programsIn(folder string, cfg *config.Config, file schemas.ToolsFile, dir string, policy *config.Policy) []string {
+	all := worker.ProgramsOf(file, dir)
+	for _, command := range policy.HookCommands() {
+		all = append(all, worker.Programs(command, filepath.Dir(string(cfg.Policy)))...)
 	}
 	return slices.DeleteFunc(all, func(name string) bool {
 		real, err := filepath.EvalSymlinks(name)

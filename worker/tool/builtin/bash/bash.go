@@ -158,13 +158,13 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		return tool.Output{}, err
 	case result.ExitCode != 0:
 		message := withOutput(result.Status(), printed)
-		if note := b.box.Note(message); note != "" {
+		if note := b.box.Note(message, result.Refused...); note != "" {
 			tracing.MarkRefused(ctx)
 			message += "\n" + note
 		}
 		return tool.Output{}, base.Refuse(messages.CodeToolError, "%s", message)
 	}
-	hint := b.box.Hint(printed.text)
+	hint := b.box.Hint(printed.text, result.Refused...)
 	if printed.chars > 0 {
 		printed = printed.last(maxBashFlood)
 	}
