@@ -131,9 +131,7 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 		policy.Write = append(policy.Write, p.Root.Dir())
 	}
 	policy.Protect, policy.Replaceable = p.protected(), p.replaceable()
-	for _, name := range p.Hidden {
-		policy.Hide = append(policy.Hide, canonical(name))
-	}
+	policy.Hide = p.hidden()
 	for _, name := range s.Required {
 		policy.Required = append(policy.Required, sandbox.Property(name))
 	}
@@ -143,7 +141,15 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	return policy, true, err
 }
 
-// protected returns the paths that no tool may change, and the targets of those that are links.
+// hidden returns the paths that no tool reads, without links.
+func (p Place) hidden() (all []string) {
+	for _, name := range p.Hidden {
+		all = append(all, canonical(name))
+	}
+	return all
+}
+
+// protected returns the paths that no tool changes, and what they lead to if they are links.
 func (p Place) protected() (all []string) {
 	for _, name := range p.named() {
 		all = append(all, name)

@@ -22,6 +22,7 @@ import (
 func OpenTools(reg *tool.Registry, file schemas.ToolsFile, place Place) error {
 	if place.Root != nil {
 		place.Root.Protect(place.protected())
+		place.Root.Hide(place.hidden())
 	}
 	var errs []error
 	for _, entry := range entries(file, place.Root != nil) {

@@ -1,6 +1,7 @@
 package rootdir
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"os"
@@ -27,8 +28,59 @@ func (r *Root) Protect(names []string) {
 	}
 }
 
-// refusal returns an error if a path may not be changed, or nil. real is the path without links.
-// Letter case is ignored, as some file systems do.
+// Hide names files and folders that no tool may read: the worker's keys. Paths outside of the
+// folder are left out. It is called before calls run.
+func (r *Root) Hide(names []string) {
+	for _, name := range names {
+		for _, dir := range []string{r.dir, r.given} {
+			if rel, ok := below(dir, name); ok && rel != "." {
+				r.hidden = append(r.hidden, filepath.ToSlash(rel))
+				break
+			}
+		}
+	}
+}
+
+// unhidden returns a path without its links, or the error that it is hidden. "": nothing is.
+func (r *Root) unhidden(name, rel string) (real string, err error) {
+	if len(r.hidden) == 0 {
+		return "", nil
+	}
+	if real, err = r.real(name, rel); err != nil {
+		return "", err
+	}
+	folded := strings.ToLower(real) + "/"
+	for _, h := range r.hidden {
+		if strings.HasPrefix(folded, strings.ToLower(h)+"/") {
+			return "", secret(name)
+		}
+	}
+	return real, nil
+}
+
+// isOpen returns nil if a file that was opened is the one at a path without links, and no hidden one
+// by another name. A command may change links while the file is opened.
+func (r *Root) isOpen(name, real string, opened fs.FileInfo) error {
+	if len(r.hidden) == 0 {
+		return nil
+	}
+	if now, err := r.fs.Lstat(cmp.Or(real, ".")); err != nil || !os.SameFile(now, opened) {
+		return &messages.Error{Code: base.CodeChanged, Retryable: true, Message: Quoted(name) + " was replaced while it was opened. Read it again"}
+	}
+	for _, h := range r.hidden {
+		if info, err := r.fs.Stat(h); err == nil && os.SameFile(info, opened) {
+			return secret(name)
+		}
+	}
+	return nil
+}
+
+func secret(name string) error {
+	return base.Refuse(base.CodePermissionDenied, "%s belongs to the worker and may not be read", Quoted(name))
+}
+
+// refusal returns the error about a path without links that may not be changed; nil: it may. Case
+// counts for nothing, as in the file systems of some machines.
 func (r *Root) refusal(name, real string) error {
 	if len(r.protected) == 0 {
 		return nil

@@ -42,6 +42,8 @@ type Root struct {
 	mu    sync.Mutex // see Lock
 	// protected are paths that may not be changed, relative to dir and with slashes.
 	protected []string
+	// hidden are paths that may not be read, in the same form.
+	hidden []string
 }
 
 // Open opens the folder that the file tools are confined to.
@@ -193,6 +195,10 @@ func Missing(err error) bool {
 // file may have taken the name. O_NONBLOCK keeps the open from blocking for ever if the file was
 // replaced by a pipe.
 func (r *Root) OpenFile(name, rel string) (*os.File, fs.FileInfo, error) {
+	real, err := r.unhidden(name, rel)
+	if err != nil {
+		return nil, nil, err
+	}
 	info, err := r.fs.Stat(rel)
 	if err != nil {
 		return nil, nil, r.Failure(name, err)
@@ -207,6 +213,9 @@ func (r *Root) OpenFile(name, rel string) (*os.File, fs.FileInfo, error) {
 	info, err = f.Stat()
 	if err == nil {
 		err = WantFile(name, info)
+	}
+	if err == nil {
+		err = r.isOpen(name, real, info)
 	}
 	if err != nil {
 		f.Close()
@@ -231,6 +240,9 @@ func WantFile(name string, info fs.FileInfo) error {
 
 // ReadDir returns the entries of a folder, sorted by name.
 func (r *Root) ReadDir(rel string) ([]fs.DirEntry, error) {
+	if _, err := r.unhidden(rel, rel); err != nil {
+		return nil, err
+	}
 	f, err := r.fs.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
