@@ -255,6 +255,9 @@ type Result struct {
 	// Permission is the decision of phase four; nil for a call that did not get that far.
 	Permission *Permission `json:"permission,omitempty"`
 	Hooks      *Hooks      `json:"hooks,omitempty"` // what the call's hooks did; nil when none ran
+	// SandboxLacks are the properties that the sandbox of the run does not have in full: files,
+	// processes, network, limits. `toolfleet doctor` says what is missing of each.
+	SandboxLacks []string `json:"sandbox_lacks,omitempty"`
 	// Trail is set in records and notices only, never in replies and events.
 	Trail *Trail `json:"trail,omitempty"`
 }

@@ -28,6 +28,7 @@ type SandboxLimits struct {
 	Memory    int64 // bytes
 	Processes int
 	FileSize  int64 // bytes
+	Disk      int64 // bytes
 	CPU       time.Duration
 }
 
@@ -39,6 +40,7 @@ type sandboxInFile struct {
 	Limits                struct {
 		Memory    json.RawMessage
 		FileSize  json.RawMessage `json:"file_size"`
+		Disk      json.RawMessage
 		Processes json.Number
 		CPU       string
 	}
@@ -56,6 +58,7 @@ func (f *yamlFile) sandbox(p string, in *sandboxInFile) Sandbox {
 		Off: in.Off, State: nonEmpty(in.State), Read: nonEmpty(in.Read), Required: nonEmpty(in.Required),
 		Limits: SandboxLimits{
 			Memory: f.bytes(p+"/limits/memory", in.Limits.Memory), FileSize: f.bytes(p+"/limits/file_size", in.Limits.FileSize),
+			Disk:      f.bytes(p+"/limits/disk", in.Limits.Disk),
 			Processes: f.wholeNumber(p+"/limits/processes", in.Limits.Processes), CPU: f.duration(p+"/limits/cpu", in.Limits.CPU),
 		},
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 )
 
 // Box is a sandbox for the commands of one tool. It is safe for concurrent use. A nil Box confines
@@ -15,8 +16,11 @@ type Box struct {
 	Plan   Plan
 	// Proxy is the way out with SomeHosts and AnyHost; nil: there is none. It is set before the first
 	// command runs.
-	Proxy  Proxy
-	sealed steps
+	Proxy   Proxy
+	sealed  steps
+	machine Machine
+	mu      sync.Mutex
+	tenants map[string]*Box // guarded by mu; see For
 }
 
 // New returns the sandbox of a policy on this machine. It fails if the policy requires a property
@@ -42,15 +46,49 @@ func NewOn(p Policy, m Machine) (*Box, error) {
 		p.Port = g.port
 		plan = Resolve(p.settled(), m)
 	}
-	b := &Box{Policy: p, Plan: plan}
+	b := &Box{Policy: p, Plan: plan, machine: m}
 	if err := b.sealed.seal(plan.Steps); err != nil {
 		return nil, fmt.Errorf("sandbox: %w", err)
 	}
 	return b, nil
 }
 
-// Environ returns additional variables for a command in the sandbox. They say where temporary files
-// and caches may be.
+// mostTenants bounds the sandboxes that are kept for tenants.
+const mostTenants = 256
+
+// For returns the sandbox for the calls of one tenant: the same, with a folder for temporary files
+// of its own below that of the tool. A tenant's name is one that a folder can have.
+func (b *Box) For(tenant string) (*Box, error) {
+	if b == nil || b.Policy.Temp == "" {
+		return b, nil
+	}
+	if tenant == "" {
+		tenant = "_"
+	}
+	if tenant == "." || tenant != filepath.Base(tenant) || !filepath.IsLocal(tenant) {
+		return nil, fmt.Errorf("sandbox: the tenant %.80q cannot have a folder", tenant)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if own := b.tenants[tenant]; own != nil {
+		return own, nil
+	}
+	p := b.Policy
+	p.Temp = filepath.Join(p.Temp, tenant)
+	own, err := NewOn(p, b.machine)
+	if err != nil {
+		return nil, err
+	}
+	own.Proxy = b.Proxy
+	if b.tenants == nil || len(b.tenants) >= mostTenants {
+		b.tenants = map[string]*Box{}
+	}
+	b.tenants[tenant] = own
+	return own, nil
+}
+
+// Environ returns the variables that a command in the sandbox gets besides its own: where
+// temporary files and caches may be.
 func (b *Box) Environ() []string {
 	if b == nil || b.Policy.Temp == "" {
 		return nil

@@ -342,6 +342,7 @@ func (b Bounds) String() string {
 	add(b.Memory > 0, "memory %s", Size(b.Memory))
 	add(b.Processes > 0, "%d processes", b.Processes)
 	add(b.FileSize > 0, "files of %s", Size(b.FileSize))
+	add(b.Disk > 0, "%s of files in state and temporary folders", Size(b.Disk))
 	add(b.CPU > 0, "%d s of CPU for each process", b.CPU)
 	return strings.Join(parts, ", ")
 }

@@ -57,7 +57,9 @@ type Policy struct {
 	Loose []string `json:"loose,omitempty"`
 	// Temp is the folder for temporary files, which may be changed too. It is the command's TMPDIR.
 	Temp string `json:"temp,omitempty"`
-	// Protect are paths below Write that may not be changed.
+	// Measured are folders of Write whose growth counts for Limit.Disk.
+	Measured []string `json:"measured,omitempty"`
+	// Protect are paths below Write that may not be changed all the same.
 	Protect []string `json:"protect,omitempty"`
 	// Replaceable are members of Protect that a command may replace: links, and paths behind such
 	// links.
@@ -79,6 +81,9 @@ type Bounds struct {
 	Processes int   // at once
 	FileSize  int64 `json:"file_size,omitempty"` // bytes of one file that it writes
 	CPU       int   // seconds of one process
+	// Disk is how many bytes the folder for temporary files may hold, and by how many the folders of
+	// Measured may grow during one command.
+	Disk int64 `json:"disk,omitempty"`
 }
 
 // Layer is a mechanism that is in effect.
@@ -95,7 +100,20 @@ type Missing struct {
 
 func (m Missing) String() string { return string(m.Property) + ": " + m.What }
 
-// Lacks returns an error that names the required properties that a plan lacks, or nil.
+// Lacking returns the properties that commands in a sandbox do not have in full, in order.
+func (b *Box) Lacking() (properties []string) {
+	if b == nil {
+		return nil
+	}
+	for _, m := range b.Plan.Missing {
+		if p := string(m.Property); !slices.Contains(properties, p) {
+			properties = append(properties, p)
+		}
+	}
+	return properties
+}
+
+// Lacks returns the error about the required properties that a plan does not have; nil: it has all.
 func (p Plan) Lacks(required []Property) error {
 	var lines []string
 	for _, m := range p.Missing {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/internal/secrets"
@@ -52,6 +53,7 @@ func StatesOf(file schemas.ToolsFile) (all []string) {
 const (
 	standardProcesses = 1000
 	standardFileSize  = 4 << 30
+	standardDisk      = 16 << 30
 )
 
 // Commands are the commands of one entry of a tools file on this machine.
@@ -108,7 +110,7 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 		Read:    sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")),
 		Network: sandbox.Reach(s.Network), Hosts: s.Hosts,
 		Limit: sandbox.Bounds{
-			Memory: s.Limits.Memory, Processes: s.Limits.Processes, FileSize: s.Limits.FileSize, CPU: int(s.Limits.CPU.Seconds()),
+			Memory: s.Limits.Memory, Processes: s.Limits.Processes, FileSize: s.Limits.FileSize, CPU: int(s.Limits.CPU.Seconds()), Disk: s.Limits.Disk,
 		},
 	}
 	if !c.shell {
@@ -127,6 +129,7 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 			*list.to = append(*list.to, real)
 		}
 	}
+	policy.Measured = slices.Clone(policy.Write)
 	if p.Root != nil {
 		policy.Write = append(policy.Write, p.Root.Dir())
 	}
@@ -296,6 +299,9 @@ func (p Place) box(c Commands) (*sandbox.Box, error) {
 		}
 	}
 	if err := ownFolder(filepath.Dir(policy.Temp)); err != nil {
+		return nil, err
+	}
+	if err := holdTemp(policy.Temp, time.Now()); err != nil {
 		return nil, err
 	}
 	box, err := sandbox.New(policy)

@@ -26,6 +26,7 @@ func (p Place) tightened(c Commands) schemas.Sandbox {
 	s.Limits.Memory = cmp.Or(s.Limits.Memory, sandbox.MachineMemory()/2&^(1<<20-1))
 	s.Limits.Processes = cmp.Or(s.Limits.Processes, standardProcesses)
 	s.Limits.FileSize = cmp.Or(s.Limits.FileSize, standardFileSize)
+	s.Limits.Disk = cmp.Or(s.Limits.Disk, standardDisk)
 	bound := p.Tighten
 	if bound == nil {
 		return s
@@ -46,6 +47,7 @@ func (p Place) tightened(c Commands) schemas.Sandbox {
 	s.Required = slices.Compact(slices.Sorted(slices.Values(slices.Concat(s.Required, bound.Required))))
 	l, b := &s.Limits, bound.Limits
 	l.Memory, l.Processes, l.FileSize = lower(l.Memory, b.Memory), lower(l.Processes, b.Processes), lower(l.FileSize, b.FileSize)
+	l.Disk = lower(l.Disk, b.Disk)
 	if !c.stays { // a program that stays would end in the middle of some call
 		l.CPU = lower(l.CPU, b.CPU)
 	}

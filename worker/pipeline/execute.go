@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -37,9 +38,14 @@ func (c *callRun) execute(ctx context.Context) error {
 	own := c.toolCall()
 	reports := &reports{emit: c.emit}
 	own.Progress = reports.add
+	var lacks atomic.Pointer[[]string] // the tool's code may be left behind
+	own.Lacks = func(properties []string) { lacks.Store(&properties) }
 	c.started = true
 	a := c.await(ctx, Execute, func() (tool.Output, error) { return c.tool.Runner.Run(ctx, own) })
 	reports.end()
+	if properties := lacks.Load(); properties != nil {
+		c.result.SandboxLacks = *properties
+	}
 	switch {
 	case a.panicked:
 		return c.broken()

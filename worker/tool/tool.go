@@ -44,6 +44,16 @@ type Call struct {
 	// Progress tells watchers how far the run is. It never blocks, and any goroutine may call it.
 	// It is nil only in a Call that a test made.
 	Progress func(messages.Progress)
+	// Lacks gets the properties that the sandbox of the run does not have in full, before the run. It
+	// is nil where nobody asks.
+	Lacks func(properties []string)
+}
+
+// Lacking tells what the sandbox of the run lacks.
+func (c Call) Lacking(properties []string) {
+	if c.Lacks != nil && len(properties) > 0 {
+		c.Lacks(properties)
+	}
 }
 
 // Runner runs a tool.

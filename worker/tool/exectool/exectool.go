@@ -166,10 +166,15 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 	if err != nil {
 		return process.Result{}, err
 	}
+	box, err := t.cfg.Sandbox.For(string(call.Tenant))
+	if err != nil {
+		return process.Result{}, err
+	}
+	call.Lacking(box.Lacking())
 	return process.Run(ctx, process.Command{
 		Args: t.args, Dir: t.cfg.Dir, Env: env, Stdin: call.Input,
 		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: onStderr, OnProgress: onProgress,
-		Sandbox: t.cfg.Sandbox,
+		Sandbox: box,
 	})
 }
 

@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -81,7 +82,7 @@ func newGround(t *testing.T, bare bool) *ground {
 	}
 	policy := sandbox.Policy{
 		Read: sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")), Write: []string{g.root}, Temp: filepath.Join(dir, "temp"), Hide: []string{g.key},
-		Limit: sandbox.Bounds{Memory: 256 << 20, Processes: 200, FileSize: 8 << 20},
+		Limit: sandbox.Bounds{Memory: 256 << 20, Processes: 200, FileSize: 8 << 20, Disk: 64 << 20},
 	}
 	for _, name := range sandbox.ProtectedPaths {
 		policy.Protect = append(policy.Protect, filepath.Join(g.root, name))
@@ -132,6 +133,8 @@ func (g *ground) runUntil(t *testing.T, script, enough string) (Result, string) 
 // layer that stops it needs a namespace; without one the plan names it as missing.
 var attacks = []struct{ name, script, needs string }{
 	{"the worker's environment", `for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || [ $p = /proc/1 ] || tr '\0' '\n' <$p/environ; done 2>/dev/null | grep -q '^WORKERS_SECRET=' && echo won`, ""},
+	{"the environment of another tool", `for p in /proc/[0-9]*; do tr '\0' '\n' <$p/environ; done 2>/dev/null | grep -q '^ANOTHER_TOOLS_SECRET=' && echo won`, ""},
+	{"kill all", `kill -9 -1; true`, ""},
 	{"the worker's memory", `head -c 1 /proc/$WORKER/mem >/dev/null 2>&1 && echo won; cat /proc/$WORKER/maps >/dev/null 2>&1 && echo won`, ""},
 	{"the worker's folders", `ls /proc/$WORKER/root/ /proc/$WORKER/cwd/ /proc/$WORKER/fd/ >/dev/null 2>&1 && echo won`, ""},
 	{"the worker's command line", `grep -qs . /proc/$WORKER/cmdline && [ $WORKER != $$ ] && grep -qa 'test' /proc/$WORKER/cmdline && echo won`, ""},
@@ -195,6 +198,54 @@ if l.syscall(437, -100, b"y3", struct.pack("QQQ", os.O_CREAT|os.O_WRONLY, 0o4755
 	{"a socket of 32 bits", `python3 -c 'import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)' && echo won; python3 -c 'import socket; socket.socket(40, socket.SOCK_STREAM, 0)' && echo won`, ""},
 }
 
+// rounds is how often each attack is tried: some 60 of them, 1,000 times in `make soak`.
+var rounds = flag.Int("attack.rounds", 1, "how often each attack is tried")
+
+// neighbour runs another call of the worker beside the attacks, with a secret of its own. The
+// function that it returns ends that call, and reports what the attacks did to it.
+func (g *ground) neighbour(t *testing.T) (unharmed func()) {
+	t.Helper()
+	dir := t.TempDir()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	policy := g.box.Policy
+	policy.Write, policy.Temp, policy.Protect = []string{dir}, filepath.Join(dir, "temp"), nil
+	m := sandbox.Local()
+	if g.bare {
+		m.Namespaces, m.WhyNot = sandbox.Namespaces{}, "refused by the test"
+	}
+	box, err := sandbox.NewOn(policy, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started, ended := make(chan struct{}, 1), make(chan struct{})
+	var result Result
+	go func() {
+		defer close(ended)
+		result, err = Run(t.Context(), Command{
+			Args: []string{"bash", "-c", `echo begun; read line; echo "got $line"`}, Dir: dir, StdinFile: r, Sandbox: box,
+			Env: []string{"PATH=/usr/bin:/bin", "ANOTHER_TOOLS_SECRET=" + canary},
+			OnStdout: func([]byte) {
+				select {
+				case started <- struct{}{}:
+				default:
+				}
+			},
+		})
+	}()
+	<-started
+	return func() {
+		fmt.Fprintln(w, "the end")
+		w.Close()
+		<-ended
+		if out := string(result.Stdout.Bytes()); err != nil || out != "begun\ngot the end\n" {
+			t.Errorf("another call of the worker: %s, %v, %q", result.Status(), err, out)
+		}
+	}
+}
+
 func TestAttacks(t *testing.T) {
 	needs(t, "bash", "python3", "unshare")
 	t.Setenv("WORKERS_SECRET", canary)
@@ -204,16 +255,20 @@ func TestAttacks(t *testing.T) {
 				t.Skipf("this machine has no namespaces: %s", sandbox.Local().WhyNot)
 			}
 			g := newGround(t, bare)
-			for _, a := range attacks {
-				r, out := g.run(t, a.script)
-				won := strings.Contains(out, "won")
-				if won && bare && a.needs != "" && g.names(sandbox.Property(a.needs)) {
-					continue // it is named
-				}
-				if won {
-					t.Errorf("%s: %s\n%s", a.name, r.Status(), out)
+			unharmed := g.neighbour(t)
+			for range *rounds {
+				for _, a := range attacks {
+					r, out := g.run(t, a.script)
+					won := strings.Contains(out, "won")
+					if won && bare && a.needs != "" && g.names(sandbox.Property(a.needs)) {
+						continue // it is named
+					}
+					if won {
+						t.Errorf("%s: %s\n%s", a.name, r.Status(), out)
+					}
 				}
 			}
+			unharmed()
 			if text, err := os.ReadFile(filepath.Join(g.outside, "file")); err != nil || string(text) != "untouched" {
 				t.Errorf("the file outside: %q, %v", text, err)
 			}
@@ -500,6 +555,9 @@ import time; time.sleep(60)'`: "memory",
 				if !strings.Contains(r.Over, want) && !strings.Contains(out, noFork) {
 					t.Errorf("%.40s: %s, %.200s", script, r.Status(), out)
 				}
+			}
+			if r, out := g.run(t, `for i in $(seq 200); do head -c 1000000 /dev/zero >$TMPDIR/$i; sleep 0.02; done; sleep 60`); !strings.Contains(r.Over, "temporary files") {
+				t.Errorf("a full disk: %s, %.200s", r.Status(), out)
 			}
 			r, out := g.run(t, `head -c 100000000 /dev/zero >big`)
 			if info, err := os.Stat(filepath.Join(g.root, "big")); r.ExitCode == 0 || err != nil || info.Size() > 8<<20 {

@@ -198,7 +198,7 @@ func (c Command) watch(t *tree) func() string {
 		every = watchStaying
 	}
 	done, over := make(chan struct{}), make(chan string, 1)
-	go func() { over <- t.watch(c.Sandbox.Policy.Limit, every, done) }()
+	go func() { over <- t.watch(c.Sandbox.Policy, every, done) }()
 	return func() string {
 		close(done)
 		return <-over

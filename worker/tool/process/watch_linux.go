@@ -10,12 +10,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// watch kills the tree when its processes together exceed a bound, until done is closed. It returns
-// the exceeded bound in words; "": none.
-func (t *tree) watch(bounds sandbox.Bounds, every time.Duration, done <-chan struct{}) string {
-	if bounds.Memory <= 0 && bounds.Processes <= 0 {
+// watch kills the tree when its processes together pass a bound, until done is closed. It returns
+// which one in words; "": none.
+func (t *tree) watch(policy sandbox.Policy, every time.Duration, done <-chan struct{}) string {
+	bounds := policy.Limit
+	if bounds.Memory <= 0 && bounds.Processes <= 0 && bounds.Disk <= 0 {
 		return ""
 	}
+	disk := newDisk(policy)
 	ticks := time.NewTicker(every)
 	defer ticks.Stop()
 	for {
@@ -24,7 +26,11 @@ func (t *tree) watch(bounds sandbox.Bounds, every time.Duration, done <-chan str
 			return ""
 		case <-ticks.C:
 		}
-		if why := t.used().over(bounds); why != "" {
+		why := t.used().over(bounds)
+		if why == "" {
+			why = disk.over(time.Now())
+		}
+		if why != "" {
 			t.kill()
 			return why
 		}

@@ -9,4 +9,4 @@ import (
 )
 
 // watch watches nothing: this system does not show what a command uses.
-func (t *tree) watch(sandbox.Bounds, time.Duration, <-chan struct{}) string { return "" }
+func (t *tree) watch(sandbox.Policy, time.Duration, <-chan struct{}) string { return "" }

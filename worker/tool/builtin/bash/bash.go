@@ -134,6 +134,11 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if err != nil {
 		return tool.Output{}, err
 	}
+	box, err := b.box.For(string(call.Tenant))
+	if err != nil {
+		return tool.Output{}, err
+	}
+	call.Lacking(box.Lacking())
 	limit := min(time.Duration(args.TimeoutMS.Or(int(maxBashTimeout.Milliseconds())))*time.Millisecond, maxBashTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout_ms: %w", context.DeadlineExceeded))
 	defer cancel()
@@ -145,7 +150,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	result, err := process.Run(ctx, process.Command{
 		Args: []string{sh.path, "-c", args.Command}, Dir: b.dir, Env: append(env, bashEnv...),
 		Merge: true, Limit: maxBashOutput, TailOnly: true, OnStdout: lines.Add,
-		Sandbox: b.box,
+		Sandbox: box,
 	})
 	lines.Flush()
 	printed := newPrinted(result.Stdout)

@@ -1,0 +1,71 @@
+//go:build unix
+
+package worker
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// unusedTemp is how long a folder for temporary files stays that no worker uses. A probe looks there
+// for what the run of a lost worker wrote, so it is more than a batch can take.
+const unusedTemp = 7 * 24 * time.Hour
+
+var (
+	heldMu sync.Mutex
+	held   = map[string]*os.File{} // locks of this process, until it ends; guarded by heldMu
+)
+
+// holdTemp says that this process uses a folder for temporary files, by a lock on a file beside it,
+// which no command can reach. It removes the folders of other configurations that nobody has used
+// for long.
+func holdTemp(name string, now time.Time) error {
+	heldMu.Lock()
+	defer heldMu.Unlock()
+	if held[name] != nil {
+		return nil
+	}
+	f, err := os.OpenFile(name+lockEnding, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("folder for temporary files: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH); err != nil {
+		f.Close()
+		return fmt.Errorf("folder for temporary files: lock %s: %w", f.Name(), err)
+	}
+	_ = os.Chtimes(f.Name(), now, now) // the lock holds anyway
+	held[name] = f
+	sweepTemps(filepath.Dir(name), now)
+	return nil
+}
+
+const lockEnding = ".lock"
+
+// sweepTemps removes the folders of a base that nobody uses. What cannot be removed stays.
+func sweepTemps(base string, now time.Time) {
+	entries, err := os.ReadDir(base)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		folder, ok := strings.CutSuffix(e.Name(), lockEnding)
+		info, err := e.Info()
+		if !ok || err != nil || now.Sub(info.ModTime()) < unusedTemp {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(base, e.Name()), os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		// The lock file stays: another worker may be waiting for it.
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(filepath.Join(base, folder))
+		}
+		f.Close()
+	}
+}

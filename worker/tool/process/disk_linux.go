@@ -1,0 +1,85 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/sandbox"
+)
+
+// diskEvery is the time between two looks at the folders of a command. A look that takes long is
+// followed by a pause of ten times as long.
+const diskEvery = time.Second
+
+// disk watches the folders that a command may fill.
+type disk struct {
+	bound  int64 // bytes; 0: none
+	temp   string
+	others []string
+	before int64 // size of the others at the first look
+	next   time.Time
+}
+
+func newDisk(p sandbox.Policy) *disk {
+	return &disk{bound: p.Limit.Disk, temp: p.Temp, others: p.Measured, before: -1}
+}
+
+// over returns the bound that is passed, in words; "": none, or it is too early to look.
+func (d *disk) over(now time.Time) string {
+	if d.bound <= 0 || now.Before(d.next) {
+		return ""
+	}
+	temp, err := sizeOf(d.temp)
+	var others int64
+	for _, folder := range d.others {
+		size, failed := sizeOf(folder)
+		others, err = others+size, errors.Join(err, failed)
+	}
+	spent := time.Since(now)
+	d.next = now.Add(max(diskEvery, 10*spent))
+	if d.before < 0 {
+		d.before = others
+	}
+	switch {
+	case temp > d.bound:
+		return fmt.Sprintf("its temporary files had more than %s", sandbox.Size(d.bound))
+	case others-d.before > d.bound:
+		return fmt.Sprintf("its state folders grew by more than %s", sandbox.Size(d.bound))
+	case err != nil:
+		return "the worker could not measure a folder that it may fill"
+	}
+	return ""
+}
+
+// sizeOf returns how many bytes the files of a folder take. A folder that is not there has none. An
+// error says that a part may not be read, so it cannot be bounded.
+func sizeOf(folder string) (size int64, err error) {
+	if folder == "" {
+		return 0, nil
+	}
+	err = filepath.WalkDir(folder, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrPermission) {
+				return err
+			}
+			return nil // it has just been removed
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			size += st.Blocks * 512
+		}
+		return nil
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		err = nil
+	}
+	return size, err
+}
