@@ -155,3 +155,39 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// A list of hosts has the best way to the proxy that the machine has. What is worse than a network
+// namespace is named, and nothing opens the network.
+func TestTheWayToTheProxy(t *testing.T) {
+	own, noFilter, old := everything, pod, pod
+	own.Namespaces.Net = true
+	noFilter.Seccomp = false
+	old.Landlock = abiNet - 1
+	for name, tc := range map[string]struct {
+		machine Machine
+		way     Way
+		missing string // start of what the network lacks; "": nothing
+	}{
+		"a network namespace":     {own, OwnSpace, ""},
+		"a restricted pod":        {pod, OnePort, "commands may connect to the port of the worker's proxy on every machine"},
+		"an old Landlock":         {old, NoWay, "commands reach no host at all"},
+		"no seccomp":              {noFilter, NoWay, "there is no seccomp"},
+		"namespaces without this": {everything, OnePort, "commands may connect to the port"},
+	} {
+		for _, reach := range []Reach{SomeHosts, AnyHost} {
+			plan := Resolve(Policy{Network: reach, Port: 99}, tc.machine)
+			listens := slices.ContainsFunc(plan.Steps, func(s enter.Step) bool { return s.Op == enter.Listen })
+			port := slices.ContainsFunc(plan.Steps, func(s enter.Step) bool { return s.Op == enter.AllowPort && s.B == 99 })
+			if plan.Way != tc.way || plan.Spaces.Net != (tc.way == OwnSpace) || listens != (tc.way == OwnSpace) || port != (tc.way == OnePort) {
+				t.Errorf("%s, %s: way %d, %+v", name, reach, plan.Way, plan.Steps)
+			}
+			i := slices.IndexFunc(plan.Missing, func(m Missing) bool { return m.Property == Network })
+			if tc.missing == "" && i >= 0 || tc.missing != "" && (i < 0 || !strings.HasPrefix(plan.Missing[i].What, tc.missing)) {
+				t.Errorf("%s, %s: missing %q", name, reach, plan.Missing)
+			}
+		}
+		if plan := Resolve(Policy{Network: NoNetwork}, tc.machine); plan.Way != NoWay || plan.Spaces.Net {
+			t.Errorf("%s: there is a way out of none", name)
+		}
+	}
+}
