@@ -31,15 +31,11 @@ func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
 	return err
 }
 
-// isGone reports whether an error says that the client has closed its end, be it while we read or
-// while we write.
+// isGone tells whether err says that the client has left. The SDK may answer a request that is
+// open then, and so write to a pipe that nobody reads.
 func isGone(err error) bool {
-	for _, gone := range []error{io.EOF, io.ErrClosedPipe, syscall.EPIPE, mcp.ErrConnectionClosed} {
-		if errors.Is(err, gone) {
-			return true
-		}
-	}
-	return false
+	return errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) ||
+		errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.EPIPE)
 }
 
 // queue lets the calls of a connection in one after another: the next call is read when the last
