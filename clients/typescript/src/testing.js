@@ -96,9 +96,16 @@ class Server {
   async #run(session, id, { provider, message }) {
     const codec = codecs[provider];
     const about = { v: 1, batch: id, session, provider, digest: "" };
-    if (!codec) return { ...about, status: "refused", append: [], results: [], reinjection: null, error: { class: "unsupported_provider", message: `the fake fleet does not know provider ${provider}` } };
+    const refused = (/** @type {string} */ word, /** @type {string} */ words) => ({ ...about, status: "refused", error: { class: word, message: words } });
+    if (!codec) return refused("unsupported_provider", `the fake fleet does not know provider ${provider}`);
+    let asked;
+    try {
+      asked = codec.calls(message);
+    } catch (error) {
+      return refused("malformed_message", `the message is not one of ${provider}: ${error}`);
+    }
     const results = [];
-    for (const [index, asked] of codec.calls(message).entries()) results.push(await this.#call(session, index, asked));
+    for (const [index, call] of asked.entries()) results.push(await this.#call(session, index, call));
     const reinjection = results.length ? codec.reinjection(results) : null;
     const steering = this.#said.get(session) ?? [];
     this.#said.delete(session);
