@@ -19,7 +19,7 @@ const firstContactMs = 3000;
 export class Api {
   #met = false; // a fleet has answered
 
-  /** @param {{url: string, token?: string, patienceMs: number, fetch: typeof fetch}} to */
+  /** @param {{url: string, token?: string, patienceMs: number, fetch: typeof globalThis.fetch}} to */
   constructor({ url, token, patienceMs, fetch }) {
     this.url = url.replace(/\/+$/, "");
     this.token = token;

@@ -32,7 +32,7 @@ export { Fleet } from "./fleet.js";
  * @param {string} [to.token] Token, where the server wants one. Default: TOOLFLEET_TOKEN.
  * @param {number} [to.patienceMs] How long a fleet that was there may be away before a method throws `Unavailable`. Default: a minute.
  *   One that has never answered is tried for 3 s at most.
- * @param {typeof fetch} [to.fetch] Sends the requests. Default: the global one.
+ * @param {typeof globalThis.fetch} [to.fetch] Sends the requests. Default: the global one.
  */
 export function connect({ url = env("TOOLFLEET_URL") ?? "http://127.0.0.1:8090", token = env("TOOLFLEET_TOKEN"), patienceMs = 60_000, fetch = globalThis.fetch } = {}) {
   return new Fleet(new Api({ url, token, patienceMs, fetch }));

@@ -110,7 +110,7 @@ class Server {
     const steering = this.#said.get(session) ?? [];
     this.#said.delete(session);
     const append = [...(Array.isArray(reinjection) ? reinjection : reinjection ? [reinjection] : []), ...steering];
-    const brief = results.map(({ output, ...result }) => result);
+    const brief = results.map((/** @type {any} */ { output, ...result }) => result);
     return { ...about, status: "completed", reinjection, append, results: brief, ...(steering.length && { steering }) };
   }
 

@@ -1,0 +1,27 @@
+/**
+ * The tools of a fleet for the AI SDK of Vercel.
+ *
+ *     const tools = await aiTools(fleet, { session });
+ *     await generateText({ model, tools, stopWhen: stepCountIs(10), prompt });
+ *
+ * @module
+ */
+import { jsonSchema, tool } from "ai";
+import { runCall } from "./calls.js";
+import { outputOf } from "./errors.js";
+
+/**
+ * Makes a tool of each definition. The SDK's id of a call is its id in the fleet. A call that fails throws, as the SDK wants it.
+ * @param {import("./fleet.js").Fleet} fleet
+ * @param {{session: string, names?: string[]}} options
+ * @returns {Promise<import("ai").ToolSet>}
+ */
+export async function aiTools(fleet, { session, names }) {
+  /** @type {{name: string, description: string, input_schema: any}[]} */
+  const definitions = await fleet.tools("canonical", { names });
+  return Object.fromEntries(definitions.map(({ name, description, input_schema }) => [name, tool({
+    description,
+    inputSchema: jsonSchema(input_schema),
+    execute: async (input, { toolCallId: id, abortSignal: signal }) => outputOf(await runCall(fleet, { session, id, name, input, signal })),
+  })]));
+}

@@ -1,0 +1,32 @@
+/**
+ * The tools of a fleet for the OpenAI Agents SDK.
+ *
+ *     const agent = new Agent({ name: "clerk", tools: await agentsTools(fleet, { session }) });
+ *
+ * @module
+ */
+import { tool } from "@openai/agents";
+import { runCall } from "./calls.js";
+import { textOf } from "./errors.js";
+
+/**
+ * Makes a tool of each definition. The SDK's id of a call is its id in the fleet. The model reads of a call that fails why it did.
+ * @param {import("./fleet.js").Fleet} fleet
+ * @param {{session: string, names?: string[]}} options
+ * @returns {Promise<import("@openai/agents").FunctionTool<any, any, string>[]>}
+ */
+export async function agentsTools(fleet, { session, names }) {
+  /** @type {{name: string, description: string, input_schema: any}[]} */
+  const definitions = await fleet.tools("canonical", { names });
+  return definitions.map(({ name, description, input_schema }) => tool({
+    name,
+    description,
+    strict: false,
+    parameters: { type: "object", properties: {}, required: [], additionalProperties: true, ...input_schema },
+    execute: async (input, _, details) => {
+      const id = details?.toolCall?.callId;
+      if (!id) throw new Error(`the SDK gives the call of ${name} no id`);
+      return textOf(await runCall(fleet, { session, id, name, input, signal: details.signal }));
+    },
+  }));
+}
