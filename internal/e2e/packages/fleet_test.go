@@ -1,0 +1,152 @@
+package packages
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/natstest"
+)
+
+// fleet is a `toolfleet dev` with the tools of testdata.
+type fleet struct {
+	url string // of the HTTP API
+	dir string // hold writes runs here, and ends when open is there
+}
+
+// startFleet starts a fleet whose tools are those of a program.
+func startFleet(t *testing.T, program ...string) fleet {
+	t.Helper()
+	f := fleet{dir: t.TempDir()}
+	command := filepath.Join(t.TempDir(), "toolfleet")
+	if out, err := exec.Command("go", "build", "-o", command, "../../../cmd/toolfleet").CombinedOutput(); err != nil {
+		t.Fatalf("build the command: %v\n%s", err, out)
+	}
+	words, err := json.Marshal(append(program, f.dir))
+	must(t, err)
+	tools := filepath.Join(f.dir, "tools.yaml")
+	must(t, os.WriteFile(tools, fmt.Appendf(nil, "programs: [{command: %s, sandbox: {off: true}}]\n", words), 0o600))
+	api := natstest.FreeAddr(t)
+	f.url = "http://" + api
+	start(t, command, []string{"XDG_CONFIG_HOME=" + t.TempDir()}, "dev", "--listen", natstest.FreeAddr(t), "--api", api, "--tools", tools, "--root", t.TempDir(), "--data", t.TempDir())
+	until(t, "the tools are served", func() bool {
+		response, err := http.Get(f.url + "/v1/tools?names=meet,note,look,hold")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	return f
+}
+
+// start starts a program, which is ended with the test, and returns its stdout.
+func start(t *testing.T, command string, env []string, args ...string) *bufio.Scanner {
+	t.Helper()
+	cmd := exec.Command(command, args...)
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), t.Output()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		late := time.AfterFunc(20*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+		defer late.Stop()
+		_ = cmd.Wait()
+	})
+	return bufio.NewScanner(out)
+}
+
+func until(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// installed returns a folder that has the packages of package.json and the packed package itself, or
+// skips the test.
+func installed(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("TOOLFLEET_PACKAGES")
+	if dir == "" {
+		t.Skip("TOOLFLEET_PACKAGES names no folder with the packages of package.json: .ci/run packages installs them")
+	}
+	return dir
+}
+
+var recipe = regexp.MustCompile("(?ms)^## ([^\n]*)$|<!-- test: recipe -->\n```js\n(.*?)^```$")
+
+// Each program of docs/recipes.md runs the calls of a scripted model, through the executor of its
+// SDK: three reads run together, and a read sees the write before it.
+func TestRecipes(t *testing.T) {
+	dir := installed(t)
+	document, err := os.ReadFile("../../../docs/recipes.md")
+	must(t, err)
+	tools := filepath.Join(dir, "tools.mjs")
+	must(t, os.WriteFile(tools, read(t, "testdata/tools.mjs"), 0o600))
+	f := startFleet(t, node(t), tools)
+	heading, tried := "", 0
+	for _, m := range recipe.FindAllStringSubmatch(string(document), -1) {
+		if m[1] != "" {
+			heading = m[1]
+			continue
+		}
+		tried++
+		t.Run(strings.ReplaceAll(heading, " ", "-"), func(t *testing.T) {
+			file := filepath.Join(dir, fmt.Sprintf("recipe-%d.mjs", tried))
+			must(t, os.WriteFile(file, []byte(m[2]), 0o600))
+			model := start(t, node(t), nil, "testdata/model.mjs")
+			if !model.Scan() {
+				t.Fatal("the scripted model does not start")
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+			defer cancel()
+			cmd := exec.CommandContext(ctx, node(t), file)
+			cmd.Env = append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+model.Text(), "OPENAI_BASE_URL="+model.Text()+"/v1",
+				"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1", "DO_NOT_TRACK=1")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			response, err := http.Get(model.Text() + "/results")
+			must(t, err)
+			defer response.Body.Close()
+			var got []string
+			must(t, json.NewDecoder(response.Body).Decode(&got))
+			if want := []string{"met", "met", "met", "noted", "1"}; !slices.Equal(got, want) {
+				t.Errorf("the model was sent %q, want %q", got, want)
+			}
+		})
+	}
+	if want := strings.Count(string(document), "```js"); tried != want {
+		t.Errorf("%d of %d blocks are tried", tried, want)
+	}
+}
+
+func read(t *testing.T, file string) []byte {
+	t.Helper()
+	body, err := os.ReadFile(file)
+	must(t, err)
+	return body
+}

@@ -1,0 +1,62 @@
+// A scripted model behind the APIs of Anthropic (Messages, with and without a stream) and OpenAI (Responses and Chat). It makes three calls
+// of meet, then note and look, then none. GET /results tells which results it was sent last.
+import http from "node:http";
+
+let made = 0;
+let results = [];
+const id = (kind) => `${kind}_${process.pid}_${++made}`;
+const script = (answered) => (answered === 0 ? ["meet", "meet", "meet"] : answered === 3 ? ["note", "look"] : []).map((name) => ({ id: id("call"), name }));
+const textOf = (content) => (typeof content === "string" ? content : content.map((block) => block.text).join(""));
+
+const apis = {
+  "/v1/messages": ({ messages, stream }, res) => {
+    const blocks = messages.flatMap(({ content }) => (Array.isArray(content) ? content : [])).filter(({ type }) => type === "tool_result");
+    results = blocks.map(({ content, is_error }) => (is_error ? "error: " : "") + textOf(content));
+    const calls = script(blocks.length);
+    const content = calls.length ? calls.map((call) => ({ type: "tool_use", ...call, input: {} })) : [{ type: "text", text: "done" }];
+    const message = { id: id("msg"), type: "message", role: "assistant", model: "scripted", content, stop_reason: calls.length ? "tool_use" : "end_turn", stop_sequence: null, usage: { input_tokens: 1, output_tokens: 1 } };
+    if (!stream) return json(res, message);
+    const send = events(res);
+    send("message_start", { message: { ...message, content: [], stop_reason: null } });
+    content.forEach((block, index) => {
+      const call = block.type === "tool_use";
+      send("content_block_start", { index, content_block: call ? block : { type: "text", text: "" } });
+      send("content_block_delta", { index, delta: call ? { type: "input_json_delta", partial_json: "{}" } : { type: "text_delta", text: block.text } });
+      send("content_block_stop", { index });
+    });
+    send("message_delta", { delta: { stop_reason: message.stop_reason, stop_sequence: null }, usage: { output_tokens: 1 } });
+    send("message_stop", {});
+    res.end();
+  },
+  "/v1/responses": ({ input }, res) => {
+    const answers = input.filter(({ type }) => type === "function_call_output");
+    results = answers.map(({ output }) => (typeof output === "string" ? output : textOf(output)));
+    const calls = script(answers.length).map((call) => ({ type: "function_call", id: id("fc"), call_id: call.id, name: call.name, arguments: "{}", status: "completed" }));
+    const text = { type: "message", id: id("msg"), role: "assistant", status: "completed", content: [{ type: "output_text", text: "done", annotations: [] }] };
+    json(res, { id: id("resp"), object: "response", created_at: 1, status: "completed", model: "scripted", output: calls.length ? calls : [text], parallel_tool_calls: true, tool_choice: "auto", tools: [],
+      error: null, incomplete_details: null, instructions: null, metadata: {}, usage: { input_tokens: 1, output_tokens: 1, total_tokens: 2, input_tokens_details: { cached_tokens: 0 }, output_tokens_details: { reasoning_tokens: 0 } } });
+  },
+  "/v1/chat/completions": ({ messages }, res) => {
+    const answers = messages.filter(({ role }) => role === "tool");
+    results = answers.map(({ content }) => textOf(content));
+    const calls = script(answers.length).map(({ id, name }) => ({ id, type: "function", function: { name, arguments: "{}" } }));
+    const message = calls.length ? { role: "assistant", content: null, tool_calls: calls } : { role: "assistant", content: "done" };
+    json(res, { id: id("chatcmpl"), object: "chat.completion", created: 1, model: "scripted", choices: [{ index: 0, message, finish_reason: calls.length ? "tool_calls" : "stop" }], usage: { prompt_tokens: 1, completion_tokens: 1, total_tokens: 2 } });
+  },
+};
+
+const json = (res, body) => res.writeHead(200, { "content-type": "application/json" }).end(JSON.stringify(body));
+const events = (res) => {
+  res.writeHead(200, { "content-type": "text/event-stream" });
+  return (type, rest) => res.write(`event: ${type}\ndata: ${JSON.stringify({ type, ...rest })}\n\n`);
+};
+
+http.createServer(async (req, res) => {
+  let body = "";
+  for await (const part of req) body += part;
+  const path = req.url.split("?")[0];
+  if (path === "/results") return json(res, results);
+  apis[path]?.(JSON.parse(body), res) ?? (apis[path] || res.writeHead(404).end());
+}).listen(0, "127.0.0.1", function () {
+  console.log(`http://127.0.0.1:${this.address().port}`);
+});
