@@ -135,7 +135,8 @@ class _Server:
     def _definitions(self, query: dict[str, str]) -> dict[str, Any]:
         provider = query.get("provider", "canonical")
         names = sorted(query["names"].split(",") if "names" in query else self._tools)
-        return {"v": 1, "provider": provider, "digest": "0" * 64, "tools": [_definition(provider, name) for name in names]}
+        tools = [_definition(provider, name) for name in names]
+        return {"v": 1, "provider": provider, "digest": "0" * 64, "tools": {"tools": tools} if provider == "canonical" else tools}
 
 
 def _problem(status: int, code: str, message: str) -> tuple[int, Any]:

@@ -17,9 +17,9 @@ import { outputOf } from "./errors.js";
  * @returns {Promise<import("ai").ToolSet>}
  */
 export async function aiTools(fleet, { session, names }) {
-  /** @type {{name: string, description: string, input_schema: any}[]} */
-  const definitions = await fleet.tools("canonical", { names });
-  return Object.fromEntries(definitions.map(({ name, description, input_schema }) => [name, tool({
+  /** @type {{tools: {name: string, description: string, input_schema: any}[]}} */
+  const { tools } = await fleet.tools("canonical", { names });
+  return Object.fromEntries(tools.map(({ name, description, input_schema }) => [name, tool({
     description,
     inputSchema: jsonSchema(input_schema),
     execute: async (input, { toolCallId: id, abortSignal: signal }) => outputOf(await runCall(fleet, { session, id, name, input, signal })),

@@ -35,7 +35,7 @@ export class Fleet {
 
   /**
    * The definitions of the tools, as a request to a model of the provider has them.
-   * @param {Provider} [provider] Default: canonical, `{name, description, input_schema}`.
+   * @param {Provider} [provider] Default: canonical, `{tools: [{name, description, input_schema}]}`.
    * @param {Definitions} [options]
    * @returns {Promise<any>} a list, but for providers that wrap it
    */
@@ -87,7 +87,7 @@ export class Fleet {
   async call({ session, id, signal, timeoutMs, name, input, labels }) {
     const path = pathOf(session, "calls", id);
     const body = JSON.stringify({ name, input, timeout_ms: timeoutMs, labels });
-    const before = this.#newest.get(session);
+    let before = this.#newest.get(session);
     let ended = false;
     // Only a call that has another behind it is handed over twice. The fleet takes both for the same one.
     const handOver = memo(async () => {
@@ -100,6 +100,7 @@ export class Fleet {
       return await this.#put(path, body, { signal });
     } finally {
       ended = true;
+      before = undefined; // a chain of calls that never ends must not keep them all
       if (this.#newest.get(session) === handOver) this.#newest.delete(session);
     }
   }

@@ -16,9 +16,9 @@ import { textOf } from "./errors.js";
  * @returns {Promise<import("@openai/agents").FunctionTool<any, any, string>[]>}
  */
 export async function agentsTools(fleet, { session, names }) {
-  /** @type {{name: string, description: string, input_schema: any}[]} */
-  const definitions = await fleet.tools("canonical", { names });
-  return definitions.map(({ name, description, input_schema }) => tool({
+  /** @type {{tools: {name: string, description: string, input_schema: any}[]}} */
+  const { tools } = await fleet.tools("canonical", { names });
+  return tools.map(({ name, description, input_schema }) => tool({
     name,
     description,
     strict: false,

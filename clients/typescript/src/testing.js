@@ -139,7 +139,7 @@ class Server {
     const provider = query.get("provider") ?? "canonical";
     const names = query.get("names")?.split(",") ?? Object.keys(this.tools);
     const tools = names.sort().map((name) => definition(provider, name));
-    return { v: 1, provider, digest: "0".repeat(64), tools };
+    return { v: 1, provider, digest: "0".repeat(64), tools: provider === "canonical" ? { tools } : tools };
   }
 
   /** @param {string} session @param {any} message */

@@ -114,7 +114,7 @@ func TestRecipes(t *testing.T) {
 			continue
 		}
 		tried++
-		t.Run(strings.ReplaceAll(heading, " ", "-"), func(t *testing.T) {
+		t.Run(fmt.Sprint(tried, " ", heading), func(t *testing.T) {
 			file := filepath.Join(dir, fmt.Sprintf("recipe-%d.mjs", tried))
 			must(t, os.WriteFile(file, []byte(m[2]), 0o600))
 			model := start(t, node(t), nil, "testdata/model.mjs")
