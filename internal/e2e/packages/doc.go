@@ -1,0 +1,10 @@
+// Package packages tries the packages for TypeScript and Python. It has only tests.
+//
+//	TestPackages    the tests in clients/, in their own languages
+//	TestPrograms    tools of each language pass the table of long-lived programs
+//	TestLive        a client and tools of each language with a real fleet
+//	TestRecipes     each program of docs/recipes.md, with the SDK of npm and a scripted model
+//
+// Tests skip without Node 20 or Python 3.11. `.ci/run packages` installs the SDKs for TestRecipes, and the packed
+// packages into empty projects.
+package packages

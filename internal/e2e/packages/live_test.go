@@ -1,0 +1,102 @@
+package packages
+
+import (
+	"bytes"
+	"cmp"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// language is how the programs of a language are started, with its package from the source.
+type language struct {
+	name    string
+	program func(testing.TB) string // the interpreter
+	tools   string
+	client  string
+	env     func(testing.TB) []string
+}
+
+var languages = []language{
+	{"typescript", node, "tools.mjs", "live.mjs", func(t testing.TB) []string { return nil }},
+	{"python", python, "tools.py", "live.py", func(t testing.TB) []string { return []string{"PYTHONDONTWRITEBYTECODE=1"} }},
+}
+
+// folder returns a folder with the programs of testdata, and the two packages where they find them.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.CopyFS(dir, os.DirFS("testdata")))
+	must(t, os.CopyFS(filepath.Join(dir, "node_modules", "toolfleet"), os.DirFS("../../../clients/typescript")))
+	must(t, os.CopyFS(filepath.Join(dir, "toolfleet"), os.DirFS("../../../clients/python/toolfleet")))
+	return dir
+}
+
+// A client program in each language, with tools in the same language: calls that are handed over
+// together keep their order, reads among them run together, and a client that is killed gets its
+// result when it is started again, of the one run that there was. TOOLFLEET_ROUNDS=200 looks at the
+// order longer.
+func TestLive(t *testing.T) {
+	for _, l := range languages {
+		t.Run(l.name, func(t *testing.T) {
+			program, dir := l.program(t), folder(t)
+			f := startFleet(t, program, filepath.Join(dir, l.tools))
+			client := func(args ...string) *exec.Cmd {
+				cmd := exec.CommandContext(t.Context(), program, append([]string{filepath.Join(dir, l.client)}, args...)...)
+				cmd.Env, cmd.Stderr = append(append(os.Environ(), "TOOLFLEET_URL="+f.url), l.env(t)...), t.Output()
+				return cmd
+			}
+			rounds := cmp.Or(os.Getenv("TOOLFLEET_ROUNDS"), "5")
+			for _, of := range []struct {
+				args []string
+				want string
+			}{{[]string{"reads"}, "met,met,met"}, {[]string{"order", rounds}, rounds}} {
+				out, err := client(of.args...).Output()
+				if got := strings.TrimSpace(string(out)); err != nil || got != of.want {
+					t.Errorf("%v: got %q and %v, want %q", of.args, got, err, of.want)
+				}
+			}
+			runs := func() string { body, _ := os.ReadFile(filepath.Join(f.dir, "runs")); return string(body) }
+			first := client("hold")
+			must(t, first.Start())
+			until(t, "the write runs", func() bool { return runs() != "" })
+			must(t, first.Process.Kill())
+			_ = first.Wait()
+			var out bytes.Buffer
+			second := client("hold")
+			second.Stdout = &out
+			must(t, second.Start())
+			must(t, os.WriteFile(filepath.Join(f.dir, "open"), nil, 0o600))
+			must(t, second.Wait())
+			if got := strings.TrimSpace(out.String()); got != "held" {
+				t.Errorf("the second client got %q", got)
+			}
+			if got := strings.Count(runs(), "\n"); got != 1 {
+				t.Errorf("the write ran %d times", got)
+			}
+		})
+	}
+}
+
+// The tests of the packages themselves, in their own languages.
+func TestPackages(t *testing.T) {
+	for _, of := range []struct {
+		program func(testing.TB) string
+		dir     string
+		args    []string
+	}{
+		{node, "typescript", []string{"--test", "test/client.test.js", "test/testing.test.js", "test/worker.test.js"}},
+		{python, "python", []string{"-B", "-m", "unittest", "discover", "-s", "tests"}},
+	} {
+		t.Run(of.dir, func(t *testing.T) {
+			cmd := exec.CommandContext(t.Context(), of.program(t), of.args...)
+			cmd.Dir = filepath.Join("../../../clients", of.dir)
+			cmd.Env = append(os.Environ(), "PYTHONPATH=.")
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
