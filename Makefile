@@ -14,7 +14,7 @@ RESTARTS ?= 200
 # What `make bench` passes on: make bench BENCH="-rounds 3 goals"; -h lists all flags.
 BENCH ?=
 
-.PHONY: help build test soak bench check race vet format docs lint nested sdks fuzz image clean
+.PHONY: help build test soak bench check race vet format docs lint nested sdks packages fuzz image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,7 @@ soak: ## the long tests, 100,000 seeds of the simulation, 200 runs of server res
 	go test ./worker/tool/process -run 'TestAttacks' -attack.rounds=1000 -timeout 8h
 	TOOLFLEET_HTTP_ROUNDS=10 go test ./internal/httpapi -run TestManyStreams -timeout 1h
 	SDK_ROUNDS=200 .ci/run sdks
+	TOOLFLEET_ROUNDS=200 .ci/run packages
 	go run ./internal/e2e/soak/run -scenario restarts -runs $(RESTARTS)
 	go run ./internal/e2e/soak/run $(SOAK)
 
@@ -62,6 +63,9 @@ nested: ## vet and test the nested modules: manifests, provider SDKs
 
 sdks: ## try the MCP server with the clients of npm and the conformance suite; needs npm
 	.ci/run sdks
+
+packages: ## pack and try the packages for TypeScript and Python, and the recipes; needs npm and python3
+	.ci/run packages
 
 fuzz: ## run each fuzz target FUZZTIME times (500x)
 	.ci/run fuzz

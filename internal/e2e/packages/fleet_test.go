@@ -25,8 +25,8 @@ type fleet struct {
 	dir string // hold writes runs here, and ends when open is there
 }
 
-// startFleet starts a fleet whose tools are those of a program.
-func startFleet(t *testing.T, program ...string) fleet {
+// startFleet starts a fleet whose tools are those of a program, one of them with this name.
+func startFleet(t *testing.T, name string, program ...string) fleet {
 	t.Helper()
 	f := fleet{dir: t.TempDir()}
 	command := filepath.Join(t.TempDir(), "toolfleet")
@@ -41,7 +41,7 @@ func startFleet(t *testing.T, program ...string) fleet {
 	f.url = "http://" + api
 	start(t, command, []string{"XDG_CONFIG_HOME=" + t.TempDir()}, "dev", "--listen", natstest.FreeAddr(t), "--api", api, "--tools", tools, "--root", t.TempDir(), "--data", t.TempDir())
 	until(t, "the tools are served", func() bool {
-		response, err := http.Get(f.url + "/v1/tools?names=meet,note,look,hold")
+		response, err := http.Get(f.url + "/v1/tools?names=" + name)
 		if err != nil {
 			return false
 		}
@@ -106,7 +106,7 @@ func TestRecipes(t *testing.T) {
 	must(t, err)
 	tools := filepath.Join(dir, "tools.mjs")
 	must(t, os.WriteFile(tools, read(t, "testdata/tools.mjs"), 0o600))
-	f := startFleet(t, node(t), tools)
+	f := startFleet(t, "hold", node(t), tools)
 	heading, tried := "", 0
 	for _, m := range recipe.FindAllStringSubmatch(string(document), -1) {
 		if m[1] != "" {
@@ -117,23 +117,7 @@ func TestRecipes(t *testing.T) {
 		t.Run(fmt.Sprint(tried, " ", heading), func(t *testing.T) {
 			file := filepath.Join(dir, fmt.Sprintf("recipe-%d.mjs", tried))
 			must(t, os.WriteFile(file, []byte(m[2]), 0o600))
-			model := start(t, node(t), nil, "testdata/model.mjs")
-			if !model.Scan() {
-				t.Fatal("the scripted model does not start")
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, node(t), file)
-			cmd.Env = append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+model.Text(), "OPENAI_BASE_URL="+model.Text()+"/v1",
-				"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1", "DO_NOT_TRACK=1")
-			if out, err := cmd.CombinedOutput(); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			response, err := http.Get(model.Text() + "/results")
-			must(t, err)
-			defer response.Body.Close()
-			var got []string
-			must(t, json.NewDecoder(response.Body).Decode(&got))
+			got, _ := f.talk(t, node(t), file)
 			if want := []string{"met", "met", "met", "noted", "1"}; !slices.Equal(got, want) {
 				t.Errorf("the model was sent %q, want %q", got, want)
 			}
@@ -141,6 +125,55 @@ func TestRecipes(t *testing.T) {
 	}
 	if want := strings.Count(string(document), "```js"); tried != want {
 		t.Errorf("%d of %d blocks are tried", tried, want)
+	}
+}
+
+// talk runs an agent with a scripted model. It returns the results that the model was sent last, and
+// what the agent prints.
+func (f fleet) talk(t *testing.T, program, file string, env ...string) (results []string, printed string) {
+	t.Helper()
+	model := start(t, node(t), nil, "testdata/model.mjs")
+	if !model.Scan() {
+		t.Fatal("the scripted model does not start")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, file)
+	cmd.Env = append(append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+model.Text(), "OPENAI_BASE_URL="+model.Text()+"/v1",
+		"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1"), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	response, err := http.Get(model.Text() + "/results")
+	must(t, err)
+	defer response.Body.Close()
+	must(t, json.NewDecoder(response.Body).Decode(&results))
+	return results, string(out)
+}
+
+// The agents and tools of README.md, in each language with those of the other.
+func TestExamples(t *testing.T) {
+	dir := installed(t)
+	must(t, os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../../../examples/packages")))
+	source, err := filepath.Abs("../../../clients/python")
+	must(t, err)
+	env := []string{"PYTHONPATH=" + source, "PYTHONDONTWRITEBYTECODE=1"}
+	in := func(name string) string { return filepath.Join(dir, "examples", name) }
+	for _, of := range []struct {
+		name          string
+		tools, agents []string
+	}{
+		{"tools-typescript", []string{node(t), in("tools.mjs")}, []string{python(t), in("agent.py")}},
+		{"tools-python", []string{"env", env[0], env[1], python(t), in("tools.py")}, []string{node(t), in("agent.mjs")}},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			f := startFleet(t, "orders_of", of.tools...)
+			results, printed := f.talk(t, of.agents[0], of.agents[1], env...)
+			if want := `[{"id":"A-1001","customer":"ann"}]`; len(results) != 1 || strings.ReplaceAll(results[0], " ", "") != want || printed != "done\n" {
+				t.Errorf("got %q and %q, want %q", results, printed, want)
+			}
+		})
 	}
 }
 

@@ -42,7 +42,7 @@ func TestLive(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
 			program, dir := l.program(t), folder(t)
-			f := startFleet(t, program, filepath.Join(dir, l.tools))
+			f := startFleet(t, "hold", program, filepath.Join(dir, l.tools))
 			client := func(args ...string) *exec.Cmd {
 				cmd := exec.CommandContext(t.Context(), program, append([]string{filepath.Join(dir, l.client)}, args...)...)
 				cmd.Env, cmd.Stderr = append(append(os.Environ(), "TOOLFLEET_URL="+f.url), l.env(t)...), t.Output()

@@ -1,27 +1,31 @@
 // A scripted model behind the APIs of Anthropic (Messages, with and without a stream) and OpenAI (Responses and Chat). It makes three calls
-// of meet, then note and look, then none. GET /results tells which results it was sent last.
+// of meet, then note and look, then none; where there is a tool orders_of, one call of that. GET /results tells which results it was sent last.
 import http from "node:http";
 
 let made = 0;
 let results = [];
 const id = (kind) => `${kind}_${process.pid}_${++made}`;
-const script = (answered) => (answered === 0 ? ["meet", "meet", "meet"] : answered === 3 ? ["note", "look"] : []).map((name) => ({ id: id("call"), name }));
+const call = (name, input = {}) => ({ id: id("call"), name, input });
+const script = (answered, tools = []) => {
+  if (tools.some(({ name }) => name === "orders_of")) return answered === 0 ? [call("orders_of", { customer: "ann" })] : [];
+  return (answered === 0 ? ["meet", "meet", "meet"] : answered === 3 ? ["note", "look"] : []).map((name) => call(name));
+};
 const textOf = (content) => (typeof content === "string" ? content : content.map((block) => block.text).join(""));
 
 const apis = {
-  "/v1/messages": ({ messages, stream }, res) => {
+  "/v1/messages": ({ messages, tools, stream }, res) => {
     const blocks = messages.flatMap(({ content }) => (Array.isArray(content) ? content : [])).filter(({ type }) => type === "tool_result");
     results = blocks.map(({ content, is_error }) => (is_error ? "error: " : "") + textOf(content));
-    const calls = script(blocks.length);
-    const content = calls.length ? calls.map((call) => ({ type: "tool_use", ...call, input: {} })) : [{ type: "text", text: "done" }];
+    const calls = script(blocks.length, tools);
+    const content = calls.length ? calls.map((call) => ({ type: "tool_use", ...call })) : [{ type: "text", text: "done" }];
     const message = { id: id("msg"), type: "message", role: "assistant", model: "scripted", content, stop_reason: calls.length ? "tool_use" : "end_turn", stop_sequence: null, usage: { input_tokens: 1, output_tokens: 1 } };
     if (!stream) return json(res, message);
     const send = events(res);
     send("message_start", { message: { ...message, content: [], stop_reason: null } });
     content.forEach((block, index) => {
       const call = block.type === "tool_use";
-      send("content_block_start", { index, content_block: call ? block : { type: "text", text: "" } });
-      send("content_block_delta", { index, delta: call ? { type: "input_json_delta", partial_json: "{}" } : { type: "text_delta", text: block.text } });
+      send("content_block_start", { index, content_block: call ? { ...block, input: {} } : { type: "text", text: "" } });
+      send("content_block_delta", { index, delta: call ? { type: "input_json_delta", partial_json: JSON.stringify(block.input) } : { type: "text_delta", text: block.text } });
       send("content_block_stop", { index });
     });
     send("message_delta", { delta: { stop_reason: message.stop_reason, stop_sequence: null }, usage: { output_tokens: 1 } });
