@@ -141,7 +141,8 @@ func (f fleet) talk(t *testing.T, program, file string, env ...string) (results 
 	cmd := exec.CommandContext(ctx, program, file)
 	cmd.Env = append(append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+model.Text(), "OPENAI_BASE_URL="+model.Text()+"/v1",
 		"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1"), env...)
-	out, err := cmd.CombinedOutput()
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
