@@ -70,6 +70,7 @@ type Coordinator struct {
 	catalogues *catalogue.Store
 	toolsets   *toolsets
 	delivered  *delivered
+	audience   *bus.Audience // of events
 	cfg        Config
 	id         string // workers and peers address this coordinator by this token
 	log        *slog.Logger
@@ -97,6 +98,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	c := &Coordinator{
 		conn: conn, names: conn.Names(), journal: journal.New(conn), auditLog: auditLog, cfg: cfg, id: rand.Text(), log: cfg.Logger,
 		runs: newRuns(cfg.Metrics.Live, cfg.Logger), catalogues: catalogue.NewStore(objects.In(conn), cfg.Logger),
+		audience: bus.NewAudience(conn),
 	}
 	c.toolsets = newToolsets(conn, cfg.Logger, func() {
 		c.catalog.WorkersChanged()
@@ -135,6 +137,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 		defer unsubscribe()
 	}
+
+	stopListening, err := c.audience.Listen()
+	if err != nil {
+		return err
+	}
+	defer stopListening()
 
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()

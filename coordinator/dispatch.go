@@ -36,6 +36,10 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		return err
 	}
 	d.recall(ctx, past)
+	if !d.resumed {
+		// While the controls are read, the server says whether anybody listens to more.
+		d.events.starts(min(1, len(d.in.Calls)))
+	}
 	var controls []batch.Event // read after the records; see askLeader
 	err = d.retry(ctx, "reading the controls of the session", func() (err error) {
 		controls, err = d.controls(ctx)
@@ -95,7 +99,7 @@ func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Event {
 	switch effect := effect.(type) {
 	case batch.Announce:
-		d.events.starts()
+		d.events.starts(len(d.in.Calls))
 	case batch.Dispatch:
 		return d.dispatch(ctx, effect)
 	case batch.StorePlan:
@@ -139,6 +143,7 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 		Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.id,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, QueuedAt: time.Now(), NotAfter: d.notAfter().Add(d.machine.Waits()),
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.Batch.Round, Policy: d.cfg.Policy,
+		Unwatched: d.events.unwatched(),
 	}
 	subject := d.names.Lane(want.Exclusive, queue, key)
 	header, span := d.spans.SendCall(ctx, call, want)

@@ -11,15 +11,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// events publishes the events of a batch. A lost event is not repeated, because the history of the
-// batch has it.
+// events publishes the events of a batch, as long as somebody may listen. It does not repeat a lost
+// event: the history of the batch has it.
 type events struct {
 	conn     *bus.Conn
+	audience *bus.Audience
 	subject  string
 	log      *slog.Logger
 	in       messages.Batch
 	plan     func() plan.Plan // nil until the batch is planned
-	counters map[int]int      // number of events published so far, by call
+	counters map[int]int      // number of events so far, by call
+	started  int              // number of calls whose start is published
 }
 
 func (e *events) publish(ev messages.Event) {
@@ -30,14 +32,26 @@ func (e *events) publish(ev messages.Event) {
 		ev.Stage = e.plan().Calls[ev.Index].Stage
 	}
 	header := bus.Header{messages.EventHeader: {string(ev.Type)}}
-	if err := e.conn.Publish(e.subject, header, rawjson.MustMarshal(ev)); err != nil {
+	var err error
+	switch ev.Type {
+	case messages.EventReply, messages.EventAwaiting: // once a batch, and worth it for those who just came
+		err = e.conn.Publish(e.subject, header, rawjson.MustMarshal(ev))
+	default:
+		err = e.audience.Publish(e.subject, header, func() []byte { return rawjson.MustMarshal(ev) })
+	}
+	if err != nil {
 		e.log.Debug("an event was not published; the history of the batch has it", "type", ev.Type, "err", err)
 	}
 }
 
-// starts publishes the start of every call, before anything runs.
-func (e *events) starts() {
-	for _, call := range e.plan().Calls {
+// unwatched reports whether nobody listened to the batch a moment ago.
+func (e *events) unwatched() bool { return !e.audience.Has(e.subject) }
+
+// starts publishes the start of the first calls, up to the given number, that it has not published
+// yet. All come before anything runs.
+func (e *events) starts(upTo int) {
+	for ; e.started < upTo; e.started++ {
+		call := e.plan().Calls[e.started]
 		e.publish(messages.Event{
 			Type: messages.EventStart, Index: call.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, Kind: call.Kind, Stage: call.Stage,
 		})
@@ -47,6 +61,10 @@ func (e *events) starts() {
 // result publishes an event with the result of a call. Only an end event may have the output: a
 // result event comes when the reply has it.
 func (e *events) result(kind messages.EventType, r messages.Result) {
+	if e.unwatched() {
+		e.counters[r.Index]++
+		return
+	}
 	if kind == messages.EventEnd {
 		r = submission.Brief(r)
 	} else {

@@ -95,7 +95,7 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 		log:      log,
 		accepted: a, digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
-		events:  &events{conn: c.conn, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
+		events:  &events{conn: c.conn, audience: c.audience, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key, c.delivered},
 		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1), workersChanged: make(chan struct{}, 1),
 		asked: map[int]toolset.Tool{}, missed: map[int]time.Time{}, toolsets: c.toolsets, session: s, synced: map[int]string{}, ran: map[int]audit.Ran{},

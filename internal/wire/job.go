@@ -46,6 +46,8 @@ type Job struct {
 	// Policy is the version of the coordinator's policy; "": it has none. A worker without a policy
 	// gives up a job that names one.
 	Policy string `json:"policy,omitempty"`
+	// Unwatched: nobody listened to the events of the batch when the job was published.
+	Unwatched bool `json:"unwatched,omitempty"`
 }
 
 // PolicyOfTools separates the two parts of a worker's policy version: the platform's policy, and

@@ -28,6 +28,7 @@ type running struct {
 	pool     string // the pool that the job came from
 	job      wire.Job
 	key      wire.CallKey
+	events   string // the subject of the batch's events
 	mailbox  mailbox
 	d        *pull.Delivery // the newest delivery of the job
 	began    time.Time      // when the worker took the job
@@ -389,9 +390,13 @@ func (r *running) notify(n attempt.Notify) {
 
 // emit publishes an event for watchers.
 func (r *running) emit(e messages.Event) {
-	conn, log, header := r.consumer.conn, r.log, bus.Header{messages.EventHeader: {string(e.Type)}}
+	audience, log := r.consumer.audience, r.log
+	if !audience.Has(r.events) {
+		return
+	}
 	r.send(func() {
-		if err := conn.Publish(conn.Names().Of(wire.VerbEvent, r.key.BatchKey), header, rawjson.MustMarshal(e)); err != nil {
+		header := bus.Header{messages.EventHeader: {string(e.Type)}}
+		if err := audience.Publish(r.events, header, func() []byte { return rawjson.MustMarshal(e) }); err != nil {
 			log.Debug("event lost", "type", e.Type, "err", err)
 		}
 	})

@@ -160,7 +160,9 @@ type Consumer struct {
 	tools   Tools
 	cfg     Config
 	log     *slog.Logger
-	busy    atomic.Int64 // calls that the worker has taken
+	// audience publishes events.
+	audience *bus.Audience
+	busy     atomic.Int64 // calls that the worker has taken
 
 	mu     sync.Mutex
 	inHand map[*running]struct{} // guarded by mu
@@ -182,7 +184,7 @@ const maxStops = 1024
 // New returns a consumer that runs jobs with tools.
 func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 	cfg = cfg.withDefaults()
-	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, inHand: map[*running]struct{}{}}
+	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, audience: bus.NewAudience(conn), inHand: map[*running]struct{}{}}
 }
 
 // Busy returns how many calls the worker has taken and not ended.
@@ -234,6 +236,11 @@ func (c *Consumer) Run(ctx context.Context, queues []Queues) error {
 		return err
 	}
 	defer unsubscribe()
+	stopListening, err := c.audience.Listen()
+	if err != nil {
+		return err
+	}
+	defer stopListening()
 
 	var pullers sync.WaitGroup
 	errs := make([]error, len(queues))
@@ -295,8 +302,12 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	service, served := c.tools.Serves(job)
 	r := c.attempt(pool, job, key, service)
 	r.log = c.about(ctx, key, job)
+	now := c.conn.Now(ctx)
+	if job.Unwatched {
+		c.audience.Quiet(r.events, time.Now().Add(-now.Sub(d.Time)))
+	}
 	first := mail{delivery: d, event: attempt.Delivered{
-		Count: d.Delivered, Seq: d.Seq, Queue: queue, Notify: job.Notify, Served: served, Queued: d.Time, Now: c.conn.Now(ctx),
+		Count: d.Delivered, Seq: d.Seq, Queue: queue, Notify: job.Notify, Served: served, Queued: d.Time, Now: now,
 	}}
 	if !served {
 		r.mailbox.post(first)
@@ -316,7 +327,7 @@ func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service 
 		Nonce: rand.Text(), Jitter: jitter.Float64(),
 	})
 	return &running{
-		consumer: c, machine: machine, pool: pool, job: job, key: key, began: time.Now(),
+		consumer: c, machine: machine, pool: pool, job: job, key: key, events: c.conn.Names().Of(wire.VerbEvent, key.BatchKey), began: time.Now(),
 		mailbox: mailbox{ready: make(chan struct{}, 1)}, grants: make(chan granted, 1), questions: map[int]context.CancelFunc{},
 	}
 }

@@ -1,0 +1,153 @@
+package bus
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/toolfleet/toolfleet/internal/bus/status"
+)
+
+// quietFor is how long a report of the server holds that nobody listens to a subject.
+const quietFor = time.Second
+
+// Audience publishes messages that are of use only to subscribers who are there at the moment. It
+// leaves them out while the server says that a subject has none.
+//
+// The first message of a subject, and then one in every quietFor, has a reply subject: on that the
+// server reports that nobody listens. Until it does, every message is published. So a subscriber
+// who was there before the first message misses none, and one who comes later gets messages after
+// quietFor at the latest.
+//
+// A server that does not name the subject in its reports (before NATS 2.12) gets every message.
+type Audience struct {
+	conn  *Conn
+	inbox string
+
+	mu sync.Mutex
+	// topics and before hold the subjects of this quietFor and of the one before it, which began
+	// then; guarded by mu.
+	topics, before map[string]*topic
+	began          time.Time
+	listening      bool // reports arrive; guarded by mu
+}
+
+// topic is what is known about the subscribers of one subject.
+type topic struct {
+	asked time.Time // when a message asked for a report; zero: never
+	quiet time.Time // of which time the newest report is; zero: there is none
+}
+
+// NewAudience returns an Audience. It publishes every message before Listen is called.
+func NewAudience(conn *Conn) *Audience {
+	return &Audience{conn: conn, inbox: conn.nc.NewInbox(), topics: map[string]*topic{}, before: map[string]*topic{}}
+}
+
+// Listen has the server's reports arrive until stop is called.
+func (a *Audience) Listen() (stop func(), err error) {
+	sub, err := a.conn.nc.Subscribe(a.inbox+".*", func(m *nats.Msg) {
+		if status.Of(m) == status.NoResponders {
+			a.reported(m.Header.Get("Nats-Subject"), strings.TrimPrefix(m.Subject, a.inbox+"."))
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("subscribe to %s: %w", a.inbox, ClientError(err))
+	}
+	a.listens(true)
+	return func() {
+		a.listens(false)
+		_ = sub.Unsubscribe()
+	}, nil
+}
+
+func (a *Audience) listens(now bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.listening = now
+}
+
+// reported notes that nobody listened to a subject when the message with a number asked. A report
+// that comes late, after another message has asked, says nothing about the present.
+func (a *Audience) reported(subject, number string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t := a.topic(subject, time.Now()); number == t.number() {
+		t.quiet = t.asked
+	}
+}
+
+// number names the newest message that asked for a report.
+func (t *topic) number() string { return strconv.FormatInt(t.asked.UnixNano(), 36) }
+
+// Quiet notes that nobody listened to a subject at a moment. A process may know that from another
+// one, whose knowledge is up to quietFor old.
+func (a *Audience) Quiet(subject string, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t := a.topic(subject, time.Now()); at.After(t.quiet) {
+		t.quiet = at
+	}
+}
+
+// Has reports whether a subject may have subscribers: the server has not said a moment ago that it
+// has none.
+func (a *Audience) Has(subject string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	return !a.topic(subject, now).isQuiet(now)
+}
+
+func (t *topic) isQuiet(now time.Time) bool { return !t.quiet.IsZero() && now.Sub(t.quiet) < quietFor }
+
+// Publish publishes a message, unless the subject has no subscribers. data is not called then.
+func (a *Audience) Publish(subject string, h Header, data func() []byte) error {
+	ask, quiet := a.ask(subject, time.Now())
+	if quiet {
+		return nil
+	}
+	m := outgoing(subject, h, data())
+	if ask != "" {
+		m.Reply = a.inbox + "." + ask
+	}
+	if err := a.conn.nc.PublishMsg(m); err != nil {
+		return fmt.Errorf("publish %s: %w", subject, ClientError(err))
+	}
+	return nil
+}
+
+// ask returns the number under which the next message of a subject asks for a report; "": it does
+// not ask. quiet: it is left out.
+func (a *Audience) ask(subject string, now time.Time) (number string, quiet bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	t := a.topic(subject, now)
+	if t.isQuiet(now) {
+		return "", true
+	}
+	if !a.listening || now.Sub(t.asked) < quietFor {
+		return "", false
+	}
+	t.asked = now
+	return t.number(), false
+}
+
+// topic returns the entry of a subject. Entries that were not used for quietFor are forgotten, so
+// the memory is bounded by what is published in that time. The caller holds mu.
+func (a *Audience) topic(subject string, now time.Time) *topic {
+	if now.Sub(a.began) >= quietFor {
+		a.before, a.topics, a.began = a.topics, map[string]*topic{}, now
+	}
+	t := a.topics[subject]
+	if t == nil {
+		if t = a.before[subject]; t == nil {
+			t = &topic{}
+		}
+		a.topics[subject] = t
+	}
+	return t
+}
