@@ -35,6 +35,11 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	}
 	log := logfields.Batch(tracing.Extract(ctx, accepted.Header), c.log, accepted.Key)
 	live := c.runs.of(accepted.Key)
+	if live == nil && d.Delivered == 1 { // the run of its session reads the log and finds it there
+		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil && s.offer(accepted, d) {
+			return
+		}
+	}
 	seen, reply := session.Observation{Driven: true}, journal.StoredReply{}
 	if live == nil {
 		if seen, reply, err = c.observe(ctx, accepted); err != nil {
@@ -74,7 +79,7 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 		// A stale replica may have answered. The next delivery tries again.
 		logUnsettled(log, d.Nak(time.Second))
 	case session.Drive:
-		c.driveSession(ctx, accepted, d, nil)
+		c.driveSession(ctx, accepted, d)
 	}
 }
 
@@ -120,28 +125,29 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 	case !found:
 		logUnsettled(log, d.Nak(time.Second))
 	case head.Seq == a.Seq:
-		c.driveSession(ctx, a, d, nil)
+		c.driveSession(ctx, a, d)
 	case c.cfg.Lookahead == 1: // the run takes no batch behind the head
 		c.decline(log, d)
-		c.driveSession(ctx, head, nil, nil)
+		c.driveSession(ctx, head, nil)
 	default:
-		c.driveSession(ctx, head, nil, d)
+		c.driveSession(ctx, head, nil, offer{a, d})
 	}
 }
 
-// driveSession drives a session from its head. delivery is the head's delivery, offered that of a
-// later batch; both may be nil. done is true if this goroutine has nothing left to do for the
-// session: it has no open batch, or another run, a person's decision or a delivery continues it. If
-// done is false, the run gave up, and another driver has to drive the session.
-func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery, offered *pull.Delivery) (done bool) {
+// driveSession drives a session from its head. delivery is that of the head; nil: there is none.
+// offers are those of later batches. done: this goroutine need do no more for the session, because it
+// has no open batch, or another run, a decision of a person or a delivery continues it. Not done:
+// the run gave up, and another driver has to drive the session.
+func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery *pull.Delivery, offers ...offer) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)
 		if c.runs.enter(s) != nil {
-			c.handOver(s.log, head, delivery, offered)
+			c.handOver(s.log, head, delivery, offers)
 			return true
 		}
-		s.offered = offered
+		s.offers = offers
 		done = s.run(ctx, head, delivery)
+		s.end()
 		c.runs.leaveSession(s)
 		switch {
 		case s.abandoned(ctx):
@@ -151,27 +157,30 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 		}
 		again := s.again || done && s.suspended.IsZero() && len(s.more) > 0
 		if !again || !c.serving.Load() {
+			s.returnOffers()
 			return done
 		}
 		next, found, err := c.nextHead(ctx, s.log, head.Key, 0)
 		if err != nil || !found {
+			s.returnOffers()
 			return err == nil
 		}
-		head, delivery, offered = next, nil, nil
+		head, delivery, offers = next, s.offered(next), nil
+		s.returnOffers()
 	}
 }
 
-// handOver settles the deliveries of a session that has a run here already. A driven batch adopts
-// its delivery. Otherwise the broker delivers the batch again.
-func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery, offered *pull.Delivery) {
-	live := c.runs.of(head.Key)
-	if delivery != nil && live != nil {
-		live.lease.adopt(delivery)
-		delivery = nil
+// handOver settles the deliveries of a session that already has a run here. The batch of a delivery
+// takes it if it is driven; else the broker delivers it again.
+func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery *pull.Delivery, offers []offer) {
+	if delivery != nil {
+		offers = append(offers, offer{head, delivery})
 	}
-	for _, d := range []*pull.Delivery{delivery, offered} {
-		if d != nil {
-			logUnsettled(log, d.Nak(c.cfg.Poll))
+	for _, o := range offers {
+		if live := c.runs.of(o.accepted.Key); live != nil {
+			live.lease.adopt(o.delivery)
+		} else {
+			logUnsettled(log, o.delivery.Nak(c.cfg.Poll))
 		}
 	}
 }

@@ -32,11 +32,11 @@ func (p past) holds(index int) bool {
 func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	// After a restart, the server may not know how many times it has delivered the batch.
 	delivery := d.lease.current()
-	if d.first && delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
+	// A batch may have waited here for so long that a peer took the session over.
+	waited := time.Since(d.made) > d.cfg.AckWait/2
+	if d.first && !waited && delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
 		return past{}, nil
 	}
-	// Read the past also for a first delivery. The batch may have waited here for so long that a
-	// peer took the session over.
 	d.again, d.late = true, !d.first
 	if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.jobs.Adopt(ctx, time.Now()) }); err != nil {
 		return past{}, err

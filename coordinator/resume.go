@@ -113,7 +113,7 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 		return false, nil
 	}
 	defer r.slots.Release(1)
-	return r.c.driveSession(ctx, head, nil, nil), nil
+	return r.c.driveSession(ctx, head, nil), nil
 }
 
 // waitForAll calls wait, unless another goroutine waits with the same request. Then it returns

@@ -45,7 +45,8 @@ type batchRun struct {
 	log            *slog.Logger // has the trace once that has begun
 
 	accepted journal.Accepted
-	digest   string // of the batch's body
+	made     time.Time // when this run was
+	digest   string    // of the batch's body
 	in       submission.Submission
 	named    *schemas.Catalog // the batch's catalogue; nil: none is named, or it is unknown
 	machine  *batch.Machine
@@ -93,7 +94,7 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
 		catalog: c.catalog, catalogues: c.catalogues, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
 		log:      log,
-		accepted: a, digest: messages.Digest(a.Body),
+		accepted: a, made: time.Now(), digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
 		events:  &events{conn: c.conn, audience: c.audience, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key, c.delivered},

@@ -30,16 +30,15 @@ type sessionRun struct {
 	asked atomic.Bool    // a peer has asked who drives the session
 	since time.Time      // batches stored later have surely had no other driver
 
-	// offered is a delivery of a batch behind the head, kept until that batch is read. May be nil.
-	offered *pull.Delivery
-
 	mu        sync.Mutex
 	line      session.Line[*batchRun] // guarded by mu
 	driven    map[*batchRun]bool      // batches in the line that were not given up; guarded by mu
 	suspended time.Time               // set if every batch only waits: the latest time to resume; guarded by mu
 	reading   bool                    // the log is still to be read for the first time; guarded by mu
 	again     bool                    // a batch had news when the session was suspended; guarded by mu
-	full      bool                    // the line has no place for another batch; guarded by mu
+	full      bool                    // there is no place for another batch in the line; guarded by mu
+	offers    []offer                 // deliveries of batches that are not read yet; guarded by mu
+	ended     bool                    // the run takes no more offers; guarded by mu
 }
 
 func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
@@ -67,7 +66,6 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	}
 	s.reading = len(s.more) > 0
 	s.begin(ctx, head, delivery, nil)
-	defer s.returnOffer()
 	poll := time.NewTicker(s.c.cfg.Poll)
 	defer poll.Stop()
 	for {
@@ -80,12 +78,20 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 				}
 				continue
 			}
-			if err := s.readLog(ctx); err != nil && last {
-				d.log.Warn("the next batch of the session cannot be read; it is driven when the broker delivers it", "err", err)
+			select {
+			case <-s.more: // this is the read that was asked for
+			default:
+			}
+			if err := s.readLog(ctx); err != nil {
+				s.readSoon()
+				if last {
+					d.log.Warn("the next batch of the session cannot be read; it is driven when the broker delivers it", "err", err)
+				}
 			}
 			if s.empty() {
 				return true
 			}
+			s.returnOffers()
 			s.suspendIfQuiet()
 			continue
 		case <-s.more:
@@ -98,7 +104,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 		if err := s.readLog(ctx); err != nil {
 			s.log.Debug("the log cannot be read for later batches of the session; trying again at the next poll", "err", err)
 		}
-		s.returnOffer() // nobody renews that delivery here
+		s.returnOffers() // nothing renews them here
 		s.mu.Lock()
 		s.reading = false
 		s.mu.Unlock()

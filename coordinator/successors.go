@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"slices"
 
 	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -14,12 +15,61 @@ const (
 	maxAllSuccessors = 256 << 20
 )
 
-// returnOffer hands the offered delivery back to the broker if no batch has taken it.
-func (s *sessionRun) returnOffer() {
-	if s.offered != nil {
-		s.c.decline(s.log, s.offered)
-		s.offered = nil
+// offer is a delivery of a batch that the session's run has not read from the log yet.
+type offer struct {
+	accepted journal.Accepted
+	delivery *pull.Delivery
+}
+
+// offer hands the run a delivery of a batch behind those that it drives. If the run takes it, it
+// reads the log for the batch soon, and drives the batch with this delivery, or hands it back.
+func (s *sessionRun) offer(a journal.Accepted, d *pull.Delivery) (taken bool) {
+	s.mu.Lock()
+	taken = !s.ended && s.suspended.IsZero()
+	if taken {
+		s.offers = append(s.offers, offer{a, d})
 	}
+	s.mu.Unlock()
+	if taken {
+		s.readSoon()
+	}
+	return taken
+}
+
+// offered returns the delivery of a batch that was offered, or nil.
+func (s *sessionRun) offered(a journal.Accepted) *pull.Delivery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, o := range s.offers {
+		if o.delivery.Seq == a.Seq {
+			s.offers = slices.Delete(s.offers, i, i+1)
+			return o.delivery
+		}
+	}
+	return nil
+}
+
+// returnOffers settles the deliveries whose batches were not read: a batch that is driven all the
+// same takes its delivery, any other goes back to the broker.
+func (s *sessionRun) returnOffers() {
+	s.mu.Lock()
+	offers := s.offers
+	s.offers = nil
+	s.mu.Unlock()
+	for _, o := range offers {
+		if live := s.c.runs.of(o.accepted.Key); live != nil {
+			live.lease.adopt(o.delivery)
+		} else {
+			s.c.decline(s.log, o.delivery)
+		}
+	}
+}
+
+// end has the run take no more offers. It keeps those that it has.
+func (s *sessionRun) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 }
 
 // readLog reads batches behind the driven ones, as many as the bounds allow, and starts to drive
@@ -51,11 +101,7 @@ func (s *sessionRun) readLog(ctx context.Context) error {
 		if replied {
 			continue
 		}
-		var delivery *pull.Delivery
-		if s.offered != nil && s.offered.Seq == next.Seq {
-			delivery, s.offered = s.offered, nil
-		}
-		if !s.begin(ctx, next, delivery, place) {
+		if !s.begin(ctx, next, s.offered(next), place) {
 			return nil
 		}
 	}

@@ -406,7 +406,7 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 		head, _, err := o.journal.Head(t.Context(), first.Tenant, first.Session)
 		o.must(err)
 		// As another driver would: this batch, and the next until it is suspended.
-		c.driveSession(t.Context(), head, nil, nil)
+		c.driveSession(t.Context(), head, nil)
 		// The second batch has been delivered, and comes again in minutes.
 		time.Sleep(3 * time.Second)
 		stop := deny(second, o.rests(second.Call(0), c))
