@@ -64,6 +64,7 @@ type Log struct {
 	plain   bool
 	include Include
 	given   bool // the key comes from the settings
+	ends    ends // the last lines of sessions that were written here
 
 	mu   sync.Mutex
 	key  []byte    // of the fleet; nil: not read yet; guarded by mu
@@ -86,7 +87,7 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 		return nil, err
 	}
 	include, _ := ParseInclude(cfg.Include)
-	l := &Log{conn: conn, names: conn.Names(), plain: cfg.Plain, include: include}
+	l := &Log{conn: conn, names: conn.Names(), plain: cfg.Plain, include: include, ends: ends{losses: conn.Losses}}
 	if cfg.Key != "" {
 		l.key, l.given = []byte(cfg.Key), true
 	}

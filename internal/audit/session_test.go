@@ -95,6 +95,37 @@ func TestASessionHasOneSubject(t *testing.T) {
 	}
 }
 
+// A process that wrote the last lines of a session writes the next ones without a read. Another
+// process in between costs it a conflict, and no line.
+func TestTheEndOfASessionIsRemembered(t *testing.T) {
+	srv := natstest.Server(t, natstest.Fast)
+	conn := connect(t, srv)
+	one, other := open(t, conn, Config{}), open(t, connect(t, srv), Config{})
+	want := map[string]int{}
+	for n := range 12 {
+		l, who := one, "one"
+		if n%4 == 3 {
+			l, who = other, "other"
+		}
+		b := turn{id: fmt.Sprint("b", n), seq: uint64(n + 1), at: time.Duration(n) * time.Second, who: who}
+		want[b.id+" by "+who] = 3
+		before := conn.JetStream().Conn().Stats().OutMsgs
+		if err := l.Append(t.Context(), b.key(), b.seq, b.lines()); err != nil {
+			t.Fatal(err)
+		}
+		if sent := conn.JetStream().Conn().Stats().OutMsgs - before; n%4 != 3 && n%4 != 0 && sent != 1 {
+			t.Errorf("batch %d took %d messages, want its lines alone", n, sent)
+		}
+		again := turn{id: b.id, seq: b.seq, at: b.at, who: "again"}
+		if err := other.Append(t.Context(), again.key(), again.seq, again.lines()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(want, one.tally(t)); diff != "" {
+		t.Errorf("lines (-want +got):\n%s", diff)
+	}
+}
+
 // A writer of a batch's lines may be delayed until later batches of the session have theirs. It
 // then writes nothing, because another writer stored the lines before the batch left the log.
 func TestAWriterThatComesLate(t *testing.T) {

@@ -24,14 +24,32 @@ func (l *Log) Include() Include { return l.include }
 // the log. If that message is of a later batch, Append stores missing lines at the overflow subject
 // of the batch.
 func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
-	return l.append(ctx, l.findOrdered, key, seq, all)
+	all.Token, all.Seq = key.Batch, seq
+	at, first, losses := positionOf(all), true, l.conn.Losses()
+	subject := l.names.Ended(key.Tenant, key.Session, at.accepted)
+	find := func(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
+		if first {
+			first = false
+			if guess, known := l.ends.guess(subject, at); known {
+				return guess, nil
+			}
+		}
+		return l.findOrdered(ctx, key, at)
+	}
+	newest, err := l.append(ctx, find, key, all)
+	if err == nil && newest.subject == subject && newest.newest > 0 && !newest.overtaken {
+		l.ends.note(subject, newest.newest, at, losses)
+	}
+	return err
 }
 
 // AppendUnordered is like Append, for a batch that is refused without waiting for the earlier
 // batches of its session. Its overflow subject is shared by the batches of the same id, of which
 // the log holds one at a time.
 func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
-	return l.append(ctx, l.findUnordered, key, seq, all)
+	all.Token, all.Seq = key.Batch, seq
+	_, err := l.append(ctx, l.findUnordered, key, all)
+	return err
 }
 
 // finder finds the stored lines of a batch.
@@ -39,15 +57,14 @@ type finder func(context.Context, wire.BatchKey, position) (storedLines, error)
 
 // append stores the missing lines, one message at a time, each by compare-and-set after the newest
 // message that find returned. After a conflict it searches again, because the other writer may have
-// stored all of them.
-func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
-	all.Token, all.Seq = key.Batch, seq
+// stored all of them. It returns where the lines are.
+func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, all wire.AuditLines) (storedLines, error) {
 	at := positionOf(all)
 	found, err := find(ctx, key, at)
 	for err == nil {
 		all.Lines, all.Earlier = without(all.Lines, found.indices), found.indices
 		if len(all.Lines) == 0 {
-			return nil
+			return found, nil
 		}
 		some, body := fitting(all, l.conn.MaxBody())
 		found.newest, err = l.conn.CompareAndSet(ctx, found.subject, nil, body, found.newest)
@@ -56,7 +73,7 @@ func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, seq ui
 			found, err = find(ctx, key, at)
 		}
 	}
-	return fmt.Errorf("write the audit lines of batch %s: %w", key, err)
+	return found, fmt.Errorf("write the audit lines of batch %s: %w", key, err)
 }
 
 // Written reports whether all lines of a batch are stored, with one for each call up to the number
