@@ -87,8 +87,8 @@ func (b *Box) For(tenant string) (*Box, error) {
 	return own, nil
 }
 
-// Environ returns the variables that a command in the sandbox gets besides its own: where
-// temporary files and caches may be.
+// Environ returns additional variables for a command in the sandbox. They say where temporary files
+// and caches may be.
 func (b *Box) Environ() []string {
 	if b == nil || b.Policy.Temp == "" {
 		return nil

@@ -87,7 +87,7 @@ var notTCP = []seccomp.NameWithConditions{
 }
 
 // systemCallFilter returns the seccomp filter for commands with these sockets in these namespaces,
-// as the kernel has its instructions.
+// as instructions for the kernel.
 func systemCallFilter(allowed sockets, own Namespaces) []byte {
 	info, err := arch.GetInfo("")
 	if err != nil {

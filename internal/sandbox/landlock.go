@@ -123,7 +123,7 @@ func (r *resolver) handlesTCP() bool {
 	return r.p.Network != HostNetwork && r.plan.Way != OwnSpace && r.m.Landlock >= abiNet
 }
 
-// attributes returns a struct landlock_ruleset_attr, as long as this version has it.
+// attributes returns a struct landlock_ruleset_attr with the fields that this version has.
 func (r *resolver) attributes(rights uint64) string {
 	abi := r.m.Landlock
 	var net uint64

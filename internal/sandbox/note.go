@@ -14,9 +14,9 @@ var refusals = []string{
 
 const firstOfNetwork = 6
 
-// Note says, for the model, what the sandbox allows, if a command that failed was refused
-// something. The sandbox may be the reason; "": it is not. refused is what the proxy of the sandbox
-// refused to the command.
+// Note returns a note for the model about what the sandbox allows, if the output of a failed
+// command shows that something was refused. "": the sandbox was not the reason. refused lists what
+// the proxy of the sandbox refused.
 func (b *Box) Note(output string, refused ...string) string {
 	if b == nil || len(refused) == 0 && !slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(output, words) }) {
 		return ""
@@ -24,9 +24,8 @@ func (b *Box) Note(output string, refused ...string) string {
 	return b.note(refused)
 }
 
-// Hint is Note for a command that did not fail. It is stricter, because such a command may have
-// printed words of others: the refused path has to be named, and to be one that the sandbox does
-// not allow.
+// Hint is Note for a command that succeeded. It is stricter, since such a command may print other
+// programs' words: the output must name the refused path, and the sandbox must not allow that path.
 func (b *Box) Hint(output string, refused ...string) string {
 	if len(refused) == 0 && b.Wants("", output).String() == "" {
 		return ""

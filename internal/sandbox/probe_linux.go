@@ -70,7 +70,7 @@ func seccompIsThere() bool {
 	return errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EACCES)
 }
 
-// try runs the helper on this machine with its namespaces and this network, and no command.
+// try runs the helper with the namespaces of m and this network on this machine, without a command.
 func try(m Machine, network Reach) error {
 	bare := m
 	bare.Landlock, bare.Seccomp = 0, false

@@ -59,12 +59,12 @@ type Policy struct {
 	Temp string `json:"temp,omitempty"`
 	// Measured are folders of Write whose growth counts for Limit.Disk.
 	Measured []string `json:"measured,omitempty"`
-	// Protect are paths below Write that may not be changed all the same.
+	// Protect are paths below Write that a command cannot change.
 	Protect []string `json:"protect,omitempty"`
 	// Replaceable are members of Protect that a command may replace: links, and paths behind such
 	// links.
 	Replaceable []string `json:"replaceable,omitempty"`
-	// Hide are files and folders that may not be read even below Read: the worker's keys.
+	// Hide are files and folders that a command cannot read, even below Read: the worker's keys.
 	Hide    []string `json:"hide,omitempty"`
 	Network Reach    `json:"network,omitempty"` // "": none
 	// Hosts are what SomeHosts means. The proxy reads them.
@@ -113,7 +113,7 @@ func (b *Box) Lacking() (properties []string) {
 	return properties
 }
 
-// Lacks returns the error about the required properties that a plan does not have; nil: it has all.
+// Lacks returns an error that names the required properties that a plan lacks, or nil.
 func (p Plan) Lacks(required []Property) error {
 	var lines []string
 	for _, m := range p.Missing {

@@ -45,7 +45,7 @@ const (
 	Follow     Op = 'A' // as Allow, also behind links: for a path that no command can change
 	AllowPort  Op = 'P' // A: access rights to the port B
 	Restrict   Op = 'R' // enforce the ruleset
-	Filter     Op = 'f' // Path: a seccomp filter, as the kernel has its instructions
+	Filter     Op = 'f' // Path: a seccomp filter, as instructions for the kernel
 	Fork       Op = 'F' // run the command as a child; the last step
 	Probe      Op = 'z' // end with status 0 instead of running a command; the last step
 )

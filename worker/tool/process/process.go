@@ -99,9 +99,9 @@ type Result struct {
 	// ExitCode is the exit status, or -1 when a signal ended the command.
 	ExitCode int
 	Signal   string // the signal that ended it, in the system's words; "" for an exit
-	// Over is the limit of its sandbox for which it was killed, in words; "": none.
+	// Over is the limit of the sandbox for which the command was killed, in words; "": none.
 	Over string
-	// Refused is what the proxy of its sandbox refused to it, in words.
+	// Refused lists what the proxy of the sandbox refused, in words.
 	Refused  []string
 	Duration time.Duration
 }
