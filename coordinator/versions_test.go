@@ -93,6 +93,9 @@ func TestAnApprovedCallRunsInTheVersionThatWasShown(t *testing.T) {
 			_ = slots.Wait(context.Background())
 			return err
 		})
+		// The coordinator has to know the newer version first. Otherwise the job goes to the queue of
+		// the pool as it is, and this worker does not look at its version.
+		o.until("the coordinator knows the newer version", time.Minute, func() bool { return c.catalog.Digest(o.tool.Name) == newer.Digest })
 		leave()
 		q := o.rests(key.Call(0), c)
 		if q.ToolDigest != newer.Digest {

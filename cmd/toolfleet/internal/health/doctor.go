@@ -445,19 +445,20 @@ func (e *examination) policies(workers []wire.Presence) {
 // writable finds streams that refuse every write. After its disk was full, a server refuses writes
 // until it is restarted, even if there is room again, and a sender without an acknowledgement does
 // not notice. The check deletes a message that does not exist: that changes nothing, and fails for
-// the same reason as a write.
+// the same reason as a write. The streams of records refuse every delete, so the check leaves them
+// out. They are on the same disk.
 func (e *examination) writable() {
 	const never = 1 << 62
 	names := e.conn.Names()
 	good := true
-	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Calls, bus.Results, bus.Replies, bus.Audit, bus.Dead} {
+	for _, stream := range []string{bus.Batches, bus.Jobs, bus.Dead} {
 		if err := e.conn.Delete(e.ctx, names.Stream(stream), never); err != nil {
 			good = false
 			e.fail("writable", "Make room on its disk, then restart the NATS server: it takes no writes before that. Acknowledged messages are kept.", "%v", err)
 		}
 	}
 	if good {
-		e.ok("writable", "every stream takes writes")
+		e.ok("writable", "the streams take writes")
 	}
 }
 
