@@ -19,7 +19,7 @@ type Policy struct {
 	Hooks     []HookEntry
 	// Sandbox bounds the sandboxes of all tools: its Network, Hosts, Loopback, Limits and Required.
 	// Nil: they are as the tools file has them.
-	Sandbox *Sandbox
+	Sandbox *Sandbox `json:",omitempty"` // a policy without it keeps the version that older builds give it
 	Tests   []PolicyTest
 	// Version is the digest of the whole policy: see [Policy.Digest].
 	Version string

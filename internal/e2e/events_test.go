@@ -96,7 +96,7 @@ func TestOutputsBeforeTheReply(t *testing.T) {
 		var running *atomic.Int32
 		f := watchable(t, srv, func(f *fleet) {
 			open, running = f.behindGate("gate", messages.KindWrite)
-			f.tool(schemas.Tool{Name: "say", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+			f.tool(schemas.Tool{Name: "say", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 				var in struct{ N int }
 				err := json.Unmarshal(c.Input, &in)
 				return tool.Text(strings.Repeat("x", in.N)), err

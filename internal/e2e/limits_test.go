@@ -29,7 +29,7 @@ import (
 // and put (a write that counts its runs and, if gate is not nil, waits for it).
 func bounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
-	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {

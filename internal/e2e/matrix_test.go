@@ -302,7 +302,7 @@ func TestSlowLinks(t *testing.T) {
 					f := newFleet(t, srv)
 					defer f.close()
 					output := strings.Repeat("x", row.size)
-					pay := f.kept(schemas.Tool{Name: "pay", TimeoutMS: 600_000}, func(ctx context.Context, _ int) (tool.Output, error) {
+					pay := f.kept(schemas.Tool{Name: "pay", TimeoutMS: 600_000, MaxOutput: 1 << 30}, func(ctx context.Context, _ int) (tool.Output, error) {
 						return tool.Text(output), pauseArgs{20_000}.wait(ctx)
 					})
 					toCoordinator, toWorker := newLink(t, srv), newLink(t, srv)

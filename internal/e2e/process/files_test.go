@@ -34,7 +34,7 @@ func TestAWorkerHasNoFilesLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.ready("coordinator")
-	d := &daemon{cmd: exec.Command("sh", "-c", `ulimit -n 28 && exec "$0" worker --tools "$1"`, path, file), log: &lockedBuffer{}}
+	d := &daemon{cmd: exec.Command("sh", "-c", `ulimit -n 40 && exec "$0" worker --tools "$1"`, path, file), log: &lockedBuffer{}}
 	goOn := filepath.Join(t.TempDir(), "go")
 	d.cmd.Env = append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none", "GO="+goOn)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
@@ -67,7 +67,7 @@ func TestAWorkerHasNoFilesLeft(t *testing.T) {
 		}
 	}
 	if refused == 0 || reply.Results[8].Status != messages.StatusOK {
-		t.Errorf("%d of 8 programs at once could not be started with 28 files; the write behind them: %+v", refused, reply.Results[8])
+		t.Errorf("%d of 8 programs at once could not be started with 40 files; the write behind them: %+v", refused, reply.Results[8])
 	}
 	for n := range 4 {
 		if r := p.run(c, canonical("s", fmt.Sprint("after", n), call{"pay", ""})); r.Status != messages.StatusOK {
