@@ -83,8 +83,7 @@ func (d *batchRun) close(ctx context.Context, cause error) error {
 // closeUndecoded ends the open calls of a batch that this coordinator cannot decode. A coordinator
 // of another version may have decoded it and have started some of its calls.
 func (d *batchRun) closeUndecoded(ctx context.Context) error {
-	delivery := d.lease.current()
-	if delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
+	if d.fresh(ctx) {
 		return nil
 	}
 	d.in.Calls = nil

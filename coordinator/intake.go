@@ -36,7 +36,7 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	log := logfields.Batch(tracing.Extract(ctx, accepted.Header), c.log, accepted.Key)
 	live := c.runs.of(accepted.Key)
 	if live == nil && d.Delivered == 1 { // the run of its session reads the log and finds it there
-		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil && s.offer(accepted, d) {
+		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil && s.offer(accepted.Key, d) {
 			return
 		}
 	}
@@ -130,7 +130,7 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 		c.decline(log, d)
 		c.driveSession(ctx, head, nil)
 	default:
-		c.driveSession(ctx, head, nil, offer{a, d})
+		c.driveSession(ctx, head, nil, offer{a.Key, d})
 	}
 }
 
@@ -174,10 +174,10 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 // takes it if it is driven; else the broker delivers it again.
 func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery *pull.Delivery, offers []offer) {
 	if delivery != nil {
-		offers = append(offers, offer{head, delivery})
+		offers = append(offers, offer{head.Key, delivery})
 	}
 	for _, o := range offers {
-		if live := c.runs.of(o.accepted.Key); live != nil {
+		if live := c.runs.of(o.key); live != nil {
 			live.lease.adopt(o.delivery)
 		} else {
 			logUnsettled(log, o.delivery.Nak(c.cfg.Poll))

@@ -26,15 +26,23 @@ func (p past) holds(index int) bool {
 		slices.ContainsFunc(p.known.Hands, func(k wire.CallKey) bool { return k.Index == index })
 }
 
-// readPast reads the past of a batch, and finds its jobs in the queues. It reads the jobs first: a
-// worker stores the end of a call before it removes the job. A batch that surely had no driver has
-// no past.
-func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
-	// After a restart, the server may not know how many times it has delivered the batch.
+// fresh reports whether the batch surely had no driver before.
+func (d *batchRun) fresh(ctx context.Context) bool {
 	delivery := d.lease.current()
+	switch {
+	case !d.first, delivery == nil, delivery.Delivered > 1:
+		return false
+	case d.conn.Before(ctx, d.accepted.Stored): // the server may not know how often it was delivered
+		return false
+	}
 	// A batch may have waited here for so long that a peer took the session over.
-	waited := time.Since(d.made) > d.cfg.AckWait/2
-	if d.first && !waited && delivery != nil && delivery.Delivered == 1 && !d.conn.Before(ctx, d.accepted.Stored) {
+	return time.Since(d.came) <= d.cfg.AckWait/2
+}
+
+// readPast reads the past of a batch, and finds its jobs in the queues. It reads the jobs first: a
+// worker stores the end of a call before it removes the job. A fresh batch has no past.
+func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
+	if d.fresh(ctx) {
 		return past{}, nil
 	}
 	d.again, d.late = true, !d.first

@@ -45,7 +45,7 @@ type batchRun struct {
 	log            *slog.Logger // has the trace once that has begun
 
 	accepted journal.Accepted
-	made     time.Time // when this run was
+	came     time.Time // when this coordinator got the batch
 	digest   string    // of the batch's body
 	in       submission.Submission
 	named    *schemas.Catalog // the batch's catalogue; nil: none is named, or it is unknown
@@ -90,11 +90,15 @@ type batchRun struct {
 
 func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.Delivery) *batchRun {
 	log := logfields.Batch(context.Background(), c.log, a.Key)
+	came := time.Now()
+	if delivery != nil {
+		came = delivery.Received
+	}
 	return &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
 		catalog: c.catalog, catalogues: c.catalogues, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
 		log:      log,
-		accepted: a, made: time.Now(), digest: messages.Digest(a.Body),
+		accepted: a, came: came, digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
 		events:  &events{conn: c.conn, audience: c.audience, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key, c.delivered},

@@ -91,8 +91,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 			if s.empty() {
 				return true
 			}
-			s.returnOffers()
-			s.suspendIfQuiet()
+			s.hasRead()
 			continue
 		case <-s.more:
 		case <-poll.C:
@@ -104,12 +103,18 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 		if err := s.readLog(ctx); err != nil {
 			s.log.Debug("the log cannot be read for later batches of the session; trying again at the next poll", "err", err)
 		}
-		s.returnOffers() // nothing renews them here
-		s.mu.Lock()
-		s.reading = false
-		s.mu.Unlock()
-		s.suspendIfQuiet()
+		s.hasRead()
 	}
+}
+
+// hasRead hands back the offers that the log was read for, since nothing renews them here, and
+// suspends the session if nothing is left to do.
+func (s *sessionRun) hasRead() {
+	s.returnOffers()
+	s.mu.Lock()
+	s.reading = false
+	s.mu.Unlock()
+	s.suspendIfQuiet()
 }
 
 // askedByPeer reads the log for the batch that a peer asked about. From now on each poll tells the

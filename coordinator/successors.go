@@ -6,6 +6,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
 // Bounds on the bodies, in bytes, of batches behind the first of their session: in one session, and
@@ -17,23 +18,23 @@ const (
 
 // offer is a delivery of a batch that the session's run has not read from the log yet.
 type offer struct {
-	accepted journal.Accepted
+	key      wire.BatchKey
 	delivery *pull.Delivery
 }
 
 // offer hands the run a delivery of a batch behind those that it drives. If the run takes it, it
-// reads the log for the batch soon, and drives the batch with this delivery, or hands it back.
-func (s *sessionRun) offer(a journal.Accepted, d *pull.Delivery) (taken bool) {
+// reads the log for the batch soon, and drives the batch with this delivery, or hands it back. The
+// body is dropped: the log has it, and an offer holds no slot.
+func (s *sessionRun) offer(key wire.BatchKey, d *pull.Delivery) (taken bool) {
 	s.mu.Lock()
-	taken = !s.ended && s.suspended.IsZero()
-	if taken {
-		s.offers = append(s.offers, offer{a, d})
+	defer s.mu.Unlock()
+	if s.ended || !s.suspended.IsZero() || len(s.offers) >= s.c.cfg.Lookahead {
+		return false
 	}
-	s.mu.Unlock()
-	if taken {
-		s.readSoon()
-	}
-	return taken
+	d.Data = nil
+	s.offers = append(s.offers, offer{key, d})
+	s.readSoon() // under mu, so that the session is not suspended before the read
+	return true
 }
 
 // offered returns the delivery of a batch that was offered, or nil.
@@ -41,7 +42,7 @@ func (s *sessionRun) offered(a journal.Accepted) *pull.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, o := range s.offers {
-		if o.delivery.Seq == a.Seq {
+		if o.key == a.Key && o.delivery.Seq == a.Seq {
 			s.offers = slices.Delete(s.offers, i, i+1)
 			return o.delivery
 		}
@@ -57,7 +58,7 @@ func (s *sessionRun) returnOffers() {
 	s.offers = nil
 	s.mu.Unlock()
 	for _, o := range offers {
-		if live := s.c.runs.of(o.accepted.Key); live != nil {
+		if live := s.c.runs.of(o.key); live != nil {
 			live.lease.adopt(o.delivery)
 		} else {
 			s.c.decline(s.log, o.delivery)

@@ -84,11 +84,16 @@ func (a *Audience) reported(subject, number string) {
 func (t *topic) number() string { return strconv.FormatInt(t.asked.UnixNano(), 36) }
 
 // Quiet notes that nobody listened to a subject at a moment. A process may know that from another
-// one, whose knowledge is up to quietFor old.
+// one, whose knowledge is up to quietFor old. A moment in the future counts as now: servers' clocks
+// may differ.
 func (a *Audience) Quiet(subject string, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t := a.topic(subject, time.Now()); at.After(t.quiet) {
+	now := time.Now()
+	if at.After(now) {
+		at = now
+	}
+	if t := a.topic(subject, now); at.After(t.quiet) {
 		t.quiet = at
 	}
 }

@@ -110,6 +110,22 @@ func TestWithoutAnAudienceLittleIsSaid(t *testing.T) {
 	}, natstest.Fast)
 }
 
+// What another process has noticed by a clock that is ahead holds no longer than what it notices now.
+func TestQuietOfTheFutureEnds(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		s := openStage(t, srv)
+		defer s.listen("play.>")()
+		s.audience.Quiet("play.a", time.Now().Add(time.Hour))
+		s.say("unheard")
+		time.Sleep(1001 * time.Millisecond)
+		s.say("heard")
+		synctest.Wait()
+		if !slices.Equal(s.heard, []string{"heard"}) {
+			t.Errorf("heard %q", s.heard)
+		}
+	}, natstest.Fast)
+}
+
 // What another process has noticed holds no longer than the own reports.
 func TestQuietEnds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

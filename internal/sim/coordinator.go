@@ -73,6 +73,11 @@ func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 		}
 		return
 	}
+	if l := c.lines[key.Session]; l != nil && delivery.Count == 1 {
+		t.Count("offers")
+		l.offer(delivery)
+		return
+	}
 	_, replied, replyErr := truth(t).ReplyTo(anytime, accepted(t, delivery.Message))
 	head, _, headErr := truth(t).Head(anytime, key.Tenant, key.Session)
 	if replyErr != nil || headErr != nil {
@@ -92,12 +97,17 @@ func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 		if l := c.lines[key.Session]; l != nil {
 			l.more = true
 		}
-		t.Nak(delivery, min(200*time.Millisecond<<min(delivery.Count-1, 10), 3*AckWait))
+		c.decline(t, delivery)
 	case session.TakeOver:
 		c.takeOver(t, delivery)
 	case session.Drive:
-		c.driveLine(t, accepted(t, delivery.Message), delivery, nil)
+		c.driveLine(t, accepted(t, delivery.Message), delivery)
 	}
+}
+
+// decline hands a delivery back to the broker, with a growing delay.
+func (c *coordinator) decline(t *world.Task, d *broker.Delivery) {
+	t.Nak(d, min(200*time.Millisecond<<min(d.Count-1, 10), 3*AckWait))
 }
 
 // takeOver drives the session of a batch that waits behind others.
@@ -107,7 +117,7 @@ func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	case err != nil || !found:
 		t.Nak(delivery, time.Second)
 	case head.Seq == delivery.Seq:
-		c.driveLine(t, accepted(t, delivery.Message), delivery, nil)
+		c.driveLine(t, accepted(t, delivery.Message), delivery)
 	default:
 		c.driveLine(t, head, nil, delivery)
 	}
@@ -168,7 +178,7 @@ func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 		return
 	}
 	if waits, err := c.waitsForPeople(t, head.Key); err == nil && !waits {
-		c.Spawn("drive", func(t *world.Task) { c.driveLine(t, head, nil, nil) })
+		c.Spawn("drive", func(t *world.Task) { c.driveLine(t, head, nil) })
 	}
 }
 

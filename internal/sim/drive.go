@@ -57,7 +57,8 @@ func (d *drive) run() (finished bool) {
 	config := machineConfig
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.Nonce(), d.accepted.Stored.Add(BatchTTL)
 	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
-	again, resumed := d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
+	first, waited := d.accepted.Stored.After(d.line.since), d.Now.Sub(d.born) > AckWait/2
+	again, resumed := !first || waited || d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
 	d.isFirst = !again
 	if again { // read the jobs first: a worker stores the end of a call before it removes the job
 		err := d.jobs.Adopt(anytime, d.Now)
@@ -67,7 +68,7 @@ func (d *drive) run() (finished bool) {
 		if err != nil {
 			return false
 		}
-		d.late = resumed || !d.accepted.Stored.After(d.line.since)
+		d.late = resumed || !first
 	}
 	said, err := d.controls()
 	if err != nil {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator/batch"
@@ -24,48 +25,47 @@ type line struct {
 	c         *coordinator
 	key       wire.BatchKey // of its first batch
 	batches   session.Line[*drive]
-	driven    map[*drive]bool  // drivers of batches that were not given up
-	left      []*drive         // drivers whose task has ended
-	more      bool             // the log may hold another batch
-	reading   bool             // the log is still to be read for the first time
-	offered   *broker.Delivery // a delivery of a batch behind the head
-	suspended time.Time        // set if every batch only waits: the latest time to resume
-	again     bool             // another batch was read when the session was suspended
-	since     time.Time        // batches stored later have surely had no other driver
+	driven    map[*drive]bool    // drivers of batches that were not given up
+	left      []*drive           // drivers whose task has ended
+	more      bool               // the log may hold another batch
+	reading   bool               // the log is still to be read for the first time
+	offers    []*broker.Delivery // of batches that are not read yet
+	suspended time.Time          // set if every batch only waits: the latest time to resume
+	again     bool               // another batch was read when the session was suspended
+	since     time.Time          // batches stored later have surely had no other driver
 }
 
 // ends reports whether the session is suspended, so that no batch of the line goes on.
 func (l *line) ends() bool { return !l.suspended.IsZero() }
 
 // driveLine drives a session from its head. It reports whether the session was given up.
-func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery, offered *broker.Delivery) (givenUp bool) {
+func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery *broker.Delivery, offers ...*broker.Delivery) (givenUp bool) {
 	if other := c.lines[head.Key.Session]; other != nil {
 		other.more = true
 		for _, d := range other.batches.All() {
 			d.nudged = true // it may be about to rest
 		}
-		for _, held := range []*broker.Delivery{delivery, offered} {
-			if held != nil {
-				t.Nak(held, Poll)
-			}
+		if delivery != nil {
+			offers = append(offers, delivery)
+		}
+		for _, d := range offers {
+			t.Nak(d, Poll)
 		}
 		return false
 	}
-	l := &line{c: c, key: head.Key, offered: offered, driven: map[*drive]bool{}, batches: session.Line[*drive]{Window: machineConfig.Window}}
+	l := &line{c: c, key: head.Key, offers: offers, driven: map[*drive]bool{}, batches: session.Line[*drive]{Window: machineConfig.Window}}
 	c.lines[head.Key.Session] = l
 	givenUp = l.run(t, head, delivery)
 	if c.lines[head.Key.Session] == l {
 		delete(c.lines, head.Key.Session)
 	}
-	if l.offered != nil {
-		t.Nak(l.offered, Poll)
-	}
+	l.returnOffers(t)
 	if l.again && !givenUp {
 		next, found, err := c.nextHead(t, head.Key)
 		if err != nil || !found {
 			return err != nil
 		}
-		return c.driveLine(t, next, nil, nil)
+		return c.driveLine(t, next, nil)
 	}
 	return givenUp
 }
@@ -97,6 +97,7 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 			if l.batches.Last() == 0 {
 				return false
 			}
+			l.returnOffers(t)
 			l.suspendIfQuiet()
 			continue
 		case !l.more:
@@ -105,8 +106,35 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 		}
 		l.more = false
 		_ = l.readLog(t)
+		l.returnOffers(t)
 		l.reading = false
 		l.suspendIfQuiet()
+	}
+}
+
+// offer hands the line a delivery of a batch that it has not read yet.
+func (l *line) offer(d *broker.Delivery) {
+	l.offers = append(l.offers, d)
+	l.more = true
+}
+
+// offered returns the delivery of a batch that was offered, or nil.
+func (l *line) offered(a records.Accepted) *broker.Delivery {
+	for i, d := range l.offers {
+		if d.Seq == a.Seq {
+			l.offers = slices.Delete(l.offers, i, i+1)
+			return d
+		}
+	}
+	return nil
+}
+
+// returnOffers settles the deliveries that no batch has taken.
+func (l *line) returnOffers(t *world.Task) {
+	offers := l.offers
+	l.offers = nil
+	for _, d := range offers {
+		l.c.decline(t, d)
 	}
 }
 
@@ -134,11 +162,7 @@ func (l *line) readLog(t *world.Task) error {
 		if replied {
 			continue
 		}
-		var delivery *broker.Delivery
-		if l.offered != nil && l.offered.Seq == next.Seq {
-			delivery, l.offered = l.offered, nil
-		}
-		l.begin(next, delivery)
+		l.begin(next, l.offered(next))
 	}
 }
 

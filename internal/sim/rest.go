@@ -114,7 +114,7 @@ func (c *coordinator) wake(t *world.Task, lane wire.BatchKey, due func(*world.Ta
 			if due != nil && found && seen.Head == first {
 				seen.Due, err = due(t, head.Key)
 			}
-			if err == nil && (session.DecideResume(seen) == session.Leave || !c.driveLine(t, head, nil, nil)) {
+			if err == nil && (session.DecideResume(seen) == session.Leave || !c.driveLine(t, head, nil)) {
 				return
 			}
 		}

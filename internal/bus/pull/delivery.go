@@ -20,8 +20,9 @@ import (
 // acknowledgement of a worker whose AckWait is over.
 type Delivery struct {
 	bus.Msg
-	Delivered int    // how many times the message was delivered, this time included
-	Consumer  string // that delivered it
+	Delivered int       // how many times the message was delivered, this time included
+	Consumer  string    // that delivered it
+	Received  time.Time // when it came to this process
 
 	nc      *nats.Conn
 	settled atomic.Bool
@@ -37,7 +38,7 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*Delivery, error) {
 			Subject: m.Subject, Reply: m.Reply, Header: bus.Header(m.Header), Data: m.Data,
 			Seq: meta.Sequence.Stream, Time: meta.Timestamp,
 		},
-		Delivered: int(meta.NumDelivered), Consumer: meta.Consumer, nc: nc,
+		Delivered: int(meta.NumDelivered), Consumer: meta.Consumer, Received: time.Now(), nc: nc,
 	}, nil
 }
 
