@@ -1,0 +1,275 @@
+package coordinator
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// ear hears what coordinators ask of the server and tell it.
+type ear struct {
+	o *office
+
+	mu      sync.Mutex
+	jobs    map[string][]wire.Job // by batch; guarded by mu
+	reads   [][]byte              // requests for messages of the journal; guarded by mu
+	settled map[string]int        // how often each delivery of a batch was settled; guarded by mu
+}
+
+func (o *office) listen() *ear {
+	o.t.Helper()
+	e := &ear{o: o, jobs: map[string][]wire.Job{}, settled: map[string]int{}}
+	every := wire.BatchKey{Tenant: "*", Session: "*", Batch: "*"}.Call(0)
+	reads := strings.TrimSuffix(o.names.Lane(false, "*", every), ".0") + ".*"
+	for subject, on := range map[string]func(bus.Msg){
+		reads: func(m bus.Msg) {
+			var job wire.Job
+			if json.Unmarshal(m.Data, &job) == nil {
+				key := wire.KeyOf(string(job.Tenant), job.Session, job.Batch).String()
+				e.jobs[key] = append(e.jobs[key], job)
+			}
+		},
+		"$JS.API.DIRECT.GET." + o.names.Stream(bus.Calls): func(m bus.Msg) { e.reads = append(e.reads, m.Data) },
+		"$JS.ACK." + o.names.Stream(bus.Batches) + ".>": func(m bus.Msg) {
+			if !bytes.HasPrefix(m.Data, []byte("+WPI")) {
+				e.settled[m.Subject]++
+			}
+		},
+	} {
+		unsubscribe, err := o.conn.Subscribe(subject, "", func(m bus.Msg) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			on(m)
+		})
+		o.must(err)
+		o.ends = append(o.ends, unsubscribe)
+	}
+	o.must(o.conn.Flush(o.t.Context()))
+	return e
+}
+
+// jobsOf returns the jobs of a batch that were published so far.
+func (e *ear) jobsOf(key wire.BatchKey) []wire.Job {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.jobs[key.String()]
+}
+
+// pastReads returns how often the plan of a batch was read.
+func (e *ear) pastReads(key wire.BatchKey) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, body := range e.reads {
+		if bytes.Contains(body, []byte(e.o.names.Of(wire.VerbPlan, key))) {
+			n++
+		}
+	}
+	return n
+}
+
+// wantSettledOnce checks that no delivery was settled twice, and that the log is empty.
+func (e *ear) wantSettledOnce() {
+	e.o.t.Helper()
+	e.o.until("the log is empty", 2*time.Minute, func() bool {
+		_, found, err := e.o.journal.Head(e.o.t.Context(), messages.OneTenant, "s")
+		return err == nil && !found
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.settled) == 0 {
+		e.o.t.Error("no delivery was settled")
+	}
+	for delivery, n := range e.settled {
+		if n > 1 {
+			e.o.t.Errorf("%s was settled %d times", delivery, n)
+		}
+	}
+}
+
+// busyRun puts a run into a coordinator that takes offers and does not read the log.
+func (o *office) busyRun(c *Coordinator) *sessionRun {
+	o.t.Helper()
+	s := c.newSessionRun(wire.BatchKey{Tenant: messages.OneTenant, Session: "s"})
+	if c.runs.enter(s) != nil {
+		o.t.Fatal("the session has a run")
+	}
+	return s
+}
+
+func (s *sessionRun) held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.offers)
+}
+
+// TestTheNextBatchOfASessionIsFresh: batches of a session that are sent at once are driven by their
+// first deliveries, without a read of what earlier drivers may have left.
+func TestTheNextBatchOfASessionIsFresh(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Lookahead: 32})
+		heard := o.listen()
+		first := o.submit("s", "first", 1)
+		o.until("the first is driven", time.Minute, func() bool { return c.runs.of(first) != nil })
+		for i := range 5 {
+			key := o.submit("s", fmt.Sprint("later", i), 1)
+			o.until("its job is published", time.Minute, func() bool { return len(heard.jobsOf(key)) > 0 })
+			if job, n := heard.jobsOf(key)[0], heard.pastReads(key); job.Dispatch > 0 || n > 0 {
+				t.Errorf("%s is not fresh: dispatch %d, its plan was read %d times", key, job.Dispatch, n)
+			}
+			if live := c.runs.of(key); live == nil || live.lease.current() == nil {
+				t.Errorf("%s is not driven, or without its delivery", key)
+			}
+		}
+	})
+}
+
+// TestAnOfferAtTheEndOfARun: each batch is sent at the moment at which its predecessor is answered,
+// so that it is offered to a run that ends.
+func TestAnOfferAtTheEndOfARun(t *testing.T) {
+	for _, lookahead := range []int{1, 32} {
+		t.Run(fmt.Sprint(lookahead), func(t *testing.T) {
+			inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+				const batches = 50
+				o.coordinator(Config{Lookahead: lookahead})
+				heard := o.listen()
+				answered := make(chan struct{}, batches)
+				every := wire.BatchKey{Tenant: messages.OneTenant, Session: "*", Batch: "*"}
+				unsubscribe, err := o.conn.Subscribe(o.names.Of(wire.VerbReply, every), "", func(bus.Msg) { answered <- struct{}{} })
+				o.must(err)
+				defer unsubscribe()
+				for i := range batches {
+					o.submit("s", fmt.Sprint("b", i), 0)
+					select {
+					case <-answered:
+					case <-time.After(time.Minute): // simulated
+						t.Fatalf("batch %d is lost", i)
+					}
+				}
+				heard.wantSettledOnce()
+			})
+		})
+	}
+}
+
+// TestAnOfferAroundTheEndOfARun: an offer that comes before the end of a run is handed back, and one
+// that comes between its end and its removal is not taken.
+func TestAnOfferAroundTheEndOfARun(t *testing.T) {
+	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+		c, _ := o.coordinator(Config{Lookahead: 2})
+		heard := o.listen()
+		s := o.busyRun(c)
+		var keys []wire.BatchKey
+		for i := range 3 {
+			keys = append(keys, o.submit("s", fmt.Sprint("b", i), 0))
+		}
+		o.until("two are offered", time.Minute, func() bool { return s.held() == 2 })
+		s.end()
+		keys = append(keys, o.submit("s", "late", 0))
+		time.Sleep(50 * time.Millisecond) // simulated: it has been delivered
+		if s.held() != 2 {
+			t.Errorf("%d offers are held, want two: a run holds as many as it has places, and none after its end", s.held())
+		}
+		for _, offer := range s.offers {
+			if len(offer.delivery.Data) > 0 {
+				t.Error("an offer holds its body")
+			}
+		}
+		c.runs.leaveSession(s)
+		s.returnOffers()
+		for _, key := range keys {
+			o.reply(key, time.Minute)
+		}
+		heard.wantSettledOnce()
+	})
+}
+
+// TestAnOfferThatWaitsForLong: a run is so busy that another coordinator drives the batch that it
+// was offered. When it reads the batch at last, it does not take it for fresh.
+func TestAnOfferThatWaitsForLong(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		busy, _ := o.coordinator(Config{})
+		heard := o.listen()
+		s := o.busyRun(busy)
+		s.since = time.Now().Add(-time.Minute)
+		key := o.submit("s", "b", 1)
+		o.until("it is offered", time.Minute, func() bool { return s.held() == 1 })
+		o.hold = time.Minute
+		o.worker()
+		other, _ := o.coordinator(Config{})
+		time.Sleep(2 * busy.cfg.AckWait) // simulated
+		head, _, err := o.journal.Head(t.Context(), key.Tenant, key.Session)
+		o.must(err)
+		o.running.Go(func() { other.driveSession(t.Context(), head, nil) }) // as a peer that has not heard of the run
+		if answer := o.decide(key.Call(0), o.decision(o.rests(key.Call(0)), messages.VerdictApprove, "alice")); !answer.OK {
+			t.Fatalf("answered %+v", answer)
+		}
+		o.until("its call runs", time.Minute, func() bool { return o.runs.Load() == 1 })
+		before := len(heard.jobsOf(key))
+		a, found, err := o.journal.Open(t.Context(), key)
+		o.must(err)
+		if !found {
+			t.Fatal("the batch has left the log")
+		}
+		delivery := s.offered(a)
+		if delivery == nil || delivery.Delivered != 1 {
+			t.Fatalf("offered: %+v, want the first delivery", delivery)
+		}
+		s.begin(t.Context(), a, delivery, nil)
+		<-s.left
+		o.reply(key, 2*time.Minute)
+		busy.runs.leaveSession(s)
+		for _, job := range heard.jobsOf(key)[before:] {
+			if job.Dispatch == 0 {
+				t.Errorf("a job that was published before is published as the first: %+v", job)
+			}
+		}
+		if n := o.runs.Load(); n != 1 {
+			t.Errorf("the call ran %d times", n)
+		}
+		heard.wantSettledOnce()
+	})
+}
+
+// TestOffersDuringADrain: batches come to a session whose coordinator shuts down in that moment.
+// Each is answered, by it or by another one.
+func TestOffersDuringADrain(t *testing.T) {
+	for _, lookahead := range []int{1, 2, 32} {
+		t.Run(fmt.Sprint(lookahead), func(t *testing.T) {
+			inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
+				c, stop := o.coordinator(Config{Lookahead: lookahead, Drain: time.Second})
+				heard := o.listen()
+				o.hold = 10 * time.Second
+				o.worker()
+				keys := []wire.BatchKey{o.submit("s", "first", 1)}
+				if a := o.decide(keys[0].Call(0), o.decision(o.rests(keys[0].Call(0)), messages.VerdictApprove, "alice")); !a.OK {
+					t.Fatalf("the decision was refused: %+v", a)
+				}
+				o.until("the first runs", time.Minute, func() bool { return o.runs.Load() == 1 && c.runs.of(keys[0]) != nil })
+				o.coordinator(Config{Lookahead: lookahead})
+				var stopping sync.WaitGroup
+				for i := range 12 {
+					if i == 6 {
+						stopping.Go(stop)
+					}
+					keys = append(keys, o.submit("s", fmt.Sprint("b", i), 0))
+				}
+				stopping.Wait()
+				for _, key := range keys {
+					o.reply(key, 2*time.Minute)
+				}
+				heard.wantSettledOnce()
+				if n := o.runs.Load(); n != 1 {
+					t.Errorf("the call ran %d times", n)
+				}
+			})
+		})
+	}
+}
