@@ -159,31 +159,35 @@ func TestAnOfferAtTheEndOfARun(t *testing.T) {
 	}
 }
 
-// TestAnOfferAroundTheEndOfARun: an offer that comes before the end of a run is handed back, and one
-// that comes between its end and its removal is not taken.
+// TestAnOfferAroundTheEndOfARun: a run holds as many offers as it has places, without their bodies.
+// They are handed back at its end, and an offer that comes between its end and its removal is not
+// taken.
 func TestAnOfferAroundTheEndOfARun(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 2})
 		heard := o.listen()
 		s := o.busyRun(c)
 		var keys []wire.BatchKey
-		for i := range 3 {
+		for i := range 4 {
 			keys = append(keys, o.submit("s", fmt.Sprint("b", i), 0))
 		}
-		o.until("two are offered", time.Minute, func() bool { return s.held() == 2 })
-		s.end()
-		keys = append(keys, o.submit("s", "late", 0))
-		time.Sleep(50 * time.Millisecond) // simulated: it has been delivered
+		time.Sleep(50 * time.Millisecond) // simulated: all are delivered
 		if s.held() != 2 {
-			t.Errorf("%d offers are held, want two: a run holds as many as it has places, and none after its end", s.held())
+			t.Errorf("%d offers are held, want 2", s.held())
 		}
 		for _, offer := range s.offers {
 			if len(offer.delivery.Data) > 0 {
 				t.Error("an offer holds its body")
 			}
 		}
-		c.runs.leaveSession(s)
 		s.returnOffers()
+		s.end()
+		keys = append(keys, o.submit("s", "late", 0))
+		time.Sleep(50 * time.Millisecond)
+		if s.held() > 0 {
+			t.Error("a run that has ended takes an offer")
+		}
+		c.runs.leaveSession(s)
 		for _, key := range keys {
 			o.reply(key, time.Minute)
 		}
@@ -207,10 +211,12 @@ func TestAnOfferThatWaitsForLong(t *testing.T) {
 		time.Sleep(2 * busy.cfg.AckWait) // simulated
 		head, _, err := o.journal.Head(t.Context(), key.Tenant, key.Session)
 		o.must(err)
-		o.running.Go(func() { other.driveSession(t.Context(), head, nil) }) // as a peer that has not heard of the run
+		drive := func() { other.driveSession(t.Context(), head, nil) } // as a peer that has not heard of the run
+		o.running.Go(drive)
 		if answer := o.decide(key.Call(0), o.decision(o.rests(key.Call(0)), messages.VerdictApprove, "alice")); !answer.OK {
 			t.Fatalf("answered %+v", answer)
 		}
+		o.running.Go(drive) // the decision may have reached the busy one
 		o.until("its call runs", time.Minute, func() bool { return o.runs.Load() == 1 })
 		before := len(heard.jobsOf(key))
 		a, found, err := o.journal.Open(t.Context(), key)
