@@ -16,7 +16,8 @@ import (
 // before it may be missing, because the connection was lost or the caller was slow. [Client.Watch]
 // misses no event of one session.
 //
-// While the connection holds, Live yields every event that is published after it has returned.
+// While the connection holds, Live yields every event of the batches that begin after it has
+// returned. Of batches that run already, events of the first two seconds may be missed.
 func (c *Client) Live(ctx context.Context) (iter.Seq[messages.Event], error) {
 	mail := newMailbox[messages.Event]()
 	every := wire.BatchKey{Tenant: c.tenant, Session: "*", Batch: "*"}
