@@ -24,6 +24,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -833,6 +834,54 @@ func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, eventNames(f.timeline("s", "b").Events)); diff != "" {
 			t.Errorf("timeline: %s", diff)
+		}
+	})
+}
+
+// Nobody listens to the first batch of a session. A subscriber of every event, who comes before the
+// next ones, misses nothing of them.
+func TestEventsReachASubscriberBetweenTwoBatches(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("seen"), nil })
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		calls := []call{{"look", ""}, {"look", ""}, {"look", ""}}
+		f.run(canonical("s", "unheard", calls...))
+		var heard feed
+		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(wire.VerbEvent), "", func(m bus.Msg) {
+			var e messages.Event
+			if json.Unmarshal(m.Data, &e) == nil {
+				heard.take(e)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unsubscribe()
+		if err := f.conn.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var sent []messages.Batch
+		for i := range 5 { // at once
+			sent = append(sent, canonical("s", fmt.Sprint("b", i), calls...))
+			f.submit(sent[i])
+		}
+		for _, b := range sent {
+			f.gone(b)
+		}
+		time.Sleep(time.Second) // simulated
+		got := map[string]int{}
+		for _, e := range heard.all() {
+			got[fmt.Sprint(e.Batch, " ", e.Type)]++
+		}
+		for _, b := range sent {
+			for kind, want := range map[messages.EventType]int{messages.EventStart: 3, messages.EventEnd: 3, messages.EventResult: 3, messages.EventReply: 1} {
+				if n := got[fmt.Sprint(b.ID, " ", kind)]; n != want {
+					t.Errorf("heard %d %s events of %s, want %d", n, kind, b.ID, want)
+				}
+			}
 		}
 	})
 }
