@@ -72,9 +72,9 @@ func TestParseToolsFileLeavesFileBuiltinsTheirPromise(t *testing.T) {
 	want := []Entry{
 		{Tool: Tool{Name: "Read"}, Builtin: "Read", Line: 2},
 		{Tool: Tool{Name: "sh", Kind: messages.KindWrite, TimeoutMS: 120_000, MaxOutput: 20_000}, Builtin: "Bash", Line: 4},
-		{Tool: Tool{Name: "echo", Kind: messages.KindCompute, TimeoutMS: 2000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), MaxOutput: math.MaxInt32, ConcurrencySafe: &concurrent}, Builtin: "noop", Line: 9},
+		{Tool: Tool{Name: "echo", Kind: messages.KindCompute, TimeoutMS: 2000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), ConcurrencySafe: &concurrent}, Builtin: "noop", Line: 9},
 		{Tool: Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), MaxOutput: 1 << 20}, Builtin: "sleep", Line: 14},
-		{Tool: Tool{Name: "breaks", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce, TimeoutMS: 30_000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), MaxOutput: math.MaxInt32}, Builtin: "fail", Line: 15},
+		{Tool: Tool{Name: "breaks", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce, TimeoutMS: 30_000, Pool: "default", InputSchema: []byte(`{"type":"object"}`)}, Builtin: "fail", Line: 15},
 		{Tool: Tool{Name: "big", Kind: messages.KindRead, TimeoutMS: 5000, Pool: "default", InputSchema: []byte(`{"type":"object"}`), MaxOutput: math.MaxInt32, Truncate: TruncateTail}, Builtin: "blob", Line: 17},
 	}
 	for i := range file.Tools {

@@ -587,7 +587,7 @@ func (s *script) any(pattern []string) bool {
 			named := c
 			if name, ok := c[0].base(); ok {
 				named = append(command{exact(name)}, c[1:]...)
-			} else if !ok && c[0].known == false && !c[0].many && strings.Contains(pattern[0], "/") == false {
+			} else if !ok && !c[0].known && !c[0].many && !strings.Contains(pattern[0], "/") {
 				named = append(command{{tail: c[0].tail}}, c[1:]...)
 			}
 			if c.matches(pattern, false) || named.matches(pattern, false) {

@@ -30,6 +30,7 @@ func TestWhyABatchWaits(t *testing.T) {
 					return "no worker serves pool gpu"
 				})
 				time.Sleep(time.Minute) // of simulated time
+				synctest.Wait()
 				got := out.String()
 				if events {
 					var e messages.Event
@@ -50,6 +51,7 @@ func TestWhyABatchWaits(t *testing.T) {
 				d.Take(messages.Event{Type: messages.EventStart, Session: "s", Batch: "b"})
 				d.Take(messages.Event{Type: messages.EventRunning, Session: "s", Batch: "b", Attempt: 1})
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if strings.Contains(out.String(), "waits") {
 					t.Errorf("got %q", out.String())
 				}
