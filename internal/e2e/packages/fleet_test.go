@@ -123,7 +123,7 @@ func TestRecipes(t *testing.T) {
 			}
 		})
 	}
-	if want := strings.Count(string(document), "```js"); tried != want {
+	if want := strings.Count(string(document), "```js\n"); tried != want {
 		t.Errorf("%d of %d blocks are tried", tried, want)
 	}
 }
