@@ -135,9 +135,9 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 }
 
 // driveSession drives a session from its head. delivery is that of the head; nil: there is none.
-// offers are those of later batches. done: this goroutine need do no more for the session, because it
-// has no open batch, or another run, a decision of a person or a delivery continues it. Not done:
-// the run gave up, and another driver has to drive the session.
+// offers are those of later batches. done: this goroutine need do no more for the session, because
+// it has no open batch, or another run, a decision of a person or a delivery continues it. Not
+// done: the run gave up, and another driver has to drive the session.
 func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery *pull.Delivery, offers ...offer) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)

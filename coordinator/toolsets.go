@@ -109,8 +109,8 @@ func (s *toolsets) learn(key string, value []byte) {
 	}
 }
 
-// rebuildShare times the duration of a rebuild is the pause after it. So a small fleet is up to
-// date at once, and a large one that starts takes at most a tenth of a core.
+// rebuildShare sets the pause after a rebuild: this many times what the rebuild took. A small fleet
+// sees a change at once. A large fleet spends at most a tenth of a core on rebuilds.
 const rebuildShare = 9
 
 // rebuild updates the board when announcements have changed, until ctx ends.

@@ -45,10 +45,8 @@ func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	}
 }
 
-// Two drivers saw different results of a read that ran twice. The one in the plan record counts:
-// the next write builds on it.
-// TestARefusalIsStoredBeforeTheReply: another driver may know a tool, or a worker with its version,
-// that this one does not, and run the call. Only a stored plan refuses it for both.
+// A refusal of a call is stored before the reply. Another driver may know the tool, or a worker
+// with its version, and would run the call: a stored plan stops it.
 func TestARefusalIsStoredBeforeTheReply(t *testing.T) {
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
 	known, err := schemas.NewCatalog(pay)
@@ -100,6 +98,8 @@ func TestARefusalIsStoredBeforeTheReply(t *testing.T) {
 	}
 }
 
+// Two drivers saw different results of a read that ran twice. The one in the plan record counts:
+// the next write builds on it.
 func TestTheRecordedResultCounts(t *testing.T) {
 	m := batch.New(readsThatOverlap(t), config("mine"))
 	m.Step(epoch, batch.Begin{})

@@ -175,9 +175,9 @@ func (j *Jobs) Any() bool {
 	return false
 }
 
-// Move takes jobs out of queues that have lost their workers, and jobs that waited for a worker
-// that has come. With the returned events, the machine publishes them again. out is
-// [batch.Machine.JobOut].
+// Move takes a job out of its queue if the queue has lost its workers, or if the job waited for a
+// worker and one has come. The machine publishes those jobs again when it steps with the returned
+// events. out is [batch.Machine.JobOut].
 func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, index int) (sign time.Time, out bool)) (events []batch.Event) {
 	fleet := j.board.Fleet()
 	for index := range j.batch.Calls {

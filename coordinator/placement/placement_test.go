@@ -223,8 +223,8 @@ func TestJobsAreSharedOut(t *testing.T) {
 	}
 }
 
-// A worker comes while a call is about to end for want of one. The call does not end, whether or not
-// its machine has heard of the worker.
+// A worker comes while a call is about to end for want of one. The call does not end, whether or
+// not its machine has heard of the worker.
 func TestACallIsNotGoneOnceAWorkerIsThere(t *testing.T) {
 	board, s := placement.NewBoard(), &stream{}
 	board.Set([]wire.Presence{worker("b")})
@@ -241,8 +241,8 @@ func TestACallIsNotGoneOnceAWorkerIsThere(t *testing.T) {
 	}
 }
 
-// A job that no worker has taken for a while goes to a queue with a free slot. One that a worker may
-// have stays.
+// A job that no worker has taken for a while goes to a queue with a free slot. One that a worker
+// may have stays.
 func TestAJobGoesToAFreeSlot(t *testing.T) {
 	for _, taken := range []bool{true, false} {
 		board, s := placement.NewBoard(), &stream{delivered: taken}

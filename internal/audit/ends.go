@@ -23,8 +23,8 @@ type end struct {
 const maxEnds = 4096
 
 // guess returns where the lines of a batch go, if the newest known message of the subject is of an
-// earlier batch: none of its lines is stored then. After a lost connection nothing is known, because
-// a server that was restarted may use a sequence again.
+// earlier batch: none of its lines is stored then. After a lost connection nothing is known,
+// because a server that was restarted may use a sequence again.
 func (e *ends) guess(subject string, at position) (found storedLines, known bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

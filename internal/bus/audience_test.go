@@ -110,7 +110,8 @@ func TestWithoutAnAudienceLittleIsSaid(t *testing.T) {
 	}, natstest.Fast)
 }
 
-// What another process has noticed by a clock that is ahead holds no longer than what it notices now.
+// What another process has noticed by a clock that is ahead holds no longer than what it notices
+// now.
 func TestQuietOfTheFutureEnds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := openStage(t, srv)

@@ -74,8 +74,9 @@ func contextFolders() (ours, nats string) {
 	return ours, nats
 }
 
-// Contexts returns the user's contexts, ours first, sorted by name. It leaves out a nats context
-// whose name one of ours has. The description of an unreadable context is its error.
+// Contexts returns the user's contexts, ours first, sorted by name. If one of ours and one of the
+// nats command have the same name, it returns ours. An unreadable context has its error as the
+// description.
 func Contexts() (all []Context, err error) {
 	ours, nats := contextFolders()
 	for _, dir := range []string{ours, nats} {

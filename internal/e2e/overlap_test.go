@@ -120,8 +120,8 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// Agents hand over one call at a time: a write and a read again and again, a write between reads, or
-// anything. One of two coordinators after the other is killed.
+// Agents hand over one call at a time: a write and a read again and again, a write between reads,
+// or anything. One of two coordinators after the other is killed.
 func TestOneCallBatchesKeepTheirOrderUnderKills(t *testing.T) {
 	for name, calls := range map[string][]string{"write, read": {"put", "count"}, "read, write, read": {"count", "put", "count"}, "mix": nil} {
 		t.Run(name, func(t *testing.T) {

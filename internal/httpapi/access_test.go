@@ -150,8 +150,8 @@ func TestLargeBodies(t *testing.T) {
 	}
 }
 
-// Whatever a request is answered with, the answer arrives at a client that has sent more of its body
-// than the server reads: the connection is closed in order and not reset.
+// Whatever a request is answered with, the answer arrives at a client that has sent more of its
+// body than the server reads: the connection is closed in order and not reset.
 func TestTheAnswerToABodyThatIsNotReadArrives(t *testing.T) {
 	f := newFleet(t)
 	for name, row := range map[string]struct {
@@ -173,7 +173,8 @@ func TestTheAnswerToABodyThatIsNotReadArrives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// The server waits half a second for the client to read, which may be too short on a busy machine.
+			// The server waits half a second for the client to read, which may be too short on a busy
+			// machine.
 			var status int
 			var err error
 			for range 10 {

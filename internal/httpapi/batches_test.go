@@ -195,8 +195,8 @@ func TestACall(t *testing.T) {
 	}
 }
 
-// Single calls that are handed over one by one keep their order, although the client waits only until
-// each is stored. Three reads run together.
+// Single calls that are handed over one by one keep their order, although the client waits only
+// until each is stored. Three reads run together.
 func TestSingleCallsKeepTheirOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		const path = "/v1/sessions/s/calls/"
@@ -276,9 +276,9 @@ func TestWhatIsRefused(t *testing.T) {
 	})
 }
 
-// A request that is too large is answered before all of it was read, and the answer arrives also at a
-// client that asks to have the connection closed. This needs a socket: a pipe cannot be closed for one
-// direction only, so the client may see the end of its writing first.
+// A request that is too large is answered before all of it was read, and the answer arrives also at
+// a client that asks to have the connection closed. This needs a socket: a pipe cannot be closed
+// for one direction only, so the client may see the end of its writing first.
 func TestWhatIsTooLarge(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/"

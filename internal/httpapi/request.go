@@ -122,8 +122,8 @@ func idIn(r *http.Request, name string) (string, error) {
 	return id, nil
 }
 
-// readBody reads a body of at most limit bytes. [receiving] bounds how long that takes, and looks after
-// what is not read.
+// readBody reads a body of at most limit bytes. [receiving] bounds how long that takes, and looks
+// after what is not read.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil

@@ -236,8 +236,8 @@ func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result mess
 	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
 }
 
-// firstWins reports whether the read after a write decides it: the subject has a record. The first
-// record counts, whoever wrote it.
+// firstWins reports whether the read after a write decides what the write came to. It does if the
+// subject has a record: the first record counts, also one of another process.
 func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	newest := outcome.Newest{Read: readErr == nil}
 	if found {

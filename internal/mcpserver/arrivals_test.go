@@ -58,7 +58,8 @@ func TestCallsThatArriveTogether(t *testing.T) {
 	})
 }
 
-// A client that is gone before its call is stored holds up no other call, and its call does not run.
+// A client that is gone before its call is stored holds up no other call, and its call does not
+// run.
 func TestAClientThatIsGoneBeforeItsTurn(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		s := mcpserver.New(mcpserver.Config{Logger: f.log})

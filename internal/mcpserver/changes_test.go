@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A client over stdio is told when the tools have changed, whichever protocol it speaks. Then it can
-// list and call the new one.
+// A client over stdio is told when the tools have changed, whichever protocol it speaks. Then it
+// can list and call the new one.
 func TestAClientIsToldOfNewTools(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		changed := make(chan struct{}, 100)

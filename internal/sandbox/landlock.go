@@ -117,8 +117,8 @@ func (r *resolver) landlock() {
 	}
 }
 
-// handlesTCP reports whether Landlock is to refuse TCP. In a network namespace of their own commands
-// may talk to each other.
+// handlesTCP reports whether Landlock is to refuse TCP. In a network namespace of their own
+// commands may talk to each other.
 func (r *resolver) handlesTCP() bool {
 	return r.p.Network != HostNetwork && r.plan.Way != OwnSpace && r.m.Landlock >= abiNet
 }

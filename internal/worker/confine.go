@@ -349,8 +349,8 @@ func tempFolder(dir string, c Commands, loose []string) (string, error) {
 	return filepath.Join(base, "toolfleet-"+strconv.Itoa(os.Getuid()), c.label+"-"+hex.EncodeToString(sum[:6])), nil
 }
 
-// ownFolder makes a folder that only this user can enter. Anybody can guess its name, so it checks
-// that nobody else has made it.
+// ownFolder makes a folder that only this user can enter. Its name can be guessed, so an existing
+// folder that is not ours alone is an error.
 func ownFolder(name string) error {
 	if err := os.Mkdir(name, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("folder for temporary files: %w", err)

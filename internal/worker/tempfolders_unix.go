@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// unusedTemp is how long a folder for temporary files stays that no worker uses. A probe looks there
-// for what the run of a lost worker wrote, so it is more than a batch can take.
+// unusedTemp is how long a folder for temporary files stays that no worker uses. A probe looks
+// there for what the run of a lost worker wrote, so it is more than a batch can take.
 const unusedTemp = 7 * 24 * time.Hour
 
 var (

@@ -58,7 +58,8 @@ var quietUnless = map[string]*regexp.Regexp{
 
 var (
 	awkRuns = regexp.MustCompile(`system|\||@|getline|^-[fliEe]|^--`)
-	// sedRuns finds the command e and the flag e, wherever they may be in a script, and scripts in files.
+	// sedRuns finds the command e and the flag e, wherever they may be in a script, and scripts in
+	// files.
 	sedRuns = regexp.MustCompile(`^-[a-zA-Z]*f|^--file|(?:^|[\s;{}0-9$/!,])e(?:\s|$|;|})|[/|#,:@%!][gpIimM0-9]*e[gpIimM0-9ew]*\s*(?:[;}\n]|$)`)
 	// gitRuns finds what makes git run a program that its arguments name.
 	gitRuns = regexp.MustCompile(`^-c|^--(?:config-env|exec|upload-pack|receive-pack|open-files|extcmd|tool|pager|editor|template|filter)|^-(?:x|O|u)|ext::|` +

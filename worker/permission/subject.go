@@ -84,8 +84,8 @@ func (s *subject) argument(pattern string, certain bool) bool {
 }
 
 // matchValue reports whether a pattern matches the text of a value. Numbers are compared by value,
-// however they are written: 100, 1e2 and 100.0. One that a double cannot hold is matched by no
-// allow rule and by every other.
+// not by digits: 100, 1e2 and 100.0 are equal. A number that a double cannot hold matches every
+// deny and ask rule, and no allow rule.
 func matchValue(pattern string, raw json.RawMessage, certain bool) bool {
 	text := textOf(raw)
 	if rawjson.TypeOf(raw) == "a string" {

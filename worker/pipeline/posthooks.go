@@ -13,8 +13,8 @@ import (
 
 // postHooks is phase six. It runs for every call that entered phase one, even if the call failed or
 // was stopped. It never turns a success into a failure: a failed hook is logged, and if a
-// replacement cannot be used, the output stays. Hooks see the whole output, which is then cut for the
-// model.
+// replacement cannot be used, the output stays. Hooks see the whole output, which is then cut for
+// the model.
 func (c *callRun) postHooks(ctx context.Context) {
 	before := c.result
 	before.Hooks = hook.Summary(c.hooks, hook.Result{})

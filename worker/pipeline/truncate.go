@@ -78,7 +78,8 @@ type cutter struct {
 	missing messages.Cut
 }
 
-// text cuts a text. If a line ends close to the cut, the cut moves there, which keeps a little less.
+// text cuts a text. If a line ends close to the cut, the cut moves there, which keeps a little
+// less.
 func (c *cutter) text(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -165,9 +166,9 @@ func (c *cutter) json(raw string, limit int) json.RawMessage {
 	}
 }
 
-// blocks cuts the texts of blocks, those of embedded resources included. The longest ones are cut to
-// the same length, so that all fit. If there are too many for that, the last ones are left out, and
-// a block in their place says how many.
+// blocks cuts the texts of blocks, those of embedded resources included. The longest ones are cut
+// to the same length, so that all fit. If there are too many for that, the last ones are left out,
+// and a block in their place says how many.
 func (c *cutter) blocks(blocks []messages.Block, limit int) []messages.Block {
 	blocks = cloneTexts(blocks)
 	var sizes []int

@@ -65,8 +65,8 @@ type Runner interface {
 	Run(ctx context.Context, call Call) (Output, error)
 }
 
-// ErrNotStarted is in the error of a run that ended with its context before it began, while it waited
-// for a process for example. A write that did not begin has no unknown outcome.
+// ErrNotStarted is in the error of a run that ended with its context before it began, while it
+// waited for a process for example. A write that did not begin has no unknown outcome.
 var ErrNotStarted = errors.New("the run has not begun")
 
 // Permitter is a Runner with an opinion of its own about who may do what.

@@ -58,8 +58,8 @@ func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	return ref, nil
 }
 
-// PutNamed stores a body under a name of the caller's. A body that has the name already is replaced.
-// [Store.GetNamed] reads it for as long as one that Put stored.
+// PutNamed stores a body under a name of the caller's. A body that has the name already is
+// replaced. [Store.GetNamed] reads it for as long as one that Put stored.
 func (s Store) PutNamed(ctx context.Context, name string, data []byte) error {
 	ctx, cancel := transfer(ctx)
 	defer cancel()

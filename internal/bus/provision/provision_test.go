@@ -121,8 +121,8 @@ func TestProvisionTwiceChangesNothing(t *testing.T) {
 	}
 }
 
-// Records go by age alone: nobody deletes or purges them, whatever rights it has. Streams of a build
-// before that are brought up to date, and an erasable fleet takes streams either way.
+// Records go by age alone: nobody deletes or purges them, whatever rights it has. Streams of a
+// build before that are brought up to date, and an erasable fleet takes streams either way.
 func TestRecordsCannotBeErased(t *testing.T) {
 	records := []string{"TOOLFLEET_AUDIT", "TOOLFLEET_CALLS", "TOOLFLEET_RESULTS", "TOOLFLEET_REPLIES"}
 	for _, earlier := range []bool{false, true} {

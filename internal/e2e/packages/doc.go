@@ -5,6 +5,6 @@
 //	TestLive        a client and tools of each language with a real fleet
 //	TestRecipes     each program of docs/recipes.md, with the SDK of npm and a scripted model
 //
-// Tests skip without Node 20 or Python 3.11. `.ci/run packages` installs the SDKs for TestRecipes, and the packed
-// packages into empty projects.
+// Tests skip without Node 20 or Python 3.11. `.ci/run packages` installs the SDKs for TestRecipes,
+// and the packed packages into empty projects.
 package packages

@@ -85,8 +85,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// installed returns a folder that has the packages of package.json and the packed package itself, or
-// skips the test.
+// installed returns a folder that has the packages of package.json and the packed package itself,
+// or skips the test.
 func installed(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("TOOLFLEET_PACKAGES")
@@ -128,8 +128,8 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// talk runs an agent with a scripted model. It returns the results that the model was sent last, and
-// what the agent prints.
+// talk runs an agent with a scripted model. It returns the results that the model was sent last,
+// and what the agent prints.
 func (f fleet) talk(t *testing.T, program, file string, env ...string) (results []string, printed string) {
 	t.Helper()
 	model := start(t, node(t), nil, "testdata/model.mjs")

@@ -64,8 +64,8 @@ func (l *Ledger) Said(key wire.CallKey, d messages.Decision) {
 	l.yes[w][d.By] = true
 }
 
-// Told checks the answer to a person. At most one decision settles a question, and the journal has
-// that decision.
+// Told checks the answer to a person. At most one decision settles a question, and the settling
+// decision is in the journal.
 func (l *Ledger) Told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
 		l.Count("decisions refused: " + string(answer.Error.Class))

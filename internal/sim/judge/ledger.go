@@ -331,8 +331,8 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 }
 
 // replanned reports whether a plan with other stages was stored after a time. A driver whose plan
-// has only calls that overlap stores none, so the next one may plan with other definitions. What the
-// first has sent then runs in the stages of its plan: see docs/rough-edges.md.
+// has only calls that overlap stores none, so the next one may plan with other definitions. What
+// the first has sent then runs in the stages of its plan: see docs/rough-edges.md.
 func (a *account) replanned(after time.Time) bool {
 	return a.plan != nil && after.Before(a.plannedAt) && slices.ContainsFunc(a.plan, func(c wire.PlannedCall) bool {
 		return c.Stage != a.sub.Plan.Calls[c.Index].Stage

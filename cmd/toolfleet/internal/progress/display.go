@@ -82,8 +82,8 @@ func (d *Display) Live() bool {
 
 // ExpectEvents makes the display say why a batch waits, if no call has begun for 3 s. why returns
 // that, or "" if it knows no reason; it is asked every 3 s until it does or a call begins. Among
-// events it is one of the type waiting. The caller calls ExpectEvents at most once, before the first
-// event.
+// events it is one of the type waiting. The caller calls ExpectEvents at most once, before the
+// first event.
 func (d *Display) ExpectEvents(session messages.SessionID, batch messages.BatchID, why func() string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -58,8 +58,8 @@ func (r *Root) unhidden(name, rel string) (real string, err error) {
 	return real, nil
 }
 
-// isOpen returns nil if a file that was opened is the one at a path without links, and no hidden one
-// by another name. A command may change links while the file is opened.
+// isOpen returns nil if a file that was opened is the one at a path without links, and no hidden
+// one by another name. A command may change links while the file is opened.
 func (r *Root) isOpen(name, real string, opened fs.FileInfo) error {
 	if len(r.hidden) == 0 {
 		return nil
