@@ -17,18 +17,21 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A snippet is a fenced block of README.md. The comment on the line before says what the test does
-// with it:
+// A snippet is a fenced block of README.md. The comment on the line before, <!-- test: VERB -->,
+// says what the test does with it:
 //
-// <!-- test: run --> runs its commands with bash, in a folder that has the examples <!-- test:
-// start --> starts each of its lines as a daemon, which runs until stop <!-- test: stop --> has no
-// block: ends the daemons, as Ctrl-C does <!-- test: stdout --> the last run's stdout; "stdout,
-// three times": as often <!-- test: stderr --> the last run's stderr, its lines in any order <!-- test:
-// begin --> starts a command in another terminal; the next blocks go on <!-- test: waits --> that
-// command's stderr when it cannot go on by itself <!-- test: ends --> its stderr after that until
-// it ends; its stdout becomes the last run's <!-- test: terminal, TEXT --> runs its command at a
-// terminal and answers its question with TEXT <!-- test: screen --> what that terminal showed <!--
-// test: file PATH --> is a part of that file, word for word <!-- test: skip, REASON --> nothing
+//	run             runs its commands with bash, in a folder that has the examples
+//	start           starts each of its lines as a daemon, which runs until stop
+//	stop            has no block: ends the daemons, as Ctrl-C does
+//	stdout          the last run's stdout; "stdout, three times": as often
+//	stderr          the last run's stderr, its lines in any order
+//	begin           starts a command in another terminal; the next blocks go on
+//	waits           that command's stderr when it cannot go on by itself
+//	ends            its stderr after that until it ends; its stdout becomes the last run's
+//	terminal, TEXT  runs its command at a terminal and answers its question with TEXT
+//	screen          what that terminal showed
+//	file PATH       is a part of that file, word for word
+//	skip, REASON    nothing
 //
 // In an output, … stands for any text, spaces do not count, and all durations are equal.
 type snippet struct {
