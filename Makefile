@@ -29,6 +29,7 @@ soak: ## the long tests, 100,000 seeds of the simulation, 200 runs of server res
 	@echo "$(SEEDS) seeds of the simulation, some 1,000 a second; SEEDS=1000 for fewer"
 	go test ./internal/sim -sim.seeds=$(SEEDS) -sim.orders=8 -timeout 1h
 	go test ./internal/e2e -long -many=10000 -timeout 1h
+	go test ./worker/tool/builtin ./schemas/safety -run 'Payloads|Injections' -long -timeout 1h
 	go test ./internal/e2e/process -run TestEveryEffectHasItsLine -audit.kills=200 -timeout 1h
 	go test ./worker/tool/process -run 'TestAttacks' -attack.rounds=1000 -timeout 8h
 	TOOLFLEET_HTTP_ROUNDS=10 go test ./internal/httpapi -run TestManyStreams -timeout 1h

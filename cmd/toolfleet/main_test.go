@@ -26,6 +26,9 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the commands as real processes; see testdata/script.
 func TestScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts processes, which the tests without -short look at")
+	}
 	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",

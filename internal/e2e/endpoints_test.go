@@ -331,6 +331,15 @@ func TestHardValuesGoThroughUnharmed(t *testing.T) {
 	}
 }
 
+// largeSizes are sizes of outputs of which two fit into one message, are given by reference, and are
+// over the limit of a message. They are smaller where the race detector slows everything down.
+func largeSizes() []int {
+	if testing.Short() {
+		return []int{200_000, 700_000, 1_100_000}
+	}
+	return []int{200_000, 700_000, 3_000_000}
+}
+
 func TestManyCallsAndLargeOutputs(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -353,8 +362,7 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 	if reply := f.run(canonical("s", "many", many...)); len(reply.Results) != 128 || strings.Count(string(reply.Reinjection), `"id"`) != 128 {
 		t.Errorf("128 calls: %d results", len(reply.Results))
 	}
-	// In one message; by reference; over the message limit.
-	for _, size := range []int{200_000, 700_000, 3_000_000} {
+	for _, size := range largeSizes() {
 		reply := f.run(canonical("s", fmt.Sprint("large", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}, call{"count", ""}, call{"blob", fmt.Sprintf(`{"n":%d}`, size)}))
 		if n := strings.Count(string(reply.Reinjection), "x"); n != 2*size {
 			t.Errorf("two outputs of %d bytes: %d came back", size, n)

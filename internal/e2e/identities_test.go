@@ -452,8 +452,7 @@ func (f *identified) everyProvider(t *testing.T) {
 }
 
 func (f *identified) largeReplies(t *testing.T) {
-	// In one message; by reference; over the message limit.
-	for _, size := range []int{200_000, 700_000, 3_000_000} {
+	for _, size := range largeSizes() {
 		b := canonical("s", fmt.Sprint("large", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}, call{"wr", `{"k":"l","v":"1"}`}, call{"blob", fmt.Sprintf(`{"n":%d}`, size)})
 		reply := f.run(b)
 		again, err := f.client.Get(t.Context(), b.Session, b.ID)
