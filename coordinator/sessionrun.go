@@ -153,7 +153,7 @@ func (s *sessionRun) take(d *batchRun) bool {
 		s.again = true
 		return false
 	}
-	s.line.Add(d, d.accepted.Seq, len(d.accepted.Body))
+	s.line.Add(d, d.accepted.Seq, d.accepted.Stored, len(d.accepted.Body))
 	s.driven[d] = true
 	s.giveTurns()
 	s.c.runs.add(d)
@@ -219,13 +219,10 @@ func (s *sessionRun) abandoned(ctx context.Context) bool {
 	return found || err != nil
 }
 
-func (s *sessionRun) empty() bool { return s.last() == 0 }
-
-// last is the sequence of the last batch in the line; 0: there is none.
-func (s *sessionRun) last() uint64 {
+func (s *sessionRun) empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.line.Last()
+	return s.line.Empty()
 }
 
 // readSoon makes run read the log for later batches. It does not wait for that.

@@ -82,7 +82,7 @@ func (s *sessionRun) readLog(ctx context.Context) error {
 		if !ok {
 			return nil
 		}
-		next, found, err := s.c.journal.Next(ctx, s.key.Tenant, s.key.Session, s.last())
+		next, found, err := s.next(ctx)
 		if err != nil || !found || !s.fits(next) || !place.hold(next) {
 			place.free()
 			return err
@@ -107,6 +107,27 @@ func (s *sessionRun) readLog(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// next reads the oldest batch of the log that is not in the line. The line may hold batches that are
+// over and still in the log.
+func (s *sessionRun) next(ctx context.Context) (a journal.Accepted, found bool, err error) {
+	s.mu.Lock()
+	after := s.line.Last()
+	s.mu.Unlock()
+	for {
+		a, found, err = s.c.journal.Next(ctx, s.key.Tenant, s.key.Session, after)
+		if err != nil || !found || !s.holds(a) {
+			return a, found, err
+		}
+		after = a.Seq
+	}
+}
+
+func (s *sessionRun) holds(a journal.Accepted) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.line.Holds(a.Seq, a.Stored)
 }
 
 // place is one of the places that all sessions share for batches behind the first of their session.
@@ -141,9 +162,9 @@ func (s *sessionRun) place() (p *place, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	successors, _ := s.line.Successors()
-	s.full = s.line.Last() != 0 && successors+1 >= s.c.cfg.Lookahead
+	s.full = !s.line.Empty() && successors+1 >= s.c.cfg.Lookahead
 	switch {
-	case s.line.Last() == 0:
+	case s.line.Empty():
 		return nil, true
 	case s.full || !s.c.successors.TryAcquire(1):
 		return nil, false
@@ -156,6 +177,6 @@ func (s *sessionRun) fits(a journal.Accepted) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_, size := s.line.Successors()
-	s.full = s.line.Last() != 0 && size+len(a.Body) > maxSuccessors
+	s.full = !s.line.Empty() && size+len(a.Body) > maxSuccessors
 	return !s.full
 }

@@ -70,15 +70,17 @@ type Line[B comparable] struct {
 type member[B comparable] struct {
 	batch    B
 	seq      uint64
+	stored   time.Time
 	size     int
 	standing Standing
 	turn     batch.Turn
 	resting  time.Time // until when it only waits; zero: it does not
 }
 
-// Add adds a batch to the end of the line, with its sequence in the log and the size of its body.
-func (l *Line[B]) Add(b B, seq uint64, size int) {
-	l.members = append(l.members, &member[B]{batch: b, seq: seq, size: size})
+// Add adds a batch to the end of the line, with its sequence in the log, the time when the log
+// stored it, and the size of its body.
+func (l *Line[B]) Add(b B, seq uint64, stored time.Time, size int) {
+	l.members = append(l.members, &member[B]{batch: b, seq: seq, stored: stored, size: size})
 	l.members[len(l.members)-1].turn.May = batch.Nothing
 }
 
@@ -151,12 +153,24 @@ func (l *Line[B]) Head() (b B, found bool) {
 	return b, false
 }
 
-// Last returns the sequence of the last batch; 0: there is none.
+// Empty reports whether the line holds no batch.
+func (l *Line[B]) Empty() bool { return len(l.members) == 0 }
+
+// Last returns the sequence of the last batch that is not over; 0: there is none. The next batch of
+// the log is behind it, although a batch that is over may have a higher sequence: a server that
+// restarts may give the sequence of a batch that has left the log to a new one.
 func (l *Line[B]) Last() uint64 {
-	if len(l.members) == 0 {
-		return 0
+	for _, m := range slices.Backward(l.members) {
+		if !m.standing.Over {
+			return m.seq
+		}
 	}
-	return l.members[len(l.members)-1].seq
+	return 0
+}
+
+// Holds reports whether a batch of the log is in the line.
+func (l *Line[B]) Holds(seq uint64, stored time.Time) bool {
+	return slices.ContainsFunc(l.members, func(m *member[B]) bool { return m.seq == seq && m.stored.Equal(stored) })
 }
 
 // Successors returns the number of batches behind the first, and the size of their bodies.

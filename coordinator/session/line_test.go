@@ -258,8 +258,8 @@ func jobs(t *testing.T, b twinBatch, m *batch.Machine, turn batch.Turn) (dispatc
 // What is said of a batch after its reply is stored does not hold up later ones.
 func TestABatchThatIsOverStaysOver(t *testing.T) {
 	line := session.Line[string]{Window: 8}
-	line.Add("first", 1, 0)
-	line.Add("second", 2, 0)
+	line.Add("first", 1, time.Time{}, 0)
+	line.Add("second", 2, time.Time{}, 0)
 	line.Over("first")
 	line.Set("first", session.Standing{Running: 1})
 	line.GiveTurns()
@@ -271,6 +271,29 @@ func TestABatchThatIsOverStaysOver(t *testing.T) {
 	}
 }
 
+// A server that restarts may give the sequence of a batch that has left the log to a new one. So the
+// log is read from the last batch that is still there, and the time tells the two apart.
+func TestASequenceThatIsUsedAgain(t *testing.T) {
+	at := time.Unix(100, 0)
+	line := session.Line[string]{Window: 8}
+	line.Add("first", 1, at, 0)
+	line.Add("second", 2, at, 0)
+	if got := line.Last(); got != 2 {
+		t.Errorf("the log is read from %d, want 2", got)
+	}
+	line.Over("second")
+	if got := line.Last(); got != 1 {
+		t.Errorf("the second is over: the log is read from %d, want 1", got)
+	}
+	line.Over("first")
+	if got := line.Last(); got != 0 || line.Empty() {
+		t.Errorf("both are over: the log is read from %d, want 0", got)
+	}
+	if !line.Holds(1, at) || line.Holds(1, at.Add(time.Second)) || line.Holds(3, at) {
+		t.Error("the line does not know its batches")
+	}
+}
+
 // A session rests if each of its batches does, until the first of them has to be looked at.
 func TestASessionRests(t *testing.T) {
 	at := time.Unix(100, 0)
@@ -278,8 +301,8 @@ func TestASessionRests(t *testing.T) {
 	if _, rests := line.Resting(); rests {
 		t.Error("a session without batches rests")
 	}
-	line.Add("first", 1, 0)
-	line.Add("second", 2, 0)
+	line.Add("first", 1, at, 0)
+	line.Add("second", 2, at, 0)
 	line.Rest("second", at)
 	if _, rests := line.Resting(); rests {
 		t.Error("the session rests while its first batch does not")

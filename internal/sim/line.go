@@ -87,14 +87,14 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 			d := l.left[0]
 			l.left = l.left[1:]
 			last := l.leave(d, t.Now)
-			if l.ends() || last && l.batches.Last() != 0 {
+			if l.ends() || last && !l.batches.Empty() {
 				if last {
 					return !l.ends()
 				}
 				continue
 			}
 			_ = l.readLog(t)
-			if l.batches.Last() == 0 {
+			if l.batches.Empty() {
 				return false
 			}
 			l.returnOffers(t)
@@ -141,10 +141,10 @@ func (l *line) returnOffers(t *world.Task) {
 // readLog starts to drive batches behind the driven ones.
 func (l *line) readLog(t *world.Task) error {
 	for {
-		if n, _ := l.batches.Successors(); l.batches.Last() != 0 && n+1 >= lookahead {
+		if n, _ := l.batches.Successors(); !l.batches.Empty() && n+1 >= lookahead {
 			return nil
 		}
-		next, found, err := truth(t).Next(anytime, l.key.Tenant, l.key.Session, l.batches.Last())
+		next, found, err := l.next(t)
 		if err != nil || !found {
 			return err
 		}
@@ -166,12 +166,22 @@ func (l *line) readLog(t *world.Task) error {
 	}
 }
 
+// next reads the oldest batch of the log that is not in the line.
+func (l *line) next(t *world.Task) (a records.Accepted, found bool, err error) {
+	for after := l.batches.Last(); ; after = a.Seq {
+		a, found, err = truth(t).Next(anytime, l.key.Tenant, l.key.Session, after)
+		if err != nil || !found || !l.batches.Holds(a.Seq, a.Stored) {
+			return a, found, err
+		}
+	}
+}
+
 // begin drives a batch in a task of its own.
 func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
 	sub := l.c.fleet.submissions[string(a.Body)]
 	d := &drive{coordinator: l.c, line: l, accepted: a, sub: sub, delivery: delivery, born: l.c.Now}
 	l.c.live[sub.Key] = d
-	l.batches.Add(d, a.Seq, len(a.Body))
+	l.batches.Add(d, a.Seq, a.Stored, len(a.Body))
 	l.driven[d] = true
 	l.giveTurns()
 	l.c.Spawn("batch", func(t *world.Task) {
