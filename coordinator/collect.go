@@ -3,7 +3,6 @@ package coordinator
 import (
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -16,6 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -240,7 +240,7 @@ func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	queued, err := d.queue.of(ctx, index)
 	for _, msg := range queued {
 		var job wire.Job
-		d.late = d.late || err == nil && json.Unmarshal(msg.Data, &job) == nil && job.Notify != d.id
+		d.late = d.late || err == nil && rawjson.Unmarshal(msg.Data, &job) == nil && job.Notify != d.id
 	}
 	return d.late
 }

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -241,7 +240,7 @@ func (c *Coordinator) answerAgain(ctx context.Context, log *slog.Logger, a journ
 }
 
 func decodeReply(stored []byte) (reply messages.Reply, err error) {
-	err = json.Unmarshal(stored, &reply)
+	err = rawjson.Unmarshal(stored, &reply)
 	return reply, err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/submission"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -72,8 +73,12 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
 		if err == nil {
 			err = d.steerAgain(ctx, stored)
-			if reply, err := decodeReply(stored); err == nil { // perhaps another driver's
-				d.reply.Status, d.reply.Error = reply.Status, reply.Error
+			var end struct { // of the stored reply, which may be another driver's
+				Status messages.ReplyStatus
+				Error  *messages.Refusal
+			}
+			if rawjson.Unmarshal(stored, &end) == nil {
+				d.reply.Status, d.reply.Error = end.Status, end.Error
 			}
 		}
 		return err

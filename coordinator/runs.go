@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"encoding/json"
 	"log/slog"
 	"strings"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
@@ -143,7 +143,7 @@ func (r *runs) nudge(prefix string) {
 // channel is full, it drops the notice: the next poll finds out what happened.
 func (r *runs) onNotice(m bus.Msg) {
 	var n wire.Notice
-	if err := json.Unmarshal(m.Data, &n); err != nil {
+	if err := rawjson.Unmarshal(m.Data, &n); err != nil {
 		r.log.Warn("a worker's notice cannot be read and is dropped; the next poll finds what it was about", "err", err)
 		return
 	}

@@ -22,7 +22,7 @@ func asyncapi(t *testing.T) map[string]any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return decode(asJSON(t, body)).(map[string]any)
+	return rawjson.Tree(asJSON(t, body)).(map[string]any)
 }
 
 // in returns the member at the end of a path of keys.

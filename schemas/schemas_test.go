@@ -52,7 +52,7 @@ func document(t testing.TB, name string) any {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return decode(body)
+	return rawjson.Tree(body)
 }
 
 // resolve follows the $ref of a subschema of the named file, and adds the keywords beside the $ref.

@@ -96,7 +96,7 @@ func compile(raw []byte, more map[string]string) (*Schema, error) {
 	if err := rawjson.Check(raw); err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
 	}
-	s := &Schema{raw: bytes.Clone(raw), more: more, doc: decode(raw)}
+	s := &Schema{raw: bytes.Clone(raw), more: more, doc: rawjson.Tree(raw)}
 	if n := countNodes(s.doc, isSubschema); n > MaxSchemaObjects {
 		return nil, fmt.Errorf("schema with %d objects (limit %d)", n, MaxSchemaObjects)
 	}
@@ -163,7 +163,7 @@ func (s *Schema) Validate(value json.RawMessage) error {
 	if err := rawjson.Check(value); err != nil {
 		return refuseValue("is no acceptable JSON: %v", err)
 	}
-	v := decode(value)
+	v := rawjson.Tree(value)
 	if n := countNodes(v, func(any) bool { return true }); n > MaxValueNodes {
 		return refuseValue("holds %d values (limit %d)", n, MaxValueNodes)
 	}
@@ -225,15 +225,6 @@ func (e *engine) validate(v any, steps int) (err error) {
 	}()
 	e.budget.left = steps
 	return e.root.Validate(v)
-}
-
-// decode decodes JSON that was checked before, so there is no error. It keeps the digits of
-// numbers.
-func decode(raw []byte) (v any) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	_ = dec.Decode(&v)
-	return v
 }
 
 func isSubschema(v any) bool {

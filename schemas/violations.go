@@ -260,7 +260,7 @@ func (x explainer) keyword(err *jsonschema.ValidationError) (owner map[string]an
 		owner, _ = lookup(x.schema.doc, tokens[:last]).(map[string]any)
 	} else if text, ok := x.schema.more[doc]; ok {
 		if x.more[doc] == nil {
-			x.more[doc] = decode([]byte(text))
+			x.more[doc] = rawjson.Tree([]byte(text))
 		}
 		owner, _ = lookup(x.more[doc], tokens[:last]).(map[string]any)
 	}

@@ -132,7 +132,7 @@ func GivenOut(stored []byte) ([]byte, error) {
 		Append, Ref           json.RawMessage
 		Reinjection, Steering json.RawMessage
 	}
-	if err := json.Unmarshal(stored, &reply); err != nil || reply.Append != nil || reply.Ref != nil {
+	if err := rawjson.Unmarshal(stored, &reply); err != nil || reply.Append != nil || reply.Ref != nil {
 		return stored, err
 	}
 	list, err := rawjson.Marshal(messages.Reply{Reinjection: reply.Reinjection, Steering: reply.Steering}.WithAppend().Append)

@@ -2,7 +2,6 @@ package audit
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -178,7 +177,7 @@ func (l *Log) findAt(
 
 // partOf decodes a message of the audit stream.
 func partOf(msg bus.Msg) (part wire.AuditLines, err error) {
-	err = json.Unmarshal(msg.Data, &part)
+	err = rawjson.Unmarshal(msg.Data, &part)
 	return part, err
 }
 

@@ -214,7 +214,7 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 		return CallEntry{}, err
 	}
 	entry := CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time}
-	if err := json.Unmarshal(msg.Data, &entry.Record); err != nil {
+	if err := rawjson.Unmarshal(msg.Data, &entry.Record); err != nil {
 		return CallEntry{}, fmt.Errorf("record %d of call %s: %w", msg.Seq, key, err)
 	}
 	return entry, nil
@@ -254,7 +254,7 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 	}
 	var result messages.Result
 	if err == nil {
-		err = json.Unmarshal(msg.Data, &result)
+		err = rawjson.Unmarshal(msg.Data, &result)
 	}
 	if err != nil {
 		return messages.Result{}, false, fmt.Errorf("read the result of call %s: %w", key, err)
@@ -297,7 +297,7 @@ func (j *Journal) Plans(ctx context.Context, key wire.BatchKey) ([]PlanEntry, er
 	plans := make([]PlanEntry, len(msgs))
 	for i, msg := range msgs {
 		plans[i].Seq = msg.Seq
-		if err := json.Unmarshal(msg.Data, &plans[i].Record); err != nil {
+		if err := rawjson.Unmarshal(msg.Data, &plans[i].Record); err != nil {
 			return nil, fmt.Errorf("plan record %d of batch %s: %w: %w", msg.Seq, key, bus.ErrCorrupt, err)
 		}
 		if err := j.wholePlan(ctx, &plans[i].Record); err != nil {
@@ -371,7 +371,7 @@ func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 		known.Hands = append(known.Hands, key)
 	case wire.VerbResult:
 		var result messages.Result
-		if err := json.Unmarshal(msg.Data, &result); err != nil {
+		if err := rawjson.Unmarshal(msg.Data, &result); err != nil {
 			return fmt.Errorf("result at %.200s: %w", msg.Subject, err)
 		}
 		known.Results = append(known.Results, ResultEntry{key, result})
@@ -488,7 +488,7 @@ func (j *Journal) replyTo(ctx context.Context, key wire.BatchKey) (bus.Msg, bool
 // object.
 func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) {
 	var reply messages.Reply
-	if err := json.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
+	if err := rawjson.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
 		return stored, err
 	}
 	return j.objects.Get(ctx, *reply.Ref)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -74,7 +75,7 @@ func (j *Journal) readReplied(msg bus.Msg) Replied {
 		Batch  messages.BatchID
 		Status messages.ReplyStatus
 	}
-	if json.Unmarshal(msg.Data, &reply) == nil {
+	if rawjson.Unmarshal(msg.Data, &reply) == nil {
 		r.Batch, r.Status = reply.Batch, reply.Status
 	}
 	return r

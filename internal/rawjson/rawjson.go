@@ -34,7 +34,7 @@ func Check(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return fmt.Errorf("not valid UTF-8")
 	}
-	if !json.Valid(raw) {
+	if !valid(raw) {
 		return syntaxError(raw)
 	}
 	_, err := checker(raw).value(0, 0)
@@ -44,7 +44,7 @@ func Check(raw []byte) error {
 // CheckSyntax returns nil if raw is one JSON value, however deep it is nested. It checks none of
 // the bounds of [Check]: a reader checks them for the parts that it uses.
 func CheckSyntax(raw []byte) error {
-	if json.Valid(raw) {
+	if valid(raw) {
 		return nil
 	}
 	if err := syntaxError(raw); !errors.Is(err, ErrTooDeep) {
@@ -410,18 +410,6 @@ func TypeOf(raw []byte) string {
 		return "null"
 	}
 	return "a number"
-}
-
-// Canonical returns raw with sorted keys, no white space and numbers as written, so that equal
-// arguments have equal bytes.
-func Canonical(raw []byte) ([]byte, error) {
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var v any
-	if err := dec.Decode(&v); err != nil {
-		return nil, err
-	}
-	return Marshal(v) // maps are written with sorted keys
 }
 
 // SortedKeys returns the keys of m in order, for output that must not depend on map order.

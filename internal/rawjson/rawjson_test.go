@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"testing"
@@ -129,4 +130,39 @@ func TestMarshalLeavesHTMLAlone(t *testing.T) {
 	if got := string(rawjson.MustMarshal(map[string]any{"a": "<b>&", "r": json.RawMessage(`"<>"`)})); got != `{"a":"<b>&","r":"<>"}` {
 		t.Errorf("got %s", got)
 	}
+}
+
+// decodeFirst is what encoding/json reads, with the digits of numbers.
+func decodeFirst(in []byte) (v any, err error) {
+	dec := json.NewDecoder(bytes.NewReader(in))
+	dec.UseNumber()
+	return v, dec.Decode(&v)
+}
+
+// Canonical and Tree agree with encoding/json.
+func FuzzTree(f *testing.F) {
+	for _, s := range []string{
+		`{"b":[1, 2.50,"x",null,true ,false],"a":{}}`, `{"a":1,"a":2}`, `{"\u0061":1,"a":{"x":[]}}`, `1 2`, `[1,`, ` "\ud800\u2028<&>" `,
+		"{\"ÿ\":1,\"þ\":2}", `{"é":1,"z":2,"\n":3}`, "\"\u007f\u2029\"", `-0`, `{"a" : [ ] , "b" : { } }`, `1E+5`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		v, err := decodeFirst(in)
+		got, gotErr := rawjson.Canonical(in)
+		if (err == nil) != (gotErr == nil) {
+			t.Fatalf("Canonical(%q) has the error %v, encoding/json has %v", in, gotErr, err)
+		}
+		if err != nil {
+			return
+		}
+		if want, _ := rawjson.Marshal(v); !bytes.Equal(got, want) {
+			t.Errorf("Canonical(%q) = %q, want %q", in, got, want)
+		}
+		if rawjson.Check(in) == nil {
+			if got := rawjson.Tree(in); !reflect.DeepEqual(got, v) {
+				t.Errorf("Tree(%q) = %#v, want %#v", in, got, v)
+			}
+		}
+	})
 }

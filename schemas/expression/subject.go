@@ -1,7 +1,6 @@
 package expression
 
 import (
-	"bytes"
 	"encoding/json"
 	"math/big"
 	"strconv"
@@ -42,10 +41,8 @@ func members(raw json.RawMessage) (map[string]any, error) {
 	if rawjson.Check(raw) != nil {
 		return nil, errInput
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var input map[string]any
-	if err := d.Decode(&input); err != nil || input == nil {
+	input, isObject := rawjson.Tree(raw).(map[string]any)
+	if !isObject {
 		return nil, errInput
 	}
 	_, err := convert(input)

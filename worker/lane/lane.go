@@ -43,6 +43,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -337,7 +338,7 @@ func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service 
 func (c *Consumer) read(d *pull.Delivery) (queue string, job wire.Job, key wire.CallKey, err error) {
 	queue, key, err = c.conn.Names().Job(d.Subject)
 	if err == nil {
-		err = json.Unmarshal(d.Data, &job)
+		err = rawjson.Unmarshal(d.Data, &job)
 	}
 	if err == nil && key != wire.KeyOf(string(job.Tenant), job.Session, job.Batch).Call(job.Index) {
 		err = errors.New("its ids are not those of its subject")

@@ -39,8 +39,8 @@ func (c *callRun) validate(context.Context) error {
 		}
 		return f
 	}
-	if _, err := rawjson.Object(c.input); err != nil { // a schema may allow other types than an object
-		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments are wrong: %v.", err)
+	if got := rawjson.TypeOf(c.input); got != "an object" { // a schema may allow other types
+		return fail(messages.StatusValidationError, messages.CodeInvalidArguments, "The arguments are wrong: want an object, got %s.", got)
 	}
 	return nil
 }
