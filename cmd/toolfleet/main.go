@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -68,7 +69,14 @@ Settings come from flags, TOOLFLEET_ variables and toolfleet.yaml, in this order
 
 Exit status: 0 done, 1 failed, 2 wrong usage or setting.`
 
+// garbage is how much memory is allocated before the next collection, in percent of what was in use
+// after the last one. The heaps of the daemons are small, so Go's default of 100 collects often.
+const garbage = 200
+
 func main() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(garbage)
+	}
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
