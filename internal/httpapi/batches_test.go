@@ -260,6 +260,11 @@ func TestWhatIsRefused(t *testing.T) {
 			"steering null":    {"POST", "/v1/sessions/s/steer", `{"steer":null}`, 422, "malformed_message"},
 			"steering of when": {"POST", "/v1/sessions/s/steer", `{"steer":"x","when":"never"}`, 422, "malformed_message"},
 			"abort of what":    {"POST", "/v1/sessions/s/abort", `{"abort":false}`, 422, "malformed_message"},
+			"abort misspelt":   {"POST", "/v1/sessions/s/abort", `{"abort_batch":"b"}`, 422, "malformed_message"},
+			"another verb":     {"POST", "/v1/sessions/s/abort", `{"reason":"enough","skip":"Write"}`, 422, "malformed_message"},
+			"steer and abort":  {"POST", "/v1/sessions/s/abort", `{"steer":"x"}`, 422, "malformed_message"},
+			"abort and steer":  {"POST", "/v1/sessions/s/steer", `{"steer":"x","abort":true}`, 422, "malformed_message"},
+			"steer and skip":   {"POST", "/v1/sessions/s/steer", `{"steer":"x","skip":"Write"}`, 422, "malformed_message"},
 			"wrong method":     {"PATCH", path, "", 405, "wrong_method"},
 			"nothing there":    {"GET", "/v2", "", 404, "no_such_path"},
 		} {

@@ -139,7 +139,7 @@ func TestTheSenderOfAControl(t *testing.T) {
 		"":        {access.Bearer{}, ""},
 	} {
 		s := guardedServer(t, row.guard)
-		got, err := s.controlOf(&request{who: access.Principal{Tenant: "_", User: row.user}}, []byte(`{"abort":true,"by":"mallory"}`))
+		got, err := s.controlOf(&request{who: access.Principal{Tenant: "_", User: row.user}}, []byte(`{"abort":true,"by":"mallory"}`), "abort")
 		if err != nil || got.By != want {
 			t.Errorf("%T, user %q: got %q, %v; want %q", row.guard, row.user, got.By, err, want)
 		}

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/httpapi/access"
@@ -15,32 +17,31 @@ const maxControl = 300 << 10
 
 // steer stores a message for the next reply of the session.
 func (s *Server) steer(w http.ResponseWriter, q *request) error {
-	control, err := s.controlOf(q, q.body)
+	control, err := s.controlOf(q, q.body, "steer", "when")
 	if err != nil {
 		return err
 	}
-	if len(control.Steer) == 0 || len(control.Abort) > 0 {
-		return malformed(`want {"steer": message}, and no abort`)
+	if len(control.Steer) == 0 {
+		return malformed(`steer is missing; want {"steer": message}`)
 	}
 	seq, err := q.client.Steer(q.Context(), q.session, control.Steer, control.When, reasonOf(control))
 	return answerControl(w, seq, err)
 }
 
-// abort ends a batch, or every batch that the session has at this moment.
+// abort ends the batch that the body names. If it names none, abort ends every batch that the
+// session has at this moment.
 func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	body := q.body
 	if len(body) == 0 {
 		body = []byte("{}")
 	}
-	control, err := s.controlOf(q, body)
+	control, err := s.controlOf(q, body, "abort")
 	if err != nil {
 		return err
 	}
 	batch, all := control.Batch()
 	var seq uint64
 	switch {
-	case len(control.Steer) > 0:
-		return malformed("a body with steer does not abort; POST it to steer")
 	case batch != "":
 		seq, err = q.client.Abort(q.Context(), q.session, batch, reasonOf(control))
 	case all, len(control.Abort) == 0:
@@ -51,11 +52,18 @@ func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	return answerControl(w, seq, err)
 }
 
-// controlOf reads a control. Where requests need no token, the body says who asks (By). Elsewhere
-// By is the user of the token.
-func (s *Server) controlOf(q *request, body []byte) (control messages.Control, err error) {
+// controlOf reads a control that has the members own, or some of those that every control has. It
+// refuses all other members: without the one that it does not know, an abort would end the whole
+// session. Where requests need no token, the body says who asks (By). Elsewhere By is the user of
+// the token.
+func (s *Server) controlOf(q *request, body []byte, own ...string) (control messages.Control, err error) {
 	if _, err := membersOf(body); err != nil {
 		return control, err
+	}
+	known := append(own, "reason", "by", "v")
+	if name, at := rawjson.Stranger(body, known...); at > 0 {
+		return control, malformed(fmt.Sprintf("%.80q at byte %d is no member of this request; it may have %s",
+			name, at, strings.Join(known, ", ")))
 	}
 	if err := json.Unmarshal(body, &control); err != nil {
 		return control, malformed("the body is not a control: " + err.Error())
