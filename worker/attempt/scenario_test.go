@@ -317,7 +317,11 @@ func (s *scenario) show(effect attempt.Effect) string {
 	case attempt.Report:
 		return "report " + outcome(e.Result)
 	case attempt.Count:
-		return "count " + []string{"a claim", "a refused claim", "a lost lease", "progress"}[e.What]
+		words := []string{"a claim", "a refused claim", "a lost lease", "progress"}
+		if int(e.What) >= len(words) {
+			s.Fatalf("the counted event %d has no word here", e.What)
+		}
+		return "count " + words[e.What]
 	case attempt.Log:
 		return fmt.Sprintf("log %d: %s", e.Level, e.Text)
 	case attempt.Close:

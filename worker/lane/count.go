@@ -5,12 +5,12 @@ import "github.com/toolfleet/toolfleet/worker/attempt"
 // Count names something that is counted.
 type Count int
 
-// The counted events.
+// The counted events. The zero Count is none of them.
 const (
-	Taken       Count = iota // the worker takes a job
-	Left                     // the worker has no more to do with a job
-	Redelivered              // a delivery is not the first of its job
-	Claimed                  // a claim is stored
+	Taken       Count = iota + 1 // the worker takes a job
+	Left                         // the worker has no more to do with a job
+	Redelivered                  // a delivery is not the first of its job
+	Claimed                      // a claim is stored
 	// ClaimRefused: another worker has the call, or the call has ended; at most once per attempt.
 	ClaimRefused
 	LeaseLost  // a claim could not be renewed in time
