@@ -50,7 +50,7 @@ func BatchIn(p messages.Provider, session, id string, calls ...Call) messages.Ba
 			list[i] = fmt.Sprintf(`{"toolUse":{"toolUseId":%q,"name":%q,"input":%s}}`, id, name, input)
 		case messages.Gemini:
 			list[i] = fmt.Sprintf(`{"functionCall":{"id":%q,"name":%q,"args":%s}}`, id, name, input)
-		default:
+		case messages.Canonical:
 			list[i] = fmt.Sprintf(`{"id":%q,"name":%q,"input":%s}`, id, name, input)
 		}
 	}
@@ -63,8 +63,10 @@ func BatchIn(p messages.Provider, session, id string, calls ...Call) messages.Ba
 		b.Message = wrap(`[%s]`)
 	case messages.Gemini:
 		b.Message = wrap(`{"role":"model","parts":[%s]}`)
-	default:
+	case messages.Canonical:
 		b.Message = wrap(`{"calls":[%s]}`)
+	default:
+		panic(fmt.Sprintf("BatchIn does not write the dialect %q", p))
 	}
 	return b
 }
