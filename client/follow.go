@@ -344,7 +344,7 @@ func (w *watcher) final(ctx context.Context, err error) error {
 	case w.list != nil:
 	case errors.Is(err, ErrUnknown), errors.Is(err, errNoTimelines):
 		return err
-	// A batch that has begun goes on once a coordinator is back.
+	// Give up only on a batch that has not begun: one that has goes on once a coordinator is back.
 	case noFleet && !w.batches[0].begun() && time.Since(w.deserted) > comingBack:
 		return err
 	}

@@ -122,9 +122,9 @@ func TestTheFirstBatchHasNoPlace(t *testing.T) {
 	})
 }
 
-// TestABatchThatIsBackInTheLog: a batch behind the head has its reply, because the server lost its
-// removal. The driver of the session publishes the reply again and removes the batch, although the
-// broker never delivers it.
+// TestABatchThatIsBackInTheLog: a batch behind the oldest one has its reply already. It is in the
+// log again because the server lost its removal. The broker never delivers it. The driver of the
+// session still publishes the reply again and removes the batch.
 func TestABatchThatIsBackInTheLog(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		conn := o.connect("coordinator")

@@ -92,7 +92,7 @@ func (o *office) connect(name string) *bus.Conn {
 	return conn
 }
 
-// run runs a daemon until stop, at the latest at the end of the test.
+// run starts a daemon. It runs until stop is called, or until the test ends.
 func (o *office) run(conn *bus.Conn, daemon func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

@@ -119,7 +119,7 @@ func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error 
 		}
 		if alone {
 			suspects = append(suspects, head)
-			c.peers.Publish(wire.Notice{Batch: head.Key.String(), Driven: true, Worker: c.id})
+			c.peers.Publish(wire.Notice{Batch: head.Key.String(), AsksDriver: true, Worker: c.id})
 		}
 	}
 	if len(suspects) == 0 {

@@ -142,9 +142,10 @@ const (
 	CodeQueueTimeout Code = "queue_timeout"
 	// CodeToolVersionGone: no worker has the tool in the version that the call was planned with.
 	CodeToolVersionGone Code = "tool_version_gone"
-	// CodeWorkerLost: the worker is gone and the call is not known to have been applied.
+	// CodeWorkerLost: workers were lost over the call. If it is a write, it was certainly not
+	// applied.
 	CodeWorkerLost Code = "worker_lost"
-	// CodeOutcomeUnknown: a write may or may not have happened.
+	// CodeOutcomeUnknown: a write may or may not have been applied. Check before you repeat it.
 	CodeOutcomeUnknown Code = "outcome_unknown"
 	// CodeAborted: the agent or an operator stopped it.
 	CodeAborted Code = "aborted"

@@ -113,7 +113,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 		return
 	}
 	switch {
-	case n.Driven:
+	case n.AsksDriver:
 		p.mu.Lock()
 		p.asked.note(n.Batch, p.cfg.AckWait) // before the check, because a run may begin meanwhile
 		p.mu.Unlock()
@@ -146,7 +146,7 @@ func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(ba
 // AskSession asks which peer drives the session of a batch. That peer then also reads the log for
 // later batches of the session.
 func (p *Peers) AskSession(key wire.BatchKey) {
-	p.Publish(wire.Notice{Batch: sessionOf(key.String()), Driven: true, Worker: p.cfg.ID})
+	p.Publish(wire.Notice{Batch: sessionOf(key.String()), AsksDriver: true, Worker: p.cfg.ID})
 }
 
 // Asked reports whether a peer asked within the last Config.AckWait who drives a session. The

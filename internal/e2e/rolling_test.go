@@ -153,8 +153,8 @@ func TestARollingUpdateAndItsRollback(t *testing.T) {
 	})
 }
 
-// A worker with a further tool in its tools file comes under load. The old tools are shared by both
-// kinds of workers, and each job goes to a worker that has its tool.
+// A worker with one more tool in its tools file joins while jobs run. Both kinds of workers share
+// the old tools, and each job goes to a worker that has its tool.
 func TestAWorkerWithANewToolsFile(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -16,7 +16,7 @@ func (w *waitsForPerson) Error() string { return w.text }
 const (
 	// lookEvery is how often the server looks again at a slow call, because events may be lost.
 	lookEvery = 5 * time.Second
-	// maxEarlier bounds the earlier batches that are looked at.
+	// maxEarlier bounds how many earlier batches are searched for a question that holds up the call.
 	maxEarlier = 8
 )
 

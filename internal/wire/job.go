@@ -75,13 +75,13 @@ type Notice struct {
 	// Running says that a worker is running the call. Between coordinators it says that the sender
 	// drives the batch.
 	Running bool `json:"running,omitempty"`
-	// Driven asks the other coordinators which of them drives the batch, or the session if Batch
-	// names one. The coordinator that does answers with Running, and reads the log for later
-	// batches of the session.
-	Driven bool      `json:"driven,omitempty"`
-	LetGo  *LetGo    `json:"let_go,omitempty"`
-	Hand   *HandBack `json:"hand,omitempty"`
-	Worker string    `json:"worker,omitempty"`
+	// AsksDriver is a question to the other coordinators: which of them drives this batch, or, if
+	// Batch names a session, this session? That one answers with a Notice that has Running set. Then
+	// it reads the log for later batches of the session.
+	AsksDriver bool      `json:"driven,omitempty"`
+	LetGo      *LetGo    `json:"let_go,omitempty"`
+	Hand       *HandBack `json:"hand,omitempty"`
+	Worker     string    `json:"worker,omitempty"`
 }
 
 // LetGo says that a worker gave up a job: it does not serve the tool, it is shutting down, or an

@@ -55,7 +55,8 @@ type CallRecord struct {
 	// DeadlineMS is the longest that the run may take, from its start.
 	DeadlineMS int64            `json:"deadline_ms,omitempty"`
 	OnCrash    messages.OnCrash `json:"on_crash,omitempty"`
-	// Input is the frozen input, if it differs from the job's.
+	// Input is what the tool is run with, after the edits of hooks and of people, if it differs from
+	// the job's.
 	Input json.RawMessage `json:"input,omitempty"`
 	// Permission and Started belong to the attempt that claimed: the decision about it, and when it
 	// began by its worker's wall clock. For a lost attempt this record is the only source.

@@ -23,9 +23,9 @@ type policy struct {
 	short, valued string
 	// long lists the long options without their dashes. Each may have "=value".
 	long []string
-	// operands bounds how many words may not be options; nil: any number. With a bound, options
-	// must come first, and "--" is refused because after it some programs take any word as an
-	// operand.
+	// operands is the largest number of words that are not options; nil: no limit. With a limit,
+	// options must come first. "--" is refused then, because after it some programs take any word
+	// as an operand.
 	operands *int
 	// check decides after the options have passed, or alone if there are none.
 	check func(w walker, args []arg) error

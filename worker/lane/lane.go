@@ -379,8 +379,8 @@ func (c *Consumer) forgetStops() {
 	c.stops = slices.Delete(c.stops, 0, old)
 }
 
-// leave removes an attempt. Every delivery that the attempt took over is in its mailbox before
-// Closed.
+// leave removes an attempt from inHand and posts Closed to its mailbox. Both happen under mu, as in
+// enter, so no delivery comes after Closed.
 func (c *Consumer) leave(r *running) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -153,7 +153,8 @@ func (f fleet) talk(t *testing.T, program, file string, env ...string) (results 
 	return results, string(out)
 }
 
-// The agents and tools of README.md, in each language with those of the other.
+// The examples of README.md: the agent in Python with the tools in TypeScript, and the other way
+// round.
 func TestExamples(t *testing.T) {
 	dir := installed(t)
 	must(t, os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../../../examples/packages")))

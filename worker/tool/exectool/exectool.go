@@ -3,7 +3,7 @@
 //	stdin    the input, one JSON object
 //	stdout   the output: JSON if the whole is one JSON value without duplicate keys, else text,
 //	         byte for byte; bytes that are not UTF-8 become U+FFFD, since the wire is JSON.
-//	         An empty stdout is empty text. If there are more than 4 MiB, the two ends are
+//	         An empty stdout is empty text. If there are more than 24 MiB, the two ends are
 //	         kept, as text
 //	stderr   words for people: its lines are the call's progress, a few reports a second at
 //	         most, and its tail is the text of an error

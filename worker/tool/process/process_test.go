@@ -206,8 +206,8 @@ func TestFloodIsBounded(t *testing.T) {
 	}
 }
 
-// What is in a pipe when the command ends is read, even when the reader gets no time before the
-// deadline.
+// Everything that is in the pipe when the command ends is read, even if the reader does not run
+// before the deadline of the read has passed.
 func TestAReaderThatIsLateLosesNothing(t *testing.T) {
 	begun, late := make(chan struct{}), make(chan struct{})
 	var once sync.Once

@@ -92,8 +92,8 @@ func newsLine(p messages.Pending) string {
 // watched tracks the questions of one tenant: their last known states, and which are still to be
 // shown. The changes that it gets may repeat or come out of order.
 type watched struct {
-	// each is called for every change, one call at a time and with mu held. shown: next has
-	// returned the question.
+	// each is called for every change, one call at a time and with mu held. shown says that next
+	// has returned this question before.
 	each func(p messages.Pending, shown bool)
 
 	mu     sync.Mutex
