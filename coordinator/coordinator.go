@@ -19,6 +19,7 @@
 // Other packages hold the rest:
 //
 //	what tools promise                     schemas
+//	the tools that workers announced       coordinator/announced
 //	requests                               coordinator/handlers, coordinator/approvals
 //	definitions that agents were given     coordinator/catalogue
 //	notices among coordinators             coordinator/peers
@@ -39,8 +40,8 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
+	"github.com/toolfleet/toolfleet/coordinator/announced"
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
-	"github.com/toolfleet/toolfleet/coordinator/catalog"
 	"github.com/toolfleet/toolfleet/coordinator/catalogue"
 	"github.com/toolfleet/toolfleet/coordinator/handlers"
 	"github.com/toolfleet/toolfleet/coordinator/metrics"
@@ -65,7 +66,7 @@ type Coordinator struct {
 	auditLog  *audit.Log
 	recorder  *audit.Recorder // writes the audit lines of batches that have ended
 	questions *approvals.Service
-	catalog   *catalog.Catalog
+	announced *announced.Tools
 	// catalogues holds the definitions that agents were given.
 	catalogues *catalogue.Store
 	toolsets   *toolsets
@@ -101,20 +102,20 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 		audience: bus.NewAudience(conn),
 	}
 	c.toolsets = newToolsets(conn, cfg.Logger, func() {
-		c.catalog.WorkersChanged()
+		c.announced.WorkersChanged()
 		c.runs.moveJobs()
 	})
-	c.catalog = catalog.New(conn, catalog.Config{
+	c.announced = announced.New(conn, announced.Config{
 		Unknown: metrics.UnknownTool, Learned: cfg.Metrics.Learned, Served: c.toolsets.serves, Logger: cfg.Logger,
 	})
 	c.delivered = newDelivered(conn)
 	c.recorder = audit.NewRecorder(auditLog, c.journal, audit.RecorderConfig{
-		Writer: c.id, Digest: c.catalog.Digest, Failed: cfg.Metrics.AuditFailed,
+		Writer: c.id, Digest: c.announced.Digest, Failed: cfg.Metrics.AuditFailed,
 	})
 	c.peers = peers.New(conn, c.runs, peers.Config{ID: c.id, AckWait: cfg.AckWait, Logger: cfg.Logger})
 	c.resumer = newResumer(c, cfg.Slots)
 	c.successors, c.bodies = semaphore.NewWeighted(int64(cfg.Slots)), semaphore.NewWeighted(maxAllSuccessors)
-	c.questions = approvals.New(conn, auditLog, c.resumer, c.catalog, cfg.Metrics, approvals.Config{
+	c.questions = approvals.New(conn, auditLog, c.resumer, c.announced, cfg.Metrics, approvals.Config{
 		Writer: c.id, Approvers: cfg.Approvers, Tracer: cfg.Tracer, Logger: cfg.Logger,
 	})
 	return c, nil
@@ -155,12 +156,12 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	watch, stopWatching := context.WithCancel(work)
 	defer stopWatching()
 	watched := make(chan error, 2)
-	watching.Go(func() { watched <- c.catalog.Run(watch) })
+	watching.Go(func() { watched <- c.announced.Run(watch) })
 	watching.Go(func() { watched <- c.toolsets.run(watch) })
 	watching.Go(func() {
 		provision.KeepRemade(watch, c.conn, c.cfg.Provision, provision.BatchesConsumer(c.conn.Names(), c.cfg.AckWait))
 	})
-	for _, ready := range []<-chan struct{}{c.catalog.Ready(), c.toolsets.ready} {
+	for _, ready := range []<-chan struct{}{c.announced.Ready(), c.toolsets.ready} {
 		select {
 		case <-ready:
 		case err := <-watched:
@@ -182,7 +183,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	watching.Go(func() { c.resumer.resumeAbandoned(watch) })
 	watching.Go(func() { c.sweepLog(watch) })
 	defer context.AfterFunc(ctx, func() { c.serving.Store(false) })()
-	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.catalog.Current().Tools()))
+	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.announced.Current().Tools()))
 
 	slots := pull.NewSlots(c.cfg.Slots)
 	err = pull.New(c.conn, c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *pull.Delivery) {
@@ -213,7 +214,7 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 // serve answers requests. It takes no new request after ctx has ended; it may answer an earlier one
 // until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
-	h := handlers.New(c.conn, c.resumer, c.catalog, c.catalogues, handlers.Config{
+	h := handlers.New(c.conn, c.resumer, c.announced, c.catalogues, handlers.Config{
 		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Logger: c.log,
 	})
 	return service.Serve(ctx, c.conn, service.Service{
@@ -230,6 +231,6 @@ func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected
 // Gauges returns a collector for the gauges of the whole fleet.
 func (c *Coordinator) Gauges() *fleetgauges.Gauges {
 	return fleetgauges.New(c.conn, fleetgauges.Config{
-		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: func() []schemas.Tool { return c.catalog.Current().Tools() },
+		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: func() []schemas.Tool { return c.announced.Current().Tools() },
 	})
 }

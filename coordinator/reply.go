@@ -96,7 +96,7 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		return false
 	}
 	took := max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
-	d.cfg.Metrics.Replied(ctx, *d.reply, d.in.Batch.Round, took, d.catalog.Fold)
+	d.cfg.Metrics.Replied(ctx, *d.reply, d.in.Batch.Round, took, d.announced.Fold)
 	level := slog.LevelInfo
 	if d.reply.Status == messages.ReplyRefused { // a refusal was logged already
 		level = slog.LevelDebug

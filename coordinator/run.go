@@ -7,9 +7,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/announced"
 	"github.com/toolfleet/toolfleet/coordinator/approvals"
 	"github.com/toolfleet/toolfleet/coordinator/batch"
-	"github.com/toolfleet/toolfleet/coordinator/catalog"
 	"github.com/toolfleet/toolfleet/coordinator/catalogue"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/placement"
@@ -36,7 +36,7 @@ type batchRun struct {
 	journal        *journal.Journal
 	recorder       *audit.Recorder
 	questions      *approvals.Service
-	catalog        *catalog.Catalog
+	announced      *announced.Tools
 	catalogues     *catalogue.Store
 	toolsets       *toolsets
 	runs           *runs
@@ -96,7 +96,7 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 	}
 	return &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
-		catalog: c.catalog, catalogues: c.catalogues, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
+		announced: c.announced, catalogues: c.catalogues, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
 		log:      log,
 		accepted: a, came: came, digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
@@ -213,7 +213,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 	d.waits.Store(true)
 	defer d.waits.Store(false)
 	// Tools may still be announced. If they cannot be read, the next poll tries again.
-	if _, err := d.catalog.For(ctx, d.in.Calls, d.cfg.StartWait); err != nil && ctx.Err() != nil {
+	if _, err := d.announced.For(ctx, d.in.Calls, d.cfg.StartWait); err != nil && ctx.Err() != nil {
 		return err
 	}
 	d.session.waits(d, d.beginsSafe())
@@ -280,7 +280,7 @@ func (d *batchRun) mayStart() bool {
 
 // beginsSafe reports whether the first call that can run may run beside others.
 func (d *batchRun) beginsSafe() bool {
-	tools := d.catalog.Current()
+	tools := d.announced.Current()
 	calls := d.in.Routed(tools)
 	for i := range calls {
 		if p := plan.With(calls[i:i+1], d.tools(tools)).Calls[0]; p.Refused == nil {
@@ -322,7 +322,7 @@ func (d *batchRun) retry(ctx context.Context, what string, try func() error) err
 
 // beginSpans begins the spans of the batch.
 func (d *batchRun) beginSpans(ctx context.Context) context.Context {
-	ctx, d.spans = spans.Begin(ctx, spans.Config{Tracer: d.cfg.Tracer, Names: d.names, Coordinator: d.id, Fold: d.catalog.Fold}, d.accepted)
+	ctx, d.spans = spans.Begin(ctx, spans.Config{Tracer: d.cfg.Tracer, Names: d.names, Coordinator: d.id, Fold: d.announced.Fold}, d.accepted)
 	if id := tracing.ID(ctx); id != "" {
 		d.log = d.log.With("trace_id", id)
 		d.events.log = d.log

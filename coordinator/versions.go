@@ -43,7 +43,7 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	wait := time.NewTimer(d.cfg.StartWait)
 	defer wait.Stop()
 	for over := false; ; {
-		current, err := d.catalog.For(ctx, d.in.Calls, d.cfg.StartWait)
+		current, err := d.announced.For(ctx, d.in.Calls, d.cfg.StartWait)
 		if err != nil {
 			return nil, plan.Tools{}, err
 		}
@@ -153,7 +153,7 @@ func (d *batchRun) instead(index int) plan.Choice {
 	if d.toolsets.board.Fleet().Serves(d.planned(index)) || !d.machine.Fresh(index) {
 		return plan.Choice{}
 	}
-	other := d.tools(d.catalog.Current()).Instead(d.machine.Plan().Calls[index])
+	other := d.tools(d.announced.Current()).Instead(d.machine.Plan().Calls[index])
 	if !d.toolsets.serves(other.Tool) {
 		return plan.Choice{}
 	}

@@ -133,7 +133,7 @@ func holds(r wire.CallRecord, d messages.Decision) bool {
 // fits refuses an edit whose arguments do not fit the tool's schema.
 func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
 	tool, known := s.tools.Version(q.Tool, q.ToolDigest)
-	if !known { // the catalog may be behind
+	if !known { // what is known here may be old
 		if err := s.tools.Refresh(ctx, q.Tool); err != nil {
 			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}

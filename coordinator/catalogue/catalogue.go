@@ -8,8 +8,8 @@
 //	digest in a batch -> Store.Get -> definitions
 //
 // A catalogue is stored in the object store under its digest, so it outlives workers and
-// coordinators. Package coordinator/catalog is another thing: it holds the tools that workers have
-// announced.
+// coordinators. Package coordinator/announced is another thing: it holds the tools that workers
+// have announced.
 package catalogue
 
 import (

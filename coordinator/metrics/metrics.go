@@ -1,6 +1,6 @@
 // Package metrics counts what one coordinator does. docs/metrics.md explains each metric.
 //
-// No label comes from outside: all tools that are not in the catalog share one label, so a model
+// No label comes from outside: all tools that no worker announced share one label, so a model
 // that invents names cannot make new series. The gauges of the whole fleet are in
 // internal/fleetgauges.
 package metrics
@@ -33,7 +33,7 @@ type Metrics struct {
 	unaudited             prometheus.Counter
 }
 
-// UnknownTool is the label of every tool that is not in the catalog.
+// UnknownTool is the label of every tool that no worker has announced.
 const UnknownTool = "_unknown"
 
 // New registers the metrics. With a nil registerer they are counted but not exported.

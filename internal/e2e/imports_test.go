@@ -132,7 +132,7 @@ var rooms = []room{
 	{path: "coordinator/recall", may: plus(words, "internal/wire", "internal/journal", "coordinator/batch"), pure: true},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
-	{path: "coordinator/catalog", may: plus(words, "internal/bus")},
+	{path: "coordinator/announced", may: plus(words, "internal/bus")},
 	{path: "coordinator/catalogue", may: plus(words, "internal/bus")},
 	{path: "coordinator/metrics", may: []string{"messages", "internal/tracing"}},
 	{path: "coordinator/tuning", may: []string{"internal/bus", "internal/bus/provision", "internal/journal"}},
