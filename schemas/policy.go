@@ -25,7 +25,7 @@ type Policy struct {
 	Version string
 }
 
-// HookEntry is a hook that is a program. At least one of Before and After is set.
+// HookEntry is a hook of a policy file. At least one of Before and After is set.
 type HookEntry struct {
 	Name string
 	// Match selects the tools of the hook: names or patterns of path.Match, separated by |. ""
@@ -34,11 +34,39 @@ type HookEntry struct {
 	Priority int
 	Class    string        // gate or observe; default gate
 	Budget   time.Duration // of one run; 0 means the default budget of hooks
-	Before   *Exec
-	After    *Exec
+	Before   *HookTarget
+	After    *HookTarget
 	Env      []string // names of environment variables that its programs get
 	Line     int
 }
+
+// HookTarget is what a hook asks: exactly one of Command, HTTP and Program is set. A policy without
+// the last two keeps the version that older builds give it.
+type HookTarget struct {
+	Command []string     // a program that is started for each call; no shell
+	HTTP    *HookHTTP    `json:",omitempty"`
+	Program *HookProgram `json:",omitempty"`
+}
+
+// HookHTTP is a service that gets a POST for each call.
+type HookHTTP struct {
+	URL     string
+	Headers []HTTPValue
+	// Loopback allows a URL on this machine.
+	Loopback bool
+}
+
+// HookProgram is a program that keeps running and speaks MCP.
+type HookProgram struct {
+	Command   []string
+	Tool      string // that is called; default [DefaultHookTool]
+	Processes int    // for each worker
+	// Shared allows calls of several tenants in one process at a time.
+	Shared bool
+}
+
+// DefaultHookTool is the tool of a program that a hook calls.
+const DefaultHookTool = "hook"
 
 // PolicyTest is a call with the decision that the policy should make about it.
 type PolicyTest struct {

@@ -59,14 +59,20 @@ func TestParsePolicy(t *testing.T) {
 		Approvers: []messages.Approver{{Name: "ana", Key: anasKey, ActsAs: []string{"support"}}, {Name: "bo@example.com", Key: bosKey}},
 		Hooks: []HookEntry{
 			{Name: "fraud", Match: "refund|mcp__pay*", Priority: -1, Class: "gate", Budget: 2 * time.Second,
-				Before: &Exec{Command: []string{"./fraud", "--strict"}}, Env: []string{"FRAUD_URL"}, Line: 28},
-			{Name: "log", Class: "observe", Before: &Exec{Command: []string{"./log"}}, After: &Exec{Command: []string{"./log", "--done"}}, Line: 34},
+				Before: &HookTarget{Command: []string{"./fraud", "--strict"}}, Env: []string{"FRAUD_URL"}, Line: 28},
+			{Name: "log", Class: "observe", Before: &HookTarget{Command: []string{"./log"}}, After: &HookTarget{Command: []string{"./log", "--done"}}, Line: 34},
+			{Name: "service", Class: "gate", Line: 35,
+				Before: &HookTarget{HTTP: &HookHTTP{URL: "https://hooks.internal/before", Headers: []HTTPValue{
+					{Name: "Authorization", Secret: "hooks_token", Prefix: "Bearer "}, {Name: "X-Team", Template: "payments"}}}},
+				After: &HookTarget{HTTP: &HookHTTP{URL: "http://127.0.0.1:8080/after?v=1", Loopback: true}}},
+			{Name: "stays", Class: "gate", Env: []string{"FRAUD_URL"}, Line: 38,
+				Before: &HookTarget{Program: &HookProgram{Command: []string{"python3", "hooks.py"}, Tool: "check", Processes: 2, Shared: true}}},
 		},
 		Tests: []PolicyTest{
 			{Name: "small refund", Tool: "refund", Kind: messages.KindWrite, Input: []byte(`{"amount":20.50,"currency":"EUR"}`), Principal: "support",
-				Hook: "none", Effect: "allow", Line: 36},
+				Hook: "none", Effect: "allow", Line: 40},
 			{Name: "refund", Tool: "refund", Input: []byte(`{"amount":51}`), Session: "s-1", Principal: "support", Hook: "allow", Effect: "ask",
-				Tier: messages.TierHigh, Rule: "high: refund when input.amount > 50", Line: 37},
+				Tier: messages.TierHigh, Rule: "high: refund when input.amount > 50", Line: 41},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -94,6 +100,9 @@ func TestVersionIsOfWhatDecides(t *testing.T) {
 		strings.Replace(base, "Bash", "Bash(rm:*)", 1), base + "approvers: [{name: ana, key: " + anasKey + "}]", base + "approvers: [{name: ana, key: " + bosKey + "}]",
 		base + "approvers: [{name: ana, key: " + anasKey + ", acts_as: [x]}]", base + "hooks: [{name: a, before: {command: [./a]}}]",
 		base + "hooks: [{name: a, before: {command: [./b]}}]", base + "hooks: [{name: a, after: {command: [./a]}}]",
+		base + "hooks: [{name: a, after: {http: {url: 'https://a'}}}]", base + "hooks: [{name: a, after: {http: {url: 'https://b'}}}]",
+		base + "hooks: [{name: a, after: {http: {url: 'https://a', headers: {X: y}}}}]",
+		base + "hooks: [{name: a, after: {program: {command: [./a]}}}]", base + "hooks: [{name: a, after: {program: {command: [./a], tool: b}}}]",
 	} {
 		got := parsePolicy(t, other).Version
 		if before, twice := seen[got]; twice {
@@ -215,8 +224,24 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 		{"priority with a point", hook("priority: 1.0"), true, []string{"f:2:49: hooks[0].priority: want a whole number, without a point"}},
 		{"hook that matches nothing", hook("match: 'a||b'"), false, []string{`f:2:46: hooks[0].match: "a||b": want tools such as Edit|Write|mcp__*`}},
 		{"hook's program", "hooks: [{name: a, before: ./a, after: {}}]\n", false, []string{
-			"f:1:27: hooks[0].before: want {command: [./program, argument]}, got text",
-			"f:1:39: hooks[0].after: command is missing; want {command: [./program, argument]}"}},
+			"f:1:27: hooks[0].before: want {command: [./program, argument]}, {http: {url: \"https://...\"}} or {program: {command: [./program, argument]}}, one of them, got text",
+			"f:1:39: hooks[0].after: want {command: [./program, argument]}, {http: {url: \"https://...\"}} or {program: {command: [./program, argument]}}, one of them"}},
+		{"hook that is two", "hooks: [{name: a, before: {command: [./a], http: {url: 'https://a'}}}]\n", false, []string{
+			"f:1:27: hooks[0].before: want {command: [./program, argument]}, {http: {url: \"https://...\"}} or {program: {command: [./program, argument]}}, one of them"}},
+		{"hook without an address", "hooks: [{name: a, before: {http: {}}, after: {http: {url: 'https://a', method: GET}}}]\n", false, []string{
+			"f:1:34: hooks[0].before.http: url is missing; want {url: \"https://example.com/hook\", headers: {Authorization: {secret: token}}}",
+			`f:1:72: hooks[0].after.http: unknown key "method"; the keys here: headers, loopback, url`}},
+		{"hook at an address", "hooks:\n- name: a\n  env: [X]\n  after: {http: {url: 'https://u:p@a', headers: {Host: x, X-A: '{x}', x-a: {env: Y}}}}\n", true, []string{
+			"f:3:3: hooks[0].env: this is for programs; a service gets headers",
+			"f:4:23: hooks[0].after.http.url: a password is not written here; name its variable under headers",
+			"f:4:50: hooks[0].after.http.headers.Host: toolfleet sets this header itself",
+			"f:4:64: hooks[0].after.http.headers.X-A: {x} has no meaning here: there is no input",
+			"f:4:71: hooks[0].after.http.headers.x-a: this header is there twice"}},
+		{"hook that stays", "hooks: [{name: a, before: {program: {tool: a b, processes: 0, tenants: all}}}]\n", false, []string{
+			"f:1:37: hooks[0].before.program: command is missing; want {command: [./program, argument]}",
+			`f:1:44: hooks[0].before.program.tool: "a b": want the name of a tool: 1 to 64 of [a-zA-Z0-9_-]`,
+			"f:1:60: hooks[0].before.program.processes: want a number from 1 to 64",
+			`f:1:72: hooks[0].before.program.tenants: "all" is not one of shared`}},
 		{"test of nothing", "tests: [{}]\n", false, []string{
 			"f:1:9: tests[0]: tool is missing; want {tool: refund, input: {...}, expect: {effect: ask, tier: high, rule: ...}}",
 			"f:1:9: tests[0]: expect is missing; want {tool: refund, input: {...}, expect: {effect: ask, tier: high, rule: ...}}"}},

@@ -18,8 +18,9 @@ type policyInFile struct {
 	Approvers []messages.Approver
 	Hooks     []struct {
 		HookEntry
-		Budget   string
-		Priority json.Number
+		Budget        string
+		Priority      json.Number
+		Before, After *hookTargetInFile
 	}
 	Sandbox *sandboxInFile
 	Tests   []struct {
@@ -29,6 +30,21 @@ type policyInFile struct {
 			Tier   messages.Tier
 			Rule   string
 		}
+	}
+}
+
+type hookTargetInFile struct {
+	Command []string
+	HTTP    *struct {
+		URL      string
+		Headers  map[string]httpValueInFile
+		Loopback bool
+	}
+	Program *struct {
+		Command   []string
+		Tool      string
+		Processes int
+		Tenants   string
 	}
 }
 
@@ -73,10 +89,40 @@ func (f *yamlFile) hooks(in policyInFile) (all []HookEntry) {
 		hook.Class, hook.Env, hook.Line = cmp.Or(hook.Class, "gate"), nonEmpty(hook.Env), f.line(p)
 		hook.Budget = f.duration(p+"/budget", h.Budget)
 		hook.Priority = f.wholeNumber(p+"/priority", h.Priority)
+		hook.Before, hook.After = f.hookTarget(p+"/before", h.Before), f.hookTarget(p+"/after", h.After)
+		if len(hook.Env) > 0 && !hook.Before.runs() && !hook.After.runs() {
+			f.addKey(p+"/env", "this is for programs; a service gets headers")
+		}
 		all = append(all, hook)
 	}
 	return all
 }
+
+func (f *yamlFile) hookTarget(p string, in *hookTargetInFile) *HookTarget {
+	switch {
+	case in == nil:
+		return nil
+	case in.HTTP != nil:
+		service := HookHTTP{URL: in.HTTP.URL, Loopback: in.HTTP.Loopback}
+		f.url(p+"/http/url", service.URL)
+		service.Headers = f.httpValues(p+"/http/headers", in.HTTP.Headers, httpMembers{})
+		f.settable(p+"/http/headers", service.Headers)
+		return &HookTarget{HTTP: &service}
+	case in.Program != nil:
+		program := HookProgram{
+			Command: in.Program.Command, Tool: cmp.Or(in.Program.Tool, DefaultHookTool),
+			Processes: max(in.Program.Processes, 1), Shared: in.Program.Tenants == "shared",
+		}
+		if program.Processes > maxProcesses {
+			f.add(p+"/program/processes", "want at most %d", maxProcesses)
+		}
+		return &HookTarget{Program: &program}
+	}
+	return &HookTarget{Command: in.Command}
+}
+
+// runs reports whether the target is a program.
+func (t *HookTarget) runs() bool { return t != nil && t.HTTP == nil }
 
 func (f *yamlFile) tests(in policyInFile) (all []PolicyTest) {
 	for i, t := range in.Tests {

@@ -96,11 +96,7 @@ func (f *yamlFile) http(p string, in *httpInFile, schema json.RawMessage) *HTTP 
 	members := membersOf(schema)
 	h.Origin, h.Path, h.Query = f.httpURL(p+"/url", in.URL, members)
 	h.Headers = f.httpValues(p+"/headers", in.Headers, members)
-	for _, header := range h.Headers {
-		if ownHeaders.MatchString(header.Name) || transportHeaders.MatchString(header.Name) {
-			f.addKey(p+"/headers/"+header.Name, "toolfleet sets this header itself")
-		}
-	}
+	f.settable(p+"/headers", h.Headers)
 	h.Rest, h.Params = f.httpQuery(p+"/query", in.Query, members)
 	h.Body = f.httpBody(p, h.Method, HTTPBody(in.Body), h.Rest)
 	for _, status := range in.Success {
@@ -117,6 +113,15 @@ func (f *yamlFile) http(p string, in *httpInFile, schema json.RawMessage) *HTTP 
 		h.MaxResponse = size
 	}
 	return h
+}
+
+// settable reports the headers at p that toolfleet sets itself.
+func (f *yamlFile) settable(p string, headers []HTTPValue) {
+	for _, header := range headers {
+		if ownHeaders.MatchString(header.Name) || transportHeaders.MatchString(header.Name) {
+			f.addKey(p+"/"+header.Name, "toolfleet sets this header itself")
+		}
+	}
 }
 
 // httpBody returns the kind of body that a request has. A method without a body sends none.
@@ -209,7 +214,7 @@ func (f *yamlFile) inOrder(p, a, b string) int {
 
 // httpMembers says which members an input may have, and which every input has.
 type httpMembers struct {
-	known map[string]bool
+	known map[string]bool // nil: there is no input
 	need  map[string]bool
 	open  bool // the schema does not limit the members
 }
@@ -240,6 +245,8 @@ func (f *yamlFile) template(p, text string, members httpMembers, needed bool) {
 	for _, path := range t.Paths() {
 		switch name := path[0]; {
 		case members.open:
+		case members.known == nil:
+			f.add(p, "{%s} has no meaning here: there is no input", name)
 		case !members.known[name]:
 			f.add(p, "{%s} is no property of input_schema", name)
 		case needed && !members.need[name]:

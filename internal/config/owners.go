@@ -38,14 +38,14 @@ func (c *Config) TraceLink(id string) string {
 	return strings.ReplaceAll(c.TraceURL, traceID, url.PathEscape(id))
 }
 
-// Worker returns the configuration of a worker under a policy. roots are paths of the folder of its
-// file tools, the canonical one first.
-func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
+// Worker returns the configuration of a worker under a policy. version is that of the program.
+// roots are paths of the folder of its file tools, the canonical one first.
+func (c *Config) Worker(p *Policy, version string, log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
 	rules, err := p.Permissions(roots...)
 	if err != nil {
 		return worker.Config{}, err
 	}
-	hooks, err := p.Hooks(log)
+	hooks, err := p.Hooks(version, log)
 	if err != nil {
 		return worker.Config{}, err
 	}
@@ -56,6 +56,6 @@ func (c *Config) Worker(p *Policy, log *slog.Logger, metrics *worker.Metrics, ro
 	w, common := c.Workers, c.Coordinators
 	w.AckWait, w.Grace, w.Poison = common.AckWait, common.Grace, common.Poison
 	w.Rules, w.Hooks, w.Approvals, w.Audit = rules, hooks, approvers, c.AuditLog()
-	w.Provision, w.Logger, w.Metrics = c.Provision(), log, metrics
+	w.Version, w.Provision, w.Logger, w.Metrics = version, c.Provision(), log, metrics
 	return w, nil
 }

@@ -3,18 +3,17 @@ package config
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/secrets"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
-	"github.com/toolfleet/toolfleet/worker/hook/exechook"
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
@@ -32,13 +31,14 @@ type Policy struct {
 	version string // from the policy file
 	hooks   []schemas.HookEntry
 	dir     string // folder that programs of hooks are relative to
+	secrets secrets.Folder
 }
 
 // ReadPolicy reads the policy of the settings. The rules of the tools file are its last layer, and
 // toolsName names them in messages. The default effect is that of the policy file, else of the
 // settings; if both are given, the stricter one.
 func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, error) {
-	p := &Policy{Default: c.Permissions.Default, dir: "."}
+	p := &Policy{Default: c.Permissions.Default, dir: ".", secrets: secrets.Folder(c.Secrets)}
 	if name := string(c.Policy); name != "" {
 		body, err := os.ReadFile(name)
 		if err != nil {
@@ -165,44 +165,6 @@ func placeless(r schemas.Rules) schemas.Rules {
 		risk[i].Line = 0
 	}
 	return schemas.Rules{Deny: rules(r.Deny), Ask: rules(r.Ask), Allow: rules(r.Allow), Risk: risk}
-}
-
-// Hooks builds the hooks of the policy file, whose programs are relative to the file's folder, and
-// adds GoHooks.
-func (p *Policy) Hooks(log *slog.Logger) (hook.Set, error) {
-	hooks := slices.Clone(p.GoHooks)
-	var errs []error
-	for _, entry := range p.hooks {
-		h, err := exechook.New(exechook.Config{
-			Name: entry.Name, Match: entry.Match, Priority: entry.Priority, Class: hook.Class(entry.Class), Budget: entry.Budget,
-			Before: command(entry.Before), After: command(entry.After), Dir: p.dir, Env: entry.Env, Logger: log,
-		})
-		errs = append(errs, err)
-		hooks = append(hooks, h)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return hook.Set{}, err
-	}
-	return hook.NewSet(hooks...)
-}
-
-// HookCommands returns the commands of the hooks of the policy file.
-func (p *Policy) HookCommands() (all [][]string) {
-	for _, entry := range p.hooks {
-		for _, e := range []*schemas.Exec{entry.Before, entry.After} {
-			if e != nil {
-				all = append(all, e.Command)
-			}
-		}
-	}
-	return all
-}
-
-func command(e *schemas.Exec) []string {
-	if e == nil {
-		return nil
-	}
-	return e.Command
 }
 
 func (p *Policy) approvers() (approval.Approvers, error) { return approval.NewApprovers(p.Approvers) }

@@ -55,7 +55,7 @@ func TestLayersOfAPolicy(t *testing.T) {
 	if a, err := p.approvers(); err != nil || a.Len() != 1 {
 		t.Errorf("approvers: %d, %v", a.Len(), err)
 	}
-	if _, err := p.Hooks(nil); err != nil {
+	if _, err := p.Hooks("1", nil); err != nil {
 		t.Errorf("hooks: %v", err)
 	}
 }

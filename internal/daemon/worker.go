@@ -50,12 +50,12 @@ func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) 
 	if measures == nil {
 		measures = worker.NewMetrics(o.Metrics)
 	}
-	c, err := cfg.Worker(o.Policy, o.Logger, measures, o.Roots...)
+	c, err := cfg.Worker(o.Policy, o.Version, o.Logger, measures, o.Roots...)
 	if err != nil {
 		return nil, Usage(err)
 	}
 	c.Gaps = o.Gaps
-	c.Version, c.Hurry, c.Tracer, c.OnReady, c.Servers = o.Version, o.Hurry, o.Tracer, o.Ready, o.Servers
+	c.Hurry, c.Tracer, c.OnReady, c.Servers = o.Hurry, o.Tracer, o.Ready, o.Servers
 	return worker.New(conn, o.Tools, c)
 }
 

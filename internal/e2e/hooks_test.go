@@ -148,3 +148,40 @@ func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 		}
 	})
 }
+
+// A worker starts and ends what its hooks keep running, and announces the hooks that could not run.
+func TestAWorkerKeepsItsHooks(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Output{Value: c.Input}, nil
+	})
+	var mended atomic.Bool
+	stopped := make(chan struct{})
+	gate := hook.Hook{Name: "gate", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
+		if !mended.Load() {
+			return hook.Verdict{}, &hook.Fault{Cause: hook.Unreachable, Err: errors.New("SECRET")}
+		}
+		return hook.Verdict{}, nil
+	}, Keep: []hook.Kept{{Start: func(context.Context) error { return errors.New("SECRET") }, Stop: func() { close(stopped) }}}}
+	ready := make(chan struct{})
+	w := f.worker(worker.Config{Name: "w", Hooks: hooks(t, gate), Announce: 10 * time.Millisecond, OnReady: func() { close(ready) }})
+	<-ready
+	f.coordinator(coordinator.Config{})
+	announced := func(want ...wire.FailingHook) {
+		t.Helper()
+		f.until(fmt.Sprintf("the worker announces %v", want), func() bool {
+			all := f.present()
+			return len(all) == 1 && slices.Equal(all[0].Hooks, want)
+		})
+	}
+	announced(wire.FailingHook{Name: "gate", Class: "gate", Why: "it did not start"})
+	f.wantStatuses(f.run(canonical("s", "refused", call{"echo", `{}`})), "hook_error")
+	announced(wire.FailingHook{Name: "gate", Class: "gate", Why: "it could not be reached"})
+	mended.Store(true)
+	f.wantStatuses(f.run(canonical("s", "passed", call{"echo", `{}`})), "ok")
+	announced()
+	w.stop()
+	<-stopped
+}

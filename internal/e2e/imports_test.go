@@ -76,7 +76,6 @@ var rooms = []room{
 	{path: "internal/sandbox", may: []string{"internal/sandbox/enter"}},
 
 	{path: "worker/hook", may: words},
-	{path: "worker/hook/exechook", may: plus(runner, "worker/hook")},
 	{path: "worker/permission", may: words, pure: true},
 	{path: "worker/tool", may: words},
 	{path: "worker/tool/process", may: runner},
@@ -97,6 +96,10 @@ var rooms = []room{
 	{path: "worker/tool/mcptool", may: runner},
 	{path: "worker/tool/mcptool/programtest", may: plus(runner, "worker/tool/mcptool", "worker/tool/tooltest")},
 	{path: "worker/tool/tooltest", may: runner},
+	{path: "worker/hook/hookjson", may: plus(words, "worker/hook", "internal/tracing")},
+	{path: "worker/hook/exechook", may: plus(runner, "worker/hook", "worker/hook/hookjson")},
+	{path: "worker/hook/httphook", may: plus(runner, "worker/hook", "worker/hook/hookjson", "worker/tool/httptool")},
+	{path: "worker/hook/programhook", may: plus(runner, "worker/hook", "worker/hook/hookjson", "worker/tool/mcptool")},
 	{path: "worker/call", may: []string{"messages"}},
 	{path: "worker/pipeline", may: plus(words, "internal/wire", "worker/call", "worker/tool", "worker/hook", "worker/permission", "internal/approval", "internal/tracing")},
 
@@ -151,7 +154,7 @@ var rooms = []room{
 	{path: "internal/sim", may: plus(words, "internal/sim/...", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "coordinator/toolset", "coordinator/placement", "worker/attempt", "worker/call")},
 
 	// No server and no coordinator: workers in Go are built from it too.
-	{path: "internal/config", may: plus(foundations, "coordinator/tuning", "internal/approval", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
+	{path: "internal/config", may: plus(foundations, "coordinator/tuning", "internal/approval", "internal/secrets", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
 	{path: "internal/daemon", may: plus(foundations, "internal/config", "internal/telemetry", "internal/worker", "worker/tool")},
 	{path: "internal/toolservers", may: plus(words, "internal/sandbox", "internal/secrets", "internal/wire", "worker/tool", "worker/tool/mcptool")},
 	// The API of Go programs that bring tools.

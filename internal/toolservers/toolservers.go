@@ -1,6 +1,6 @@
 // Package toolservers opens the MCP servers and programs of a tools file beside the tools that
-// internal/worker opens. It is a package of its own so that workers written in Go need no client
-// of the protocol.
+// internal/worker opens. It is a package of its own because workers written in Go read no tools
+// file.
 package toolservers
 
 import (

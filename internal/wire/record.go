@@ -197,6 +197,8 @@ type Presence struct {
 	Queues map[string]Queue `json:"queues,omitempty"`
 	// Servers holds the MCP servers and programs that bring tools.
 	Servers []ToolServer `json:"servers,omitempty"`
+	// Hooks holds the hooks that could not run when they were last started or asked.
+	Hooks []FailingHook `json:"hooks,omitempty"`
 	// Draining says that the worker takes no new jobs; it ends soon.
 	Draining bool `json:"draining,omitempty"`
 	// Denied lists those of Tools that the worker's policy always denies.
@@ -210,6 +212,13 @@ type Presence struct {
 	Started time.Time `json:"started"`
 	// Seen is when this was announced, by the worker's clock.
 	Seen time.Time `json:"seen"`
+}
+
+// FailingHook is a hook that could not run when it was last started or asked.
+type FailingHook struct {
+	Name  string `json:"name"`
+	Class string `json:"class"` // gate or observe
+	Why   string `json:"why"`   // quotes neither a call nor the hook
 }
 
 // ToolServer is a program or service that brings tools to a worker.

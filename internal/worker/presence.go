@@ -118,6 +118,10 @@ func (p *presence) put(ctx context.Context, changes ...func(*wire.Presence)) err
 	if p.w.cfg.Servers != nil {
 		p.says.Servers = p.w.cfg.Servers()
 	}
+	p.says.Hooks = nil
+	for _, f := range p.w.cfg.Hooks.Failing() {
+		p.says.Hooks = append(p.says.Hooks, wire.FailingHook{Name: f.Hook, Class: string(f.Class), Why: string(f.Cause)})
+	}
 	p.says.Busy, p.says.Seen = p.w.Busy(), time.Now()
 	revision, err := bucket.PutRevision(ctx, p.key, rawjson.MustMarshal(p.says))
 	if err == nil {

@@ -187,6 +187,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	var present sync.WaitGroup
 	staying, leave := context.WithCancel(context.WithoutCancel(ctx))
 	present.Go(func() { w.present.stay(staying) })
+	present.Go(func() { w.cfg.Hooks.Run(staying) })
 	present.Go(func() { provision.KeepRemade(staying, w.conn, w.cfg.Provision, consumers...) })
 	var pools []string
 	for _, q := range w.queues {

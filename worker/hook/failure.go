@@ -11,7 +11,7 @@ import (
 type Failure struct {
 	Hook    string
 	Class   Class
-	Program string // "" for a function in Go
+	Program string // or address; "" for a function in Go
 	// Cancelled: the call was stopped while the hook ran, so it is not the hook's fault.
 	Cancelled bool
 	Cause     Cause  // for the model
@@ -27,12 +27,13 @@ type Cause string
 
 // The causes.
 const (
-	NotStarted Cause = "it did not start"
-	BadExit    Cause = "it ended with an error"
-	TooSlow    Cause = "it took too long"
-	BadAnswer  Cause = "its answer cannot be used"
-	Panicked   Cause = "it panicked"
-	Erred      Cause = "it failed"
+	NotStarted  Cause = "it did not start"
+	Unreachable Cause = "it could not be reached"
+	BadExit     Cause = "it ended with an error"
+	TooSlow     Cause = "it took too long"
+	BadAnswer   Cause = "its answer cannot be used"
+	Panicked    Cause = "it panicked"
+	Erred       Cause = "it failed"
 )
 
 // Fault is an error of a hook together with its cause. The cause of any other error is [Erred].

@@ -21,6 +21,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -60,9 +62,22 @@ type Hook struct {
 	Budget time.Duration
 	Before func(context.Context, Call) (Verdict, error)
 	After  func(context.Context, Call, Done) (Change, error)
-	// BeforeProgram and AfterProgram are the programs that the functions start, as the operator
-	// wrote them. A failure names them. "": a Go function that starts none.
+	// BeforeProgram and AfterProgram are the programs or addresses that the functions ask, as the
+	// operator wrote them. A failure names them. "": a Go function that asks none.
 	BeforeProgram, AfterProgram string
+	// Keep is what runs as long as the set does; see [Set.Run].
+	Keep []Kept
+
+	last *atomic.Pointer[Failure] // of the newest run; set by NewSet
+}
+
+// Kept is something that a hook keeps running between calls, such as a process.
+type Kept struct {
+	// Start makes it ready before the first call. An error means that it does not run now; a call
+	// may start it later.
+	Start func(context.Context) error
+	// Stop ends it. It is called once for each Start, and may be called for one that failed.
+	Stop func()
 }
 
 // Call is a hook's own copy of what is known about a call.
@@ -136,6 +151,7 @@ func NewSet(hooks ...Hook) (Set, error) {
 		h := &set.hooks[i]
 		h.Class = cmp.Or(h.Class, Gate)
 		h.Budget = cmp.Or(h.Budget, DefaultBudget)
+		h.last = &atomic.Pointer[Failure]{}
 		wrong := func(format string, args ...any) {
 			errs = append(errs, fmt.Errorf("hook %.80q: %s", h.Name, fmt.Sprintf(format, args...)))
 		}
@@ -160,6 +176,35 @@ func NewSet(hooks ...Hook) (Set, error) {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.Name, b.Name))
 	})
 	return set, errors.Join(errs...)
+}
+
+// Run starts what the hooks keep running, and stops it when ctx ends. No hook may be called after
+// that. A hook can be called before its start is over.
+func (s Set) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, h := range s.hooks {
+		for _, kept := range h.Keep {
+			wg.Go(func() {
+				defer kept.Stop()
+				if err := kept.Start(ctx); err != nil && ctx.Err() == nil {
+					h.last.Store(&Failure{Hook: h.Name, Class: h.Class, Cause: NotStarted, Err: err})
+				}
+				<-ctx.Done()
+			})
+		}
+	}
+	<-ctx.Done()
+	wg.Wait()
+}
+
+// Failing returns the hooks that could not run when they were last started or asked.
+func (s Set) Failing() (failures []*Failure) {
+	for _, h := range s.hooks {
+		if failure := h.last.Load(); failure != nil {
+			failures = append(failures, failure)
+		}
+	}
+	return failures
 }
 
 // BudgetAfter returns how long all the hooks after a tool may take together.

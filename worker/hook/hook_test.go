@@ -6,6 +6,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -205,5 +206,64 @@ func TestAfter(t *testing.T) {
 	r = set.After(t.Context(), aCall, Done{Status: messages.StatusTimeout, Outcome: failed}, nil)
 	if r.Output != nil || r.PatchedBy != nil || len(seen) != 2 || failed.Err.Message != "late" {
 		t.Errorf("after a failed call: got %+v, seen %q, error %v", r, seen, failed.Err)
+	}
+}
+
+// A set starts what its hooks keep running, and stops it when its time is over. A failed start is
+// known before the first call, and forgotten once a call succeeds.
+func TestWhatHooksKeep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var started, stopped atomic.Int32
+		keep := func(err error) []Kept {
+			return []Kept{{
+				Start: func(context.Context) error { started.Add(1); return err },
+				Stop:  func() { stopped.Add(1) },
+			}}
+		}
+		good, bad := before("good", 0, Verdict{}), before("bad", 1, Verdict{})
+		good.Keep, bad.Keep = keep(nil), keep(errors.New("gone"))
+		set := mustSet(t, good, bad)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			set.Run(ctx)
+		}()
+		synctest.Wait()
+		if failing := set.Failing(); len(failing) != 1 || failing[0].Hook != "bad" || failing[0].Cause != NotStarted || started.Load() != 2 || stopped.Load() != 0 {
+			t.Errorf("failing are %v, %d are started, %d stopped", failing, started.Load(), stopped.Load())
+		}
+		if set.Before(t.Context(), aCall, nil); len(set.Failing()) > 0 {
+			t.Errorf("failing after a call are %v", set.Failing())
+		}
+		cancel()
+		<-ended
+		if stopped.Load() != 2 {
+			t.Errorf("%d are stopped, want 2", stopped.Load())
+		}
+	})
+}
+
+// A hook is failing as long as its newest run could not be. A call that ended around a hook says
+// nothing about it.
+func TestFailing(t *testing.T) {
+	fails := true
+	set := mustSet(t, Hook{Name: "h", Class: Observe, Before: func(ctx context.Context, _ Call) (Verdict, error) {
+		if fails {
+			return Verdict{}, &Fault{Unreachable, errors.New("no route")}
+		}
+		return Verdict{}, ctx.Err()
+	}})
+	set.Before(t.Context(), aCall, nil)
+	if failing := set.Failing(); len(failing) != 1 || failing[0].Cause != Unreachable || failing[0].Class != Observe {
+		t.Errorf("failing are %v", failing)
+	}
+	fails = false
+	set.Before(t.Context(), aCall, nil)
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	set.Before(cancelled, aCall, nil)
+	if failing := set.Failing(); len(failing) > 0 {
+		t.Errorf("failing are %v", failing)
 	}
 }

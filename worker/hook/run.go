@@ -203,16 +203,21 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 		a.err = context.Cause(budget)
 	}
 	if a.err == nil {
+		h.last.Store(nil)
 		return a.value, nil
 	}
 	// The function ended with its context. The error names the budget as the cause.
 	if errors.Is(a.err, context.DeadlineExceeded) && budget.Err() != nil {
 		a.err = context.Cause(budget)
 	}
-	var none T
-	return none, &Failure{
+	failure := &Failure{
 		Hook: h.Name, Class: h.Class, Program: program, Cancelled: ctx.Err() != nil, Cause: causeOf(a.err), Err: a.err, Stack: a.stack,
 	}
+	if !failure.Cancelled {
+		h.last.Store(failure)
+	}
+	var none T
+	return none, failure
 }
 
 func (c Call) clone() Call {

@@ -1,7 +1,7 @@
 // Package exechook runs a program as a hook. The same program can run as a hook of Claude Code.
 //
-//	stdin    the call, one JSON object: see request.go
-//	stdout   the answer, one JSON object or nothing: see answer.go
+//	stdin    the call, one JSON object: see hookjson.Request
+//	stdout   the answer, one JSON object or nothing: see hookjson.Request.Read
 //	stderr   the reason, if the program ends with 2; otherwise only for the log, at level debug
 //	exit     0: the answer counts; nothing on stdout is no opinion
 //	         2, with words on stderr, of a gate: before the tool the call is denied, after it the
@@ -25,7 +25,6 @@
 package exechook
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -41,8 +40,8 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
-	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/hook/hookjson"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
@@ -65,7 +64,6 @@ type Config struct {
 }
 
 const (
-	maxAnswer = 4 << 20  // bytes of stdout; a longer answer is an error
 	maxStderr = 64 << 10 // bytes kept of stderr
 	exitBlock = 2
 )
@@ -73,29 +71,17 @@ const (
 // New returns the hook. A missing program is logged and is no error: at each call the hook's class
 // decides whether the call may go on without it.
 func New(cfg Config) (hook.Hook, error) {
-	h := hook.Hook{Name: cfg.Name, Match: cfg.Match, Priority: cfg.Priority, Class: cfg.Class, Budget: cfg.Budget}
+	var targets [2]hookjson.Target
 	var errs []error
-	if cfg.Before != nil {
-		p, err := newProgram(cfg, cfg.Before)
-		errs = append(errs, err)
-		h.BeforeProgram = p.name
-		h.Before = func(ctx context.Context, call hook.Call) (hook.Verdict, error) {
-			a, err := p.run(ctx, before(call))
-			return hook.Verdict{
-				Opinion: a.opinion, Reason: a.reason, Input: a.input, Stop: a.stop, StopReason: a.stopReason, Context: a.context,
-			}, err
+	for i, command := range [][]string{cfg.Before, cfg.After} {
+		if command != nil {
+			target, err := Program(cfg, command)
+			targets[i] = target
+			errs = append(errs, err)
 		}
 	}
-	if cfg.After != nil {
-		p, err := newProgram(cfg, cfg.After)
-		errs = append(errs, err)
-		h.AfterProgram = p.name
-		h.After = func(ctx context.Context, call hook.Call, done hook.Done) (hook.Change, error) {
-			a, err := p.run(ctx, after(call, done))
-			return hook.Change{Output: a.output, Content: a.content, Stop: a.stop, StopReason: a.stopReason, Context: a.context}, err
-		}
-	}
-	return h, errors.Join(errs...)
+	h := hook.Hook{Name: cfg.Name, Match: cfg.Match, Priority: cfg.Priority, Class: cfg.Class, Budget: cfg.Budget}
+	return hookjson.New(h, targets[0], targets[1]), errors.Join(errs...)
 }
 
 // program is one of the two commands of a hook.
@@ -108,7 +94,9 @@ type program struct {
 	log  *slog.Logger
 }
 
-func newProgram(cfg Config, command []string) (program, error) {
+// Program returns a program as the target of a hook, besides Before and After of cfg. As in [New],
+// it may be missing.
+func Program(cfg Config, command []string) (hookjson.Target, error) {
 	if len(command) == 0 || command[0] == "" {
 		return program{}, fmt.Errorf("hook %.80q: command is empty", cfg.Name)
 	}
@@ -144,36 +132,35 @@ func (p program) logMissing(class hook.Class, err error) {
 		"class", cmp.Or(class, hook.Gate), "program", p.name, "folder", p.dir, "err", err)
 }
 
-// run runs the program once. An error means that it could not run.
-func (p program) run(ctx context.Context, q request) (answer, error) {
+// Name returns the program as the operator wrote it.
+func (p program) Name() string { return p.name }
+
+// Ask runs the program once. An error means that it could not run.
+func (p program) Ask(ctx context.Context, q hookjson.Request) (hookjson.Answer, error) {
 	q.Cwd = p.dir
 	stdin, err := rawjson.Marshal(q)
 	if err != nil {
-		return answer{}, err
+		return hookjson.Answer{}, err
 	}
 	env, err := p.environ(ctx)
 	if err != nil {
-		return answer{}, notStarted(err)
+		return hookjson.Answer{}, notStarted(err)
 	}
 	result, err := process.Run(ctx, process.Command{
-		Args: p.args, Dir: p.dir, Env: env, Stdin: stdin, Limit: maxAnswer, LimitStderr: maxStderr,
+		Args: p.args, Dir: p.dir, Env: env, Stdin: stdin, Limit: hookjson.MaxAnswer, LimitStderr: maxStderr,
 	})
-	var a answer
+	var a hookjson.Answer
 	switch {
 	case err == nil:
-		a, err = q.parseResult(result, p.gate)
+		a, err = p.read(q, result)
 	case ctx.Err() == nil:
 		err = notStarted(p.explainStart(err))
 	}
-	log := p.log.With("session", q.Session, "batch", q.Batch, "call", q.CallID, "trace_id", tracing.ID(ctx),
-		"event", q.Event)
+	log := q.Logger(ctx, p.log)
 	if stderr := result.Stderr.Bytes(); len(stderr) > 0 && (err != nil || result.ExitCode != exitBlock) {
 		log.Debug("a hook wrote to stderr", "stderr", string(stderr))
 	}
-	if invalid := new(invalidAnswer); errors.As(err, &invalid) {
-		log.Debug("the answer of a hook holds an unknown field or value", "wrong", invalid.problem,
-			"said", fmt.Sprintf("%.80s", invalid.quote))
-	}
+	hookjson.LogQuote(log, err)
 	return a, err
 }
 
@@ -226,40 +213,24 @@ func (p program) environ(ctx context.Context) ([]string, error) {
 	return env, nil
 }
 
-// parseResult turns the program's exit status and output into an answer.
-func (q request) parseResult(r process.Result, gate bool) (answer, error) {
+// read turns the program's exit status and output into an answer.
+func (p program) read(q hookjson.Request, r process.Result) (hookjson.Answer, error) {
 	stderr := strings.TrimSpace(string(r.Stderr.Bytes()))
 	switch {
-	case r.ExitCode == exitBlock && !gate:
-		return answer{}, ended("exit status 2, and it is no gate")
+	case r.ExitCode == exitBlock && !p.gate:
+		return hookjson.Answer{}, ended("exit status 2, and it is no gate")
 	case r.ExitCode == exitBlock && stderr == "":
-		return answer{}, ended("exit status 2 and no reason on stderr")
-	case r.ExitCode == exitBlock && q.Event == preToolUse:
-		return answer{opinion: hook.Deny, reason: stderr}, nil
-	case r.ExitCode == exitBlock: // the tool has run, so the text goes to the model
-		return answer{context: stderr}, nil
+		return hookjson.Answer{}, ended("exit status 2 and no reason on stderr")
+	case r.ExitCode == exitBlock:
+		return q.Words(stderr), nil
 	case r.ExitCode != 0:
-		return answer{}, ended(r.Status())
+		return hookjson.Answer{}, ended(r.Status())
 	case r.Stdout.Dropped > 0:
-		return answer{}, invalidFault(fmt.Errorf("its answer has more than %d bytes", maxAnswer))
+		return hookjson.Answer{}, hookjson.Invalid(fmt.Errorf("its answer has more than %d bytes", hookjson.MaxAnswer))
 	}
-	stdout := bytes.TrimSpace(r.Stdout.Bytes())
-	if len(stdout) == 0 {
-		return answer{}, nil
-	}
-	if _, err := rawjson.Object(stdout); err != nil {
-		return answer{}, invalidFault(fmt.Errorf("it answered with something that is no JSON object: %w",
-			cmp.Or(check(stdout), err)))
-	}
-	a, err := q.read(stdout)
-	if err != nil {
-		return answer{}, invalidFault(fmt.Errorf("its answer cannot be used: %w", err))
-	}
-	return a, nil
+	return q.Read(r.Stdout.Bytes())
 }
 
 func ended(how string) error {
 	return &hook.Fault{Cause: hook.BadExit, Err: fmt.Errorf("it ended with %s", how)}
 }
-
-func invalidFault(err error) error { return &hook.Fault{Cause: hook.BadAnswer, Err: err} }

@@ -487,25 +487,3 @@ func TestStderrIsForDebugging(t *testing.T) {
 		}
 	}
 }
-
-// FuzzRead: no input makes the reader panic, and only an object is an answer.
-func FuzzRead(f *testing.F) {
-	for _, seed := range []string{
-		`{}`, `{"decision":"block","reason":"r"}`, `{"continue":false,"hookSpecificOutput":{"permissionDecision":"ask","updatedInput":{"a":1}}}`,
-		`{"hookSpecificOutput":{"updatedMCPToolOutput":{"content":[{"type":"text"}]}}}`, `null`, `{"tool_use_id":null}`,
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, stdout []byte) {
-		for _, q := range []request{before(aCall), after(aCall, anEnd)} {
-			a, err := q.read(stdout)
-			switch {
-			case err != nil:
-			case rawjson.Check(stdout) != nil:
-				t.Errorf("%q is accepted, want an error", stdout)
-			case q.Event == preToolUse && (a.output != nil || a.content != nil), q.Event != preToolUse && (a.opinion != hook.None || a.input != nil):
-				t.Errorf("%q after %s: %+v", stdout, q.Event, a)
-			}
-		}
-	})
-}

@@ -1,5 +1,6 @@
 // Package httptool speaks HTTP for tools. A [Tool] sends a request for each call. A [Probe] asks a
-// service whether a run of a call was applied.
+// service whether a run of a call was applied. An [Endpoint] is a fixed address that probes and
+// hooks ask.
 //
 //	call -> fill (templates, secrets) -> send -> answer: an output, or an error for the model
 //

@@ -84,7 +84,7 @@ func TestProbe(t *testing.T) {
 			switch {
 			case tt.fails == "" && err != nil:
 				t.Error(err)
-			case tt.fails != "" && (err == nil || err.Error() != "probe "+strings.TrimSuffix(p.url, "?key=hidden")+tt.fails):
+			case tt.fails != "" && (err == nil || err.Error() != "probe "+strings.TrimSuffix(p.endpoint.cfg.URL, "?key=hidden")+tt.fails):
 				t.Errorf("got %v, want ... %s", err, tt.fails)
 			}
 		})
@@ -161,7 +161,7 @@ func TestProbeThatIsSlow(t *testing.T) {
 // in a test would not show a proxy.
 func TestProbeUsesNoProxyOfTheEnvironment(t *testing.T) {
 	p := probe(t, schemas.CheckHTTP{URL: "http://x", Method: "GET"}, time.Second)
-	if p.client.Transport.(*http.Transport).Proxy != nil {
+	if p.endpoint.client.Transport.(*http.Transport).Proxy != nil {
 		t.Error("has a proxy")
 	}
 }

@@ -68,7 +68,7 @@ func (f *form) values(given []schemas.HTTPValue) (values []value, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", v.Name, err)
 		}
-		if _, err := hidden(v, f.secrets); err != nil {
+		if _, err := hiddenValue(v, f.secrets); err != nil {
 			return nil, fmt.Errorf("%s: %w", v.Name, err)
 		}
 		values = append(values, value{v, t})
@@ -76,8 +76,8 @@ func (f *form) values(given []schemas.HTTPValue) (values []value, err error) {
 	return values, nil
 }
 
-// hidden returns the value of a secret or variable, with its prefix, or "" for a template.
-func hidden(v schemas.HTTPValue, folder secrets.Folder) (string, error) {
+// hiddenValue returns the value of a secret or variable, with its prefix, or "" for a template.
+func hiddenValue(v schemas.HTTPValue, folder secrets.Folder) (string, error) {
 	switch {
 	case v.Secret != "":
 		text, err := folder.Read(v.Secret)
@@ -219,7 +219,7 @@ func (f *form) text(v value, in *input, out *filled) (string, bool, error) {
 	if v.Secret == "" && v.Env == "" {
 		return in.expand(v.template)
 	}
-	text, err := hidden(v.HTTPValue, f.secrets)
+	text, err := hiddenValue(v.HTTPValue, f.secrets)
 	if err != nil {
 		return "", false, &secretError{err}
 	}

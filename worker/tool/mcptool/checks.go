@@ -84,13 +84,9 @@ func (c checking) Permit(ctx context.Context, call tool.Call) (tool.Permit, erro
 	return tool.Permit{Opinion: opinion, Reason: clean(strings.TrimSpace(reason))}, nil
 }
 
-// ask asks the program about a call, and once more if its process dies: a question changes nothing.
+// ask asks the program about a call.
 func (r *runner) ask(ctx context.Context, call tool.Call, question string) (*mcp.CallToolResult, error) {
-	result, err := r.run(ctx, call, question)
-	var died *diedError
-	if errors.As(err, &died) && ctx.Err() == nil {
-		result, err = r.run(ctx, call, question)
-	}
+	result, err := r.server.ask(ctx, r.message(ctx, call, question))
 	if err == nil || ctx.Err() != nil {
 		return result, err
 	}

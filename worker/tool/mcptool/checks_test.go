@@ -86,7 +86,7 @@ func TestAnAbortedWriteThatWaits(t *testing.T) {
 	if err := <-ended; err == nil {
 		t.Error("it ran")
 	}
-	_, err = served(t, s, "apply").Runner.(*runner).acquire(ctx, "a", true)
+	_, err = s.acquire(ctx, message{tenant: "a", alone: true})
 	if !errors.Is(err, tool.ErrNotStarted) {
 		t.Errorf("got %v, want %v", err, tool.ErrNotStarted)
 	}

@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -16,13 +14,6 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
-)
-
-// The codes of calls that a server did not run.
-const (
-	codeServerDown  messages.Code = "server_down"
-	codeServerBusy  messages.Code = "server_busy"
-	codeToolChanged messages.Code = "tool_changed"
 )
 
 // runner runs one tool of a server.
@@ -104,93 +95,17 @@ func (r *runner) probe(ctx context.Context, call tool.Call) (tool.Probed, error)
 	return probed, nil
 }
 
-// diedError says that the server was lost: while it had the call, or before, if unsent.
-type diedError struct {
-	error
-	unsent bool
-}
-
-// notRunError says that the server never got the call.
-type notRunError struct {
-	code      messages.Code
-	text      string
-	retryable bool
-}
-
-func (e *notRunError) Error() string { return e.text }
-
 // run sends the call to a process, or a question about it; "" runs it.
 func (r *runner) run(ctx context.Context, call tool.Call, question string) (*mcp.CallToolResult, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	slot, err := r.acquire(ctx, call.Tenant, question == "")
-	if err != nil {
-		return nil, err
-	}
-	defer r.server.pool.release(slot)
-	session, err := slot.open(ctx, r.server.start)
-	if err != nil && ctx.Err() != nil {
-		return nil, fmt.Errorf("%w: %w", tool.ErrNotStarted, err)
-	}
-	if err != nil {
-		return nil, r.down(err)
-	}
-	digest, err := session.digest(ctx, r.name)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return nil, fmt.Errorf("%w: %w", tool.ErrNotStarted, err)
-	case err != nil:
-		return nil, r.down(err)
-	case digest != r.digest:
-		return nil, &notRunError{codeToolChanged, fmt.Sprintf("The server %s has changed the definition of %s, so it was not run. "+
-			"Somebody has to accept the change.", r.server.Name(), r.name), false}
-	}
-	sent := &posted{}
-	result, err := session.call(withPosted(ctx, sent), &mcp.CallToolParams{Meta: r.meta(ctx, call, question), Name: r.name, Arguments: call.Input}, call.Progress)
-	if err == nil || ctx.Err() != nil || sent.refused(err) && !session.dead() {
-		return result, err
-	}
-	return nil, r.lost(session, slot, err, sent)
+	return r.server.send(ctx, r.message(ctx, call, question))
 }
 
-// acquire waits for a place in a process. It gives up shortly before the call's time is over: a
-// call that never ran must not end with an unknown outcome.
-func (r *runner) acquire(ctx context.Context, tenant messages.TenantID, runs bool) (*slot, error) {
-	waiting := ctx
-	if deadline, ok := ctx.Deadline(); ok {
-		var cancel context.CancelFunc
-		waiting, cancel = context.WithDeadline(ctx, deadline.Add(-min(time.Until(deadline)/10, time.Second)))
-		defer cancel()
+func (r *runner) message(ctx context.Context, call tool.Call, question string) message {
+	return message{
+		tenant: call.Tenant, tool: r.name, digest: r.digest, meta: r.meta(ctx, call, question), arguments: call.Input, report: call.Progress,
+		// A service has no process that could be killed, so its writes need none of their own.
+		alone: question == "" && !r.harmless() && r.server.cfg.Server.URL == "",
 	}
-	// A service has no process that could be killed, so its writes need none of their own.
-	alone := runs && !r.harmless() && r.server.cfg.Server.URL == ""
-	slot, err := r.server.pool.acquire(waiting, tenant, alone)
-	if err != nil && ctx.Err() == nil {
-		return nil, &notRunError{codeServerBusy, fmt.Sprintf("Every process of the server %s was busy for the whole time of the call, so the call was not run.",
-			r.server.Name()), true}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", tool.ErrNotStarted, err)
-	}
-	return slot, nil
-}
-
-func (r *runner) down(err error) error {
-	return &notRunError{codeServerDown, fmt.Sprintf("The server %s does not run, so the call was not run: %.1000v.", r.server.Name(), err), true}
-}
-
-// lost drops a broken session and returns the error of its call.
-func (r *runner) lost(s *session, at *slot, err error, sent *posted) error {
-	unsent := errors.Is(err, mcp.ErrSessionMissing) && sent.status() == http.StatusNotFound // a restarted service does not know the session
-	s.kill(err)
-	if s.stop != nil {
-		<-s.ended
-		err = errors.New(s.how)
-	}
-	at.drop(s)
-	r.server.cfg.log("the server was lost in the middle of a call", "tool", r.name, "err", err)
-	return &diedError{err, unsent}
 }
 
 // meta returns the `_meta` of a call. Only local programs learn which session and batch it belongs
@@ -215,13 +130,7 @@ func (r *runner) meta(ctx context.Context, call tool.Call, question string) mcp.
 			meta[metaPrefix+"check"] = question
 		}
 	}
-	trace := http.Header{}
-	tracing.Inject(ctx, trace)
-	for _, name := range []string{"traceparent", "tracestate"} {
-		if value := trace.Get(name); value != "" {
-			meta[name] = value
-		}
-	}
+	addTrace(ctx, meta)
 	return meta
 }
 

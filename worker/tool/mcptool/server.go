@@ -101,8 +101,7 @@ func Look(ctx context.Context, cfg Config) (List, error) {
 // Open returns a server with its tools. A server with a lock file need not run: its tools are the
 // accepted ones. Any other server is started, and the error says why it cannot be.
 func Open(ctx context.Context, cfg Config) (*Server, error) {
-	s := &Server{cfg: cfg, pool: newPool(max(cfg.Server.Processes, 1), cfg.Server.Shared)}
-	s.closing, s.close = context.WithCancelCause(context.Background())
+	s := newServer(cfg)
 	accepted, err := s.accepted(ctx)
 	if err != nil {
 		s.Close()
@@ -126,6 +125,12 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		s.tools = append(s.tools, Served{promise, ask, newRunner(s, promise, d)})
 	}
 	return s, nil
+}
+
+func newServer(cfg Config) *Server {
+	s := &Server{cfg: cfg, pool: newPool(max(cfg.Server.Processes, 1), cfg.Server.Shared)}
+	s.closing, s.close = context.WithCancelCause(context.Background())
+	return s
 }
 
 // accepted returns the definitions in force.
@@ -158,7 +163,7 @@ func (s *Server) start(ctx context.Context) (*session, error) {
 	}
 	made, _, err := s.cfg.start(ctx)
 	if err != nil && s.cfg.Logger != nil && s.closing.Err() == nil {
-		s.cfg.Logger.Warn("a server of tools could not be started; its calls fail until it can be",
+		s.cfg.Logger.Warn("a server could not be started; its calls fail until it can be",
 			"server", s.cfg.Server.Name, "err", err, "printed", ProblemOf(err).Printed)
 	}
 	return made, err

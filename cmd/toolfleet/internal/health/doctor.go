@@ -289,6 +289,7 @@ func (e *examination) workers() {
 		e.ok("versions", "served at the same time, calls use the first unless their batch names another: %s", few(several))
 	}
 	e.servers(workers)
+	e.hooks(workers)
 	e.sandboxes(workers)
 	e.queues(workers)
 }
@@ -310,6 +311,21 @@ func (e *examination) servers(workers []wire.Presence) {
 				e.warn("workers", "Name the tools that are served under tools, or ask the makers of the server.",
 					"server %s: a tool is not served: %s", terminal.Clean(s.Name, 80), terminal.Clean(refused, 300))
 			}
+		}
+	}
+}
+
+// hooks names the hooks that could not run when they were last started or asked.
+func (e *examination) hooks(workers []wire.Presence) {
+	const next = "The log of the worker says what there is to mend. No restart is needed then."
+	for _, w := range workers {
+		for _, h := range w.Hooks {
+			report, means := e.fail, "it is a gate, so the calls that it is asked about are refused"
+			if h.Class != "gate" {
+				report, means = e.warn, "it is an observer, so calls go on without it"
+			}
+			report("hooks", next, "hook %s of worker %s could not run the last time (%s); %s",
+				terminal.Clean(h.Name, 80), terminal.Clean(w.Worker, 80), terminal.Clean(h.Why, 80), means)
 		}
 	}
 }

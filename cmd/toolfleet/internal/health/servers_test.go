@@ -31,3 +31,23 @@ func TestDoctorNamesServersThatAreDown(t *testing.T) {
 		t.Errorf("what to do: %q", next)
 	}
 }
+
+// The doctor names the hooks that could not run: a gate refuses calls, so it fails.
+func TestDoctorNamesHooksThatCouldNotRun(t *testing.T) {
+	e := &examination{ctx: t.Context()}
+	e.hooks([]wire.Presence{{Worker: "w1", Hooks: []wire.FailingHook{
+		{Name: "guard\x1b[31m", Class: "gate", Why: "it did not start"}, {Name: "log", Class: "observe", Why: "it could not be reached"},
+	}}, {Worker: "w2"}})
+	want := []string{
+		"fail hooks: hook guard\uFFFD[31m of worker w1 could not run the last time (it did not start); it is a gate",
+		"warn hooks: hook log of worker w1 could not run the last time (it could not be reached); it is an observer",
+	}
+	if len(e.findings) != len(want) {
+		t.Fatalf("got %+v", e.findings)
+	}
+	for i, f := range e.findings {
+		if line := f.Status + " " + f.Check + ": " + f.Detail; !strings.HasPrefix(line, want[i]) {
+			t.Errorf("got %q, want %q", line, want[i])
+		}
+	}
+}

@@ -1,9 +1,12 @@
-package exechook
+package hookjson
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -13,8 +16,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// answer is a program's answer, before or after the tool.
-type answer struct {
+// MaxAnswer bounds an answer, in bytes. A longer one is an error.
+const MaxAnswer = 4 << 20
+
+// Answer is what a hook answers, before or after the tool. The zero value changes nothing.
+type Answer struct {
 	opinion    hook.Opinion
 	reason     string
 	input      json.RawMessage
@@ -25,7 +31,17 @@ type answer struct {
 	context    string
 }
 
-// read parses the answer of a program that ended with exit status 0:
+// Words returns the answer of a gate that gave only its reason: before the tool a deny, after it
+// words for the model.
+func (q Request) Words(reason string) Answer {
+	if q.Event == PreToolUse {
+		return Answer{opinion: hook.Deny, reason: reason}
+	}
+	return Answer{context: reason}
+}
+
+// Read parses an answer. Blanks alone are an answer that changes nothing. Otherwise it is a JSON
+// object:
 //
 //	{
 //	  any of these; systemMessage and suppressOutput are ignored:
@@ -43,16 +59,44 @@ type answer struct {
 //	      "updatedToolOutput": any, "updatedMCPToolOutput": any,
 //	    "additionalContext": "..."}}
 //
-// An unknown key or value is refused, because it might be a misspelt opinion.
-func (q request) read(stdout []byte) (answer, error) {
-	if err := check(stdout); err != nil {
-		return answer{}, err
+// An unknown key or value is refused, because it might be a misspelt opinion. Each error is a
+// [hook.Fault] with the cause [hook.BadAnswer], and quotes nothing of the answer; see [LogQuote].
+func (q Request) Read(raw []byte) (Answer, error) {
+	raw = bytes.TrimSpace(raw)
+	if len(raw) == 0 {
+		return Answer{}, nil
 	}
-	top, err := open("", stdout)
+	if _, err := rawjson.Object(raw); err != nil {
+		return Answer{}, Invalid(fmt.Errorf("it answered with something that is no JSON object: %w", cmp.Or(check(raw), err)))
+	}
+	a, err := q.read(raw)
 	if err != nil {
-		return answer{}, err
+		return Answer{}, Invalid(fmt.Errorf("its answer cannot be used: %w", err))
 	}
-	var a answer
+	return a, nil
+}
+
+// Invalid returns the fault of a hook whose answer cannot be used.
+func Invalid(err error) error { return &hook.Fault{Cause: hook.BadAnswer, Err: err} }
+
+// LogQuote logs at level debug what an answer said that [Request.Read] refused. Answers may hold
+// secrets, and many people can read the log of other levels.
+func LogQuote(log *slog.Logger, err error) {
+	if invalid := new(invalidAnswer); errors.As(err, &invalid) {
+		log.Debug("the answer of a hook holds an unknown field or value", "wrong", invalid.problem,
+			"said", fmt.Sprintf("%.80s", invalid.quote))
+	}
+}
+
+func (q Request) read(raw []byte) (Answer, error) {
+	if err := check(raw); err != nil {
+		return Answer{}, err
+	}
+	top, err := open("", raw)
+	if err != nil {
+		return Answer{}, err
+	}
+	var a Answer
 	goOn, id := true, string(q.CallID)
 	var reason, ignoredText string
 	var ignoredFlag bool
@@ -75,7 +119,7 @@ func (q request) read(stdout []byte) (answer, error) {
 }
 
 // readSpecific reads the part of an answer that depends on the event.
-func (q request) readSpecific(raw json.RawMessage, a *answer) error {
+func (q Request) readSpecific(raw json.RawMessage, a *Answer) error {
 	m, err := open("hookSpecificOutput.", raw)
 	if err != nil {
 		return err
@@ -86,7 +130,7 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 		m.fail(&invalidAnswer{"hookEventName: asked was " + string(q.Event), event})
 	}
 	m.take("additionalContext", &a.context)
-	if q.Event != preToolUse {
+	if q.Event != PreToolUse {
 		q.replace(a, m.value("updatedMCPToolOutput"), true)
 		q.replace(a, m.value("updatedToolOutput"), false)
 		return m.end()
@@ -103,18 +147,18 @@ func (q request) readSpecific(raw json.RawMessage, a *answer) error {
 
 // decide merges the older form into the answer. Before the tool it is an opinion, and the stricter
 // one of the two counts. After the tool its reason becomes context for the model.
-func (q request) decide(a *answer, decision, reason string) {
+func (q Request) decide(a *Answer, decision, reason string) {
 	switch {
-	case decision == "" && q.Event == preToolUse:
+	case decision == "" && q.Event == PreToolUse:
 		if a.reason == "" {
 			a.reason = reason
 		}
-	case decision == "" || decision == "approve" && q.Event != preToolUse:
+	case decision == "" || decision == "approve" && q.Event != PreToolUse:
 	case decision == "approve":
 		if a.opinion == hook.None {
 			a.opinion, a.reason = hook.Allow, reason
 		}
-	case q.Event != preToolUse:
+	case q.Event != PreToolUse:
 		a.context = strings.Trim(reason+"\n"+a.context, "\n")
 	case a.opinion != hook.Deny:
 		a.opinion, a.reason = hook.Deny, reason
@@ -123,7 +167,7 @@ func (q request) decide(a *answer, decision, reason string) {
 
 // replace sets the output that replaces the tool's. An array of blocks becomes content if the
 // tool's output was content blocks, or if the answer is in the form for MCP tools.
-func (q request) replace(a *answer, raw json.RawMessage, mcp bool) {
+func (q Request) replace(a *Answer, raw json.RawMessage, mcp bool) {
 	if raw == nil {
 		return
 	}
@@ -150,13 +194,13 @@ func blocks(raw json.RawMessage) ([]messages.Block, bool) {
 	return list, !slices.ContainsFunc(list, func(b messages.Block) bool { return !slices.Contains(known, b.Type) })
 }
 
-// invalidAnswer is an error in an answer. Its text leaves out what the program printed, because the
-// output may hold secrets and many people can read the log.
+// invalidAnswer is an error in an answer. Its text leaves out what the hook said, because the
+// answer may hold secrets and many people can read the log.
 type invalidAnswer struct{ problem, quote string }
 
 func (m *invalidAnswer) Error() string { return m.problem }
 
-// check is like [rawjson.Check], but its error does not quote the program.
+// check is like [rawjson.Check], but its error does not quote the answer.
 func check(stdout []byte) error {
 	err := rawjson.Check(stdout)
 	if err != nil && strings.HasPrefix(err.Error(), "key ") {

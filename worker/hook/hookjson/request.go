@@ -1,4 +1,4 @@
-package exechook
+package hookjson
 
 import (
 	"encoding/json"
@@ -10,24 +10,24 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// event names the moment at which a hook runs.
-type event string
+// Event names the moment at which a hook runs.
+type Event string
 
 // The events. A call that did not end ok gets the event of a failure after the tool, even if no
 // tool was started.
 const (
-	preToolUse         event = "PreToolUse"
-	postToolUse        event = "PostToolUse"
-	postToolUseFailure event = "PostToolUseFailure"
+	PreToolUse         Event = "PreToolUse"
+	PostToolUse        Event = "PostToolUse"
+	PostToolUseFailure Event = "PostToolUseFailure"
 )
 
-// request is what a program reads from stdin. The first half has the fields that Claude Code gives
-// to its hooks, so that such hooks run here too. The second half has fields of toolfleet.
-type request struct {
-	Event          event              `json:"hook_event_name"`
+// Request is what a hook reads. The first half has the fields that Claude Code gives to its hooks,
+// so that such hooks run here too. The second half has fields of toolfleet.
+type Request struct {
+	Event          Event              `json:"hook_event_name"`
 	Session        messages.SessionID `json:"session_id"`
 	TranscriptPath string             `json:"transcript_path"` // always empty: there is none
-	Cwd            string             `json:"cwd"`
+	Cwd            string             `json:"cwd"`             // of a program; "" for a service
 	PermissionMode string             `json:"permission_mode"` // always "default": the rules decide
 	Tool           string             `json:"tool_name"`
 	Input          json.RawMessage    `json:"tool_input"` // a string if the arguments are not JSON
@@ -49,9 +49,10 @@ type request struct {
 	hadBlocks bool // Response is content blocks
 }
 
-func before(call hook.Call) request {
-	q := request{
-		Event: preToolUse, Session: call.Session, PermissionMode: "default", Tool: call.Tool, Input: call.Input, CallID: call.ID,
+// Before returns the request before the tool.
+func Before(call hook.Call) Request {
+	q := Request{
+		Event: PreToolUse, Session: call.Session, PermissionMode: "default", Tool: call.Tool, Input: call.Input, CallID: call.ID,
 		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
 	}
 	// The arguments are not JSON, so the call was refused. Only After can see such a call.
@@ -61,9 +62,10 @@ func before(call hook.Call) request {
 	return q
 }
 
-func after(call hook.Call, done hook.Done) request {
-	q := before(call)
-	q.Event, q.Status = postToolUse, done.Status
+// After returns the request after the tool.
+func After(call hook.Call, done hook.Done) Request {
+	q := Before(call)
+	q.Event, q.Status = PostToolUse, done.Status
 	q.DurationMS = new(int64(done.Duration / time.Millisecond))
 	q.Response = done.Outcome.Output
 	if q.hadBlocks = done.Outcome.Content != nil; q.hadBlocks {
@@ -72,7 +74,7 @@ func after(call hook.Call, done hook.Done) request {
 	if done.Status == messages.StatusOK {
 		return q
 	}
-	q.Event, q.Error = postToolUseFailure, textOf(done.Outcome.Content)
+	q.Event, q.Error = PostToolUseFailure, textOf(done.Outcome.Content)
 	q.IsInterrupt = new(done.Status == messages.StatusAborted)
 	if err := done.Outcome.Err; err != nil {
 		q.Error, q.ErrorCode = err.Message, err.Code

@@ -1,0 +1,80 @@
+// Package httphook asks a service as a hook. Each run is one POST with the request of package
+// hookjson. An answer with a status of 2xx is the hook's answer; an empty body changes nothing.
+//
+// In every other case the hook could not run: any other status, a redirect among them; an answer
+// that is no JSON object, is longer than 4 MiB or breaks off; a connection that fails or is refused
+// by package outbound; a secret that has gone. The budget of the hook bounds the request.
+package httphook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+
+	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/secrets"
+	"github.com/toolfleet/toolfleet/schemas"
+	"github.com/toolfleet/toolfleet/worker/hook"
+	"github.com/toolfleet/toolfleet/worker/hook/hookjson"
+	"github.com/toolfleet/toolfleet/worker/tool/httptool"
+	"github.com/toolfleet/toolfleet/worker/tool/outbound"
+)
+
+// Config says what to ask.
+type Config struct {
+	Name    string // of the hook
+	Request schemas.HookHTTP
+	Secrets secrets.Folder
+	Logger  *slog.Logger // nil: silent
+}
+
+type service struct {
+	endpoint *httptool.Endpoint
+	log      *slog.Logger
+}
+
+// New returns the target. The error names a secret or variable that is missing.
+func New(cfg Config) (hookjson.Target, error) {
+	endpoint, err := httptool.NewEndpoint(httptool.EndpointConfig{
+		Method: http.MethodPost, URL: cfg.Request.URL, Headers: cfg.Request.Headers, Secrets: cfg.Secrets,
+		MaxAnswer: hookjson.MaxAnswer, Outbound: outbound.Config{Loopback: cfg.Request.Loopback},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("hook %.80q: %w", cfg.Name, err)
+	}
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &service{endpoint, log.With("hook", cfg.Name)}, nil
+}
+
+// Name returns the address without its query.
+func (s *service) Name() string { return s.endpoint.Name() }
+
+// Ask sends the request.
+func (s *service) Ask(ctx context.Context, q hookjson.Request) (hookjson.Answer, error) {
+	body, err := rawjson.Marshal(q)
+	if err != nil {
+		return hookjson.Answer{}, err
+	}
+	// The client sends the request again if a kept connection turns out to be closed. It does so
+	// only for requests with this header, and does not send a header without values. A hook may be
+	// asked twice.
+	again := http.Header{"Idempotency-Key": nil}
+	raw, err := s.endpoint.Send(ctx, again, body)
+	var unusable *httptool.AnswerError
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return hookjson.Answer{}, context.Cause(ctx)
+	case errors.As(err, &unusable):
+		return hookjson.Answer{}, hookjson.Invalid(err)
+	case err != nil:
+		return hookjson.Answer{}, &hook.Fault{Cause: hook.Unreachable, Err: err}
+	}
+	a, err := q.Read(raw)
+	hookjson.LogQuote(q.Logger(ctx, s.log), err)
+	return a, err
+}

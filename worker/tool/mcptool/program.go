@@ -1,0 +1,63 @@
+package mcptool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Program is a long-lived program that is asked questions, and serves no tools. It has the same
+// processes as a [Server]: they are pooled, and started again with backoff. It is safe for
+// concurrent use.
+type Program struct{ server *Server }
+
+// NewProgram returns a program. It starts nothing: [Program.Warm] and the first question do.
+func NewProgram(cfg Config) *Program { return &Program{newServer(cfg)} }
+
+// Warm starts the first process, if there is none.
+func (p *Program) Warm(ctx context.Context) error { return p.server.Warm(ctx) }
+
+// Close ends the processes. The caller makes sure that no question is open. It may be called twice.
+func (p *Program) Close() { p.server.Close() }
+
+// AskError says why a program gave no answer. Its text quotes nothing that the program said.
+type AskError struct {
+	error
+	Started bool   // the question reached the program
+	Said    string // by the program, for debugging; it may hold secrets
+}
+
+func (e *AskError) Unwrap() error { return e.error }
+
+// Ask calls a tool of the program and returns the text of its result. If the process dies, the
+// question is sent once more, to another one. When ctx ends first, the program is told; if it does
+// not end the call, its process is killed. Every error but the cause of ctx is an *AskError.
+func (p *Program) Ask(ctx context.Context, tenant messages.TenantID, tool string, arguments json.RawMessage) (string, error) {
+	m := message{tenant: tenant, tool: tool, meta: mcp.Meta{}, arguments: arguments}
+	addTrace(ctx, m.meta)
+	result, err := p.server.ask(ctx, m)
+	var died *diedError
+	var notRun *notRunError
+	var said *jsonrpc.Error
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return "", context.Cause(ctx)
+	case errors.As(err, &notRun):
+		return "", &AskError{error: notRun}
+	case errors.As(err, &died):
+		return "", &AskError{error: fmt.Errorf("its process ended twice: %w", died.error), Started: true}
+	case errors.As(err, &said):
+		return "", &AskError{error: fmt.Errorf("it answered the call of its tool %s with the error %d", tool, said.Code), Started: true, Said: clean(said.Message)}
+	case err != nil:
+		return "", &AskError{error: err, Started: true}
+	case result.IsError:
+		return "", &AskError{error: fmt.Errorf("its tool %s answered with an error", tool), Started: true, Said: clean(texts(result))}
+	}
+	return texts(result), nil
+}
