@@ -65,6 +65,24 @@ def was_applied(*, call: Call, **_):
 
 
 @tool(input_schema=anything)
+def pay(*, call: Call, **_):
+    return apply(call=call)
+
+
+@pay.validate
+def makes_sense(*, amount, **_):
+    if amount <= 0:
+        raise ToolError("the amount is not positive", code="bad_amount")
+
+
+@pay.permit
+def may_pay(*, amount, **_):
+    if amount > 1000:
+        return "deny", "over every limit"
+    return ("ask", "a large amount") if amount > 100 else "allow"
+
+
+@tool(input_schema=anything)
 def large(**_):
     return "x" * (6 << 20) + "TAIL"
 

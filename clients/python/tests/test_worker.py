@@ -98,6 +98,18 @@ class WorkerTest(unittest.TestCase):
         self.assertEqual(paid.listed()["_meta"]["toolfleet/on_crash"], "checkable")
         self.assertEqual(call(paid, {}, probe=True)["content"][0]["text"], 'done\n{"paid": true}')
 
+    def test_a_question_never_runs_the_tool(self):
+        paid = []
+        pay = made(lambda: paid.append(1), on_crash="checkable", name="pay")
+        for question in ({"probe": True}, {"check": "semantic_check"}, {"check": "check_permissions"}):
+            self.assertTrue(call(pay, {}, **question)["isError"], question)
+        pay.permit(lambda: "allow")
+        self.assertEqual(pay.listed()["_meta"]["toolfleet/checks"], "check_permissions")
+        pay.validate(lambda: None)
+        self.assertEqual(pay.listed()["_meta"]["toolfleet/checks"], "semantic_check check_permissions")
+        self.assertEqual(call(pay, {}, check="semantic_check")["content"][0]["text"], "ok")
+        self.assertEqual(paid, [])
+
     def test_what_is_asked_and_is_not_there(self):
         answers = ask([], ("resources/list", {}), ("tools/call", {"name": "a"}))
         self.assertEqual([answer["error"]["code"] for answer in answers], [-32601, -32602])

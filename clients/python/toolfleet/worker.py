@@ -94,7 +94,7 @@ class Tool:
         self.run, self.name, self.description = run, name, description
         self.promises = promises
         self._arguments = _Arguments(run, input_schema)
-        self._check: Callable[..., Any] | None = None
+        self._asked: dict[str, Callable[..., Any]] = {}  # what answers each question about a call: probe, semantic_check, check_permissions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
@@ -104,22 +104,47 @@ class Tool:
 
         It returns "done", Done(output) or "not_done", and raises when it cannot tell.
         """
-        self._check = check
+        self._asked["probe"] = check
         self.promises.setdefault("on_crash", "checkable")
         return check
+
+    def validate(self, validate: Callable[..., Any]) -> Callable[..., Any]:
+        """Marks the function that is asked first, whether an input that fits the schema makes sense. It gets what the run gets, and changes nothing.
+
+        It raises to refuse the call, a ToolError for a code of its own. What it returns does not matter.
+        """
+        return self._ask("semantic_check", validate)
+
+    def permit(self, permit: Callable[..., Any]) -> Callable[..., Any]:
+        """Marks the function that is asked before a run whether it may happen. It gets what the run gets, and changes nothing.
+
+        It returns "allow", "ask" or "deny", or one of them with the reason as a tuple. Raising refuses the call.
+        """
+        return self._ask("check_permissions", permit)
+
+    def _ask(self, question: str, answer: Callable[..., Any]) -> Callable[..., Any]:
+        self._asked[question] = answer
+        self.promises["checks"] = " ".join(asked for asked in ("semantic_check", "check_permissions") if asked in self._asked)
+        return answer
 
     def listed(self) -> dict[str, Any]:
         """The definition in tools/list, with the promises in _meta."""
         return {"name": self.name, "description": self.description, "inputSchema": self._arguments.schema,
                 "_meta": {f"toolfleet/{name}": value for name, value in self.promises.items()}}
 
-    def answer(self, input: dict[str, Any], call: Call, probe: bool) -> dict[str, Any]:
-        """Runs a call, or asks about it, and returns the result as MCP has it. A failure is a result too."""
+    def answer(self, input: dict[str, Any], call: Call, question: str) -> dict[str, Any]:
+        """Runs a call, or answers a question about it, and returns the result as MCP has it. A failure is a result too."""
         try:
-            do = self._check if probe and self._check else self.run
+            if question and question not in self._asked:
+                raise ToolError(f"{self.name} has no answer to {question}")
+            do = self._asked[question] if question else self.run
             output = do(**self._arguments.of(input, do, call))
             if inspect.isawaitable(output):
                 output = asyncio.run(_awaited(output))
+            if question == "semantic_check":
+                return _text("ok")
+            if question == "check_permissions" and isinstance(output, tuple):
+                return _text("\n".join(map(str, output)))
             if isinstance(output, Done):
                 return _text("\n".join(["done", *(block.get("text", "") for block in _result(output.output)["content"])]))
             return _result(output)
@@ -222,7 +247,7 @@ class _Server:
         call = Call(of("key"), of("fence"), of("attempt"), of("session"), of("batch"), of("call_id"), of("index"), of("tenant"),
                     meta.get("traceparent"), cancelled, report)
         _cancelled.set(cancelled)
-        result = self._tools[params["name"]].answer(params.get("arguments") or {}, call, bool(of("probe")))
+        result = self._tools[params["name"]].answer(params.get("arguments") or {}, call, "probe" if of("probe") else of("check"))
         self._running.pop(id, None)
         self._send({"id": id, "result": result})
 

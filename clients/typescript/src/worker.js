@@ -54,12 +54,19 @@ import readline from "node:readline";
  *   again, `idempotent` does with the same key, `checkable` asks `check` first. Default: checkable if there is a check, else once.
  * @property {(input: T, call: Call) => Checked | Promise<Checked>} [check] Was the write with this key applied? It changes nothing, and throws
  *   when it cannot tell.
+ * @property {(input: T, call: Call) => unknown} [validate] Is asked first, whether an input that fits the schema makes sense. It changes nothing,
+ *   and throws to refuse the call: a ToolError for a code of its own.
+ * @property {(input: T, call: Call) => Permit | Promise<Permit>} [permit] Is asked before a run whether it may happen. It changes nothing.
+ *   Throwing refuses the call.
  * @property {"low" | "medium" | "high" | "critical"} [risk] The tier that its calls have at least. Default: low.
  * @property {string} [timeout] Of one run, for example `5s`. Default: read 5s, compute 2s, write 30s.
  * @property {string} [pool] Which workers run it.
  */
 
 /** @typedef {"done" | "not_done" | {done: Output}} Checked `{done: output}` says what the run returned, where that is known. */
+
+/** @typedef {"allow" | "ask" | "deny"} Opinion */
+/** @typedef {Opinion | [opinion: Opinion, reason: string]} Permit The reason is for the model and for people. */
 
 /** An error with a code of its own. `retryable` says that the same call may succeed later. */
 export class ToolError extends Error {
@@ -148,8 +155,9 @@ export async function serve(tools, { input = process.stdin, output = process.std
  * The definition of a tool in tools/list, with its promises in `_meta`.
  * @param {Tool} tool
  */
-function listed({ name, description, input, kind = "write", onCrash, check, risk, timeout, pool }) {
-  const promises = { kind, on_crash: onCrash ?? (check && "checkable"), risk, timeout, pool };
+function listed({ name, description, input, kind = "write", onCrash, check, validate, permit, risk, timeout, pool }) {
+  const checks = [validate && "semantic_check", permit && "check_permissions"].filter(Boolean).join(" ") || undefined;
+  const promises = { kind, on_crash: onCrash ?? (check && "checkable"), risk, timeout, pool, checks };
   const said = Object.entries(promises).filter(([, value]) => value !== undefined);
   return { name, description, inputSchema: schemaOf(input), _meta: Object.fromEntries(said.map(([key, value]) => [`toolfleet/${key}`, value])) };
 }
@@ -187,6 +195,7 @@ async function run(tool, input, meta, signal, report) {
   };
   try {
     const checked = isStandard(tool.input) ? valueOf(await tool.input["~standard"].validate(input)) : input;
+    if (of("check")) return { content: [{ type: "text", text: await opinion(tool, of("check"), checked, call) }] };
     if (!of("probe")) return resultOf(await tool.run(checked, call));
     const was = await tool.check?.(checked, call);
     if (typeof was === "object") return { content: [{ type: "text", text: ["done", ...resultOf(was.done).content.map((block) => block.text)].join("\n") }] };
@@ -197,6 +206,22 @@ async function run(tool, input, meta, signal, report) {
     const _meta = { "toolfleet/retryable": retryable === true, ...(error instanceof ToolError && code && { "toolfleet/code": code }) };
     return { content: [{ type: "text", text: textOf(error) }], isError: true, _meta };
   }
+}
+
+/**
+ * What a tool says of a call before it runs.
+ * @param {Tool} tool
+ * @param {string} question
+ * @param {any} input
+ * @param {Call} call
+ */
+async function opinion(tool, question, input, call) {
+  if (question === "semantic_check" && tool.validate) {
+    await tool.validate(input, call);
+    return "ok";
+  }
+  if (question === "check_permissions" && tool.permit) return [await tool.permit(input, call)].flat().join("\n");
+  throw new ToolError(`${tool.name} has no answer to ${question}`);
 }
 
 /** @param {unknown} error */

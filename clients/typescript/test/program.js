@@ -27,6 +27,12 @@ serve([
   define("describe", (_, { session, batch, id, index, attempt, key, fence }) => [session, batch, id, index, attempt, key, fence, ""].join("\n")),
   define("apply", apply, { onCrash: "idempotent" }),
   define("checkable", apply, { check: (_, call) => (fs.existsSync(file(call)) ? "done" : "not_done") }),
+  define("pay", apply, {
+    validate: ({ amount }) => {
+      if (amount <= 0) throw new ToolError("the amount is not positive", { code: "bad_amount" });
+    },
+    permit: ({ amount }) => (amount > 1000 ? ["deny", "over every limit"] : amount > 100 ? ["ask", "a large amount"] : "allow"),
+  }),
   define("large", () => "x".repeat(6 << 20) + "TAIL"),
   define("noise", () => {
     console.log("a word on stdout");

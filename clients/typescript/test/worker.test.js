@@ -82,6 +82,21 @@ test("a probe that throws does not know", async () => {
   assert.equal(result.isError, true);
 });
 
+test("a question never runs the tool", async () => {
+  let paid = 0;
+  const pay = tool({ name: "a", description: "A.", run: () => void paid++ });
+  for (const question of ["semantic_check", "check_permissions"]) {
+    const [{ result }] = await ask([pay], call("a", {}, { "toolfleet/check": question }));
+    assert.equal(result.isError, true);
+  }
+  const asked = { ...pay, validate: () => {}, permit: () => "allow" };
+  const [{ result: list }] = await ask([asked], ["tools/list", {}]);
+  assert.equal(list.tools[0]._meta["toolfleet/checks"], "semantic_check check_permissions");
+  const [{ result }] = await ask([asked], call("a", {}, { "toolfleet/check": "semantic_check" }));
+  assert.equal(result.content[0].text, "ok");
+  assert.equal(paid, 0);
+});
+
 test("what is asked and is not there", async () => {
   const [method, name] = await ask([], ["resources/list"], call("a", {}));
   assert.deepEqual([method.error.code, name.error.code], [-32601, -32602]);

@@ -9,6 +9,10 @@
 //	describe    returns the members of _meta as tooltest.Description does
 //	apply       makes the file in the folder that is named after toolfleet/key
 //	checkable   like apply, on_crash checkable; asked with toolfleet/probe it looks for the file
+//	pay         like apply, with both checks of its own, by the member amount of its arguments:
+//	            semantic_check refuses what is not positive, with the code bad_amount;
+//	            check_permissions denies over 1000 with the reason "over every limit", asks over
+//	            100 with the reason "a large amount", and allows the rest
 //	large       returns tooltest.FloodSize bytes of x and tooltest.FloodTail
 //	noise       prints words to the standard output, and returns ok
 //	die         ends the process
@@ -46,6 +50,7 @@ func Run(t *testing.T, command ...string) {
 	t.Run("Large", p.large)
 	t.Run("Unicode", p.unicode)
 	t.Run("Noise", p.noise)
+	t.Run("Checks", p.checks)
 	t.Run("Death", p.death)
 	t.Run("Cancel", p.cancel)
 }
@@ -105,6 +110,45 @@ func (p program) unicode(t *testing.T) {
 	var was, is map[string]string
 	if json.Unmarshal([]byte(input), &was) != nil || json.Unmarshal([]byte(got), &is) != nil || is["é"] != was["é"] {
 		t.Errorf("got %s, want %s", got, input)
+	}
+}
+
+// checks checks that the program is asked about a call before it runs, and that a question applies
+// nothing.
+func (p program) checks(t *testing.T) {
+	dir := t.TempDir()
+	pay := find(t, p.open(t, dir), "pay")
+	checker, isChecker := pay.(tool.Checker)
+	permitter, isPermitter := pay.(tool.Permitter)
+	if !isChecker || !isPermitter {
+		t.Fatal("the program says nothing of the checks of its tool pay")
+	}
+	for _, tt := range []struct {
+		input, code string
+		permit      tool.Permit
+	}{
+		{`{"amount":0}`, "bad_amount", tool.Permit{}},
+		{`{"amount":100}`, "", tool.Permit{Opinion: "allow"}},
+		{`{"amount":101}`, "", tool.Permit{Opinion: "ask", Reason: "a large amount"}},
+		{`{"amount":1001}`, "", tool.Permit{Opinion: "deny", Reason: "over every limit"}},
+	} {
+		err := checker.Check(t.Context(), call(tt.input))
+		var own *messages.Error
+		if errors.As(err, &own); err != nil && own == nil || own != nil && string(own.Code) != tt.code || err == nil && tt.code != "" {
+			t.Errorf("%s: semantic_check: got %v, want the code %q", tt.input, err, tt.code)
+		}
+		if tt.code != "" {
+			continue // a call that is refused is not asked about again
+		}
+		if got, err := permitter.Permit(t.Context(), call(tt.input)); err != nil || got != tt.permit {
+			t.Errorf("%s: check_permissions: got %+v, %v, want %+v", tt.input, got, err, tt.permit)
+		}
+	}
+	if tooltest.Applied(dir, "k") {
+		t.Error("a question was taken for a call")
+	}
+	if _, err := pay.Run(t.Context(), call(`{"amount":100}`)); err != nil || !tooltest.Applied(dir, "k") {
+		t.Errorf("the call itself: %v, applied %v", err, tooltest.Applied(dir, "k"))
 	}
 }
 

@@ -12,9 +12,9 @@ process.stdout.write = process.stderr.write.bind(process.stderr); // what anybod
 const send = (message) => messages(JSON.stringify({ jsonrpc: "2.0", ...message }) + "\n");
 
 class Failed extends Error {
-  constructor(text, retryable = false) {
+  constructor(text, { retryable = false, code = "" } = {}) {
     super(text);
-    this.retryable = retryable;
+    Object.assign(this, { retryable, code });
   }
 }
 
@@ -41,11 +41,23 @@ function apply(call) {
   return "ok";
 }
 
+function pay(call) {
+  const { amount } = call.input;
+  switch (call.of("check")) {
+    case "semantic_check":
+      if (amount <= 0) throw new Failed("the amount is not positive", { code: "bad_amount" });
+      return "ok";
+    case "check_permissions":
+      return amount > 1000 ? "deny\nover every limit" : amount > 100 ? "ask\na large amount" : "allow";
+  }
+  return apply(call);
+}
+
 const read = { "toolfleet/kind": "read" };
 const tools = {
   echo: [(call) => JSON.stringify(call.input), read],
   fail: [() => { throw new Failed("no such customer"); }, {}],
-  busy: [() => { throw new Failed("no such customer", true); }, {}],
+  busy: [() => { throw new Failed("no such customer", { retryable: true }); }, {}],
   wait: [(call) => {
     call.report(1, "waiting");
     return new Promise((_, fail) => call.signal.addEventListener("abort", () => fail(new Failed("cancelled"))));
@@ -57,6 +69,7 @@ const tools = {
   describe: [(call) => ["session", "batch", "call_id", "index", "attempt", "key", "fence"].map((name) => call.of(name) + "\n").join(""), {}],
   apply: [apply, { "toolfleet/on_crash": "idempotent" }],
   checkable: [(call) => (!call.of("probe") ? apply(call) : fs.existsSync(call.file) ? "done" : "not_done"), { "toolfleet/on_crash": "checkable" }],
+  pay: [pay, { "toolfleet/checks": "semantic_check check_permissions" }],
   large: [() => "x".repeat(6 << 20) + "TAIL", {}],
   noise: [() => {
     console.log("a word on stdout");
@@ -73,7 +86,7 @@ async function run(id, params) {
   try {
     result = { content: [{ type: "text", text: await tools[params.name][0](call) }] };
   } catch (error) {
-    result = { content: [{ type: "text", text: error.message }], isError: true, _meta: { "toolfleet/retryable": error.retryable ?? false } };
+    result = { content: [{ type: "text", text: error.message }], isError: true, _meta: { "toolfleet/retryable": error.retryable ?? false, "toolfleet/code": error.code ?? "" } };
   }
   running.delete(id);
   send({ id, result });

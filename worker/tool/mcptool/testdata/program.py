@@ -19,9 +19,10 @@ def send(message):
 
 
 class Failed(Exception):
-    def __init__(self, text, retryable=False):
+    def __init__(self, text, retryable=False, code=""):
         super().__init__(text)
         self.retryable = retryable
+        self.code = code
 
 
 class Call:
@@ -61,6 +62,15 @@ def report(call):
     return "ok"
 
 
+def pay(call):
+    amount = call.input["amount"]
+    if call.of("check") == "semantic_check" and amount <= 0:
+        raise Failed("the amount is not positive", code="bad_amount")
+    if call.of("check") == "check_permissions":
+        return "deny\nover every limit" if amount > 1000 else "ask\na large amount" if amount > 100 else "allow"
+    return "ok" if call.of("check") else apply(call)
+
+
 def describe(call):
     names = ["session", "batch", "call_id", "index", "attempt", "key", "fence"]
     return "".join(f"{call.of(name)}\n" for name in names)
@@ -89,6 +99,7 @@ tools = {
     "describe": (describe, {}),
     "apply": (apply, {"toolfleet/on_crash": "idempotent"}),
     "checkable": (checkable, {"toolfleet/on_crash": "checkable"}),
+    "pay": (pay, {"toolfleet/checks": "semantic_check check_permissions"}),
     "large": (lambda call: "x" * (6 << 20) + "TAIL", {}),
     "noise": (noise, {}),
     "die": (lambda call: os._exit(3), {}),
@@ -103,7 +114,7 @@ def run(id, params):
         result = {"content": [{"type": "text", "text": text}]}
     except Exception as error:
         result = {"content": [{"type": "text", "text": str(error)}], "isError": True,
-                  "_meta": {"toolfleet/retryable": getattr(error, "retryable", False)}}
+                  "_meta": {"toolfleet/retryable": getattr(error, "retryable", False), "toolfleet/code": getattr(error, "code", "")}}
     cancelled.pop(id, None)
     send({"id": id, "result": result})
 
