@@ -250,7 +250,7 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		if strings.HasPrefix(name, envPrefix) && !known[name] && !ofTools[name] && !strings.HasSuffix(strings.TrimPrefix(name, envPrefix), serverKey) {
+		if strings.HasPrefix(name, envPrefix) && !known[name] && !ofPrograms[name] && !strings.HasSuffix(strings.TrimPrefix(name, envPrefix), serverKey) {
 			c.strange = append(c.strange, name)
 		}
 	}
@@ -261,9 +261,10 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 // public keys from them.
 const serverKey = "_NKEY"
 
-// ofTools lists the variables that exec tools get. They are no mistyped settings: toolfleet may
-// itself run inside such a tool.
-var ofTools = map[string]bool{
+// ofPrograms lists the variables that exec tools get, and those that agents read to find the HTTP
+// API. They are no mistyped settings: toolfleet may itself run inside a tool or beside an agent.
+var ofPrograms = map[string]bool{
+	"TOOLFLEET_URL": true, "TOOLFLEET_TOKEN": true,
 	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,
 	"TOOLFLEET_ATTEMPT": true, "TOOLFLEET_IDEMPOTENCY_KEY": true, "TOOLFLEET_FENCE": true,
 	"TOOLFLEET_PROGRESS_FD": true,

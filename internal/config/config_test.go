@@ -200,7 +200,10 @@ func TestSecretsAreHidden(t *testing.T) {
 }
 
 func TestStrangeVariables(t *testing.T) {
-	c := load(t, sources("", []string{"TOOLFLEET_ACKWAIT=1s", "TOOLFLEET_SESSION=s", "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_CONFIG=none"}))
+	c := load(t, sources("", []string{
+		"TOOLFLEET_ACKWAIT=1s", "TOOLFLEET_SESSION=s", "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_CONFIG=none",
+		"TOOLFLEET_URL=http://127.0.0.1:8090", "TOOLFLEET_TOKEN=secret",
+	}))
 	if diff := cmp.Diff([]string{"TOOLFLEET_ACKWAIT"}, c.Strange()); diff != "" {
 		t.Error(diff)
 	}
