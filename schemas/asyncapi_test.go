@@ -42,9 +42,9 @@ func TestAsyncAPISubjectsAreOurs(t *testing.T) {
 	want := map[string]string{
 		"control": n.OfSession(wire.VerbControl, batch.Tenant, batch.Session), "ctl": n.OfSession(wire.VerbCtl, batch.Tenant, batch.Session),
 		"read": n.Lane(false, "{pool}", batch.Call(index)), "write": n.Lane(true, "{pool}", batch.Call(index)),
-		"notify": n.Notify("{coordinator}"), "dead": n.Dead(),
+		"notify": n.Notify("{coordinator}"), "queue": n.Queue("{pool}"), "dead": n.Dead(),
 		string(wire.VerbList): n.OfTenant(wire.VerbList, batch.Tenant), "definitions": n.OfTenant(wire.VerbTools, batch.Tenant),
-		"auditEnded": n.Ended(batch.Tenant, batch.Session, time.Unix(index*600, 0)), "auditAside": n.Aside(batch),
+		"auditEnded": n.Ended(batch.Tenant, batch.Session, time.Unix(index*600, 0)), "auditAside": n.Aside(batch), "auditQuestion": n.Question(batch.Call(index)),
 		"tools": "$KV." + n.Stream("tools") + ".{tool}", "inbox": "",
 	}
 	for _, v := range []wire.Verb{wire.VerbBatch, wire.VerbRun, wire.VerbGet, wire.VerbReply, wire.VerbRefused,

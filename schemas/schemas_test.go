@@ -22,7 +22,7 @@ import (
 // readers of their own.
 var goTypes = map[string]any{
 	"batch": messages.Batch{}, "reply": messages.Reply{}, "result": messages.Result{}, "job": wire.Job{}, "event": messages.Event{},
-	"control": messages.Control{}, "control-record": wire.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": wire.Stop{}, "get": messages.Get{}, "state": messages.State{},
+	"control": messages.Control{}, "control-record": wire.ControlRecord{}, "control-answer": messages.ControlAnswer{}, "stop": wire.Stop{}, "queue-request": wire.QueueRequest{}, "get": messages.Get{}, "state": messages.State{},
 	"call-record": wire.CallRecord{}, "plan-record": wire.PlanRecord{}, "hand-back": wire.HandBack{}, "notice": wire.Notice{},
 	"approval": messages.Approval{}, "decision": messages.Decision{}, "decision-answer": messages.DecisionAnswer{}, "pending": messages.Pending{},
 	"pending-list": messages.PendingList{}, "approval-answer": messages.ApprovalAnswer{}, "audit-record": messages.AuditRecord{}, "audit-lines": wire.AuditLines{}, "timeline": messages.Timeline{}, "batch-list": messages.BatchList{},

@@ -4,6 +4,7 @@
 //	get      a reply, a status, a history, a session's list   get.go, history.go, list.go
 //	control  abort or steer a session                         control.go
 //	tools    the definitions that an agent may call           tools.go
+//	queue    the consumer of a queue, for a worker            queue.go
 //
 // A handler drives no batch. It writes into the log or the journal, reads what is stored there, and
 // waits for what is published. Every coordinator has the same handlers, and any of them may answer
@@ -81,5 +82,6 @@ func (h *Handlers) Endpoints(ctx context.Context) []service.Endpoint {
 		{Name: "get", Subject: h.names.EveryBatch(wire.VerbGet), Handle: func(m bus.Msg) { h.get(ctx, m) }},
 		{Name: "control", Subject: h.names.EverySession(wire.VerbControl), Handle: func(m bus.Msg) { h.control(ctx, m) }},
 		{Name: "tools", Subject: h.names.OfTenant(wire.VerbTools, "*"), Handle: func(m bus.Msg) { h.listTools(ctx, m) }},
+		{Name: "queue", Subject: h.names.Queue("*"), Handle: func(m bus.Msg) { h.makeQueue(ctx, m) }},
 	}
 }

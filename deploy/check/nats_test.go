@@ -3,9 +3,11 @@ package check
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/conf"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 	"sigs.k8s.io/yaml"
@@ -81,8 +83,50 @@ func TestNATSIdentities(t *testing.T) {
 			continue
 		}
 		for _, subject := range p.Publish.Allow {
-			if user.Account.Name != "FLEET" && strings.HasPrefix(subject, "$") {
+			if user.Account.Name != "FLEET" && user.Account.Name != "WORKERS" && strings.HasPrefix(subject, "$") {
 				t.Errorf("%s may publish %s", user.Account.Name, subject)
+			}
+		}
+		if user.Account.Name == "WORKERS" {
+			expectImports(t, append(p.Publish.Allow, p.Subscribe.Allow...))
+		}
+	}
+}
+
+// expectImports checks that the account of the workers imports what its user may publish and hear,
+// and nothing else: a request that names a reply subject reaches whatever the account imports. Each
+// of these subjects is exported to no other account.
+func expectImports(t *testing.T, rights []string) {
+	t.Helper()
+	parsed, err := conf.ParseFile(filepath.Join(root, "deploy/nats/identities.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	accounts := parsed["accounts"].(map[string]any)
+	var imported []string
+	for _, each := range accounts["WORKERS"].(map[string]any)["imports"].([]any) {
+		for _, from := range each.(map[string]any) {
+			imported = append(imported, from.(map[string]any)["subject"].(string))
+		}
+	}
+	own := []string{"_INBOX.worker.>", "$SYS.REQ.USER.INFO"} // need no import
+	want := append(slices.DeleteFunc(rights, func(s string) bool { return slices.Contains(own, s) }), "$JS.API.INFO")
+	slices.Sort(want)
+	slices.Sort(imported)
+	if !slices.Equal(want, imported) {
+		t.Errorf("a worker may publish and hear\n%q\nand its account imports\n%q", want, imported)
+	}
+	for _, each := range accounts["FLEET"].(map[string]any)["exports"].([]any) {
+		export := each.(map[string]any)
+		subject, _ := export["service"].(string)
+		if to, limited := export["accounts"].([]any); slices.Contains(want, subject) && (!limited || len(to) != 1 || to[0] != "WORKERS") {
+			t.Errorf("%s is exported to %v", subject, to)
+		}
+	}
+	for _, subject := range imported {
+		for _, verb := range []string{".CREATE", ".UPDATE", ".DELETE", ".PURGE", ".SNAPSHOT", ".RESTORE", ".PAUSE", ".UNPIN", ".RESET", ".STEPDOWN", "API.>", "API.*"} {
+			if strings.Contains(subject, verb) {
+				t.Errorf("workers may publish %s", subject)
 			}
 		}
 	}

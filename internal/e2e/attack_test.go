@@ -46,7 +46,11 @@ type siege struct {
 
 func newSiege(t *testing.T) *siege {
 	t.Helper()
-	ids := natstest.NewIdentities(t)
+	return newSiegeAs(t, natstest.NewIdentities(t))
+}
+
+func newSiegeAs(t *testing.T, ids *natstest.Identities) *siege {
+	t.Helper()
 	s := &siege{t: t, people: newPeople(t, "alice"), identified: newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)}
 	s.ledger = s.bank()
 	s.tool(schemas.Tool{Name: "note"}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil })
@@ -136,7 +140,7 @@ func everyVerb(t *testing.T) (verbs []wire.Verb) {
 	for _, found := range verbInSource.FindAllStringSubmatch(string(source), -1) {
 		verbs = append(verbs, wire.Verb(found[1]))
 	}
-	if len(verbs) < 23 {
+	if len(verbs) < 24 {
 		t.Fatalf("%d verbs in the source of package wire", len(verbs))
 	}
 	return verbs
@@ -370,7 +374,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 		"acme": agent, "globex": agent, "operator": agent,
 		"approver":    "approval.decide approval.list approval.show",
 		"http":        "approval.decide approval.list approval.show " + agent,
-		"worker":      "audit call dead event hand notify result",
+		"worker":      "audit call dead event hand notify queue result",
 		"coordinator": "approval.news audit batch call ctl dead event final notify plan read refused reply result stop write",
 	} {
 		speaker := ids.Intruder(srv, who)

@@ -199,6 +199,10 @@ func TestAFleetWithIdentities(t *testing.T) {
 	var s shelf
 	s.tools(f.fleet)
 	addBlob(f.fleet)
+	f.tool(schemas.Tool{Name: "print", Kind: messages.KindRead, Results: schemas.ResultsReadable}, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		c.Progress(messages.Progress{Fraction: 0.5, Text: "half"})
+		return tool.Text(strings.Repeat("0123456789abcde\n", 1000) + "the end"), nil
+	})
 	f.coordinator(coordinator.Config{})
 	f.coordinator(coordinator.Config{})
 	f.worker(worker.Config{})
@@ -207,6 +211,7 @@ func TestAFleetWithIdentities(t *testing.T) {
 	t.Run("every provider", f.everyProvider)
 	t.Run("large replies", f.largeReplies)
 	t.Run("doors", f.checkEndpoints)
+	t.Run("progress and result_read", f.wholeOutput)
 	t.Run("gauges", f.gauges)
 	t.Run("tools", func(t *testing.T) {
 		list, err := f.client.Tools(t.Context(), messages.GetTools{Provider: messages.Anthropic})
@@ -231,8 +236,6 @@ var unseen = map[string]string{
 	"$JS.API.STREAM.MSG.GET.":                 "reads from the leader, on a cluster",
 	"$JS.API.STREAM.MSG.DELETE.":              "an acknowledgement that was lost; a job that is out when its call ends",
 	"$JS.API.STREAM.PURGE.OBJ_":               "an object that could not be stored whole",
-	"$JS.API.STREAM.CREATE.TOOLFLEET_":        "workers that find that the jobs are gone",
-	"$JS.API.STREAM.CREATE.KV_TOOLFLEET_w":    "workers that find that the jobs are gone",
 	"$SYS.REQ.USER.INFO":                      "workers before any coordinator",
 	"$JS.API.DIRECT.GET.TOOLFLEET_CALLS":      "jobs that are not delivered for the first time",
 	"$JS.API.DIRECT.GET.TOOLFLEET_RESULTS":    "jobs that are not delivered for the first time",
@@ -270,7 +273,7 @@ func (f *identified) nothingSpare(t *testing.T) {
 	}
 }
 
-// Workers do not create the streams that hold durable data. They wait until a coordinator does.
+// Workers make no streams and no consumers. They wait until a coordinator does.
 func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -283,10 +286,31 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		f.run(canonical("s", "b", call{"wr", `{"k":"a","v":"1"}`}))
 		for _, subject := range f.tap.of("worker", "publish") {
-			if matches("$JS.API.STREAM.CREATE.*", subject) && !strings.HasSuffix(subject, "JOBS") && !strings.HasSuffix(subject, "RESULTS") && !strings.HasSuffix(subject, "workers") {
+			if matches("$JS.API.STREAM.CREATE.*", subject) || matches("$JS.API.CONSUMER.CREATE.>", subject) {
 				t.Errorf("a worker published %s", subject)
 			}
 		}
+	}, ids.Option)
+}
+
+// A coordinator makes the stream of jobs and its consumers again for workers, which may make
+// neither.
+func TestLostJobsComeBackForWorkers(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newIdentified(t, srv, ids)
+		defer f.close()
+		var s shelf
+		s.tools(f.fleet)
+		f.coordinator(coordinator.Config{})
+		f.worker(worker.Config{})
+		f.run(canonical("s", "before", call{"wr", `{"k":"a","v":"1"}`}))
+		operator := f.connect("operator")
+		defer operator.Close()
+		if err := operator.Call(t.Context(), "$JS.API.STREAM.DELETE.TOOLFLEET_JOBS", struct{}{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		f.run(canonical("s", "after", call{"wr", `{"k":"b","v":"1"}`}, call{"rd", `{"k":"b"}`}))
 	}, ids.Option)
 }
 
@@ -411,7 +435,8 @@ func TestRightsAreNoWider(t *testing.T) {
 	truth := []string{"$KV.TOOLFLEET_approvals.x", "toolfleet.final.t.s.b", "toolfleet.plan.t.s.b", "$JS.API.STREAM.DELETE.TOOLFLEET_CALLS", "$JS.API.STREAM.PURGE.TOOLFLEET_CALLS",
 		"$JS.API.STREAM.UPDATE.TOOLFLEET_CALLS", "$JS.API.STREAM.CREATE.x", "$JS.API.CONSUMER.CREATE.TOOLFLEET_CALLS.x", "$JS.API.STREAM.MSG.DELETE.TOOLFLEET_CALLS"}
 	for who, wider := range map[string]struct{ publish, subscribe []string }{
-		"worker":      {append(append(truth, key[3:]...), "toolfleet.approval.news.t.s.b.0"), []string{"toolfleet.batch.t.s.b", "toolfleet.approval.show.t.s.b.0", "_INBOX.coordinator.x", "$SRV.PING"}},
+		"worker": {append(append(truth, key[3:]...), "toolfleet.approval.news.t.s.b.0", "toolfleet.read.default.t.s.b.0", "toolfleet.write.default.t.s.b.0", "$JS.API.INFO", "$JS.API.STREAM.PURGE.OBJ_TOOLFLEET_OBJECTS",
+			"$JS.API.STREAM.CREATE.TOOLFLEET_JOBS", "$JS.API.CONSUMER.CREATE.TOOLFLEET_JOBS.x", "$JS.API.CONSUMER.DELETE.TOOLFLEET_JOBS.x", "$JS.API.STREAM.MSG.GET.TOOLFLEET_BATCHES", "$JS.API.DIRECT.GET.TOOLFLEET_AUDIT"), []string{"toolfleet.batch.t.s.b", "toolfleet.approval.show.t.s.b.0", "_INBOX.coordinator.x", "$SRV.PING"}},
 		"coordinator": {append(truth[3:5:5], "toolfleet.approval.decide.t.s.b.0"), []string{"toolfleet.call.t.s.b.0", "toolfleet.stop.t.s", "_INBOX.worker.x"}},
 		"approver":    {append(append(truth, key...), "toolfleet.batch.t.s.b", "$SRV.PING"), []string{"toolfleet.approval.decide.t.s.b.0", "toolfleet.event.t.s.b", "_INBOX.agent.x"}},
 		"http":        {append(append(truth, key...), "toolfleet.call.t.s.b.0", "toolfleet.approval.news.t.s.b.0", "$JS.API.STREAM.INFO.x"), []string{"_INBOX.agent.x", "toolfleet.call.t.s.b.0", "toolfleet.stop.t.s"}},
@@ -556,6 +581,26 @@ func (f *identified) overHTTP(t *testing.T) {
 	}
 }
 
+// wholeOutput follows a call whose output is cut, and reads the whole of it. Both come from workers.
+func (f *identified) wholeOutput(t *testing.T) {
+	var half atomic.Bool
+	reply, err := f.client.Run(t.Context(), canonical("cut", "b", call{"print", "{}"}), client.OnEvent(func(e messages.Event) {
+		if e.Type == messages.EventProgress && e.Progress.Fraction == 0.5 {
+			half.Store(true)
+		}
+	}))
+	if err != nil || len(reply.Results) != 1 || reply.Results[0].Truncated == nil {
+		t.Fatalf("a call with a large output: %+v, %v", reply, err)
+	}
+	if !half.Load() {
+		t.Error("the progress of the call did not arrive")
+	}
+	read := f.run(canonical("cut", "read", call{"result_read", `{"ref":"` + reply.Results[0].Truncated.Ref + `","grep":"the end"}`}))
+	if !strings.Contains(string(read.Reinjection), "1001: the end") {
+		t.Errorf("result_read: %.300s", read.Reinjection)
+	}
+}
+
 func (f *identified) checkEndpoints(t *testing.T) {
 	if _, err := f.client.Get(t.Context(), "s", "never"); err != client.ErrUnknown {
 		t.Errorf("get of a batch that never was: %v", err)
@@ -601,7 +646,7 @@ func TestTheFirstCallHasItsAuditLine(t *testing.T) {
 }
 
 // A worker writes audit lines about calls that it starts. Only a coordinator can write how batches
-// ended.
+// ended, and what was asked and decided.
 func TestAWorkerCannotEndARecord(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -612,9 +657,9 @@ func TestAWorkerCannotEndARecord(t *testing.T) {
 		w := f.fleet.connect("worker")
 		defer w.Close()
 		key := wire.KeyOf("acme", "s", "b")
-		for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session, time.Now()), w.Names().Aside(key)} {
+		for _, subject := range []string{w.Names().Ended(key.Tenant, key.Session, time.Now()), w.Names().Aside(key), w.Names().Question(key.Call(0))} {
 			if _, err := w.Append(t.Context(), subject, nil, []byte(`{}`)); err == nil {
-				t.Errorf("a worker has put the end of a batch on record at %s", subject)
+				t.Errorf("a worker has written a line of coordinators at %s", subject)
 			}
 		}
 		if _, err := w.Append(t.Context(), w.Names().OfCall(wire.VerbAudit, key.Call(0)), nil, []byte(`{}`)); err != nil {

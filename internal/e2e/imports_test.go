@@ -111,7 +111,7 @@ var rooms = []room{
 	{path: "internal/bus", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus/status"}},
 	{path: "internal/bus/pull", may: []string{"internal/bus", "internal/bus/status"}},
 	{path: "internal/bus/objects", may: []string{"messages", "internal/bus"}},
-	{path: "internal/bus/provision", may: []string{"internal/wire", "internal/bus"}},
+	{path: "internal/bus/provision", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus"}},
 	{path: "internal/bus/inspect", may: []string{"internal/wire", "internal/bus", "internal/bus/provision"}},
 	{path: "internal/bus/service", may: []string{"internal/bus"}},
 	{path: "internal/bus/bustest", may: []string{"messages", "internal/wire", "internal/bus/...", "internal/devserver", "internal/natstest"}},

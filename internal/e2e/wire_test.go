@@ -26,7 +26,7 @@ var schemaOf = map[wire.Verb]string{
 	wire.VerbRefused: "reply", wire.VerbEvent: "event", wire.VerbRead: "job", wire.VerbWrite: "job",
 	wire.VerbCall: "call-record", wire.VerbPlan: "plan-record", wire.VerbResult: "result",
 	wire.VerbNotify: "notice", wire.VerbGet: "get", wire.VerbControl: "control", wire.VerbCtl: "control-record",
-	wire.VerbStop: "stop", wire.VerbHand: "hand-back", wire.VerbAudit: "audit-record", auditEnded: "audit-lines",
+	wire.VerbStop: "stop", wire.VerbQueue: "queue-request", wire.VerbHand: "hand-back", wire.VerbAudit: "audit-record", auditEnded: "audit-lines",
 }
 
 // auditEnded stands for the audit lines of a session's batches, which have a separate subject.
@@ -124,7 +124,7 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...wire.Verb)) {
 		mu.Lock()
 		defer mu.Unlock()
 		verb := wire.Verb(strings.Split(m.Subject, ".")[1])
-		if verb == wire.VerbAudit && (strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside")) {
+		if verb == wire.VerbAudit && (strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside") || strings.HasSuffix(m.Subject, ".question")) {
 			verb = auditEnded
 		}
 		seen[verb]++

@@ -73,6 +73,18 @@ func (ids *Identities) edit(to, from string, oldnew ...string) {
 	}
 }
 
+// Witness adds an identity "witness" without any permission set to the fleet's own account, which
+// hears everything there. Only a test that looks for what others bring about there adds it, before
+// the server starts.
+func (ids *Identities) Witness() {
+	ids.tb.Helper()
+	const first = "{ nkey: "
+	ids.keys["witness"] = "WITNESS"
+	coordinator := first + ids.keys["coordinator"]
+	ids.edit("identities.conf", "identities.conf", coordinator, first+"WITNESS }\n"+coordinator)
+	ids.Renew("witness")
+}
+
 // Option makes a server use the configuration file of the identities.
 func (ids *Identities) Option(o *devserver.Options) {
 	o.Config = filepath.Join(ids.dir, "identities.conf")
@@ -104,8 +116,8 @@ func (ids *Identities) Renew(who string) {
 	ids.seeds[who] = file
 }
 
-// Seed returns the file with an identity's key: coordinator, worker, operator, approver, or a
-// tenant's name for its agent.
+// Seed returns the file with an identity's key: coordinator, worker, http, operator, approver,
+// witness, or a tenant's name for its agent.
 func (ids *Identities) Seed(who string) string {
 	ids.tb.Helper()
 	if ids.seeds[who] == "" {
@@ -124,8 +136,7 @@ func (ids *Identities) Inbox(who string) string {
 	return "_INBOX." + who
 }
 
-// May returns what an identity of the fleet's own account, or an approver, may publish and
-// subscribe to.
+// May returns what an identity may publish and subscribe to, in its own account.
 func (ids *Identities) May(who string) (publish, subscribe []string) {
 	ids.tb.Helper()
 	opts, err := server.ProcessConfigFile(filepath.Join(ids.dir, "identities.conf"))

@@ -18,16 +18,37 @@ func TestExportsAreForTheirOwn(t *testing.T) {
 		`{ stream: { account: FLEET, subject: "toolfleet.reply.*.*.*" } }`, `{ stream: { account: FLEET, subject: "toolfleet.refused.globex.*.*" } }`,
 		`{ stream: { account: FLEET, subject: "toolfleet.event.globex.*.*" } }`, `{ stream: { account: FLEET, subject: "toolfleet.call.>" } }`,
 	} {
-		ids := NewIdentities(t)
-		ids.edit("tenants/acme.conf", "tenants/acme.conf", "imports: [", "imports: [\n"+wanted)
-		o := devserver.Options{DataDir: t.TempDir()}
-		ids.Option(&o)
-		srv, err := devserver.Start(o)
-		if err == nil {
-			srv.Shutdown()
-		}
-		if err == nil || !strings.Contains(err.Error(), "not authorized") {
-			t.Errorf("acme imports %s: %v", wanted, err)
-		}
+		expectRefused(t, "tenants/acme.conf", "acme {\n  imports: [", wanted)
+	}
+}
+
+// expectRefused checks that the server refuses one more import in a configuration file.
+func expectRefused(t *testing.T, file, place, wanted string) {
+	t.Helper()
+	ids := NewIdentities(t)
+	ids.edit(file, file, place, place+"\n"+wanted)
+	o := devserver.Options{DataDir: t.TempDir()}
+	ids.Option(&o)
+	srv, err := devserver.Start(o)
+	if err == nil {
+		srv.Shutdown()
+	}
+	if err == nil || !strings.Contains(err.Error(), "not authorized") {
+		t.Errorf("%s imports %s: %v", file, wanted, err)
+	}
+}
+
+// The exports give workers what they need of the streams and not more, and nobody else gets that.
+func TestExportsToWorkers(t *testing.T) {
+	for _, subject := range []string{
+		"$JS.API.>", "$JS.API.STREAM.PURGE.TOOLFLEET_DEAD", "$JS.API.STREAM.DELETE.*", "$JS.API.STREAM.CREATE.TOOLFLEET_JOBS", "$JS.API.STREAM.UPDATE.TOOLFLEET_CALLS",
+		"$JS.API.STREAM.MSG.DELETE.TOOLFLEET_BATCHES", "$JS.API.CONSUMER.CREATE.TOOLFLEET_JOBS.*", "$JS.API.CONSUMER.MSG.NEXT.TOOLFLEET_BATCHES.coordinators", "$JS.ACK.TOOLFLEET_BATCHES.>",
+		"$JS.API.DIRECT.GET.TOOLFLEET_AUDIT", "toolfleet.batch.*.*.*", "toolfleet.read.>", "toolfleet.write.>", "toolfleet.plan.>", "toolfleet.final.>", "toolfleet.ctl.>", "toolfleet.audit.>",
+		"toolfleet.approval.decide.*.*.*.*", "$KV.TOOLFLEET_keys.audit", "$KV.TOOLFLEET_approvals.>",
+	} {
+		expectRefused(t, "identities.conf", "WORKERS {\n    imports: [", `{ service: { account: FLEET, subject: "`+subject+`" } }`)
+	}
+	for _, subject := range []string{"$JS.API.STREAM.INFO.*", "$KV.TOOLFLEET_tools.*", "toolfleet.call.>", "$JS.API.DIRECT.GET.TOOLFLEET_CALLS"} {
+		expectRefused(t, "tenants/acme.conf", "acme {\n  imports: [", `{ service: { account: FLEET, subject: "`+subject+`" } }`)
 	}
 }

@@ -25,8 +25,8 @@ type Intruder struct {
 
 // Intercepted is a message that an intruder received.
 type Intercepted struct {
-	Subscription, Subject string
-	Data                  []byte
+	Subscription, Subject, Reply string
+	Data                         []byte
 }
 
 // Intruder connects to the server with the identity who, to try what it may not do.
@@ -66,7 +66,7 @@ func (i *Intruder) Subscribe(subject string) {
 	_, _ = i.nc.Subscribe(subject, func(m *nats.Msg) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		i.received = append(i.received, Intercepted{subject, m.Subject, m.Data})
+		i.received = append(i.received, Intercepted{subject, m.Subject, m.Reply, m.Data})
 	})
 }
 

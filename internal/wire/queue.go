@@ -16,6 +16,16 @@ type Queue struct {
 	Tools []string `json:"tools"`
 }
 
+// QueueRequest asks for the consumer of the queue that the subject names. The answer has the header
+// of an error if there is none now.
+type QueueRequest struct {
+	V int `json:"v"`
+	// AckWaitMS is how long a delivery may go without a sign of life, in milliseconds.
+	AckWaitMS int64 `json:"ack_wait_ms"`
+	// MaxInFlight bounds the unsettled deliveries of the whole fleet. 0: no bound.
+	MaxInFlight int `json:"max_in_flight,omitempty"`
+}
+
 // toolsetMark separates the pool from the digest of a toolset. No name of a pool contains it.
 const toolsetMark = "~"
 

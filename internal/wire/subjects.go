@@ -66,6 +66,7 @@ const (
 	VerbResult  Verb = "result"
 	VerbFinal   Verb = "final"
 	VerbNotify  Verb = "notify"
+	VerbQueue   Verb = "queue" // a worker asks for the consumer of a queue: <queue>
 	VerbStop    Verb = "stop"
 	VerbAudit   Verb = "audit"
 	VerbDead    Verb = "dead"
@@ -158,6 +159,11 @@ func (n Names) Ended(tenant, session string, accepted time.Time) string {
 // before, and lines that were missing when those of later batches were stored.
 func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 
+// Question returns the audit subject for a coordinator's lines about an open call: what was asked,
+// decided and refused: <prefix>.audit.<t>.<s>.<b>.<i>.question. Workers write their lines to the
+// subject that is one token shorter, and may not write here.
+func (n Names) Question(k CallKey) string { return n.OfCall(VerbAudit, k) + ".question" }
+
 // Ours reports whether a subject belongs to this fleet.
 func (n Names) Ours(subject string) bool {
 	return strings.HasPrefix(subject, n.prefix()+".") || strings.HasPrefix(subject, "$")
@@ -165,6 +171,20 @@ func (n Names) Ours(subject string) bool {
 
 // Dead returns the subject of dead letters.
 func (n Names) Dead() string { return n.prefix() + "." + string(VerbDead) + ".set-aside" }
+
+// Queue returns the subject on which a worker asks a coordinator for the consumer of a queue.
+func (n Names) Queue(token string) string {
+	return n.prefix() + "." + string(VerbQueue) + "." + token
+}
+
+// QueueIn reads the queue token from a subject that [Names.Queue] has made.
+func (n Names) QueueIn(subject string) (token string, err error) {
+	token, ok := strings.CutPrefix(subject, n.Queue(""))
+	if !ok || PoolOf(token) == "" {
+		return "", fmt.Errorf("subject %.200q names no queue", subject)
+	}
+	return token, nil
+}
 
 // All returns the filter of everything under a verb, for example toolfleet.call.>.
 func (n Names) All(v Verb) string { return n.prefix() + "." + string(v) + ".>" }

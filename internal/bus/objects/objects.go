@@ -76,12 +76,15 @@ func (s Store) GetNamed(ctx context.Context, name string, limit int64) ([]byte, 
 }
 
 // dropChunks removes the chunks of an object that could not be stored whole. Chunks that it cannot
-// remove age out.
+// remove age out, and so do those of a user without the right to purge.
 func (s Store) dropChunks(ctx context.Context, nuid string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bus.CallTimeout)
 	defer cancel()
-	request := map[string]any{"filter": s.chunks(nuid)}
-	if err := s.conn.Call(ctx, "$JS.API.STREAM.PURGE.OBJ_"+s.name, request, nil); err != nil {
+	request, purge := map[string]any{"filter": s.chunks(nuid)}, "$JS.API.STREAM.PURGE.OBJ_"+s.name
+	if !s.conn.May(ctx, purge) {
+		return
+	}
+	if err := s.conn.Call(ctx, purge, request, nil); err != nil {
 		s.conn.Logger().Warn("parts of an object that could not be stored stay until they age out", "err", err)
 	}
 }

@@ -1,6 +1,7 @@
 package provision
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
 )
 
 // maxWaiting is how many pull requests may wait on one consumer: one or two from every worker of
@@ -69,6 +72,22 @@ func QueueConsumer(n wire.Names, queue string, ackWait time.Duration, maxInFligh
 	return c, nil
 }
 
+// RequestedConsumer returns the durable consumer of a queue that a worker asks for. It is that of
+// [QueueConsumer], but is always removed when no worker has pulled from it for some minutes, so that
+// a worker cannot fill the stream with consumers. The error says what is wrong with the request.
+func RequestedConsumer(n wire.Names, queue string, r wire.QueueRequest) (Consumer, error) {
+	wait := time.Duration(r.AckWaitMS) * time.Millisecond
+	if r.AckWaitMS < 1 || r.AckWaitMS > longestAckWait.Milliseconds() || r.MaxInFlight < 0 {
+		return Consumer{}, fmt.Errorf("queue %s: an ack_wait of %d ms with %d in flight: want 1 ms to %v, and no negative bound", queue, r.AckWaitMS, r.MaxInFlight, longestAckWait)
+	}
+	c, err := QueueConsumer(n, queue, wait, r.MaxInFlight)
+	c.Unused = toolsetUnused
+	return c, err
+}
+
+// longestAckWait bounds the ack wait of a requested consumer.
+const longestAckWait = time.Hour
+
 // toolsetUnused is how long the consumer of a toolset outlives its last worker. A worker that loses
 // its connection for longer makes the consumer again.
 const toolsetUnused = 5 * time.Minute
@@ -78,15 +97,20 @@ var ErrTooManyConsumers = errors.New("the server allows no more consumers of the
 
 // EnsureConsumer makes a durable consumer, or updates the times and bounds of an existing one. An
 // existing one with other filters, acknowledgements or delivery is a *bus.Mismatch. One with the
-// other storage is deleted and made anew, because the server cannot change that.
+// other storage is deleted and made anew, because the server cannot change that. If this user may
+// not make consumers, a coordinator is asked for that of a queue.
 func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 	ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
 	defer cancel()
 	config := want.config()
+	may := func() bool { return c.May(ctx, "$JS.API.CONSUMER.CREATE."+want.Stream+"."+want.Name) }
 	have, err := c.JetStream().Consumer(ctx, want.Stream, want.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 	case errors.Is(err, jetstream.ErrStreamNotFound):
+		if !may() {
+			return request(ctx, c, want) // a coordinator makes the stream too
+		}
 		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, bus.ErrNoStream)
 	case err != nil:
 		return fmt.Errorf("consumer %s of %s: %w", want.Name, want.Stream, err)
@@ -105,6 +129,9 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 			return nil
 		}
 	}
+	if !may() {
+		return request(ctx, c, want)
+	}
 	if _, err := c.JetStream().CreateOrUpdateConsumer(ctx, want.Stream, config); err != nil {
 		if errors.Is(err, jetstream.ErrMaximumConsumersLimit) {
 			err = fmt.Errorf("%w: %w", ErrTooManyConsumers, err)
@@ -113,6 +140,29 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 	}
 	return nil
 }
+
+// request asks a coordinator for the consumer of a queue.
+func request(ctx context.Context, c *bus.Conn, want Consumer) error {
+	body := rawjson.MustMarshal(wire.QueueRequest{
+		V: messages.Version, AckWaitMS: cmp.Or(want.AckWait, DefaultAckWait).Milliseconds(), MaxInFlight: want.MaxInFlight,
+	})
+	answer, err := c.Request(ctx, c.Names().Queue(want.Name), nil, body)
+	if err != nil {
+		return fmt.Errorf("ask a coordinator for the consumer %s of %s: %w", want.Name, want.Stream, err)
+	}
+	switch answer.Header.Get(bus.ServiceErrorCodeHeader) {
+	case "":
+		return nil
+	case TooManyConsumersCode:
+		err = ErrTooManyConsumers
+	default:
+		err = errNotOurs
+	}
+	return fmt.Errorf("consumer %s of %s %w: %s", want.Name, want.Stream, err, answer.Header.Get(bus.ServiceErrorHeader))
+}
+
+// TooManyConsumersCode is the code of a coordinator's answer that means [ErrTooManyConsumers].
+const TooManyConsumersCode = "507"
 
 func (w Consumer) config() jetstream.ConsumerConfig {
 	config := jetstream.ConsumerConfig{

@@ -41,7 +41,12 @@ func remake(ctx context.Context, c *bus.Conn, p Config, consumers []Consumer) er
 	var errs []error
 	for _, want := range streams(c.Names(), p.WithDefaults()) {
 		if want.PersistMode == jetstream.AsyncPersistMode {
-			errs = append(errs, Patiently(ctx, func(ctx context.Context) error { return ensureStream(ctx, c, want) }))
+			errs = append(errs, Patiently(ctx, func(ctx context.Context) error {
+				if err := ensureStream(ctx, c, want); !errors.Is(err, errNotOurs) {
+					return err
+				}
+				return nil // a coordinator makes it when it is asked for the consumers
+			}))
 		}
 	}
 	for _, want := range consumers {

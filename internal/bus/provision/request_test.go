@@ -1,0 +1,36 @@
+package provision_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/wire"
+)
+
+// A worker that asks for a queue gets a consumer of that queue alone, which ends when nobody pulls
+// from it. Nothing else in its request counts.
+func TestRequestedConsumer(t *testing.T) {
+	var n wire.Names
+	for _, queue := range []string{"default", wire.QueueToken("default", []string{"a"})} {
+		c, err := provision.RequestedConsumer(n, queue, wire.QueueRequest{V: 1, AckWaitMS: 2500, MaxInFlight: 3})
+		if err != nil || c.Stream != "TOOLFLEET_JOBS" || c.Name != queue || c.AckWait != 2500*time.Millisecond || c.MaxInFlight != 3 || c.Unused == 0 ||
+			len(c.Filters) != 2 || c.Filters[0] != "toolfleet.read."+queue+".>" || c.Filters[1] != "toolfleet.write."+queue+".>" {
+			t.Errorf("%s: %+v, %v", queue, c, err)
+		}
+	}
+	for name, bad := range map[string]struct {
+		queue   string
+		request wire.QueueRequest
+	}{
+		"no pool":          {"a.b", wire.QueueRequest{AckWaitMS: 1}},
+		"a wildcard":       {"*", wire.QueueRequest{AckWaitMS: 1}},
+		"no ack wait":      {"default", wire.QueueRequest{}},
+		"a day":            {"default", wire.QueueRequest{AckWaitMS: 86_400_000}},
+		"a negative bound": {"default", wire.QueueRequest{AckWaitMS: 1, MaxInFlight: -2}},
+	} {
+		if c, err := provision.RequestedConsumer(n, bad.queue, bad.request); err == nil {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/natstest"
+)
+
+// mouthpieces are the identities outside of the fleet's own account. Their requests carry reply
+// subjects that the server replaces.
+var mouthpieces = append([]string{"worker", "approver"}, natstest.Tenants...)
+
+// An identity outside of the fleet's account uses each of its rights with every hostile reply
+// subject, header and body. Nothing arrives in the fleet's account on a subject that the identity
+// may not publish, and nothing is deleted, purged or configured anew.
+func TestNoReplySubjectReachesTheFleet(t *testing.T) {
+	for _, who := range mouthpieces {
+		t.Run(who, func(t *testing.T) {
+			ids := natstest.NewIdentities(t)
+			ids.Witness()
+			s := newSiegeAs(t, ids)
+			defer s.close()
+			q := s.asked()
+			before := s.belongings()
+			witness := s.ids.Intruder(s.srv, "witness")
+			witness.Subscribe(">")
+			witness.Flush()
+			in := s.ids.Intruder(s.srv, who)
+			rights, _ := s.ids.May(who)
+			sent := s.reflect(in, rights)
+			in.Flush()
+			witness.Publish("end", "", nil, nil)
+			s.until("the witness heard all of it", func() bool {
+				return slices.ContainsFunc(witness.Received(), func(m natstest.Intercepted) bool { return m.Subject == "end" })
+			})
+			for _, m := range witness.Received() {
+				if sent[m.Subject] {
+					t.Errorf("%s has reached %s: %.200q", who, m.Subject, m.Data)
+				}
+			}
+			after := s.belongings()
+			for thing, was := range before {
+				if after[thing] != was {
+					t.Errorf("%s was\n%s\nand is\n%s", thing, was, after[thing])
+				}
+			}
+			s.goesOn(q)
+		})
+	}
+}
+
+// An HTTP server is inside the fleet's account: the acknowledgement of its batch lands where it says.
+// So the test above would see what it looks for.
+func TestAnHTTPServerIsInsideTheFleet(t *testing.T) {
+	ids := natstest.NewIdentities(t)
+	ids.Witness()
+	s := newSiegeAs(t, ids)
+	defer s.close()
+	witness, in := s.ids.Intruder(s.srv, "witness"), s.ids.Intruder(s.srv, "http")
+	witness.Subscribe("toolfleet.plan.>")
+	witness.Flush()
+	in.Publish("toolfleet.batch.acme.http.b", "toolfleet.plan.acme.http.other", nil, []byte(`{}`))
+	in.Flush()
+	s.until("the acknowledgement lands", func() bool {
+		return slices.ContainsFunc(witness.Received(), func(m natstest.Intercepted) bool { return m.Subject == "toolfleet.plan.acme.http.other" })
+	})
+}
+
+// hostile are subjects of the fleet's account that no identity outside of it may publish.
+func hostile() (subjects []string) {
+	for _, stream := range everyStream {
+		subjects = append(subjects, "$JS.API.STREAM.PURGE."+stream, "$JS.API.STREAM.DELETE."+stream)
+	}
+	return append(subjects, "$JS.API.STREAM.CREATE.SPY", "$JS.API.STREAM.UPDATE.TOOLFLEET_CALLS", "$JS.API.STREAM.MSG.DELETE.TOOLFLEET_BATCHES", "$JS.API.CONSUMER.DELETE.TOOLFLEET_BATCHES.coordinators", "$JS.API.CONSUMER.PAUSE.TOOLFLEET_BATCHES.coordinators",
+		"$JS.API.CONSUMER.CREATE.TOOLFLEET_JOBS.spy", "toolfleet.plan.acme.victim.open", "toolfleet.final.acme.victim.open", "toolfleet.ctl.acme.victim",
+		"toolfleet.audit.acme.victim.ended.1.lines", "toolfleet.audit.acme.victim.open.refused.aside", "toolfleet.write.default.acme.victim.open.9", "toolfleet.read.default.acme.victim.open.9",
+		"toolfleet.reply.acme.victim.open", "toolfleet.refused.acme.victim.open", "toolfleet.stop.acme.victim.open.9", "toolfleet.batch.acme.victim.forged",
+		"toolfleet.approval.decide.acme.victim.open.7", "toolfleet.approval.news.acme.victim.open.7", "$KV.TOOLFLEET_keys.audit", "$KV.TOOLFLEET_approvals.x",
+		"_INBOX.coordinator.x", "_INBOX.operator.x")
+}
+
+// reflect publishes on each of the rights, with every hostile reply subject, and returns those.
+// Requests about records are about ones of the intruder's own making.
+func (s *siege) reflect(in *natstest.Intruder, rights []string) map[string]bool {
+	s.t.Helper()
+	sent := map[string]bool{}
+	in.Publish("toolfleet.call.acme.intruder.b.0", "", nil, []byte(`{}`)) // what a worker would have reflected
+	for i, right := range rights {
+		subject := literal(right, i)
+		for j, reply := range hostile() {
+			if slices.ContainsFunc(rights, func(p string) bool { return matches(p, reply) }) {
+				continue // it may say that anyway
+			}
+			sent[reply] = true
+			body := bodyFor(right)
+			in.Publish(subject, reply, tricks[(i+j)%len(tricks)], body)
+			in.Publish(subject, reply, nil, body)
+		}
+		in.Flush()
+	}
+	return sent
+}
+
+// bodyFor returns the request that makes the server answer on a right with what an attacker wants to
+// have somewhere.
+func bodyFor(right string) []byte {
+	switch {
+	case strings.Contains(right, ".GET."):
+		return []byte(`{"last_by_subj":"toolfleet.call.acme.intruder.b.0"}`)
+	case strings.Contains(right, ".MSG.NEXT."):
+		return []byte(`{"batch":1,"no_wait":true}`)
+	case strings.HasPrefix(right, "$JS.ACK."):
+		return []byte(`+NXT`)
+	case strings.HasPrefix(right, "toolfleet.queue."):
+		return []byte(`{"v":1,"ack_wait_ms":1000}`)
+	}
+	return []byte(`{}`)
+}
+
+// literal makes a subject of a right that leaves the victim and the tools alone.
+func literal(right string, n int) string {
+	names := []string{"acme", "intruder", fmt.Sprint("b", n), "0", "x"}
+	tokens := strings.Split(right, ".")
+	for i, token := range tokens {
+		switch {
+		case strings.Contains(right, "_JOBS.") && token == "*":
+			tokens[i] = "default"
+		case strings.HasPrefix(right, "$JS.ACK.") && token == ">":
+			tokens[i] = "default.1.1.1.1.0"
+		case strings.HasPrefix(right, "$JS.API.STREAM.INFO.") && token == "*":
+			tokens[i] = "TOOLFLEET_AUDIT"
+		case token == "*":
+			tokens[i], names = names[0], names[1:]
+		case token == ">":
+			tokens[i] = strings.Join(names[:4], ".")
+		}
+	}
+	return strings.Join(tokens, ".")
+}
