@@ -347,12 +347,14 @@ func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRe
 	msgs, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Audit), o.names.All(wire.VerbAudit))
 	o.must(err)
 	for _, m := range msgs {
-		if strings.HasSuffix(m.Subject, ".lines") {
+		if !strings.HasSuffix(m.Subject, ".question") {
 			continue
 		}
-		var line messages.AuditRecord
-		o.must(json.Unmarshal(m.Data, &line))
-		types, lines = append(types, line.Type), append(lines, line)
+		var said wire.AuditLines
+		o.must(json.Unmarshal(m.Data, &said))
+		for _, line := range said.Whole() {
+			types, lines = append(types, line.Type), append(lines, line)
+		}
 	}
 	return types, lines
 }

@@ -55,7 +55,9 @@ type AuditRecord struct {
 	Decision   *Decision   `json:"decision,omitempty"` // without the arguments of an edit
 	Refusal    *Refusal    `json:"refusal,omitempty"`
 	Writer     string      `json:"writer,omitempty"` // the coordinator or worker that wrote it
-	TraceID    string      `json:"trace_id,omitempty"`
+	// Doubt says why the line may be false. A reader sets it; a stored line has none.
+	Doubt   string `json:"doubt,omitempty"`
+	TraceID string `json:"trace_id,omitempty"`
 
 	// The fields below are set for calls that have ended, and some of them for refused batches.
 

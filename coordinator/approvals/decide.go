@@ -172,7 +172,7 @@ func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messag
 func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer, line.Time = s.cfg.Writer, time.Now()
 	err := bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 2 * time.Second, Tries: 6}, func() error {
-		return s.audit.WriteAt(ctx, key, line)
+		return s.audit.WriteQuestion(ctx, key, line)
 	})
 	if err == nil {
 		return

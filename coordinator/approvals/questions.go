@@ -52,7 +52,7 @@ func (s *Service) Audit(ctx context.Context, key wire.CallKey, kind messages.Aud
 
 func (s *Service) auditOnce(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer = s.cfg.Writer
-	if err := s.audit.WriteAt(ctx, key, line); err != nil {
+	if err := s.audit.WriteQuestion(ctx, key, line); err != nil {
 		s.metrics.AuditFailed()
 		logfields.Call(ctx, s.log, key, line.CallID).Error("a line is missing in the audit log", "type", line.Type, "approval", line.Approval, "err", err)
 	}

@@ -59,6 +59,10 @@ func NewApprovers(list []messages.Approver) (Approvers, error) {
 	return a, nil
 }
 
+// Signed reports whether the approver whom a decision names has signed it. It does not say that the
+// decision answers a question.
+func (a Approvers) Signed(d messages.Decision) bool { return a.verify(d) == nil }
+
 // Len returns the number of approvers.
 func (a Approvers) Len() int { return len(a.byName) }
 

@@ -1,8 +1,10 @@
 // Package audit is the audit log: who asked for a call, who allowed it, what ran where, how it
 // ended.
 //
-//	audit.<t>.<s>.<b>.<i>            one line about an open call: a question, a decision, the start
-//	                                 of a call that needed one
+//	audit.<t>.<s>.<b>.<i>            one line of a worker about an open call: the start of a call
+//	                                 that needed a line, or that an approval was void
+//	audit.<t>.<s>.<b>.<i>.question   one line of a coordinator about an open call: a question, a
+//	                                 decision, a refused decision
 //	audit.<t>.<s>.ended.<n>.lines    the lines of a session's batches, at least a message per batch:
 //	                                 a line for each call, a line if the batch was refused, and
 //	                                 once what they have in common; n counts the ten minutes since
@@ -16,6 +18,9 @@
 // server memory for as long as lines are kept, so the batches of a session share one. A read of the
 // newest message of a subject makes the server load the messages around it, so a session gets a new
 // subject every ten minutes. No line is ever changed or deleted; the stream forgets by age alone.
+//
+// Workers may write to the first of these subjects only. Builds before this one wrote the lines of
+// coordinators there too, so a line says which subject it was on: see [Entry].
 //
 // A line holds no arguments and no results, except the argument fields that the operator lists. It
 // holds hashes of them, made with a key of the tenant: equal arguments of one tenant have equal
@@ -94,18 +99,41 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Write appends one line about the call that it names, and returns when the line is stored. The
-// caller gives the hashes of the journal, and Write replaces them by those for lines. It leaves out
-// the arguments of an edit.
+// Write appends a worker's line about the call that it names, and returns when the line is stored.
+// The caller gives the hashes of the journal, and Write replaces them by those for lines.
 func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
-	return l.WriteAt(ctx, wire.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index), line)
-}
-
-// WriteAt is like Write, for a line about a call of which only the key is known.
-func (l *Log) WriteAt(ctx context.Context, key wire.CallKey, line messages.AuditRecord) error {
-	hasher, err := l.Hasher(ctx)
+	key := wire.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index)
+	line, err := l.prepared(ctx, key, line)
 	if err != nil {
 		return err
+	}
+	return l.appendLine(ctx, key, line, l.names.OfCall(wire.VerbAudit, key), rawjson.MustMarshal(line))
+}
+
+// WriteQuestion is like Write, for a coordinator's line. It leaves out the arguments of an edit.
+// The message has the form of the lines of a batch, so that a build before this one can read it.
+func (l *Log) WriteQuestion(ctx context.Context, key wire.CallKey, line messages.AuditRecord) error {
+	line, err := l.prepared(ctx, key, line)
+	if err != nil {
+		return err
+	}
+	about := messages.AuditRecord{V: line.V, Type: line.Type, Time: line.Time, Index: -1, Tenant: line.Tenant, Session: line.Session, Batch: line.Batch}
+	body := rawjson.MustMarshal(wire.AuditLines{V: line.V, Token: key.Batch, About: about, Lines: []messages.AuditRecord{line}})
+	return l.appendLine(ctx, key, line, l.names.Question(key), body)
+}
+
+func (l *Log) appendLine(ctx context.Context, key wire.CallKey, line messages.AuditRecord, subject string, body []byte) error {
+	if _, err := l.conn.Append(ctx, subject, nil, body); err != nil {
+		return fmt.Errorf("audit %s of call %s: %w", line.Type, key, err)
+	}
+	return nil
+}
+
+// prepared returns a line as it is stored.
+func (l *Log) prepared(ctx context.Context, key wire.CallKey, line messages.AuditRecord) (messages.AuditRecord, error) {
+	hasher, err := l.Hasher(ctx)
+	if err != nil {
+		return line, err
 	}
 	line.V = messages.Version
 	if line.Time.IsZero() {
@@ -118,8 +146,5 @@ func (l *Log) WriteAt(ctx context.Context, key wire.CallKey, line messages.Audit
 		decision.Input = nil
 		line.Decision = &decision
 	}
-	if _, err := l.conn.Append(ctx, l.names.OfCall(wire.VerbAudit, key), nil, rawjson.MustMarshal(line)); err != nil {
-		return fmt.Errorf("audit %s of call %s: %w", line.Type, key, err)
-	}
-	return nil
+	return line, nil
 }

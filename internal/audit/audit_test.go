@@ -332,6 +332,8 @@ func TestFilters(t *testing.T) {
 		err := error(nil)
 		if key := wire.KeyOf(string(line.Tenant), line.Session, line.Batch); line.Type == messages.AuditCall {
 			err = l.Append(t.Context(), key, uint64(n), alone(line))
+		} else if n%2 == 0 {
+			err = l.WriteQuestion(t.Context(), key.Call(line.Index), line)
 		} else {
 			err = l.Write(t.Context(), line)
 		}
@@ -393,6 +395,39 @@ func TestFilters(t *testing.T) {
 	for _, e := range everything {
 		if strings.Contains(e.text, "canary") {
 			t.Errorf("the arguments of an edit are on record: %s", e.text)
+		}
+	}
+}
+
+// A coordinator's line about an open call is on a subject of its own. A build before that subject
+// reads it as lines of a batch, so it has their form. The old form stays readable.
+func TestLinesOfCoordinatorsAndWorkers(t *testing.T) {
+	conn := connect(t, natstest.Server(t, natstest.Fast))
+	l := open(t, conn, Config{})
+	key := wire.KeyOf("_", "s", "b").Call(3)
+	line := messages.AuditRecord{Type: messages.AuditAsked, Tenant: "_", Session: "s", Batch: "b", Index: 3, Tool: "pay", Approval: "q", Writer: "c1"}
+	if err := l.WriteQuestion(t.Context(), key, line); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Write(t.Context(), line); err != nil { // as a coordinator of the build before, and as a worker
+		t.Fatal(err)
+	}
+	msg, err := conn.Last(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().Question(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, err := partOf(msg)
+	if err != nil || part.Token != "b" || len(part.Whole()) != 1 || part.Whole()[0].Type != messages.AuditAsked {
+		t.Errorf("an earlier build reads %s as %+v, %v", msg.Data, part, err)
+	}
+	var found []Entry
+	if err := l.Read(t.Context(), Filter{Session: "s"}, func(e Entry) bool { found = append(found, e); return true }); err != nil || len(found) != 2 {
+		t.Fatalf("%d lines, %v", len(found), err)
+	}
+	for i, byWorker := range []bool{false, true} {
+		e := found[i]
+		if e.Err != nil || e.ByWorker != byWorker || e.Key != key.BatchKey || e.Line.Index != 3 || e.Line.Type != messages.AuditAsked || e.Line.Writer != "c1" {
+			t.Errorf("line %d: %+v", i, e)
 		}
 	}
 }

@@ -44,7 +44,10 @@ type Entry struct {
 	Stored time.Time
 	Key    wire.BatchKey // of the batch, in subject tokens
 	Line   messages.AuditRecord
-	Err    error // set: the message cannot be read, and Line is empty
+	// ByWorker: the line is on a subject that every worker may write. Builds before this one wrote
+	// the lines of coordinators about open calls there too.
+	ByWorker bool
+	Err      error // set: the message cannot be read, and Line is empty
 }
 
 // key returns the key that the filter selects; "" stands for any. Ids become tokens, so that any id
@@ -130,7 +133,7 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	}
 	err := json.Unmarshal(msg.Data, &one)
 	key, open := l.keyOf(msg.Subject)
-	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: key}
+	e := Entry{Seq: msg.Seq, Stored: msg.Time, Key: key, ByWorker: open}
 	lines := wire.AuditLines{About: one.About, Lines: one.Lines}.Whole()
 	switch ends := one.Type == "" || one.Type == messages.AuditCall || one.Type == messages.AuditBatchRefused; {
 	case !open:
@@ -152,8 +155,8 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	return found
 }
 
-// keyOf returns the key in an audit subject. open: the subject is that of an open call. Only those
-// subjects have four tokens. A session's subject names no batch: its third token is "ended".
+// keyOf returns the key in an audit subject. open: the subject is that of a worker's lines. Only
+// those subjects have four tokens. A session's subject names no batch: its third token is "ended".
 func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(wire.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {

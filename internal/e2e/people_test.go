@@ -123,6 +123,19 @@ func wantRefused(t testing.TB, what string, err error, class messages.Class) {
 	}
 }
 
+// openLine decodes the audit line about an open call: of a worker, or of a coordinator.
+func openLine(m bus.Msg) (line messages.AuditRecord, err error) {
+	if !strings.HasSuffix(m.Subject, ".question") {
+		err = json.Unmarshal(m.Data, &line)
+		return line, err
+	}
+	var said wire.AuditLines
+	if err = json.Unmarshal(m.Data, &said); err != nil || len(said.Lines) != 1 {
+		return line, fmt.Errorf("%s: %d lines, %v", m.Subject, len(said.Lines), err)
+	}
+	return said.Whole()[0], nil
+}
+
 // audited counts the lines of the audit log about questions and decisions by type and, for
 // refusals, by class.
 func (f *fleet) audited() map[string]int {
@@ -138,8 +151,8 @@ func (f *fleet) audited() map[string]int {
 		if strings.Contains(m.Subject, ".ended.") {
 			continue
 		}
-		var r messages.AuditRecord
-		if err := json.Unmarshal(m.Data, &r); err != nil {
+		r, err := openLine(m)
+		if err != nil {
 			f.t.Fatal(err)
 		}
 		name := string(r.Type)

@@ -132,8 +132,7 @@ func (f *fleet) decided() messages.Decision {
 		f.t.Fatal(err)
 	}
 	for _, m := range lines {
-		var line messages.AuditRecord
-		if json.Unmarshal(m.Data, &line) == nil && line.Type == messages.AuditDecided && line.Decision != nil {
+		if line, err := openLine(m); err == nil && line.Type == messages.AuditDecided && line.Decision != nil {
 			return *line.Decision
 		}
 	}

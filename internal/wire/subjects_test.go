@@ -49,7 +49,7 @@ func TestWhereLinesAreKept(t *testing.T) {
 		}
 	}
 	ofCall := strings.Count(n.OfCall(wire.VerbAudit, wire.KeyOf("_", "s", "b").Call(1)), ".")
-	for _, subject := range []string{n.Ended("_", "s", at), n.Ended("_", "s", time.Time{}), n.Aside(wire.KeyOf("_", "s", "b"))} {
+	for _, subject := range []string{n.Ended("_", "s", at), n.Ended("_", "s", time.Time{}), n.Aside(wire.KeyOf("_", "s", "b")), n.Question(wire.KeyOf("_", "s", "b").Call(1))} {
 		if strings.Count(subject, ".") != ofCall+1 {
 			t.Errorf("%s: want one token more than in the audit subject of a call", subject)
 		}

@@ -39,6 +39,7 @@ type Cmd struct {
 	Since    string   `placeholder:"WHEN" help:"Lines that were written since then: 24h ago, or a time such as 2026-01-31T08:00:00Z."`
 	Until    string   `placeholder:"WHEN" help:"Lines that were written before then; a time as in --since."`
 	Follow   bool     `short:"f" help:"Lines as they are written, from now on or from --since on."`
+	Policy   string   `setting:"policy" placeholder:"FILE" help:"Policy file whose approvers the signatures of decisions are checked with [$$TOOLFLEET_POLICY]."`
 	Tenant   string   `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every tenant [$$TOOLFLEET_TENANT]."`
 }
 
@@ -46,6 +47,7 @@ type Cmd struct {
 func (Cmd) Help() string {
 	return `The audit log has a line for each call of each batch that has its reply, refused batches included, and lines about questions,
 decisions and starts. It holds no arguments and no results except the fields of audit.include; equal arguments have equal hashes.
+A line of a question or decision that may be false is marked: -o json says why in doubt. With a policy the signatures of decisions are checked.
 -o json prints each line as a JSON object on a line of its own, which is the export.`
 }
 
@@ -71,10 +73,11 @@ func (c Cmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
+	proof := newProof(a, cfg)
 	if c.Call != "" && !c.Follow && !c.JSON() {
-		err = c.printHistory(a, cfg, log, want)
+		err = c.printHistory(a, cfg, log, proof, want)
 	} else {
-		err = c.list(a, log, want)
+		err = c.list(a, log, proof, want)
 	}
 	if errors.Is(err, bus.ErrNoStream) {
 		return fmt.Errorf("%w; no fleet has run on this server yet, or --prefix is another", err)
@@ -157,8 +160,8 @@ func (c Cmd) ended(l messages.AuditRecord) bool {
 }
 
 // list prints every matching line; with --follow, lines are printed as they arrive.
-func (c Cmd) list(a *command.App, log *audit.Log, want audit.Filter) error {
-	found, unread := 0, 0
+func (c Cmd) list(a *command.App, log *audit.Log, proof proof, want audit.Filter) error {
+	found, unread, doubtful := 0, 0, 0
 	table := newTable(a)
 	put := table.add
 	switch {
@@ -176,6 +179,9 @@ func (c Cmd) list(a *command.App, log *audit.Log, want audit.Filter) error {
 			return nil
 		}
 		found++
+		if e.Line.Doubt = proof.doubt(e); e.Line.Doubt != "" {
+			doubtful++
+		}
 		return put(e.Line)
 	}
 	err := command.WhileRead(a.Ctx, func(ctx context.Context, wrote func(error)) error {
@@ -200,6 +206,9 @@ func (c Cmd) list(a *command.App, log *audit.Log, want audit.Filter) error {
 	if unread > 0 {
 		a.Say("%s could not be read: nobody but coordinators and workers should write to the record", terminal.Count(unread, "message"))
 	}
+	if doubtful > 0 {
+		a.Say("%s may be false; -o json says why in doubt", terminal.Count(doubtful, "line"))
+	}
 	if found == 0 && !c.Follow {
 		return noLine(a, c.Call)
 	}
@@ -222,6 +231,9 @@ func cells(l messages.AuditRecord, cuts bool) []string {
 	what, took, attempt := string(l.Status), terminal.None, terminal.None
 	if l.Type != messages.AuditCall {
 		what = string(l.Type)
+	}
+	if l.Doubt != "" {
+		what += " (doubtful)"
 	}
 	if l.Type == messages.AuditCall && l.DurationMS > 0 { // 0: not measured
 		took = took3(l.DurationMS)

@@ -67,8 +67,8 @@ func (s *callRun) takesLate(l messages.AuditRecord) bool {
 }
 
 // printHistory prints the history of one call, or lists the calls if several share the id.
-func (c Cmd) printHistory(a *command.App, cfg *config.Config, log *audit.Log, want audit.Filter) error {
-	found, err := read(a, log, want)
+func (c Cmd) printHistory(a *command.App, cfg *config.Config, log *audit.Log, proof proof, want audit.Filter) error {
+	found, err := read(a, log, proof, want)
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (c Cmd) printHistory(a *command.App, cfg *config.Config, log *audit.Log, wa
 			return listRuns(a, splitRuns(found, asked))
 		}
 	}
-	all, err := read(a, log, audit.Filter{Key: key}) // lines without the call id, too
+	all, err := read(a, log, proof, audit.Filter{Key: key}) // lines without the call id, too
 	if err != nil {
 		return err
 	}
@@ -116,9 +116,9 @@ func blankLine(a *command.App) error {
 	return err
 }
 
-func read(a *command.App, log *audit.Log, want audit.Filter) (found []audit.Entry, err error) {
+func read(a *command.App, log *audit.Log, proof proof, want audit.Filter) (found []audit.Entry, err error) {
 	err = log.Read(a.Ctx, want, func(e audit.Entry) bool {
-		if e.Err == nil {
+		if e.Line.Doubt = proof.doubt(e); e.Err == nil {
 			found = append(found, e)
 		}
 		return true
@@ -140,6 +140,8 @@ func callHistory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 		page.row("", "%s = %s", terminal.ArgumentName(terminal.Clean(name, 80)), terminal.Clean(terminal.JSONText(end.Arguments[name]), 400))
 	}
 	page.permission(end)
+	doubt := agreed(end, lines)
+	page.may("", doubt != "", "that may be false: %s", terminal.Clean(doubt, 200))
 	for _, l := range lines {
 		page.event(l)
 	}
@@ -170,8 +172,8 @@ func callHistory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 }
 
 // headOf returns the line that says most about a call: the line of type call, or the newest line
-// while the call is open. It skips refused decisions: anybody may have sent them, so they say
-// nothing about the call.
+// while the call is open. It skips refused decisions, which anybody may have sent, and lines that
+// may be false: they say nothing about the call.
 func headOf(lines []messages.AuditRecord) messages.AuditRecord {
 	head := lines[0]
 	for _, l := range lines {
@@ -179,6 +181,9 @@ func headOf(lines []messages.AuditRecord) messages.AuditRecord {
 		case messages.AuditCall:
 			return l
 		case messages.AuditRefused:
+			continue
+		}
+		if l.Doubt != "" {
 			continue
 		}
 		// Only the lines of workers have a trace id while the call is open.
@@ -275,6 +280,9 @@ func (p *page) event(l messages.AuditRecord) {
 	}
 	if l.Approval != "" && l.Type == messages.AuditAsked {
 		what += ", question " + terminal.ShortID(l.Approval)
+	}
+	if l.Doubt != "" {
+		what += "; that may be false: " + l.Doubt
 	}
 	p.row("", "%s  %s", terminal.Timestamp(l.Time), what)
 }
