@@ -50,6 +50,8 @@ type account struct {
 	aborted   bool               // by its id, before it was accepted, so no call of it runs
 	plan      []wire.PlannedCall // the stored plan; nil: none is stored
 	plannedAt time.Time          // when that was
+	// sent is when the first job was stored, by driver, of those whose calls have started.
+	sent map[string]time.Time
 	// What was stored as the end of a call, by call: in its own journal, in a plan record, and
 	// among the results.
 	recorded, planned []*messages.Result
@@ -297,6 +299,12 @@ func (r *Run) End(now time.Time, stopped bool) messages.Result {
 func (l *Ledger) inOrder(a *account, at *Attempt) {
 	i := at.Key.Index
 	call := a.plannedCall(i)
+	if first, known := a.sent[at.Job.Notify]; !known || at.Queued.Before(first) {
+		if a.sent == nil {
+			a.sent = map[string]time.Time{}
+		}
+		a.sent[at.Job.Notify] = at.Queued
+	}
 	if a.ended[i] && !call.Claims() {
 		return
 	}
@@ -305,7 +313,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	switch {
 	case alone && a.plan == nil:
 		l.Fail("call %d of %s starts, runs alone, and no plan is stored", i, a.sub.Key)
-	case alone || call.ConcurrencySafe && !a.replanned(at.Queued): // else the job is from a driver with another plan
+	case alone || call.ConcurrencySafe && !a.replanned(a.sent[at.Job.Notify]): // else the job is from a driver with another plan
 		l.inStage(a, i, handedBack)
 	}
 	for _, other := range l.order {
@@ -332,7 +340,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 
 // replanned reports whether a plan with other stages was stored after a time. A driver whose plan
 // has only calls that overlap stores none, so the next one may plan with other definitions. What
-// the first has sent then runs in the stages of its plan: see docs/rough-edges.md.
+// the first sends then runs in the stages of its plan: see docs/rough-edges.md.
 func (a *account) replanned(after time.Time) bool {
 	return a.plan != nil && after.Before(a.plannedAt) && slices.ContainsFunc(a.plan, func(c wire.PlannedCall) bool {
 		return c.Stage != a.sub.Plan.Calls[c.Index].Stage
