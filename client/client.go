@@ -61,6 +61,8 @@ type Client struct {
 	tenant string
 	owned  bool
 	tracer trace.Tracer // nil: see Tracer
+	// asks returns who asks for a batch with this digest, for [messages.PrincipalHeader]. May be nil.
+	asks func(digest string) string
 }
 
 // Errors of the methods. Other errors are a *[messages.Refusal] whose class says why the fleet
@@ -103,6 +105,25 @@ func Connect(ctx context.Context, o fleet.Options, options ...Option) (*Client, 
 func (c *Client) Close() {
 	if c.owned {
 		c.conn.Close()
+	}
+}
+
+// OnBehalf returns a client that says with each batch which user asks for it. It is for servers that
+// let users in. statement gets the digest of a batch and returns the value of
+// [messages.PrincipalHeader]; "" says nothing. The client uses the connection of c.
+func (c *Client) OnBehalf(statement func(digest string) string) *Client {
+	other := *c
+	other.owned, other.asks = false, statement
+	return &other
+}
+
+// sayWhoAsks adds who asks for a batch to its header.
+func (c *Client) sayWhoAsks(header bus.Header, body []byte) {
+	if c.asks == nil {
+		return
+	}
+	if statement := c.asks(messages.Digest(body)); statement != "" {
+		header.Set(messages.PrincipalHeader, statement)
 	}
 }
 
@@ -175,6 +196,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 	// Ask for events in any case: the waiting events among them show that the coordinator
 	// still works on the request.
 	header := bus.Header{messages.ProgressHeader: {"1"}}
+	c.sayWhoAsks(header, o.body)
 	ctx, span := c.send(ctx, trace.SpanKindClient, wire.VerbRun, b, header)
 	defer func() { sent(ctx, span, reply, err) }()
 	key := c.key(b.Session, b.ID)
@@ -263,6 +285,7 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...RunOpt
 		return err
 	}
 	header := bus.Header{}
+	c.sayWhoAsks(header, o.body)
 	ctx, span := c.send(ctx, trace.SpanKindProducer, wire.VerbBatch, b, header)
 	_, err = c.conn.Append(ctx, c.names.Of(wire.VerbBatch, c.key(b.Session, b.ID)), header, o.body)
 	switch {

@@ -41,6 +41,9 @@ type Config struct {
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // the people whose decisions count. Default: none
 	Audit        audit.Config       // settings of the audit log
+	// HTTPKeys are the public nkeys of the HTTP servers, which may say who asks for a batch. Default:
+	// none.
+	HTTPKeys []string
 	// Policy is the version of the platform's policy. Every job names it, and a worker without a
 	// policy does not take such a job. Default: none.
 	Policy    string

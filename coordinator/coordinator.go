@@ -110,7 +110,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	})
 	c.delivered = newDelivered(conn)
 	c.recorder = audit.NewRecorder(auditLog, c.journal, audit.RecorderConfig{
-		Writer: c.id, Digest: c.announced.Digest, Failed: cfg.Metrics.AuditFailed,
+		Writer: c.id, Digest: c.announced.Digest, Failed: cfg.Metrics.AuditFailed, User: c.userOf,
 	})
 	c.peers = peers.New(conn, c.runs, peers.Config{ID: c.id, AckWait: cfg.AckWait, Logger: cfg.Logger})
 	c.resumer = newResumer(c, cfg.Slots)

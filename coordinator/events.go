@@ -19,6 +19,8 @@ type events struct {
 	subject  string
 	log      *slog.Logger
 	in       messages.Batch
+	tenant   messages.TenantID
+	user     string           // who asks for the tenant; "": not known
 	plan     func() plan.Plan // nil until the batch is planned
 	counters map[int]int      // number of events so far, by call
 	started  int              // number of calls whose start is published
@@ -52,9 +54,14 @@ func (e *events) unwatched() bool { return !e.audience.Has(e.subject) }
 func (e *events) starts(upTo int) {
 	for ; e.started < upTo; e.started++ {
 		call := e.plan().Calls[e.started]
-		e.publish(messages.Event{
+		start := messages.Event{
 			Type: messages.EventStart, Index: call.Index, CallID: call.ID, Tool: call.PlannedCall.Tool, Kind: call.Kind, Stage: call.Stage,
-		})
+			Labels: e.in.Labels,
+		}
+		if e.user != "" {
+			start.Principal = &messages.Principal{Tenant: e.tenant, User: e.user}
+		}
+		e.publish(start)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/principal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -47,6 +48,7 @@ type batchRun struct {
 	accepted journal.Accepted
 	came     time.Time // when this coordinator got the batch
 	digest   string    // of the batch's body
+	user     string    // who asks for the tenant; "": not known
 	in       submission.Submission
 	named    *schemas.Catalog // the batch's catalogue; nil: none is named, or it is unknown
 	machine  *batch.Machine
@@ -94,17 +96,33 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 	if delivery != nil {
 		came = delivery.Received
 	}
-	return &batchRun{
+	d := &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
 		announced: c.announced, catalogues: c.catalogues, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
 		log:      log,
 		accepted: a, came: came, digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
-		events:  &events{conn: c.conn, audience: c.audience, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, counters: map[int]int{}},
+		events:  &events{conn: c.conn, audience: c.audience, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, tenant: messages.TenantID(a.Key.Tenant), counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key, c.delivered},
 		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1), workersChanged: make(chan struct{}, 1),
 		asked: map[int]toolset.Tool{}, missed: map[int]time.Time{}, toolsets: c.toolsets, session: s, synced: map[int]string{}, ran: map[int]audit.Ran{},
+		user: c.userOf(a),
 	}
+	d.events.user = d.user
+	return d
+}
+
+// userOf returns the user who asks for a batch, if an HTTP server of the fleet has signed who it is.
+func (c *Coordinator) userOf(a journal.Accepted) string {
+	header := bus.Header(a.Header).Get(messages.PrincipalHeader)
+	if header == "" {
+		return ""
+	}
+	user, err := principal.User(header, messages.Digest(a.Body), messages.TenantID(a.Key.Tenant), c.cfg.HTTPKeys)
+	if err != nil {
+		logfields.Batch(context.Background(), c.log, a.Key).Warn("the batch says who asks for it, and that is not believed; only its tenant is known", "err", err)
+	}
+	return user
 }
 
 // run drives the batch to its reply. finished reports whether the batch has left the log. If not,

@@ -67,7 +67,11 @@ type Approval struct {
 	Original *Arguments `json:"original,omitempty"`
 	// Line shows the call to people on one line. It is made only from the tool's name and Input.
 	Line      string `json:"line"`
-	Requester string `json:"requester"` // the principal whose agent asks: the tenant token
+	Requester string `json:"requester"` // the tenant whose agent asks, as its token
+	// User is the user who asks for the tenant; "": not known. Labels are those of the batch, and
+	// only the agent's word.
+	User   string            `json:"user,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 	// Rule names the rule, tier or hook that requires a person. Reason is its own text, if it has
 	// any.
 	Rule   string `json:"rule"`
@@ -225,7 +229,7 @@ type ApprovalAnswer struct {
 type Approver struct {
 	Name string `json:"name" yaml:"name"` // 1 to 64 of [A-Za-z0-9_.@-]
 	Key  string `json:"key" yaml:"key"`   // public nkey of a user: U...
-	// ActsAs lists principals whose agents belong to this person: for their calls, this person
+	// ActsAs lists tenants and users whose agents belong to this person: for their calls, this person
 	// counts as the requester.
 	ActsAs []string `json:"acts_as,omitempty" yaml:"acts_as,omitempty"`
 }

@@ -66,9 +66,12 @@ type AuditRecord struct {
 	Digest   string   `json:"digest,omitempty"`
 	Provider Provider `json:"provider,omitempty"`
 	Round    int      `json:"round,omitempty"`
-	Kind     Kind     `json:"kind,omitempty"`
-	Status   Status   `json:"status,omitempty"`
-	Code     Code     `json:"code,omitempty"` // of the error
+	// Principal is set if the user is known who asked for the batch. Labels are those of the batch.
+	Principal *Principal        `json:"principal,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
+	Kind      Kind              `json:"kind,omitempty"`
+	Status    Status            `json:"status,omitempty"`
+	Code      Code              `json:"code,omitempty"` // of the error
 	// Retryable: the error said that the same call may succeed later.
 	Retryable bool   `json:"retryable,omitempty"`
 	Attempt   int    `json:"attempt,omitempty"`

@@ -36,8 +36,10 @@ type Batch struct {
 	// of tools in it. "": they use the current versions.
 	Catalogue string `json:"catalogue,omitempty"`
 	// Round counts the batches of one request of the user, for metrics, traces and the audit log;
-	// 0: the agent does not count. Labels are the agent's own, and never interpreted.
-	Round  int               `json:"round,omitempty"`
+	// 0: the agent does not count.
+	Round int `json:"round,omitempty"`
+	// Labels are the agent's own words about the batch, at most [MaxLabels]. Rules, hooks, tools,
+	// questions, start events and the audit log show them. Nobody checks that they are true.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
@@ -77,6 +79,9 @@ func DecodeBatch(body []byte) (Batch, error) {
 		}
 	}
 	b.Message = members["message"]
+	if err == nil {
+		err = checkLabels(b.Labels)
+	}
 	provider := len(b.Provider)
 	if provider > maxProvider {
 		b.Provider = ""

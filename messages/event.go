@@ -72,6 +72,10 @@ type Event struct {
 	Status ReplyStatus `json:"status,omitempty"` // in a reply event
 	// Stage, in a start event, is the stage that the call belongs to, from 0.
 	Stage int `json:"stage"`
+	// Principal, in a start event, is set if the user is known who asked for the batch. Labels are
+	// those of the batch, in start events.
+	Principal *Principal        `json:"principal,omitempty"`
+	Labels    map[string]string `json:"labels,omitempty"`
 	// Approval is the question in an awaiting_approval event. Hook is the message of a hook event.
 	Approval *Pending     `json:"approval,omitempty"`
 	Hook     *HookMessage `json:"hook,omitempty"`

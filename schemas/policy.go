@@ -74,6 +74,8 @@ type PolicyTest struct {
 	Kind               messages.Kind // "" is write
 	Input              json.RawMessage
 	Session, Principal string
+	User               string // who asks for the principal; "": not known
+	Labels             map[string]string
 	Hook               string        // opinion of the hooks: none, allow, ask or deny; default none
 	Effect             string        // expected: allow, ask or deny
 	Tier               messages.Tier // expected; "" accepts any

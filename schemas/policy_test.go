@@ -136,7 +136,7 @@ func checkPolicy(t *testing.T, tt mistakesCase) {
 }
 
 func TestParsePolicyNamesEveryMistake(t *testing.T) {
-	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
+	const known = "; an expression reads input, labels, tool.name, tool.kind, tool.pool, session.id, principal.id, principal.user"
 	hook := func(rest string) string { return "hooks:\n- {name: a, before: {command: [./a]}, " + rest + "}\n" }
 	for _, tt := range []mistakesCase{
 		{"empty", "", false, []string{

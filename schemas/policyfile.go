@@ -131,6 +131,7 @@ func (f *yamlFile) tests(in policyInFile) (all []PolicyTest) {
 		f.label(p+"/name", test.Name)
 		f.words(p+"/session", test.Session)
 		f.words(p+"/principal", test.Principal)
+		f.words(p+"/user", test.User)
 		f.words(p+"/expect/rule", t.Expect.Rule)
 		test.Effect, test.Tier, test.Rule, test.Line = t.Expect.Effect, t.Expect.Tier, t.Expect.Rule, f.line(p)
 		test.Name, test.Hook = cmp.Or(test.Name, test.Tool), cmp.Or(test.Hook, "none")

@@ -98,8 +98,10 @@ func (t Tool) checkConditions() error {
 	return nil
 }
 
-// errAsksWho: an expression reads the session or the principal, which are not known when it is
-// decided whether a call may run beside others.
-var errAsksWho = errors.New("only tool and input are known here, neither session nor principal")
+// errAsksWho: an expression reads the session, the principal or the labels, which are not known when
+// it is decided whether a call may run beside others.
+var errAsksWho = errors.New("only tool and input are known here, neither session nor principal nor labels")
 
-func asksWho(p *expression.Program) bool { return p.Reads("session.id") || p.Reads("principal.id") }
+func asksWho(p *expression.Program) bool {
+	return slices.ContainsFunc([]string{"session.id", "principal.id", "principal.user", "labels"}, p.Reads)
+}

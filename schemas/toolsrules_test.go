@@ -34,12 +34,12 @@ func TestParseConditionsAndRules(t *testing.T) {
 }
 
 func TestConditionsNameEveryMistake(t *testing.T) {
-	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
+	const known = "; an expression reads input, labels, tool.name, tool.kind, tool.pool, session.id, principal.id, principal.user"
 	for _, tt := range []mistakesCase{
 		{"concurrency_safe", toolWith("concurrency_safe: inptu.n > 1"), true, []string{"f:5:21: tools[0].concurrency_safe: 'inptu' is not known" + known}},
 		{"concurrency_safe is another's word", toolWith("concurrency_safe: 'yes'"), true, []string{"f:5:22: tools[0].concurrency_safe: 'yes' is not known" + known}},
 		{"concurrency_safe asks who", toolWith(`concurrency_safe: session.id == "a"`), true, []string{
-			"f:5:21: tools[0].concurrency_safe: only tool and input are known here, neither session nor principal"}},
+			"f:5:21: tools[0].concurrency_safe: only tool and input are known here, neither session nor principal nor labels"}},
 		{"semantic is text", toolWith("semantic: input.n > 1"), false, []string{
 			`f:5:13: tools[0].semantic: want a list of {require: input.amount > 0, message: "the amount has to be positive", code: bad_amount}, got text`}},
 		{"semantic of nothing", toolWith("semantic: [{}, x]"), false, []string{

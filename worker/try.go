@@ -51,6 +51,7 @@ func (t Tool) Try(ctx context.Context, c tool.Call) (messages.Result, error) {
 	job := wire.Job{
 		Tenant: c.Tenant, Session: c.Session, Batch: c.Batch, Index: c.Index, CallID: c.ID,
 		Tool: served.Name, ToolDigest: served.Digest, Kind: definition.Kind, Input: c.Input,
+		User: c.User, Labels: c.Labels,
 	}
 	result, err := p.Run(ctx, job, nil,
 		func(context.Context, call.Frozen) (call.Grant, error) { return grant, nil },

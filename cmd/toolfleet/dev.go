@@ -82,6 +82,7 @@ func (d devCmd) Run(a *command.App) error {
 	serve := func(context.Context) error { return nil }
 	if f.api != nil {
 		defer f.api.close()
+		f.api.signer = f.signer
 		if serve, err = f.api.serverOver(f.conn, shown, telemetry.Handler(reg, ready)); err != nil {
 			return err
 		}

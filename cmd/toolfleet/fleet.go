@@ -13,6 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/principal"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 )
@@ -27,6 +28,7 @@ type fleet struct {
 	policy  *config.Policy
 	owner   messages.Approver // the user who runs this fleet, if dev made them its approver
 	api     *apiListener      // nil: none is served
+	signer  *principal.Signer // of the API: says which user asks
 	metrics *worker.Metrics
 	work    func(context.Context) error // runs the worker
 	parts   struct {
@@ -80,6 +82,10 @@ func newFleet(ctx context.Context, cfg *config.Config, root string, shown instru
 	if err != nil {
 		return f, command.Usage(err)
 	}
+	if f.signer, err = principal.NewSigner(); err != nil {
+		return f, err
+	}
+	coordinating.HTTPKeys = append(coordinating.HTTPKeys, f.signer.Key())
 	coordinating.Hurry, coordinating.Tracer = hurry, shown.tracer
 	if f.parts.coordinator, err = coordinator.New(f.conn, coordinating); err != nil {
 		return f, err

@@ -18,6 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/httpapi"
 	"github.com/toolfleet/toolfleet/internal/httpapi/access"
+	"github.com/toolfleet/toolfleet/internal/principal"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
@@ -53,6 +54,9 @@ func (httpCmd) Run(a *command.App) error {
 		return err
 	}
 	defer api.close()
+	if api.signer, err = cfg.Signer(); err != nil {
+		return command.Usage(err)
+	}
 	conn, err := daemon.Connect(a.Ctx, cfg, "toolfleet http", log)
 	if err != nil {
 		return err
@@ -101,6 +105,7 @@ type apiListener struct {
 	net.Listener
 	cfg    *config.Config
 	access access.Control
+	signer *principal.Signer // nil: which user asks is not signed
 }
 
 // unixPrefix begins the address of a unix socket.
@@ -173,7 +178,7 @@ func accessTo(ctx context.Context, cfg *config.Config, addr net.Addr, log *slog.
 // serverOver returns the function that serves the API over a connection until its context ends.
 func (l *apiListener) serverOver(conn *bus.Conn, shown instruments, health http.Handler) (func(context.Context) error, error) {
 	s, err := httpapi.New(func(tenant string) *client.Client { return command.ClientOver(conn, tenant) }, httpapi.Config{
-		Access: l.access, Origins: l.cfg.API.Origins, Version: daemon.ThisBuild().Release(), Health: health, Logger: shown.log, Tracer: shown.tracer, Metrics: httpapi.NewMetrics(shown.metrics),
+		Access: l.access, Signer: l.signer, Origins: l.cfg.API.Origins, Version: daemon.ThisBuild().Release(), Health: health, Logger: shown.log, Tracer: shown.tracer, Metrics: httpapi.NewMetrics(shown.metrics),
 	})
 	if err != nil {
 		return nil, command.Usage(err)

@@ -48,7 +48,7 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	// The request ends when its batch must have ended, even if the handler missed every message.
 	ctx, cancel := context.WithTimeout(ctx, 2*h.cfg.BatchTTL+time.Minute)
 	defer cancel()
-	_, err = h.conn.Append(ctx, h.names.Of(wire.VerbBatch, key), traceOf(ctx, m.Header), m.Data)
+	_, err = h.conn.Append(ctx, h.names.Of(wire.VerbBatch, key), kept(ctx, m.Header), m.Data)
 	switch {
 	case err == nil, errors.Is(err, bus.ErrUnknown):
 		r.wait(ctx)
@@ -71,11 +71,14 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// traceOf returns a header with the trace context of h and nothing else, for a message in the same
-// trace.
-func traceOf(ctx context.Context, h bus.Header) bus.Header {
+// kept returns what a stored batch keeps of the header of its request: the trace context, and the
+// statement who asks.
+func kept(ctx context.Context, h bus.Header) bus.Header {
 	out := bus.Header{}
 	tracing.Inject(tracing.Extract(ctx, h), out)
+	if who := h.Get(messages.PrincipalHeader); who != "" {
+		out.Set(messages.PrincipalHeader, who)
+	}
 	return out
 }
 

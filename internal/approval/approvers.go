@@ -240,9 +240,11 @@ func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 }
 
 // own reports whether the author of a decision is also the requester: the approver's name, or a
-// principal that the approver acts as, is the requester's, letter case aside.
+// principal that the approver acts as, is the tenant or the user who asks, letter case aside.
 func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
-	same := func(principal string) bool { return strings.EqualFold(principal, q.Requester) }
+	same := func(principal string) bool {
+		return strings.EqualFold(principal, q.Requester) || q.User != "" && strings.EqualFold(principal, q.User)
+	}
 	return same(d.By) || slices.ContainsFunc(a.byName[d.By].ActsAs, same)
 }
 

@@ -202,6 +202,12 @@ func TestTakeRefuses(t *testing.T) {
 		change(&a)
 		return a
 	}
+	by := func(user string) messages.Approval {
+		q := high
+		q.Requester, q.User = "shop", user
+		q.ID = ID(q)
+		return q
+	}
 	in := time.Minute
 	for _, tt := range []struct {
 		name     string
@@ -251,6 +257,8 @@ func TestTakeRefuses(t *testing.T) {
 		{"the one who asks", high, d.says(high, messages.VerdictApprove, "support"), in, messages.ClassSelfApproval},
 		{"the person behind the one who asks", high, d.says(high, messages.VerdictApprove, "carol"), in, messages.ClassSelfApproval},
 		{"their edit", high, d.says(high, messages.VerdictEdit, "carol", input(`{}`)), in, messages.ClassSelfApproval},
+		{"the user who asks", by("alice"), d.says(by("alice"), messages.VerdictApprove, "alice"), in, messages.ClassSelfApproval},
+		{"the person behind the user who asks", by("ops"), d.says(by("ops"), messages.VerdictApprove, "carol"), in, messages.ClassSelfApproval},
 		{"the same person twice", waiting, d.says(critical, messages.VerdictApprove, "alice", ticket), in, messages.ClassSameApprover},
 		{"the same decision twice", waiting, first, in, messages.ClassSameApprover},
 		{"whoever edited agrees too", edited, d.says(edited, messages.VerdictApprove, "bob"), in, messages.ClassSameApprover},
@@ -349,6 +357,8 @@ func changes[T any](t *testing.T, v T) map[string]T {
 			field.SetInt(field.Int() + 1)
 		case field.Kind() == reflect.Bool:
 			field.SetBool(!field.Bool())
+		case field.Type() == reflect.TypeFor[map[string]string]():
+			field.Set(reflect.ValueOf(map[string]string{"env": "test"}))
 		case field.Kind() == reflect.Slice:
 			field.Set(reflect.Zero(field.Type()))
 		case field.Kind() == reflect.Pointer:

@@ -23,6 +23,8 @@ type Batch struct {
 	Digest   string             // hex SHA-256
 	Provider messages.Provider
 	Round    int
+	User     string // who asked for the tenant; "": not known
+	Labels   map[string]string
 	Accepted time.Time
 	TraceID  string
 	Writer   string
@@ -55,6 +57,7 @@ func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines 
 // batch whose full lines cannot be stored.
 func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
 	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
+	b.Labels = nil
 	all := ofBatch(b, hash)
 	for _, r := range results {
 		all.Lines = append(all.Lines, bare(messages.AuditRecord{
@@ -84,7 +87,11 @@ func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 		V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: -1, Tenant: tenant,
 		Session: cmp.Or(b.Session, messages.SessionID(b.Key.Session)), Batch: cmp.Or(b.ID, messages.BatchID(b.Key.Batch)),
 		Digest: hash.Of(tenant, b.Digest), Provider: b.Provider, Round: b.Round, Accepted: b.Accepted, TraceID: b.TraceID, Writer: b.Writer,
+		Labels: b.Labels,
 	}}
+	if b.User != "" {
+		all.About.Principal = &messages.Principal{Tenant: tenant, User: b.User}
+	}
 	if b.Refused != "" {
 		all.Lines = append(all.Lines, messages.AuditRecord{
 			V: messages.Version, Type: messages.AuditBatchRefused, Time: b.Now, Index: -1, Refusal: &messages.Refusal{Class: b.Refused},

@@ -41,6 +41,8 @@ type RecorderConfig struct {
 	Writer string                   // who writes the lines
 	Digest func(tool string) string // the digest of a tool's definition; "": not known
 	Failed func()                   // called when the lines of a batch could not be written
+	// User returns who asked for a batch; "": not known. nil: nobody is known.
+	User func(journal.Accepted) string
 }
 
 // NewRecorder returns a recorder that writes to l. It sends nothing yet.
@@ -121,6 +123,10 @@ func (r *Recorder) write(
 	about := Batch{
 		Key: e.Accepted.Key, Session: e.Batch.Session, ID: e.Batch.ID, Digest: messages.Digest(e.Accepted.Body), Provider: e.Batch.Provider,
 		Round: e.Batch.Round, Accepted: e.Accepted.Stored, Writer: r.cfg.Writer, Now: time.Now(), TraceID: tracing.ID(ctx), Refused: e.Refused,
+		Labels: e.Batch.Labels,
+	}
+	if r.cfg.User != nil {
+		about.User = r.cfg.User(e.Accepted)
 	}
 	if about.TraceID == "" {
 		about.TraceID = tracing.ID(tracing.Extract(ctx, e.Accepted.Header))

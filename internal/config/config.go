@@ -34,6 +34,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/journal"
+	"github.com/toolfleet/toolfleet/internal/principal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
@@ -89,6 +90,9 @@ type Config struct {
 		Key  Path
 		Name string
 	}
+
+	// HTTPKeys are the public keys of the HTTP servers, which say who asks for a batch.
+	HTTPKeys []string
 
 	TraceURL string
 	Log      struct{ Level, Format string }
@@ -316,6 +320,11 @@ func (c *Config) validate() (errs []error) {
 	}
 	if (c.NATS.TLSCert == "") != (c.NATS.TLSKey == "") {
 		errs = append(errs, errors.New("nats.tls_cert and nats.tls_key belong together: give both or neither"))
+	}
+	for i, key := range c.HTTPKeys {
+		if err := principal.CheckKey(key); err != nil {
+			errs = append(errs, fmt.Errorf("http_keys[%d]: %w", i, err))
+		}
 	}
 	if err := c.AuditLog().Validate(); err != nil {
 		errs = append(errs, err)

@@ -1,13 +1,17 @@
 package config
 
 import (
+	"cmp"
+	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/principal"
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
@@ -58,4 +62,21 @@ func (c *Config) Worker(p *Policy, version string, log *slog.Logger, metrics *wo
 	w.Rules, w.Hooks, w.Approvals, w.Audit = rules, hooks, approvers, c.AuditLog()
 	w.Version, w.Provision, w.Logger, w.Metrics = version, c.Provision(), log, metrics
 	return w, nil
+}
+
+// Signer returns the signer of the key that the program has for NATS; nil: it has none.
+func (c *Config) Signer() (*principal.Signer, error) {
+	name := cmp.Or(c.NATS.NKey, c.NATS.Creds)
+	if name == "" {
+		return nil, nil
+	}
+	file, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("read the key that signs who asks: %w", err)
+	}
+	s, err := principal.ParseSigner(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the key that signs who asks: %s: %w", name, err)
+	}
+	return s, nil
 }

@@ -111,6 +111,9 @@ var settings = []setting{
 	{key: "unsafe_sync", field: func(c *Config) any { return &c.UnsafeSync },
 		about: "Start although the NATS server may lose acknowledged messages when the power fails, or does not tell"},
 
+	{key: "http_keys", field: func(c *Config) any { return &c.HTTPKeys },
+		about: "Public nkeys of the HTTP servers. A coordinator believes them, and nobody else, which user asks for a batch"},
+
 	{key: "name", field: func(c *Config) any { return &c.Workers.Name }, derived: "host and a random part",
 		about: "Name of a worker in records, events and status"},
 	{key: "slots", field: func(c *Config) any { return &c.Workers.Slots }, least: 1,

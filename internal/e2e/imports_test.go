@@ -39,7 +39,7 @@ var (
 
 // keyRooms may handle approvers' keys: approval signs with them, and the policy's reader reports an
 // invalid key with its line.
-var keyRooms = []string{"internal/approval", "schemas"}
+var keyRooms = []string{"internal/approval", "internal/principal", "schemas"}
 
 // rooms is the map of the module: every package has a line, and imports point up the list. It
 // starts with the shared packages and ends with those that may import anything.
@@ -50,6 +50,7 @@ var rooms = []room{
 	{path: "internal/strictyaml", pure: true},
 	{path: "internal/secrets"},
 	{path: "internal/wire", may: []string{"messages", "internal/rawjson"}, pure: true},
+	{path: "internal/principal", may: []string{"messages", "internal/rawjson"}},
 	{path: "schemas/expression", may: []string{"messages", "internal/rawjson"}, pure: true},
 	{path: "schemas", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/strictyaml", "schemas/expression"}},
 	{path: "schemas/safety", may: []string{"messages", "internal/rawjson", "schemas", "schemas/expression"}},
@@ -127,7 +128,7 @@ var rooms = []room{
 	{path: "internal/httpapi/access", may: []string{"messages", "internal/strictyaml"}},
 	// Clients of the fleet's endpoints: they know no connection.
 	{path: "internal/mcpserver", may: plus(words, "client", "internal/tracing")},
-	{path: "internal/httpapi", may: plus(words, "client", "internal/httpapi/access", "internal/mcpserver", "internal/tracing")},
+	{path: "internal/httpapi", may: plus(words, "client", "internal/principal", "internal/httpapi/access", "internal/mcpserver", "internal/tracing")},
 
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
 	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/provision", "internal/bus/pull", "internal/journal", "internal/tracing"}},
@@ -143,7 +144,7 @@ var rooms = []room{
 	{path: "coordinator/spans", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/tracing", "coordinator/batch", "coordinator/logfields", "coordinator/plan")},
 	{path: "coordinator/approvals", may: plus(foundations, "internal/approval", "coordinator/logfields", "coordinator/spans")},
 	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/provider", "coordinator/provider/export", "coordinator/submission", "coordinator/toolset")},
-	{path: "coordinator", may: plus(foundations, "internal/approval", "internal/fleetgauges", "coordinator/...")},
+	{path: "coordinator", may: plus(foundations, "internal/principal", "internal/approval", "internal/fleetgauges", "coordinator/...")},
 
 	// The whole fleet in one goroutine, from both halves; it is not in the binary.
 	{path: "internal/sim/broker", may: []string{"internal/wire", "internal/bus"}},
@@ -154,7 +155,7 @@ var rooms = []room{
 	{path: "internal/sim", may: plus(words, "internal/sim/...", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "coordinator/toolset", "coordinator/placement", "worker/attempt", "worker/call")},
 
 	// No server and no coordinator: workers in Go are built from it too.
-	{path: "internal/config", may: plus(foundations, "coordinator/tuning", "internal/approval", "internal/secrets", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
+	{path: "internal/config", may: plus(foundations, "internal/principal", "coordinator/tuning", "internal/approval", "internal/secrets", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
 	{path: "internal/daemon", may: plus(foundations, "internal/config", "internal/telemetry", "internal/worker", "worker/tool")},
 	{path: "internal/toolservers", may: plus(words, "internal/sandbox", "internal/secrets", "internal/wire", "worker/tool", "worker/tool/mcptool")},
 	// The API of Go programs that bring tools.

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/internal/httpapi/access"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -433,5 +436,37 @@ func TestAClientThatLeaves(t *testing.T) {
 	f.open()
 	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("gate")); a.Status != http.StatusOK {
 		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+}
+
+// The owner of a token is known to tools, whichever way a call comes in, and so are the labels of a
+// batch. The body cannot say who asks.
+func TestTheUserIsKnown(t *testing.T) {
+	f := newFleet(t)
+	f.http.stop()
+	f.access = access.Here{As: access.Principal{Tenant: messages.OneTenant, User: "rosa"}}
+	f.startHTTP()
+	body := `{"provider":"canonical","labels":{"env":"prod"},"message":{"calls":[{"id":"1","name":"who","input":{}}]}}`
+	for name, path := range map[string]string{"a batch": "/v1/sessions/s/batches/b", "a batch that nobody waits for": "/v1/sessions/s/batches/later"} {
+		if strings.HasSuffix(path, "later") {
+			f.do("PUT", path, body, "Prefer", "wait=0")
+		}
+		if a := f.do("PUT", path, body); !strings.Contains(string(a.Body), "rosamap[env:prod]") {
+			t.Errorf("%s: %d %s", name, a.Status, a.Body)
+		}
+	}
+	if a := f.do("PUT", "/v1/sessions/s/calls/c", `{"name":"who","input":{}}`); !strings.Contains(string(a.Body), "rosamap[]") {
+		t.Errorf("a call: %d %s", a.Status, a.Body)
+	}
+	c, err := f.connectMCP("/mcp", nil)
+	must(t, err)
+	defer c.Close()
+	r, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "who", Arguments: json.RawMessage(`{}`)})
+	must(t, err)
+	if text := r.Content[0].(*mcp.TextContent).Text; text != "rosamap[]" {
+		t.Errorf("over MCP: %s", text)
+	}
+	if a := f.do("PUT", "/v1/sessions/s/batches/x", strings.Replace(body, "prod", strings.Repeat("x", 300), 1)); a.Status != http.StatusUnprocessableEntity && a.Status != http.StatusBadRequest || !strings.Contains(string(a.Body), "labels: env has 300 bytes; the limit is 256") {
+		t.Errorf("a label that is too long: %d %s", a.Status, a.Body)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -25,6 +26,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/httpapi"
 	"github.com/toolfleet/toolfleet/internal/httpapi/access"
 	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/principal"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -48,6 +50,7 @@ type testFleet struct {
 	alice     approval.Key // who decides about refund
 	approvers approval.Approvers
 
+	signer *principal.Signer
 	access access.Control // of HTTP servers that start later
 	listen func() (net.Listener, error)
 	client *http.Client // makes a connection for each request, so that a restarted server is reached at once
@@ -137,6 +140,8 @@ func startFleet(t testing.TB, nats *devserver.Server, addr string, listen func()
 	must(t, err)
 	f.approvers, err = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: f.alice.Public()}})
 	must(t, err)
+	f.signer, err = principal.NewSigner()
+	must(t, err)
 	f.conn = f.connect()
 	f.startWorker()
 	f.startCoordinator()
@@ -166,6 +171,9 @@ func (f *testFleet) startWorker() {
 	}
 	add("look", messages.KindRead, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
+	})
+	add("who", messages.KindRead, func(_ context.Context, c tool.Call) (tool.Output, error) {
+		return tool.Text(fmt.Sprint(c.User, c.Labels)), nil
 	})
 	add("note", messages.KindWrite, func(context.Context, tool.Call) (tool.Output, error) {
 		f.noted.Add(1)
@@ -197,7 +205,7 @@ func (f *testFleet) startWorker() {
 
 func (f *testFleet) startCoordinator() {
 	f.t.Helper()
-	c, err := coordinator.New(f.connect(), coordinator.Config{Logger: f.log, Approvers: f.approvers})
+	c, err := coordinator.New(f.connect(), coordinator.Config{Logger: f.log, Approvers: f.approvers, HTTPKeys: []string{f.signer.Key()}})
 	must(f.t, err)
 	f.coord = f.start(c.Run)
 	f.until("the coordinator is ready", c.Ready)
@@ -206,7 +214,7 @@ func (f *testFleet) startCoordinator() {
 // startHTTP starts an HTTP server.
 func (f *testFleet) startHTTP() {
 	f.t.Helper()
-	s, err := httpapi.New(f.clientOf, httpapi.Config{Access: f.access, Logger: f.log})
+	s, err := httpapi.New(f.clientOf, httpapi.Config{Access: f.access, Signer: f.signer, Logger: f.log})
 	must(f.t, err)
 	l, err := f.listen()
 	must(f.t, err)

@@ -30,6 +30,7 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/internal/httpapi/access"
 	"github.com/toolfleet/toolfleet/internal/mcpserver"
+	"github.com/toolfleet/toolfleet/internal/principal"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
@@ -43,6 +44,8 @@ type Config struct {
 	// MaxOpen bounds three things separately: requests whose body is being read, requests that wait
 	// for a batch, and event streams. Default 4096.
 	MaxOpen int
+	// Signer signs which user asks for a batch. nil: the fleet knows only the tenant.
+	Signer *principal.Signer
 	// Version is the version of this build. MCP clients see it.
 	Version string
 	// Health answers /healthz, /readyz and /metrics. May be nil.

@@ -33,7 +33,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*reques
 		if err != nil {
 			return nil, asProblem(err)
 		}
-		q.who, q.client = who, s.clientOf(who.Tenant)
+		q.who, q.client = who, s.clientFor(who)
 	}
 	session, err := idIn(r, "session")
 	if err != nil {
@@ -174,4 +174,19 @@ func (q *request) wait() (d time.Duration, ok bool) {
 // wantsEvents reports whether the client asks for a stream of events.
 func (q *request) wantsEvents() bool {
 	return strings.Contains(q.Header.Get("Accept"), "text/event-stream")
+}
+
+// clientFor returns a client of a tenant that says with its batches which user asks.
+func (s *Server) clientFor(who access.Principal) *client.Client {
+	c := s.clientOf(who.Tenant)
+	if s.cfg.Signer == nil || who.User == "" {
+		return c
+	}
+	return c.OnBehalf(func(digest string) string {
+		statement, err := s.cfg.Signer.Sign(digest, messages.Principal{Tenant: messages.TenantID(who.Tenant), User: who.User})
+		if err != nil {
+			s.log.Warn("who asks for a batch cannot be signed; the fleet knows only its tenant", "err", err)
+		}
+		return statement
+	})
 }

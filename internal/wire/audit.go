@@ -33,6 +33,10 @@ func (a AuditLines) Whole() []messages.AuditRecord {
 		l.Tenant, l.Session, l.Batch = cmp.Or(l.Tenant, a.About.Tenant), cmp.Or(l.Session, a.About.Session), cmp.Or(l.Batch, a.About.Batch)
 		l.Digest, l.Provider, l.Round = cmp.Or(l.Digest, a.About.Digest), cmp.Or(l.Provider, a.About.Provider), cmp.Or(l.Round, a.About.Round)
 		l.TraceID, l.Writer = cmp.Or(l.TraceID, a.About.TraceID), cmp.Or(l.Writer, a.About.Writer)
+		l.Principal = cmp.Or(l.Principal, a.About.Principal)
+		if l.Labels == nil {
+			l.Labels = a.About.Labels
+		}
 		if l.Accepted.IsZero() {
 			l.Accepted = a.About.Accepted
 		}

@@ -43,6 +43,9 @@ type Job struct {
 	// time. 0: no bound.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 	Round      int   `json:"round,omitempty"`
+	// User is the user who asks for the tenant; "": not known. Labels are those of the batch.
+	User   string            `json:"user,omitempty"`
+	Labels map[string]string `json:"labels,omitempty"`
 	// Policy is the version of the coordinator's policy; "": it has none. A worker without a policy
 	// gives up a job that names one.
 	Policy string `json:"policy,omitempty"`

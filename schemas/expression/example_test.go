@@ -22,5 +22,5 @@ func Example() {
 	// false <nil>
 	// true <nil>
 	// false a value is of a type that it cannot work with
-	// 1:5: 'tool.nmae' is not known; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id
+	// 1:5: 'tool.nmae' is not known; an expression reads input, labels, tool.name, tool.kind, tool.pool, session.id, principal.id, principal.user
 }

@@ -4,6 +4,8 @@
 //	tool.name, tool.kind, tool.pool   text
 //	input                             the arguments: a map
 //	session.id, principal.id          text; empty where no session is known (plans, concurrency_safe)
+//	principal.user                    text: the user of an HTTP request; empty where none is known
+//	labels                            the labels of the batch: a map of texts
 //
 // The language is CEL's standard library, its macros and its strings extension, without the
 // functions whose result can be far larger than their input. A number of the input is an int if it
@@ -59,7 +61,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%d:%d: %s", e.Line, e.Colum
 
 // variables lists everything that an expression can read. Each dotted name is one variable, so that
 // a misspelt one is found when the expression is compiled.
-var variables = []string{"input", "tool.name", "tool.kind", "tool.pool", "session.id", "principal.id"}
+var variables = []string{"input", "labels", "tool.name", "tool.kind", "tool.pool", "session.id", "principal.id", "principal.user"}
 
 // environment defines the language.
 var environment = func() *cel.Env {
@@ -72,8 +74,9 @@ var environment = func() *cel.Env {
 		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
 		ext.Strings(),
 		cel.Variable("input", cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable("labels", cel.MapType(cel.StringType, cel.StringType)),
 	}
-	for _, name := range variables[1:] {
+	for _, name := range variables[2:] {
 		options = append(options, cel.Variable(name, cel.StringType))
 	}
 	env, err := cel.NewEnv(options...)

@@ -21,7 +21,7 @@ func mustCompile(t testing.TB, source string, want Type) *Program {
 }
 
 func subject(input string) *Subject {
-	return NewSubject(Call{Tool: "refund", Kind: messages.KindWrite, Pool: "payments", Input: json.RawMessage(input), Session: "s-1", Principal: "support"})
+	return NewSubject(Call{Tool: "refund", Kind: messages.KindWrite, Pool: "payments", Input: json.RawMessage(input), Session: "s-1", Tenant: "support", User: "bob", Labels: map[string]string{"env": "prod"}})
 }
 
 func TestBool(t *testing.T) {
@@ -108,8 +108,28 @@ func TestText(t *testing.T) {
 	}
 }
 
+func TestWhoAsks(t *testing.T) {
+	for source, want := range map[string]string{
+		`principal.user == "bob" && principal.id == "support"`: "true",
+		`labels.env == "prod"`:                                 "true",
+		`labels["env"] == "dev"`:                               "false",
+		`labels.team == "a"`:                                   errMissing.Error(),
+		`"team" in labels && labels.team == "a"`:               "false",
+		`has(labels.env) && !has(labels.team)`:                 "true",
+	} {
+		got, err := mustCompile(t, source, Bool).Bool(subject(`{}`))
+		if said := fmt.Sprint(got); err == nil && said != want || err != nil && err.Error() != want {
+			t.Errorf("%s: got %v, %v; want %s", source, got, err, want)
+		}
+	}
+	nobody := NewSubject(Call{Input: json.RawMessage(`{}`)})
+	if got, err := mustCompile(t, `principal.user == "" && !has(labels.env)`, Bool).Bool(nobody); !got || err != nil {
+		t.Errorf("nobody asks: got %v, %v", got, err)
+	}
+}
+
 func TestCompileSaysWhere(t *testing.T) {
-	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
+	const known = "; an expression reads input, labels, tool.name, tool.kind, tool.pool, session.id, principal.id, principal.user"
 	for source, want := range map[string]string{
 		"":                                    "1:1: is empty",
 		" \n":                                 "1:1: is empty",
@@ -155,7 +175,7 @@ func TestCompileSaysWhere(t *testing.T) {
 }
 
 func TestMistakesAreSentences(t *testing.T) {
-	const known = "; an expression reads input, tool.name, tool.kind, tool.pool, session.id, principal.id"
+	const known = "; an expression reads input, labels, tool.name, tool.kind, tool.pool, session.id, principal.id, principal.user"
 	const escape = ` is no escape in a text; a backslash is written \\, and r"..." takes it as it is`
 	for source, want := range map[string]string{
 		// Unknown functions: the error suggests a name, at the place of the name.

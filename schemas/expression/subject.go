@@ -13,12 +13,14 @@ import (
 
 // Call holds what expressions can read of a call.
 type Call struct {
-	Tool      string
-	Kind      messages.Kind
-	Pool      string
-	Input     json.RawMessage
-	Session   messages.SessionID
-	Principal string // the tenant token of the agent
+	Tool    string
+	Kind    messages.Kind
+	Pool    string
+	Input   json.RawMessage
+	Session messages.SessionID
+	Tenant  messages.TenantID // the tenant token of the agent
+	User    string            // who asks for the tenant; "": not known
+	Labels  map[string]string // of the batch
 }
 
 // Subject is a call that was read once, for any number of programs.
@@ -33,8 +35,16 @@ func NewSubject(c Call) *Subject {
 	input, err := members(c.Input)
 	return &Subject{map[string]any{
 		"input": input, "tool.name": c.Tool, "tool.kind": string(c.Kind), "tool.pool": c.Pool,
-		"session.id": string(c.Session), "principal.id": c.Principal,
+		"session.id": string(c.Session), "principal.id": string(c.Tenant), "principal.user": c.User, "labels": c.labels(),
 	}, err}
+}
+
+// labels returns the labels, and an empty map for none, of which every label is missing.
+func (c Call) labels() map[string]string {
+	if c.Labels == nil {
+		return map[string]string{}
+	}
+	return c.Labels
 }
 
 func members(raw json.RawMessage) (map[string]any, error) {

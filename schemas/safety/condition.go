@@ -35,7 +35,7 @@ func program(source string) *expression.Program {
 }
 
 // condition evaluates the tool's own condition, which sees only the tool and the input: at planning
-// time neither session nor principal is known. If it cannot be evaluated, the call runs alone.
+// time neither session nor principal nor labels is known. If it cannot be evaluated, the call runs alone.
 func condition(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
 	p := program(t.SafeWhen)
 	if p == nil {

@@ -89,6 +89,9 @@ type Call struct {
 	Index   int
 	Tool    string
 	Kind    messages.Kind // "" for an unknown tool
+	// User is the user who asks for the tenant; "": not known. Labels are those of the batch.
+	User   string
+	Labels map[string]string
 	// Input is the arguments: in Before as the earlier hooks left them, in After as the call ended
 	// with them.
 	Input json.RawMessage

@@ -30,7 +30,7 @@ func TestConditions(t *testing.T) {
 		{`session.id == "s" && principal.id == "acme"`, `{}`, true, true},
 		{`principal.id == "other"`, `{}`, false, true},
 	} {
-		call := Call{refund, json.RawMessage(tt.input), "s", "acme"}
+		call := Call{Tool: refund, Input: json.RawMessage(tt.input), Session: "s", Tenant: "acme"}
 		for _, effect := range []Effect{Deny, Ask, Allow} {
 			rules := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: rulesOf(effect, schemas.RuleEntry{Name: "the-rule", Tool: "ref*", When: tt.when})}}})
 			d := rules.Decide(call)
@@ -158,7 +158,7 @@ func TestReasons(t *testing.T) {
 		{"day", `{"amount":9}`, Opinion{Opinion: "allow", By: "fraud", Reason: "known customer"}, "the hook fraud allows: known customer"},
 		{"day", `{"amount":9}`, Opinion{Opinion: "perhaps", By: "fraud", Reason: ""}, "the hook fraud denies"},
 	} {
-		if got := rules.Decide(Call{refund, json.RawMessage(tt.input), "s", tt.principal}).Weigh(tt.hook).Reason; got != tt.want {
+		if got := rules.Decide(Call{Tool: refund, Input: json.RawMessage(tt.input), Session: "s", Tenant: messages.TenantID(tt.principal)}).Weigh(tt.hook).Reason; got != tt.want {
 			t.Errorf("%s %s %+v: got %q, want %q", tt.principal, tt.input, tt.hook, got, tt.want)
 		}
 	}
@@ -177,7 +177,7 @@ func TestDecideReadsNothingThatNobodyAsksFor(t *testing.T) {
 
 func BenchmarkDecide(b *testing.B) {
 	input := rawjson.MustMarshal(map[string]any{"amount": 20, "order": "A-1001", "note": strings.Repeat("text ", 200)})
-	call := Call{refund, input, "s", "acme"}
+	call := Call{Tool: refund, Input: input, Session: "s", Tenant: "acme"}
 	many := func(when string) (entries []schemas.RuleEntry) {
 		for i := range 100 {
 			entries = append(entries, schemas.RuleEntry{Name: fmt.Sprint(i), Tool: "refund", When: when})

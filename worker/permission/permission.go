@@ -130,10 +130,12 @@ func (r Rules) Version() string { return r.version }
 
 // Call is what the rules decide about. Input is a JSON object that satisfies the tool's schema.
 type Call struct {
-	Tool      schemas.Tool
-	Input     json.RawMessage
-	Session   messages.SessionID
-	Principal string // the tenant token of the agent's owner
+	Tool    schemas.Tool
+	Input   json.RawMessage
+	Session messages.SessionID
+	Tenant  messages.TenantID // whose agent asks
+	User    string            // who asks for the tenant; "": not known
+	Labels  map[string]string // of the batch
 }
 
 // Decide returns the full decision about a call, by rules and tiers.

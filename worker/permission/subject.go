@@ -39,7 +39,8 @@ func (s *subject) matches(r Rule) (bool, error) {
 	if s.conditions == nil {
 		t := s.call.Tool
 		s.conditions = expression.NewSubject(expression.Call{
-			Tool: t.Name, Kind: t.Kind, Pool: t.Pool, Input: s.call.Input, Session: s.call.Session, Principal: s.call.Principal,
+			Tool: t.Name, Kind: t.Kind, Pool: t.Pool, Input: s.call.Input,
+			Session: s.call.Session, Tenant: s.call.Tenant, User: s.call.User, Labels: s.call.Labels,
 		})
 	}
 	ok, err := r.when.Bool(s.conditions)

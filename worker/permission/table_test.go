@@ -271,7 +271,7 @@ func TestDocsExample(t *testing.T) {
 		if test.Tool == "Bash" {
 			tool.ShellCommand = "command"
 		}
-		call := permission.Call{Tool: tool, Input: test.Input, Session: messages.SessionID(test.Session), Principal: test.Principal}
+		call := permission.Call{Tool: tool, Input: test.Input, Session: messages.SessionID(test.Session), Tenant: messages.TenantID(test.Principal), User: test.User, Labels: test.Labels}
 		r := rules.Decide(call).Weigh(permission.Opinion{Opinion: strings.TrimPrefix(test.Hook, "none"), By: "hook"})
 		if r.Effect != test.Effect || test.Tier != "" && r.Tier != test.Tier || test.Rule != "" && r.Rule != test.Rule {
 			t.Errorf("line %d, %s: got %s, tier %s, by %q; want %+v", test.Line, test.Name, r.Effect, r.Tier, r.Rule, test)

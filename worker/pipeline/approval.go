@@ -123,7 +123,7 @@ func (c *callRun) ask() error {
 	q := messages.Approval{
 		V: messages.Version, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index, CallID: c.job.CallID,
 		Tool: c.job.Tool, Kind: c.tool.Kind, ToolDigest: c.tool.Digest, Input: clone(c.input), ArgsHash: c.frozen.ArgsHash,
-		Line: approval.Line(c.job.Tool, c.input), Requester: string(c.job.Tenant),
+		Line: approval.Line(c.job.Tool, c.input), Requester: string(c.job.Tenant), User: c.job.User, Labels: c.job.Labels,
 		Rule: cmp.Or(c.ruling.Rule, c.ruling.Source), Reason: c.ruling.Reason, Tier: c.ruling.Tier,
 		Approvers: max(c.ruling.Approvers, 1), Ticket: c.ruling.Ticket, Policy: c.ruling.Policy,
 	}

@@ -103,7 +103,9 @@ func askEditor(r permission.Ruling) permission.Ruling {
 }
 
 func (c *callRun) ruleCall() permission.Call {
-	return permission.Call{Tool: c.tool.Tool, Input: c.input, Session: c.job.Session, Principal: string(c.job.Tenant)}
+	return permission.Call{
+		Tool: c.tool.Tool, Input: c.input, Session: c.job.Session, Tenant: c.job.Tenant, User: c.job.User, Labels: c.job.Labels,
+	}
 }
 
 // refused returns the failure of a call that the rules deny, even if people have approved it.

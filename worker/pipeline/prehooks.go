@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -77,7 +78,7 @@ func same(a, b []byte) bool {
 func (c *callRun) hookCall() hook.Call {
 	return hook.Call{
 		Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, ID: c.job.CallID, Index: c.job.Index,
-		Tool: c.job.Tool, Kind: c.tool.Kind, Input: c.input,
+		Tool: c.job.Tool, Kind: c.tool.Kind, User: c.job.User, Labels: maps.Clone(c.job.Labels), Input: c.input,
 	}
 }
 

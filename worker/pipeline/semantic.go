@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas/expression"
@@ -48,7 +49,8 @@ func (c *callRun) required() error {
 		return nil
 	}
 	subject := expression.NewSubject(expression.Call{
-		Tool: c.tool.Name, Kind: c.tool.Kind, Pool: c.tool.Pool, Input: c.input, Session: c.job.Session, Principal: string(c.job.Tenant),
+		Tool: c.tool.Name, Kind: c.tool.Kind, Pool: c.tool.Pool, Input: c.input, Session: c.job.Session,
+		Tenant: c.job.Tenant, User: c.job.User, Labels: c.job.Labels,
 	})
 	for _, rule := range c.tool.Semantic {
 		program, err := c.compiled(rule.Require)
@@ -87,6 +89,7 @@ func (p *Pipeline) compiled(source string) (*expression.Program, error) {
 func (c *callRun) toolCall() tool.Call {
 	return tool.Call{
 		Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, ID: c.job.CallID, Index: c.job.Index, Tool: c.job.Tool,
+		User: c.job.User, Labels: maps.Clone(c.job.Labels),
 		Input: clone(c.input), Attempt: c.grant.Attempt, IdempotencyKey: c.idempotencyKey, Fence: c.grant.Fence,
 	}
 }

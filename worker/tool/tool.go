@@ -30,6 +30,10 @@ type Call struct {
 	ID      messages.CallID    // the provider's id of the call
 	Index   int                // of the call in its batch, from 0
 	Tool    string             // the tool's name
+	// User is the user who asks for the tenant; "": not known. Labels are those of the batch, the
+	// agent's own words.
+	User   string
+	Labels map[string]string
 	// Input is the arguments: a JSON object that fits the tool's schema, as hooks and approvers
 	// left it. Do not change it.
 	Input json.RawMessage

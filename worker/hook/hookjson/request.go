@@ -39,12 +39,14 @@ type Request struct {
 	IsInterrupt *bool  `json:"is_interrupt,omitempty"`
 	DurationMS  *int64 `json:"duration_ms,omitempty"` // after the tool
 
-	Tenant    messages.TenantID `json:"tenant"`
-	Batch     messages.BatchID  `json:"batch"`
-	Index     int               `json:"index"`
-	Kind      messages.Kind     `json:"kind,omitempty"`
-	Status    messages.Status   `json:"status,omitempty"`     // after the tool
-	ErrorCode messages.Code     `json:"error_code,omitempty"` // for a failure
+	Tenant    messages.TenantID  `json:"tenant"`
+	Principal messages.Principal `json:"principal"`
+	Labels    map[string]string  `json:"labels,omitempty"` // of the batch
+	Batch     messages.BatchID   `json:"batch"`
+	Index     int                `json:"index"`
+	Kind      messages.Kind      `json:"kind,omitempty"`
+	Status    messages.Status    `json:"status,omitempty"`     // after the tool
+	ErrorCode messages.Code      `json:"error_code,omitempty"` // for a failure
 
 	hadBlocks bool // Response is content blocks
 }
@@ -54,6 +56,7 @@ func Before(call hook.Call) Request {
 	q := Request{
 		Event: PreToolUse, Session: call.Session, PermissionMode: "default", Tool: call.Tool, Input: call.Input, CallID: call.ID,
 		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
+		Principal: messages.Principal{Tenant: call.Tenant, User: call.User}, Labels: call.Labels,
 	}
 	// The arguments are not JSON, so the call was refused. Only After can see such a call.
 	if rawjson.Check(call.Input) != nil {

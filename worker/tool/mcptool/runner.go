@@ -122,6 +122,12 @@ func (r *runner) meta(ctx context.Context, call tool.Call, question string) mcp.
 		meta[metaPrefix+"call_id"] = string(call.ID)
 		meta[metaPrefix+"index"] = call.Index
 		meta[metaPrefix+"tenant"] = string(call.Tenant)
+		if call.User != "" {
+			meta[metaPrefix+"user"] = call.User
+		}
+		if len(call.Labels) > 0 {
+			meta[metaPrefix+"labels"] = call.Labels
+		}
 		switch question {
 		case "":
 		case probing:

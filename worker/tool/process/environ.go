@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -27,7 +28,8 @@ var inherited = []string{"PATH", "HOME", "LANG"}
 //
 // An id may hold any bytes and be long, but an environment variable has no NUL and at most 128 KiB.
 // A call whose ids do not fit is refused with a *messages.Error, because a changed id would name
-// another call. [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if
+// another call. Labels are TOOLFLEET_LABEL_ and the name in capitals, with _ for . - and /; of two
+// with the same variable the last by name counts. [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if
 // the command may report progress.
 func Environ(ctx context.Context, call tool.Call, names []string) ([]string, error) {
 	env := Inherited(names)
@@ -50,8 +52,22 @@ func Environ(ctx context.Context, call tool.Call, names []string) ([]string, err
 		}
 		env = append(env, entry)
 	}
+	if call.User != "" {
+		env = append(env, "TOOLFLEET_PRINCIPAL_USER="+call.User)
+	}
+	for _, name := range slices.Sorted(maps.Keys(call.Labels)) {
+		env = append(env, "TOOLFLEET_LABEL_"+strings.Map(inVariable, strings.ToUpper(name))+"="+call.Labels[name])
+	}
 	// The trace comes last: of two variables with one name, the last one counts.
 	return append(env, tracing.Environ(ctx)...), nil
+}
+
+// inVariable replaces what the name of a label may have and that of a variable may not.
+func inVariable(r rune) rune {
+	if strings.ContainsRune(".-/", r) {
+		return '_'
+	}
+	return r
 }
 
 // Inherited returns PATH, HOME, LANG and the named variables of this process, if they are set. It

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -293,6 +294,13 @@ func TestEnvironIsScrubbed(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" || err != nil {
 		t.Error(err, diff)
+	}
+	call.User, call.Labels = "bob", map[string]string{"env": "prod", "cost-center": "7", "a/b.c": "x y"}
+	got, err = Environ(t.Context(), call, nil)
+	for _, want := range []string{"TOOLFLEET_PRINCIPAL_USER=bob", "TOOLFLEET_LABEL_ENV=prod", "TOOLFLEET_LABEL_COST_CENTER=7", "TOOLFLEET_LABEL_A_B_C=x y"} {
+		if err != nil || !slices.Contains(got, want) {
+			t.Errorf("no %s in %q, %v", want, got, err)
+		}
 	}
 	call.Batch = "b\x00"
 	var refused *messages.Error

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,7 +35,10 @@ func approvalView(q messages.Approval, now time.Time, colour bool) string {
 		fmt.Fprintf(&out, "  %-10s %s\n", paint("2", fmt.Sprintf("%-10s", name)), text)
 	}
 	fact("approval", terminal.Escape(q.ID))
-	fact("asked by", fmt.Sprintf("%s, session %s, batch %s, call %s", who(q.Requester), terminal.Escape(q.Session), terminal.Escape(q.Batch), terminal.Escape(q.CallID)))
+	fact("asked by", fmt.Sprintf("%s, session %s, batch %s, call %s", asker(q), terminal.Escape(q.Session), terminal.Escape(q.Batch), terminal.Escape(q.CallID)))
+	if len(q.Labels) > 0 {
+		fact("labels", labels(q))
+	}
 	fact("because", ruled(q))
 	fact("needs", Needs(p))
 	if len(p.Agreed) > 0 {
@@ -45,6 +50,23 @@ func approvalView(q messages.Approval, now time.Time, colour bool) string {
 	fact("expires", fmt.Sprintf("in %s, at %s", terminal.Span(q.Expires.Sub(now)), q.Expires.UTC().Format(time.RFC3339)))
 	fact("hash", terminal.Escape(q.ArgsHash))
 	return out.String()
+}
+
+// asker returns the user who asks, if one is known, and the tenant.
+func asker(q messages.Approval) string {
+	if q.User == "" {
+		return who(q.Requester)
+	}
+	return terminal.Escape(q.User) + " of " + who(q.Requester)
+}
+
+// labels returns the labels of the batch, by name.
+func labels(q messages.Approval) string {
+	var all []string
+	for _, name := range slices.Sorted(maps.Keys(q.Labels)) {
+		all = append(all, terminal.Escape(name)+"="+terminal.Escape(q.Labels[name]))
+	}
+	return strings.Join(all, " ")
 }
 
 // shown returns the approval view of a question, wrapped to the width of the screen w.

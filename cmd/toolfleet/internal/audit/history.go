@@ -132,7 +132,11 @@ func callHistory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	end := headOf(lines)
 	page := &page{}
 	page.row("call", "%s of %s", terminal.OrDash(callName(end), 200), terminal.OrDash(end.Tool, 80))
-	page.row("asked by", "tenant %s, session %s, batch %s, call %d", terminal.Clean(string(end.Tenant), 80), terminal.Clean(string(end.Session), 200), terminal.Clean(string(end.Batch), 200), end.Index)
+	asker := ""
+	if end.Principal != nil {
+		asker = terminal.Clean(end.Principal.User, 80) + " of "
+	}
+	page.row("asked by", "%stenant %s, session %s, batch %s, call %d", asker, terminal.Clean(string(end.Tenant), 80), terminal.Clean(string(end.Session), 200), terminal.Clean(string(end.Batch), 200), end.Index)
 	page.may("", end.Provider != "", "%s, round %s, accepted %s", terminal.Clean(string(end.Provider), 40), round(end.Round), terminal.Timestamp(end.Accepted))
 	page.may("tool", end.ToolDigest != "", "%s version %s", terminal.Clean(cmp.Or(string(end.Kind), "kind unknown"), 20), terminal.ShortID(end.ToolDigest))
 	page.may("arguments", end.ArgsHash != "", "hash %s", terminal.Clean(end.ArgsHash, 80))

@@ -158,7 +158,8 @@ func (j *judge) try(t schemas.PolicyTest) tested {
 		input = json.RawMessage("{}")
 	}
 	got := j.decide(permission.Call{
-		Tool: j.tool(t.Tool, t.Kind), Input: input, Session: messages.SessionID(t.Session), Principal: t.Principal,
+		Tool: j.tool(t.Tool, t.Kind), Input: input, Session: messages.SessionID(t.Session),
+		Tenant: messages.TenantID(t.Principal), User: t.User, Labels: t.Labels,
 	}, strings.TrimPrefix(t.Hook, "none"))
 	ok := got.Effect == t.Effect && (t.Tier == "" || t.Tier == got.Tier) && (t.Rule == "" || t.Rule == got.Rule)
 	return tested{t.Name, t.Line, ok, want, got.Permission, TooFewApprovers(j.policy, got)}
@@ -234,11 +235,13 @@ type explainCmd struct {
 	command.ToolFlags
 	daemon.Governed
 	command.OutputFlags
-	Tool      string `arg:"" help:"Name of the tool."`
-	Input     string `arg:"" help:"The call's arguments, as JSON."`
-	Session   string `placeholder:"ID" help:"Session of the call."`
-	Principal string `placeholder:"TOKEN" help:"Who asks: the tenant token of the agent. Default: the tenant of the settings."`
-	Hook      string `enum:"none,allow,ask,deny" default:"none" placeholder:"none|allow|ask|deny" help:"What the hooks are to think of the call."`
+	Tool      string            `arg:"" help:"Name of the tool."`
+	Input     string            `arg:"" help:"The call's arguments, as JSON."`
+	Session   string            `placeholder:"ID" help:"Session of the call."`
+	Principal string            `placeholder:"TOKEN" help:"Who asks: the tenant token of the agent. Default: the tenant of the settings."`
+	User      string            `placeholder:"NAME" help:"User who asks for the tenant. Default: not known."`
+	Label     map[string]string `placeholder:"NAME=VALUE" help:"A label of the batch. May be given more than once."`
+	Hook      string            `enum:"none,allow,ask,deny" default:"none" placeholder:"none|allow|ask|deny" help:"What the hooks are to think of the call."`
 }
 
 // explained is the decision about one call, as -o json prints it.
@@ -266,7 +269,8 @@ func (c explainCmd) Run(a *command.App) error {
 		return err
 	}
 	ruling := j.decide(permission.Call{
-		Tool: j.tool(c.Tool, ""), Input: json.RawMessage(c.Input), Session: messages.SessionID(c.Session), Principal: cmp.Or(c.Principal, cfg.Tenant),
+		Tool: j.tool(c.Tool, ""), Input: json.RawMessage(c.Input), Session: messages.SessionID(c.Session),
+		Tenant: messages.TenantID(cmp.Or(c.Principal, cfg.Tenant)), User: c.User, Labels: c.Label,
 	}, strings.TrimPrefix(c.Hook, "none"))
 	if c.JSON() {
 		return a.Print(explained{ruling.Permission, ruling.Reason, ruling.Approvers, ruling.Ticket, gates(ruling)})
