@@ -255,14 +255,14 @@ func TestRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := `{"hook_event_name":"PreToolUse","session_id":"s","transcript_path":"","cwd":"` + dir + `","permission_mode":"default",` +
-		`"tool_name":"Bash","tool_input":{"command":"ls","n":9007199254740993},"tool_use_id":"toolu_1","tenant":"acme","batch":"b","index":2,"kind":"write"}`
+		`"tool_name":"Bash","tool_input":{"command":"ls","n":9007199254740993},"tool_use_id":"toolu_1","tenant":"acme","principal":{"tenant":"acme"},"batch":"b","index":2,"kind":"write"}`
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("before (-want +got):\n%s", diff)
 	}
 	if args, _ := os.ReadFile(filepath.Join(dir, "args")); string(args) != "2\n" {
 		t.Errorf("started with %q arguments, want 2", args)
 	}
-	tail := `"tenant":"acme","batch":"b","index":2,"kind":"write"`
+	tail := `"tenant":"acme","principal":{"tenant":"acme"},"batch":"b","index":2,"kind":"write"`
 	for _, tt := range []struct {
 		done hook.Done
 		want string

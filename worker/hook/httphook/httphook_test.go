@@ -154,7 +154,7 @@ func TestRequest(t *testing.T) {
 	h := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		want := `{"hook_event_name":"PreToolUse","session_id":"s","transcript_path":"","cwd":"","permission_mode":"default",` +
-			`"tool_name":"Bash","tool_input":{"command":"ls","n":9007199254740993},"tool_use_id":"c","tenant":"acme","batch":"b","index":0,"kind":"write"}`
+			`"tool_name":"Bash","tool_input":{"command":"ls","n":9007199254740993},"tool_use_id":"c","tenant":"acme","principal":{"tenant":"acme"},"batch":"b","index":0,"kind":"write"}`
 		if diff := cmp.Diff(want, string(body)); diff != "" {
 			t.Errorf("body (-want +got):\n%s", diff)
 		}
