@@ -45,6 +45,7 @@ var keyRooms = []string{"internal/approval", "internal/principal", "schemas"}
 // starts with the shared packages and ends with those that may import anything.
 var rooms = []room{
 	{path: "internal/rawjson", pure: true},
+	{path: "internal/spare"},
 	{path: "messages", may: []string{"internal/rawjson"}, pure: true},
 	{path: "fleet", pure: true},
 	{path: "internal/strictyaml", pure: true},
@@ -110,7 +111,7 @@ var rooms = []room{
 	{path: "internal/natstest", may: []string{"internal/devserver"}},
 	{path: "internal/bus/status"},
 	{path: "internal/bus", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus/status"}},
-	{path: "internal/bus/pull", may: []string{"internal/bus", "internal/bus/status"}},
+	{path: "internal/bus/pull", may: []string{"internal/bus", "internal/bus/status", "internal/spare"}},
 	{path: "internal/bus/objects", may: []string{"messages", "internal/bus"}},
 	{path: "internal/bus/provision", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus"}},
 	{path: "internal/bus/inspect", may: []string{"internal/wire", "internal/bus", "internal/bus/provision"}},
@@ -131,7 +132,7 @@ var rooms = []room{
 	{path: "internal/httpapi", may: plus(words, "client", "internal/principal", "internal/httpapi/access", "internal/mcpserver", "internal/tracing")},
 
 	{path: "worker/attempt", may: []string{"worker/call", "messages", "internal/rawjson", "internal/wire", "internal/approval"}, pure: true},
-	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/provision", "internal/bus/pull", "internal/journal", "internal/tracing"}},
+	{path: "worker/lane", may: []string{"worker/attempt", "worker/call", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/provision", "internal/bus/pull", "internal/journal", "internal/spare", "internal/tracing"}},
 	{path: "internal/worker", may: plus(foundations, "internal/sandbox", "internal/secrets", "worker/attempt", "worker/call", "worker/hook", "worker/lane", "worker/permission", "worker/pipeline", "worker/tool/...")},
 	{path: "coordinator/recall", may: plus(words, "internal/wire", "internal/journal", "coordinator/batch"), pure: true},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},

@@ -126,9 +126,18 @@ func (r *running) send(send func()) {
 	r.queue(send)
 }
 
+// goroutine runs f beside run, which waits for it in the end.
+func (r *running) goroutine(f func()) {
+	r.work.Add(1)
+	r.consumer.goroutines.Go(func() {
+		defer r.work.Done()
+		f()
+	})
+}
+
 func (r *running) queue(send func()) {
 	if r.outbox.add(send) {
-		r.work.Go(r.outbox.empty)
+		r.goroutine(r.outbox.empty)
 	}
 }
 
@@ -237,7 +246,7 @@ func (r *running) start(ctx context.Context, e attempt.Run) {
 	if e.Cause != nil {
 		cancel(e.Cause)
 	}
-	r.work.Go(func() {
+	r.goroutine(func() {
 		defer cancel(nil)
 		tell := func(ev messages.Event) { r.post(attempt.Told{Event: ev}) }
 		result, err := r.consumer.tools.Run(ctx, e.Job, e.Prior, r.claim, tell)
@@ -265,7 +274,7 @@ func (r *running) ask(ctx context.Context, question attempt.Effect) {
 	r.asked++
 	number := r.asked
 	ctx, r.questions[number] = context.WithCancel(context.WithoutCancel(ctx))
-	r.work.Go(func() {
+	r.goroutine(func() {
 		r.mailbox.post(mail{event: answer(ctx, r.consumer.journal, r.key, question), question: number})
 	})
 }

@@ -44,6 +44,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/spare"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -162,8 +163,9 @@ type Consumer struct {
 	cfg     Config
 	log     *slog.Logger
 	// audience publishes events.
-	audience *bus.Audience
-	busy     atomic.Int64 // calls that the worker has taken
+	audience   *bus.Audience
+	goroutines *spare.Goroutines // of the phases and of open requests; set by Run
+	busy       atomic.Int64      // calls that the worker has taken
 
 	mu     sync.Mutex
 	inHand map[*running]struct{} // guarded by mu
@@ -204,6 +206,8 @@ type Queues struct {
 // more. When ctx has ended, running calls get Config.Drain to end. After that Run stops the rest
 // and gives their calls up for other workers, if their tools allow that.
 func (c *Consumer) Run(ctx context.Context, queues []Queues) error {
+	c.goroutines = spare.New()
+	defer c.goroutines.End()
 	work, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
 	ctx, drain := context.WithCancel(ctx)

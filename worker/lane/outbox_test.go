@@ -4,13 +4,16 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+
+	"github.com/toolfleet/toolfleet/internal/spare"
 )
 
 // A stuck send does not block the goroutine that queues it, because that goroutine also watches the
 // lease. Messages queued after it are sent in order.
 func TestAStuckSendBlocksNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var r running
+		r := running{consumer: &Consumer{goroutines: spare.New()}}
+		defer r.consumer.goroutines.End()
 		var sent []int
 		stuck := make(chan struct{})
 		r.queue(func() { <-stuck; sent = append(sent, 0) })

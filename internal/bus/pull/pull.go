@@ -12,6 +12,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/status"
+	"github.com/toolfleet/toolfleet/internal/spare"
 )
 
 const (
@@ -62,6 +63,14 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		default:
 		}
 	})()
+	handlers := spare.New()
+	defer handlers.End()
+	start := func(d *Delivery) {
+		handlers.Go(func() {
+			defer slots.Release(1)
+			handle(d)
+		})
+	}
 	backoff := minBackoff
 	silent := false
 	for ctx.Err() == nil {
@@ -70,7 +79,7 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 		if silent && !p.answers(ctx) {
 			err = fmt.Errorf("%w, and the server does not answer", errSilent)
 		} else {
-			served, err = p.oneInbox(ctx, slots, handle, lost)
+			served, err = p.oneInbox(ctx, slots, start, lost)
 		}
 		silent = errors.Is(err, errSilent)
 		if served {
@@ -144,9 +153,10 @@ type inbox struct {
 	looked bool
 }
 
-// oneInbox pulls until ctx ends or the connection is lost. If the server's answer makes a new inbox
-// necessary, it returns an error. served reports whether anything was delivered.
-func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delivery), lost <-chan struct{}) (served bool, err error) {
+// oneInbox pulls until ctx ends or the connection is lost. It gives each delivery to start, which
+// must not wait. If the server's answer makes a new inbox necessary, it returns an error. served
+// reports whether anything was delivered.
+func (p *Puller) oneInbox(ctx context.Context, slots *Slots, start func(*Delivery), lost <-chan struct{}) (served bool, err error) {
 	i := &inbox{p: p, slots: slots, subject: p.nc.NewInbox(), in: make(chan *nats.Msg, 4*slots.Total()+64)}
 	if i.sub, err = p.nc.ChanSubscribe(i.subject+".*", i.in); err != nil {
 		return false, bus.ClientError(err)
@@ -185,10 +195,7 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, handle func(*Delive
 			}
 			if d != nil {
 				served = true
-				go func() {
-					defer slots.Release(1)
-					handle(d)
-				}()
+				start(d)
 			}
 		}
 	}
