@@ -26,6 +26,8 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	switch e := event.(type) {
 	case nil:
 		return
+	case batch.Ended:
+		d.noteWait(e.Index, e.Result)
 	case batch.Recorded:
 		d.noteRan(e.Index, e.Record)
 	case batch.LetGo:
@@ -36,6 +38,14 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 		d.jobs.GaveBack(e.Index)
 	}
 	d.step(ctx, event)
+}
+
+// noteWait tells the pace how long a call has waited.
+func (d *batchRun) noteWait(index int, result messages.Result) {
+	if sent, known := d.sent[index]; known {
+		delete(d.sent, index)
+		d.pace.waited(time.Since(sent) - time.Duration(result.DurationMS*float64(time.Millisecond)))
+	}
 }
 
 // removeJob deletes the job of a failed attempt from the queue. The worker has left it there. The

@@ -72,6 +72,7 @@ type Coordinator struct {
 	toolsets   *toolsets
 	delivered  *delivered
 	audience   *bus.Audience // of events
+	pace       *pace
 	cfg        Config
 	id         string // workers and peers address this coordinator by this token
 	log        *slog.Logger
@@ -99,7 +100,7 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	c := &Coordinator{
 		conn: conn, names: conn.Names(), journal: journal.New(conn), auditLog: auditLog, cfg: cfg, id: rand.Text(), log: cfg.Logger,
 		runs: newRuns(cfg.Metrics.Live, cfg.Logger), catalogues: catalogue.NewStore(objects.In(conn), cfg.Logger),
-		audience: bus.NewAudience(conn),
+		audience: bus.NewAudience(conn), pace: new(pace),
 	}
 	c.toolsets = newToolsets(conn, cfg.Logger, func() {
 		c.announced.WorkersChanged()

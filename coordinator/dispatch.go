@@ -26,7 +26,7 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	tools.Kept = func(index int) bool { return past.holds(index) || d.jobs.Holding(index) }
 	d.machine = batch.New(plan.With(calls, tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
-		FirstPoll: min(200*time.Millisecond, d.cfg.Poll), Poll: d.cfg.Poll,
+		FirstPoll: d.firstPoll(), Poll: d.cfg.Poll,
 		QueueTimeout: d.cfg.QueueTimeout, Unserved: d.cfg.unservedWait(), Grace: d.cfg.Grace, Poison: d.cfg.Poison, KeepGoing: d.cfg.AfterUnknown == Continue,
 		NotAfter: d.conn.Local(ctx, d.notAfter()), Forgets: d.conn.Local(ctx, d.accepted.Stored.Add(3*d.cfg.BatchTTL)), Waits: d.cfg.BatchTTL,
 		Timeout: time.Duration(min(d.in.Batch.TimeoutMS, d.cfg.BatchTTL.Milliseconds())) * time.Millisecond,
@@ -65,6 +65,16 @@ func (d *batchRun) prepare(ctx context.Context) error {
 		d.syncQuestion(ctx, i)
 	}
 	return nil
+}
+
+// firstPoll returns how long after a dispatch the machine looks into the journal. A batch that may
+// have another driver is looked at soon, because that driver may get the notices.
+func (d *batchRun) firstPoll() time.Duration {
+	soon := min(200*time.Millisecond, d.cfg.Poll)
+	if d.again {
+		return soon
+	}
+	return d.pace.firstPoll(soon, d.cfg.Poll)
 }
 
 // notAfter returns the latest start of a call, by the server's clock, without the time that people
@@ -145,6 +155,9 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 		DeadlineMS: want.Deadline.Milliseconds(), Round: d.in.Batch.Round, Policy: d.cfg.Policy,
 		User: d.user, Labels: d.in.Batch.Labels,
 		Unwatched: d.events.unwatched(),
+	}
+	if want.Again == 0 {
+		d.sent[want.Index] = job.QueuedAt
 	}
 	subject := d.names.Lane(want.Exclusive, queue, key)
 	header, span := d.spans.SendCall(ctx, call, want)

@@ -41,6 +41,7 @@ type batchRun struct {
 	catalogues     *catalogue.Store
 	toolsets       *toolsets
 	runs           *runs
+	pace           *pace
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
 	id             string       // of this coordinator
 	log            *slog.Logger // has the trace once that has begun
@@ -70,6 +71,7 @@ type batchRun struct {
 
 	jobs    *placement.Jobs      // nil until the batch is decoded
 	asked   map[int]toolset.Tool // the tool in the last job of each call
+	sent    map[int]time.Time    // when the first job of each call was published
 	missed  map[int]time.Time    // by call: since when its version is gone
 	recheck bool                 // check whether the jobs are in the right queues
 
@@ -98,14 +100,14 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 	}
 	d := &batchRun{
 		cfg: c.cfg, conn: c.conn, names: c.names, journal: c.journal, recorder: c.recorder, questions: c.questions,
-		announced: c.announced, catalogues: c.catalogues, runs: c.runs, publishRefusal: c.publishRefusal, id: c.id,
+		announced: c.announced, catalogues: c.catalogues, runs: c.runs, pace: c.pace, publishRefusal: c.publishRefusal, id: c.id,
 		log:      log,
 		accepted: a, came: came, digest: messages.Digest(a.Body),
 		lease:   &lease{peers: c.peers, cfg: c.cfg, id: c.id, accepted: a, log: log, delivery: delivery},
 		events:  &events{conn: c.conn, audience: c.audience, subject: c.names.Of(wire.VerbEvent, a.Key), log: log, tenant: messages.TenantID(a.Key.Tenant), counters: map[int]int{}},
 		queue:   queue{c.conn, a.Key, c.delivered},
 		notices: make(chan wire.Notice, 64), nudge: make(chan struct{}, 1), turned: make(chan struct{}, 1), workersChanged: make(chan struct{}, 1),
-		asked: map[int]toolset.Tool{}, missed: map[int]time.Time{}, toolsets: c.toolsets, session: s, synced: map[int]string{}, ran: map[int]audit.Ran{},
+		asked: map[int]toolset.Tool{}, sent: map[int]time.Time{}, missed: map[int]time.Time{}, toolsets: c.toolsets, session: s, synced: map[int]string{}, ran: map[int]audit.Ran{},
 		user: c.userOf(a),
 	}
 	d.events.user = d.user

@@ -37,6 +37,8 @@ type Machine struct {
 	late   bool      // another coordinator may have driven the batch before, or drives it now
 	again  bool      // jobs of the batch may have been published before
 	pollAt time.Time // when to look into the journal next; zero: no look is planned
+	// lookedAt is the time of the last look, or of the beginning.
+	lookedAt time.Time
 
 	active       time.Duration // active time used up to activeSince
 	activeSince  time.Time     // zero while the batch only waits for people
@@ -142,7 +144,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 }
 
 func (m *Machine) onBegin(now time.Time, ev Begin) {
-	m.began, m.late, m.again, m.activeSince, m.tookOver = true, ev.Late, ev.Again, now, -1
+	m.began, m.late, m.again, m.activeSince, m.lookedAt, m.tookOver = true, ev.Late, ev.Again, now, now, -1
 	if ev.Late { // a worker may send its notices to the other coordinator
 		m.pollSoon(now)
 	}

@@ -10,13 +10,30 @@ func (m *Machine) pollSoon(now time.Time) {
 }
 
 // poll asks for a look into the journal when it is due. Notices may get lost, so the batch depends
-// on these looks.
+// on these looks. A look that was planned for calls that have ended waits until one of the open
+// calls has waited for FirstPoll, but no longer than Poll after the last look.
 func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	if looked || m.pollAt.IsZero() || now.Before(m.pollAt) {
 		return nil
 	}
-	m.pollAt = now.Add(m.cfg.Poll)
+	if at := m.waitingSince().Add(m.cfg.FirstPoll); now.Before(at) && now.Before(m.lookedAt.Add(m.cfg.Poll)) {
+		m.pollAt = at
+		return nil
+	}
+	m.pollAt, m.lookedAt = now.Add(m.cfg.Poll), now
 	return []Effect{Look{}}
+}
+
+// waitingSince returns since when the open call that has waited longest has a job and no sign of a
+// worker; zero: no open call has a job.
+func (m *Machine) waitingSince() (first time.Time) {
+	calls, _ := m.runnable()
+	for _, i := range calls {
+		if c := &m.calls[i]; c.published && (first.IsZero() || c.since.Before(first)) {
+			first = c.since
+		}
+	}
+	return first
 }
 
 // Wake returns when the machine needs its next [Tick]. It returns false if only another event can

@@ -56,10 +56,13 @@ func (d *drive) run() (finished bool) {
 	}
 	config := machineConfig
 	config.Digest, config.Nonce, config.NotAfter = d.sub.Key.Batch, d.Nonce(), d.accepted.Stored.Add(BatchTTL)
-	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
 	first, waited := d.accepted.Stored.After(d.line.since), d.Now.Sub(d.born) > AckWait/2
 	again, resumed := !first || waited || d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
 	d.isFirst = !again
+	if !again { // a coordinator looks later while calls wait for long
+		config.FirstPoll += time.Duration(d.coordinator.fleet.Rng.Int64N(int64(Poll - config.FirstPoll)))
+	}
+	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
 	if again { // read the jobs first: a worker stores the end of a call before it removes the job
 		err := d.jobs.Adopt(anytime, d.Now)
 		if err == nil {
