@@ -62,6 +62,16 @@ func (o Outcome) Hash() string {
 	return Digest(rawjson.MustMarshal(o))
 }
 
+// Fits reports whether the outcome takes at most limit bytes as JSON. An output alone, which is the
+// common case, is not encoded for that.
+func (o Outcome) Fits(limit int) bool {
+	const member = len(`{"output":}`)
+	if o.Content == nil && o.Err == nil && o.Details == nil && !o.IsError && len(o.Output)+member <= limit {
+		return true
+	}
+	return len(o.Output) <= limit && len(rawjson.MustMarshal(o)) <= limit
+}
+
 // Lost reports whether the result is lost. The call still needs an answer: see [Outcome.OrLost].
 func (o Outcome) Lost() bool {
 	return o.Output == nil && o.Content == nil && o.Err == nil

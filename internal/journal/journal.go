@@ -267,10 +267,11 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 func (j *Journal) WritePlan(
 	ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64,
 ) ([]PlanEntry, error) {
-	if err := j.shrinkPlan(ctx, &rec); err != nil {
+	body, err := j.encodePlan(ctx, &rec)
+	if err != nil {
 		return nil, err
 	}
-	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(wire.VerbPlan, key), nil, rawjson.MustMarshal(rec), last)
+	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(wire.VerbPlan, key), nil, body, last)
 	answer := answerTo(err)
 	if answer == outcome.Stored {
 		return []PlanEntry{{seq, rec}}, nil

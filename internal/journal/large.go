@@ -25,8 +25,7 @@ func (j *Journal) MaxOutcome() int { return min(MaxInline, j.inline()) }
 // Offload moves an outcome that is too large for a record to the object store. The result keeps its
 // ref.
 func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
-	limit := j.MaxOutcome()
-	if len(result.Output) <= limit && len(rawjson.MustMarshal(result.Outcome)) <= limit {
+	if result.Outcome.Fits(j.MaxOutcome()) {
 		return nil
 	}
 	return j.offload(ctx, result)
@@ -63,18 +62,22 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 	return nil
 }
 
-// shrinkPlan offloads the planned calls if they need more than half of a message, and then outcomes
-// until the plan record fits.
-func (j *Journal) shrinkPlan(ctx context.Context, rec *wire.PlanRecord) error {
-	size := func() int { return len(rawjson.MustMarshal(rec)) }
+// encodePlan returns the body of a plan record. It offloads the planned calls if they need more than
+// half of a message, and then outcomes until the record fits.
+func (j *Journal) encodePlan(ctx context.Context, rec *wire.PlanRecord) ([]byte, error) {
+	body := rawjson.MustMarshal(rec)
+	if len(body) <= j.inline()/2 {
+		return body, nil
+	}
 	if calls := rawjson.MustMarshal(rec.Calls); len(calls) > j.inline()/2 {
 		ref, err := j.objects.Put(ctx, calls)
 		if err != nil {
-			return fmt.Errorf("store the calls of a large plan: %w", err)
+			return nil, fmt.Errorf("store the calls of a large plan: %w", err)
 		}
 		rec.Calls, rec.CallsRef = nil, &ref
 	}
-	return j.shrink(ctx, rec.Results, size)
+	err := j.shrink(ctx, rec.Results, func() int { return len(rawjson.MustMarshal(rec)) })
+	return rawjson.MustMarshal(rec), err
 }
 
 // wholePlan loads planned calls that were offloaded.

@@ -223,10 +223,10 @@ func (m *Machine) finish(result messages.Result) {
 func (m *Machine) store() {
 	if m.result.Ref == nil {
 		m.sign()
-		if r := m.result; len(r.Output) > m.cfg.MaxInline || len(rawjson.MustMarshal(r.Outcome)) > m.cfg.MaxInline {
+		if !m.result.Outcome.Fits(m.cfg.MaxInline) {
 			m.become(Offloading)
 			m.writing = wire.CallRecord{}
-			m.do(Offload{*r})
+			m.do(Offload{*m.result})
 			return
 		}
 	}
