@@ -136,7 +136,13 @@ func (c *Client) key(s messages.SessionID, b messages.BatchID) wire.BatchKey {
 }
 
 // RunOption is an option of [Client.Run].
-type RunOption func(*runOptions)
+type RunOption interface{ run(*runOptions) }
+
+// SubmitOption is an option of [Client.Submit], and of [Client.Run] too.
+type SubmitOption interface {
+	RunOption
+	submit(*runOptions)
+}
 
 type runOptions struct {
 	each     func(messages.Event) // never nil
@@ -149,17 +155,30 @@ type runOptions struct {
 //
 // If a coordinator was there and none has answered for 3 s, Run itself emits one event of the type
 // waiting, with the index -1, per outage.
-func OnEvent(each func(messages.Event)) RunOption { return func(o *runOptions) { o.each = each } }
+func OnEvent(each func(messages.Event)) RunOption { return onEvent(each) }
 
-// BusyFor limits how long Run retries a batch that the fleet refuses as busy. After d it returns
-// the refusal, unless the fleet has the batch by then. Without BusyFor, Run retries for as long as
-// its context lasts.
-func BusyFor(d time.Duration) RunOption { return func(o *runOptions) { o.patience = d } }
+type onEvent func(messages.Event)
 
-// Encoded sends body, which must encode the same batch, unchanged. The fleet treats two submits as
-// the same batch only if their bytes are equal, so all programs that send a batch must send the
-// same bytes.
-func Encoded(body []byte) RunOption { return func(o *runOptions) { o.body = body } }
+func (each onEvent) run(o *runOptions) { o.each = each }
+
+// RetryBusy limits how long Run retries a batch that the fleet refuses as busy. After d it returns
+// the refusal, unless the fleet has the batch by then. Without RetryBusy, Run retries for as long
+// as its context lasts.
+func RetryBusy(d time.Duration) RunOption { return retryBusy(d) }
+
+type retryBusy time.Duration
+
+func (d retryBusy) run(o *runOptions) { o.patience = time.Duration(d) }
+
+// WithBody sends body, a batch in JSON, unchanged. The batch that is given beside it is ignored.
+// The fleet treats two submits as the same batch only if their bytes are equal, so all programs
+// that send a batch must send the same bytes.
+func WithBody(body []byte) SubmitOption { return withBody(body) }
+
+type withBody []byte
+
+func (body withBody) run(o *runOptions)    { o.body = body }
+func (body withBody) submit(o *runOptions) { o.body = body }
 
 // Run submits a batch and returns its reply. It may be called again with the same batch, by this
 // program or another: the calls are not run again, and the reply is the same.
@@ -168,28 +187,34 @@ func Encoded(body []byte) RunOption { return func(o *runOptions) { o.body = body
 // again and goes on waiting. It also retries a refusal of the class busy. If ctx ends first, the
 // batch goes on, and [Client.Get] can fetch its reply.
 //
+// The outputs of the calls are in the reply's Reinjection. The Results leave them out; Get with
+// [FullResults] returns them there too. Run, Await and Get fetch a reply that is too large for a
+// message, so its Ref is nil.
+//
 // For a refused batch the error is a *messages.Refusal, and the reply is returned too. The error is
 // [ErrNoFleet] if no coordinator has answered for 3 s and none ever did.
 func (c *Client) Run(ctx context.Context, b messages.Batch, options ...RunOption) (messages.Reply, error) {
-	b, o, err := c.prepare(b, options)
+	o := defaultRun()
+	for _, option := range options {
+		option.run(&o)
+	}
+	b, err := c.prepare(b, &o)
 	if err != nil {
 		return messages.Reply{}, err
 	}
 	return c.run(ctx, b, o)
 }
 
-// prepare applies options, and returns the batch with the body that is sent for it.
-func (c *Client) prepare(b messages.Batch, options []RunOption) (_ messages.Batch, o runOptions, err error) {
-	o = runOptions{each: func(messages.Event) {}, patience: -1}
-	for _, option := range options {
-		option(&o)
-	}
+func defaultRun() runOptions { return runOptions{each: func(messages.Event) {}, patience: -1} }
+
+// prepare returns the batch that is sent, and sets the body that is sent for it.
+func (c *Client) prepare(b messages.Batch, o *runOptions) (_ messages.Batch, err error) {
 	if o.body == nil {
 		o.body, err = c.encode(&b)
 	} else if b, err = messages.DecodeBatch(o.body); err == nil {
 		err = c.fits(o.body)
 	}
-	return b, o, err
+	return b, err
 }
 
 func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply messages.Reply, err error) {
@@ -277,10 +302,12 @@ func (c *Client) has(ctx context.Context, b messages.Batch) bool {
 // [Client.Get]. A batch that exists already is no error. A batch that the fleet will refuse is none
 // either: its reply says so. After any other error the batch may or may not be stored; submitting
 // it again is safe.
-//
-// Only the option [Encoded] has an effect.
-func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...RunOption) error {
-	b, o, err := c.prepare(b, options)
+func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...SubmitOption) error {
+	o := defaultRun()
+	for _, option := range options {
+		option.submit(&o)
+	}
+	b, err := c.prepare(b, &o)
 	if err != nil {
 		return err
 	}

@@ -100,7 +100,7 @@ func ExampleClient_Watch() {
 		}
 	}
 	replies := 0
-	for event, err := range c.Watch(ctx, "conversation", client.Since(began)) {
+	for event, err := range c.Watch(ctx, "conversation", client.WatchSince(began)) {
 		if err != nil {
 			log.Fatal(err)
 		}

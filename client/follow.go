@@ -43,13 +43,23 @@ func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.Ba
 }
 
 // WatchOption is an option of [Client.Watch].
-type WatchOption func(*sessionList)
+type WatchOption interface{ watch(*sessionList) }
 
-// Since makes Watch begin with the batches that ended at this time or later.
-func Since(t time.Time) WatchOption { return func(l *sessionList) { l.since = t } }
+// WatchSince makes Watch begin with the batches that ended at this time or later.
+func WatchSince(t time.Time) WatchOption { return watchSince(t) }
 
-// Subscribed makes Watch call ready once it is subscribed. From then on it misses no new batch.
-func Subscribed(ready func()) WatchOption { return func(l *sessionList) { l.subscribed = ready } }
+type watchSince time.Time
+
+func (t watchSince) watch(l *sessionList) { l.since = time.Time(t) }
+
+// Subscribed makes Watch and Live call ready once they are subscribed. From then on they miss no
+// new batch.
+func Subscribed(ready func()) LiveOption { return subscribed(ready) }
+
+type subscribed func()
+
+func (ready subscribed) watch(l *sessionList) { l.subscribed = ready }
+func (ready subscribed) live(l *live)         { l.subscribed = ready }
 
 // Watch is [Client.Follow] for every batch of a session, until ctx ends: first the open batches,
 // then each new one. Batches that begin and end during a lost connection are yielded after the
@@ -63,7 +73,7 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 		w := newWatcher(c, s, yield)
 		w.list = &sessionList{began: time.Now()}
 		for _, option := range options {
-			option(w.list)
+			option.watch(w.list)
 		}
 		if err := w.run(ctx, "*"); err != nil && ctx.Err() == nil {
 			yield(messages.Event{}, err)

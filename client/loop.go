@@ -11,10 +11,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Model asks a model for its next message. It returns the message in the form that the next request
-// needs, for example an assistant message, or the list of output items of the Responses API. It
-// must return when ctx ends, and must not change history.
-type Model func(ctx context.Context, history []json.RawMessage) (message json.RawMessage, err error)
+// ModelFunc asks a model for its next message. It returns the message in the form that the next
+// request needs, for example an assistant message, or the list of output items of the Responses
+// API. It must return when ctx ends, and must not change history.
+type ModelFunc func(ctx context.Context, history []json.RawMessage) (message json.RawMessage, err error)
 
 // Conversation is the state of [Client.Loop]. A program stores it to go on after a crash.
 type Conversation struct {
@@ -38,8 +38,9 @@ type Conversation struct {
 var (
 	// ErrMaxRounds means that the model still made calls in the last round that [MaxRounds] allows.
 	ErrMaxRounds = errors.New("the model still makes calls after the last round that it has")
-	// ErrWall means that the time of [Wall] is over. Calls that had not ended were aborted.
-	ErrWall = errors.New("the time for this turn is over")
+	// ErrMaxDuration means that the time of [MaxDuration] is over. Calls that had not ended were
+	// aborted.
+	ErrMaxDuration = errors.New("the time for this turn is over")
 	// ErrAborted means that somebody aborted a batch of the turn.
 	ErrAborted = errors.New("the calls of the model were aborted")
 )
@@ -48,16 +49,16 @@ var (
 // and reply to the history, and asks again. It also appends steering messages of the session. It
 // returns nil when the model has made no calls and there is no steering message.
 //
-// A turn ends early with [ErrMaxRounds], [ErrWall] or [ErrAborted], with the error of the model or
-// of [Save], with the error of ctx, or with an error of [Client.Run]. After a *messages.Refusal
-// nothing ran and the message is dropped: change the history before another Loop, for example by a
-// message about the mistake.
+// A turn ends early with [ErrMaxRounds], [ErrMaxDuration] or [ErrAborted], with the error of the
+// model or of [SaveWith], with the error of ctx, or with an error of [Client.Run]. After a
+// *messages.Refusal nothing ran and the message is dropped: change the history before another Loop,
+// for example by a message about the mistake.
 //
 // The id of each batch is a hash of the history before the message. So after a crash, a Loop over
 // the same history runs nothing twice: it gets the stored replies. If the model answers differently
-// this time, the error is a refusal of the class batch_conflict. Programs that [Save] the
+// this time, the error is a refusal of the class batch_conflict. Programs that [SaveWith] the
 // conversation do not see that error. A new conversation needs another session.
-func (c *Client) Loop(ctx context.Context, v *Conversation, ask Model, options ...LoopOption) error {
+func (c *Client) Loop(ctx context.Context, v *Conversation, ask ModelFunc, options ...LoopOption) error {
 	l := newLoop(c, v, ask, options)
 	for {
 		over, err := l.round(ctx)
@@ -79,7 +80,7 @@ func (l *loop) round(ctx context.Context) (over bool, err error) {
 	v := l.conversation
 	if v.Message == nil {
 		if v.Message, err = l.askModel(ctx); err != nil {
-			return errors.Is(err, ErrWall), err
+			return errors.Is(err, ErrMaxDuration), err
 		}
 		if err := l.store(ctx); err != nil {
 			v.Message = nil // nothing has run
@@ -92,7 +93,7 @@ func (l *loop) round(ctx context.Context) (over bool, err error) {
 		v.Message = nil
 	}
 	if err != nil {
-		return errors.Is(err, ErrWall), err
+		return errors.Is(err, ErrMaxDuration), err
 	}
 	v.History = reply.Extend(append(v.History, parts(v.Message)...))
 	v.Message = nil
@@ -101,7 +102,7 @@ func (l *loop) round(ctx context.Context) (over bool, err error) {
 	case reply.Done():
 		return true, nil
 	case reply.Status == messages.ReplyAborted && l.wall.cut:
-		return true, ErrWall
+		return true, ErrMaxDuration
 	case reply.Status == messages.ReplyAborted:
 		return true, ErrAborted
 	case v.Rounds >= l.maxRounds:
@@ -153,7 +154,7 @@ func (l *loop) runCalls(ctx context.Context) (messages.Reply, error) {
 	defer done()
 	reply, err := l.client.Run(running, batch, l.run...)
 	if err != nil && ctx.Err() == nil && running.Err() != nil {
-		return reply, ErrWall
+		return reply, ErrMaxDuration
 	}
 	return reply, err
 }

@@ -27,7 +27,7 @@ func ExampleClient_Loop_anthropic() {
 		Session: "conversation-1", Provider: messages.Anthropic,
 		History: []json.RawMessage{json.RawMessage(`{"role":"user","content":"How many are there? Note it."}`)},
 	}
-	err := c.Loop(context.Background(), &chat, ask, client.MaxRounds(8), client.Wall(time.Minute))
+	err := c.Loop(context.Background(), &chat, ask, client.MaxRounds(8), client.MaxDuration(time.Minute))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func ExampleClient_Loop_openAI() {
 }
 
 // A program that stores the conversation goes on after a crash and runs nothing twice.
-func ExampleSave() {
+func ExampleSaveWith() {
 	c, stop := connect()
 	defer stop()
 	ctx := context.Background()
@@ -87,21 +87,21 @@ func ExampleSave() {
 		}
 		return json.RawMessage(`{"role":"assistant","content":[{"type":"tool_use","id":"toolu_1","name":"note","input":{}}]}`), nil
 	}
-	fmt.Println(errors.Is(c.Loop(ctx, &chat, ask, client.Save(store)), crash))
+	fmt.Println(errors.Is(c.Loop(ctx, &chat, ask, client.SaveWith(store)), crash))
 
 	var again client.Conversation // in another process
 	if err := json.Unmarshal(stored, &again); err != nil {
 		log.Fatal(err)
 	}
 	ask = scripted(``, `{"role":"assistant","content":[{"type":"text","text":"Noted."}]}`)
-	fmt.Println(c.Loop(ctx, &again, ask, client.Save(store)), len(again.History))
+	fmt.Println(c.Loop(ctx, &again, ask, client.SaveWith(store)), len(again.History))
 	// Output:
 	// true
 	// <nil> 4
 }
 
 // scripted is a model that gives the message of the script that follows the answered ones.
-func scripted(script ...string) client.Model {
+func scripted(script ...string) client.ModelFunc {
 	return func(_ context.Context, history []json.RawMessage) (json.RawMessage, error) {
 		answered := 0
 		for _, message := range history {

@@ -11,22 +11,23 @@ type LoopOption func(*loop)
 // MaxRounds bounds the messages with calls that are run in one turn. Default 5.
 func MaxRounds(n int) LoopOption { return func(l *loop) { l.maxRounds = n } }
 
-// Wall bounds the duration of a turn, including the model's time. Time in which the fleet waits for
-// a person does not count. By default there is no bound. The time starts anew with each Loop.
+// MaxDuration bounds the duration of a turn, including the model's time. Time in which the fleet
+// waits for a person does not count. By default there is no bound. The time starts anew with each
+// Loop.
 //
 // When the time is over, the running batch is aborted. A write that is stopped in the middle may
 // end with an unknown outcome.
-func Wall(d time.Duration) LoopOption { return func(l *loop) { l.wall.limit = d } }
+func MaxDuration(d time.Duration) LoopOption { return func(l *loop) { l.wall.limit = d } }
 
-// Save makes Loop store the conversation after each change: before the calls of a message run, and
-// when they are answered. A Loop over the stored conversation continues there, without asking the
-// model again. An error of store ends the Loop.
-func Save(store func(context.Context, Conversation) error) LoopOption {
+// SaveWith makes Loop store the conversation after each change: before the calls of a message run,
+// and when they are answered. A Loop over the stored conversation continues there, without asking
+// the model again. An error of store ends the Loop.
+func SaveWith(store func(context.Context, Conversation) error) LoopOption {
 	return func(l *loop) { l.save = store }
 }
 
-// EachRun gives options to each [Client.Run] of the Loop, for example [OnEvent].
-func EachRun(options ...RunOption) LoopOption {
+// RunOptions gives options to each [Client.Run] of the Loop, for example [OnEvent].
+func RunOptions(options ...RunOption) LoopOption {
 	return func(l *loop) { l.run = append(l.run, options...) }
 }
 
@@ -34,7 +35,7 @@ func EachRun(options ...RunOption) LoopOption {
 type loop struct {
 	client       *Client
 	conversation *Conversation
-	ask          Model
+	ask          ModelFunc
 
 	maxRounds int
 	save      func(context.Context, Conversation) error // nil: nothing is saved
@@ -42,7 +43,7 @@ type loop struct {
 	wall      *wallTime
 }
 
-func newLoop(c *Client, v *Conversation, ask Model, options []LoopOption) *loop {
+func newLoop(c *Client, v *Conversation, ask ModelFunc, options []LoopOption) *loop {
 	l := &loop{client: c, conversation: v, ask: ask, maxRounds: 5, wall: newWallTime(c, v.Session)}
 	for _, option := range options {
 		option(l)

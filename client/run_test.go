@@ -112,7 +112,7 @@ func TestRunGivesUpOnlyABatchThatTheFleetDoesNotHave(t *testing.T) {
 					}
 					return busy
 				})
-				reply, err := over(t, conn).Run(ctx, batchB, client.BusyFor(2*time.Second))
+				reply, err := over(t, conn).Run(ctx, batchB, client.RetryBusy(2*time.Second))
 				var refusal *messages.Refusal
 				if reply.Status != want || errors.As(err, &refusal) != (want == messages.ReplyRefused) {
 					t.Errorf("got %+v, %v after %d requests; want %s", reply, err, asked, want)

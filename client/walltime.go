@@ -32,8 +32,8 @@ func newWallTime(c *Client, s messages.SessionID) *wallTime {
 	return &wallTime{client: c, session: s, began: time.Now()}
 }
 
-// bound returns a context that ends with the cause [ErrWall] when the time is over. The error is
-// ErrWall if it is already over.
+// bound returns a context that ends with the cause [ErrMaxDuration] when the time is over. The
+// error is ErrMaxDuration if it is already over.
 func (w *wallTime) bound(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	if w.limit == 0 {
 		return ctx, func() {}, nil
@@ -44,14 +44,14 @@ func (w *wallTime) bound(ctx context.Context) (context.Context, context.CancelFu
 			return nil, nil, context.Cause(ctx)
 		}
 		if w.lateBy() > overtime {
-			return nil, nil, ErrWall
+			return nil, nil, ErrMaxDuration
 		}
 		left, err = w.left(ctx, "")
 	}
 	if left <= 0 {
-		return nil, nil, ErrWall
+		return nil, nil, ErrMaxDuration
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrWall)
+	ctx, cancel := context.WithTimeoutCause(ctx, left, ErrMaxDuration)
 	return ctx, cancel, nil
 }
 

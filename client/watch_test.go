@@ -271,7 +271,7 @@ func TestWatchShowsAPageInOrder(t *testing.T) {
 				}
 				s.lists(100, list...)
 				var got []string
-				for e, err := range s.c.Watch(t.Context(), "s", client.Since(time.Unix(0, 0))) {
+				for e, err := range s.c.Watch(t.Context(), "s", client.WatchSince(time.Unix(0, 0))) {
 					if err != nil {
 						t.Fatal(err)
 					}

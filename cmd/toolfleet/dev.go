@@ -100,15 +100,11 @@ func (d devCmd) Run(a *command.App) error {
 
 // showCalls writes lines about the calls of all sessions to the terminal as they run.
 func (f *fleet) showCalls(ctx context.Context, a *command.App) error {
-	events, err := command.ClientOver(f.conn, f.cfg.Tenant).Live(ctx)
-	if err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
-	}
 	shown := progress.NewSessions(terminal.Colours(a.Stderr), false)
-	for e := range events {
+	for e, err := range command.ClientOver(f.conn, f.cfg.Tenant).Live(ctx) {
+		if err != nil {
+			return err
+		}
 		_, _ = io.WriteString(a.Stderr, shown.Take(e, time.Now())) // a closed terminal must not end the fleet
 	}
 	return nil

@@ -153,7 +153,7 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	defer conn.Close()
 	c := command.ClientOver(conn, cfg.Tenant, client.Tracer(sending))
 	d.ExpectEvents(batch.Session, batch.ID, func() string { return whyItWaits(a.Ctx, conn, c, batch) })
-	reply, err = c.Run(a.Ctx, batch, client.Encoded(body), client.OnEvent(d.Take))
+	reply, err = c.Run(a.Ctx, batch, client.WithBody(body), client.OnEvent(d.Take))
 	if err != nil && a.Ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + progress.FetchHint(batch.Session, batch.ID))
 	}
@@ -200,7 +200,7 @@ func (f *fleet) once(ctx context.Context, sending trace.Tracer, batch messages.B
 	select {
 	case <-open:
 		c := command.ClientOver(f.conn, f.cfg.Tenant, client.Tracer(sending))
-		reply, err = c.Run(running, batch, client.Encoded(body), client.OnEvent(prompter.Take))
+		reply, err = c.Run(running, batch, client.WithBody(body), client.OnEvent(prompter.Take))
 	case <-running.Done():
 		err = running.Err()
 	}

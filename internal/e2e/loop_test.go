@@ -26,7 +26,7 @@ func turn(p messages.Provider) *client.Conversation {
 }
 
 // always is a model that always makes these calls, with new ids in each round.
-func always(p messages.Provider, calls ...call) client.Model {
+func always(p messages.Provider, calls ...call) client.ModelFunc {
 	n := 0
 	return func(context.Context, []json.RawMessage) (json.RawMessage, error) {
 		n++
@@ -119,8 +119,8 @@ func TestALoopEndsWhenItsTimeIsOver(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		chat := turn(messages.Anthropic)
 		began := time.Now()
-		err := f.client.Loop(t.Context(), chat, always(messages.Anthropic, call{"slow", ""}), client.Wall(30*time.Second))
-		wantLoop(t, chat, err, client.ErrWall, 3)
+		err := f.client.Loop(t.Context(), chat, always(messages.Anthropic, call{"slow", ""}), client.MaxDuration(30*time.Second))
+		wantLoop(t, chat, err, client.ErrMaxDuration, 3)
 		if took := time.Since(began); took < 30*time.Second || took > 40*time.Second {
 			t.Errorf("it took %v", took)
 		}
@@ -131,8 +131,8 @@ func TestALoopEndsWhenItsTimeIsOver(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		err = f.client.Loop(t.Context(), chat, waits, client.Wall(30*time.Second))
-		wantLoop(t, chat, err, client.ErrWall, 3)
+		err = f.client.Loop(t.Context(), chat, waits, client.MaxDuration(30*time.Second))
+		wantLoop(t, chat, err, client.ErrMaxDuration, 3)
 	})
 }
 
@@ -157,7 +157,7 @@ func TestPeopleTakeNoTimeOfALoop(t *testing.T) {
 					return slowNow(ctx, history)
 				}
 				return refundNow(ctx, history)
-			}, client.Wall(30*time.Second))
+			}, client.MaxDuration(30*time.Second))
 		}()
 		var pending []messages.Pending
 		f.until("a person is asked", func() bool {
@@ -166,7 +166,7 @@ func TestPeopleTakeNoTimeOfALoop(t *testing.T) {
 		})
 		time.Sleep(10 * time.Minute)
 		f.approve(p, "alice", f.question(messages.Batch{Session: "s", ID: pending[0].Batch}, 0))
-		wantLoop(t, chat, <-ended, client.ErrWall, 5)
+		wantLoop(t, chat, <-ended, client.ErrMaxDuration, 5)
 		if took := time.Since(began) - 10*time.Minute; took < 29*time.Second || took > 45*time.Second {
 			t.Errorf("it took %v beside the person", took)
 		}
@@ -216,12 +216,12 @@ func TestALoopGoesOnAfterACrash(t *testing.T) {
 								words = fmt.Sprint("<answer> & ", answers)
 							}
 							return json.RawMessage(fmt.Sprintf(`{"role":"assistant","content":[{"type":"text","text":%q},{"type":"tool_use","name":"refund","input":{"amount":1.0},"id":"c%d"}]}`, words, len(history))), nil
-						}, client.Save(func(_ context.Context, v client.Conversation) error {
+						}, client.SaveWith(func(_ context.Context, v client.Conversation) error {
 							if saves {
 								stored, _ = json.Marshal(v) // writes "<" in another way
 							}
 							return step()
-						}), client.EachRun(client.OnEvent(func(e messages.Event) {
+						}), client.RunOptions(client.OnEvent(func(e messages.Event) {
 							if !saves && e.Type == messages.EventRunning {
 								_ = step()
 							}
@@ -268,7 +268,7 @@ func TestWhatEndsALoopAndWhatDoesNot(t *testing.T) {
 		wantLoop(t, chat, err, err, 4)
 
 		chat.History = append(chat.History, json.RawMessage(`{"role":"user","content":"again"}`))
-		err = f.client.Loop(t.Context(), chat, always(messages.Anthropic, call{"slow", ""}), client.EachRun(client.OnEvent(func(e messages.Event) {
+		err = f.client.Loop(t.Context(), chat, always(messages.Anthropic, call{"slow", ""}), client.RunOptions(client.OnEvent(func(e messages.Event) {
 			if e.Type == messages.EventRunning {
 				go func() { _, _ = f.client.Abort(context.Background(), "s", e.Batch, client.Reason{}) }()
 			}

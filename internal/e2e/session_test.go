@@ -59,7 +59,7 @@ func watchWith(f *fleet, c *client.Client, since time.Time) (events *feed, end f
 	events = &feed{}
 	ctx, cancel := context.WithCancel(context.Background())
 	watching := make(chan error, 1)
-	go func() { watching <- eachEvent(c.Watch(ctx, "s", client.Since(since)), events.take) }()
+	go func() { watching <- eachEvent(c.Watch(ctx, "s", client.WatchSince(since)), events.take) }()
 	return events, func() {
 		cancel()
 		if err := <-watching; err != nil {

@@ -66,7 +66,7 @@ func (s *Server) run(w http.ResponseWriter, q *request, body []byte, show func(m
 		defer cancel()
 		ctx = waiting
 	}
-	reply, err := q.client.Run(ctx, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor))
+	reply, err := q.client.Run(ctx, messages.Batch{}, client.WithBody(body), client.RetryBusy(busyFor))
 	if errors.Is(err, errWaited) {
 		reply, err = s.goesOn(q, body, digest)
 	}
@@ -99,7 +99,7 @@ func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply,
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), 10*time.Second)
 	defer cancel()
-	if err := q.client.Submit(ctx, messages.Batch{}, client.Encoded(body)); err != nil {
+	if err := q.client.Submit(ctx, messages.Batch{}, client.WithBody(body)); err != nil {
 		return messages.Reply{}, err
 	}
 	return messages.Reply{}, client.ErrRunning

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"iter"
 	"sync"
 	"sync/atomic"
 
@@ -81,14 +80,15 @@ func (l *liveFeeds) enter(q *request) (feed *liveFeed, events *liveQueue, leave 
 
 // run gives the events to the streams until ctx ends.
 func (l *liveFeeds) run(ctx context.Context, tenant string, feed *liveFeed, c *client.Client) {
-	var events iter.Seq[messages.Event]
-	events, feed.err = c.Live(ctx)
-	close(feed.begun)
-	if feed.err == nil {
-		for e := range events {
-			l.give(feed, e)
+	begin := sync.OnceFunc(func() { close(feed.begun) })
+	for e, err := range c.Live(ctx, client.Subscribed(begin)) {
+		if err != nil { // it could not subscribe, so begun is not closed yet
+			feed.err = err
+			break
 		}
+		l.give(feed, e)
 	}
+	begin()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.forget(tenant, feed)

@@ -66,7 +66,7 @@ func (r *reader) run(ctx context.Context, c *client.Client, session messages.Ses
 	begin := sync.OnceFunc(func() { close(r.begun) })
 	defer begin()
 	since := r.begin(ctx, c, session)
-	for e, err := range c.Watch(ctx, session, client.Since(since), client.Subscribed(begin)) {
+	for e, err := range c.Watch(ctx, session, client.WatchSince(since), client.Subscribed(begin)) {
 		if err != nil {
 			r.end(err)
 			return

@@ -118,7 +118,7 @@ func (s *Server) follow(w http.ResponseWriter, q *request, body []byte) error {
 			}
 		}
 	}
-	reply, err := q.client.Run(ctx, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor), client.OnEvent(each))
+	reply, err := q.client.Run(ctx, messages.Batch{}, client.WithBody(body), client.RetryBusy(busyFor), client.OnEvent(each))
 	switch {
 	case err != nil && !out.hasBegun():
 		return withReply(err, reply)

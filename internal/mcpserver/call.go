@@ -101,7 +101,7 @@ func ask(ctx context.Context, v *visit, body []byte, each func(messages.Event)) 
 	begin := sync.OnceFunc(func() { close(r.begun) })
 	go func() {
 		defer close(r.ended)
-		r.reply, r.err = v.Client.Run(ctx, messages.Batch{}, client.Encoded(body), client.BusyFor(busyFor), client.OnEvent(func(e messages.Event) {
+		r.reply, r.err = v.Client.Run(ctx, messages.Batch{}, client.WithBody(body), client.RetryBusy(busyFor), client.OnEvent(func(e messages.Event) {
 			if e.Type != messages.EventWaiting { // made by the client, not by a coordinator
 				begin()
 			}
@@ -148,7 +148,7 @@ func store(ctx context.Context, v *visit, body []byte) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeWithin)
 	defer cancel()
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		err := v.Client.Submit(within, messages.Batch{}, client.Encoded(body))
+		err := v.Client.Submit(within, messages.Batch{}, client.WithBody(body))
 		var refusal *messages.Refusal
 		if err == nil || errors.As(err, &refusal) {
 			return err

@@ -89,7 +89,7 @@ func oneSession(a *command.App, agent *client.Client, session messages.SessionID
 		a.Say("%s", nothingOpen(list.Newest, time.Now()))
 	}
 	return func(ctx context.Context, each func(messages.Event)) error {
-		for e, err := range agent.Watch(ctx, session, client.Since(since)) {
+		for e, err := range agent.Watch(ctx, session, client.WatchSince(since)) {
 			if err != nil {
 				return err
 			}
@@ -102,12 +102,11 @@ func oneSession(a *command.App, agent *client.Client, session messages.SessionID
 // everySession is the feed of all sessions of the tenant.
 func everySession(a *command.App, agent *client.Client, tenant string) feed {
 	return func(ctx context.Context, each func(messages.Event)) error {
-		events, err := agent.Live(ctx)
-		if err != nil {
-			return err
-		}
-		a.Say("watching every session of tenant %s. Ctrl-C ends it", terminal.Clean(tenant, 80))
-		for e := range events {
+		say := func() { a.Say("watching every session of tenant %s. Ctrl-C ends it", terminal.Clean(tenant, 80)) }
+		for e, err := range agent.Live(ctx, client.Subscribed(say)) {
+			if err != nil {
+				return err
+			}
 			each(e)
 		}
 		return nil
