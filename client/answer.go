@@ -184,14 +184,14 @@ func read(answer []byte) (messages.Reply, error) {
 		return reply, fmt.Errorf("the answer cannot be read: %w", err)
 	}
 	switch state.Status {
-	case "running":
+	case messages.BatchRunning:
 		var running messages.State
 		if err := json.Unmarshal(answer, &running); err != nil {
 			return reply, fmt.Errorf("the answer cannot be read: %w", err)
 		}
 		reply.Results = running.Results
 		return reply, ErrRunning
-	case "unknown":
+	case messages.BatchUnknown:
 		return reply, ErrUnknown
 	}
 	decoder := json.NewDecoder(bytes.NewReader(answer))

@@ -359,7 +359,7 @@ type GetOption func(*messages.Get)
 // FullResults puts the output of each call into its result. Without it the outputs are only in
 // [messages.Reply.Reinjection]. For a running batch, Get then also returns the results of ended
 // calls, beside [ErrRunning].
-func FullResults() GetOption { return func(g *messages.Get) { g.Results = "full" } }
+func FullResults() GetOption { return func(g *messages.Get) { g.Results = messages.ResultsFull } }
 
 // Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning],
 // [ErrUnknown] or [ErrNoFleet]. For a refused batch it is a *messages.Refusal, and the reply is

@@ -26,7 +26,7 @@ func (c *Client) Timeline(ctx context.Context, s messages.SessionID, b messages.
 	case err != nil:
 	case answer.Error != nil:
 		err = answer.Error
-	case answer.Status == "unknown":
+	case answer.Status == messages.BatchUnknown:
 		return messages.Timeline{}, ErrUnknown
 	case answer.Events == nil:
 		err = errNoTimelines

@@ -173,7 +173,7 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 			fallthrough
 		case writeErr == nil:
 			if entry.Record.State == wire.Parked {
-				c.questions.Withdraw(ctx, c.key.Call(i), "", "gone")
+				c.questions.Withdraw(ctx, c.key.Call(i), "", messages.PendingGone)
 			}
 		default: // a worker was faster, or the outcome is unknown: the next read tells
 			open++

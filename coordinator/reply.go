@@ -49,7 +49,7 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	d.reply = new(messages.Reply{
 		V: messages.Version, Batch: d.in.Batch.ID, Session: d.in.Batch.Session, Provider: d.in.Batch.Provider,
 		Status: messages.ReplyCompleted, Digest: d.digest, Reinjection: reinjection, Results: submission.SlimAll(results), Steering: d.steering(ctx),
-		Hooks: stopSummary(results),
+		HookSummary: stopSummary(results),
 	}.WithAppend())
 	for _, r := range results {
 		if r.Status == messages.StatusAborted {

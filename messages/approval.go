@@ -25,12 +25,28 @@ const (
 // Tiers lists every tier, the lowest first.
 var Tiers = []Tier{TierLow, TierMedium, TierHigh, TierCritical}
 
-// Permission is the decision about a call in phase four, and what made it.
+// The effects of a permission. Hooks and tools have the same three opinions.
+const (
+	EffectAllow = "allow"
+	EffectAsk   = "ask" // a person was asked
+	EffectDeny  = "deny"
+)
+
+// The sources of a permission: what made the decision.
+const (
+	SourceRule    = "rule"
+	SourceTier    = "tier"
+	SourceHook    = "hook"
+	SourceTool    = "tool"    // the tool's own opinion
+	SourceDefault = "default" // of the policy: no rule matched
+	SourcePerson  = "person"
+)
+
+// Permission is the decision whether a call may run, and what made it. The worker's phase
+// "permissions" makes it, after the hooks before the tool and before the tool itself.
 type Permission struct {
-	// Effect is allow, ask (a person was asked) or deny.
-	Effect string `json:"effect"`
-	// Source is what made the decision: rule, tier, hook, default or person.
-	Source string `json:"source"`
+	Effect string `json:"effect"`          // [EffectAllow], [EffectAsk] or [EffectDeny]
+	Source string `json:"source"`          // [SourceRule], ...
 	Rule   string `json:"rule,omitempty"`  // the name of the rule or hook
 	Layer  string `json:"layer,omitempty"` // the file that holds the rule
 	Tier   Tier   `json:"tier,omitempty"`
@@ -194,10 +210,17 @@ type Pending struct {
 	Ticket    bool      `json:"ticket,omitempty"`
 	Asked     time.Time `json:"asked"`
 	Expires   time.Time `json:"expires"`
-	// State is empty while the question is open. A news message about a closed question has
-	// granted, denied, expired, or gone (the call ended in another way).
+	// State is "" while the question is open, else [PendingGranted], ...
 	State string `json:"state,omitempty"`
 }
+
+// The states of a closed question.
+const (
+	PendingGranted = "granted"
+	PendingDenied  = "denied"
+	PendingExpired = "expired" // nobody answered in time
+	PendingGone    = "gone"    // the call ended in another way
+)
 
 // Pending returns the question as the list shows it.
 func (a Approval) Pending() Pending {

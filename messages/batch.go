@@ -19,6 +19,8 @@ const MaxCalls = 512
 // Batch is what an agent publishes: its model's assistant message, unchanged, and the session it
 // belongs to.
 type Batch struct {
+	// V is the version of the message format: [Version]. Package client sets it, and JSON may leave
+	// it out.
 	V int `json:"v"`
 	// ID is the idempotency key for as long as replies are kept. The same id with the same body
 	// gets the stored reply and runs nothing; the same id with another body is refused.
@@ -212,8 +214,11 @@ type Reply struct {
 	// to append after Reinjection; [Reply.Extend] does.
 	Error    *Refusal        `json:"error,omitempty"`
 	Steering json.RawMessage `json:"steering,omitempty"`
-	Hooks    *StopSummary    `json:"stop,omitempty"` // what hooks did; nil when none ran
-	Ref      *Ref            `json:"ref,omitempty"`  // the whole reply is in the object store
+	// HookSummary says what the hooks of all calls did; nil when none ran.
+	HookSummary *StopSummary `json:"stop,omitempty"`
+	// Ref names the whole reply in the object store, if it is too large for a message. It is nil in
+	// what Run, Await and Get of package client return: they fetch the whole.
+	Ref *Ref `json:"ref,omitempty"`
 }
 
 // Done reports whether the model's turn is over: it made no calls, and there is no steering
@@ -278,15 +283,16 @@ type SteerWhen string
 const (
 	// SteerAfterBatch skips no call.
 	SteerAfterBatch SteerWhen = "after_batch"
-	// SteerBetweenGroups lets the running calls end, and skips later stages.
+	// SteerBetweenGroups skips the stages that have not begun; calls of the running stages still
+	// run. A stage is the calls of a batch that may run together; its old name was group.
 	SteerBetweenGroups SteerWhen = "between_groups"
 	// SteerImmediate skips every call that is not yet handed to a worker.
 	SteerImmediate SteerWhen = "immediate"
 )
 
-// Batch returns the id of the batch that an abort names. all reports that it is for the whole
-// session.
-func (c Control) Batch() (id BatchID, all bool) {
+// AbortTarget returns the id of the batch that an abort names. all reports that the abort is for
+// the whole session. Both are zero for a control that is no abort.
+func (c Control) AbortTarget() (id BatchID, all bool) {
 	if json.Unmarshal(c.Abort, &id) == nil && id != "" {
 		return id, false
 	}
@@ -300,10 +306,16 @@ type ControlAnswer struct {
 	Error *Refusal `json:"error,omitempty"`
 }
 
-// State is the answer of the get handler if there is no reply: running (also for a queued batch) or
-// unknown. Results are those of the calls that have ended, in call order and with their outputs; a
-// request for full results gets them.
+// The status of a batch without a reply. A batch with a reply has that reply's [ReplyStatus].
+const (
+	BatchRunning = "running" // it is queued or running
+	BatchUnknown = "unknown" // it was never accepted, or its reply is no longer kept
+)
+
+// State answers a get request for a batch without a reply.
 type State struct {
-	Status  string   `json:"status"`
+	Status string `json:"status"` // [BatchRunning] or [BatchUnknown]
+	// Results are those of the calls that have ended, in call order and with their outputs. Only a
+	// request for full results gets them.
 	Results []Result `json:"results,omitempty"`
 }

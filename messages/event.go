@@ -62,10 +62,12 @@ type Event struct {
 	Kind    Kind      `json:"kind,omitempty"`
 	Attempt int       `json:"attempt"` // from 1; 0: the call has not run
 	// Counter grows with every event about one call from one process.
-	Counter  int       `json:"counter"`
-	Time     time.Time `json:"time"`               // the sender's wall clock
-	Worker   string    `json:"worker,omitempty"`   // that runs the call
-	Progress *Progress `json:"progress,omitempty"` // in a progress event; in a waiting event of a command, why it waits
+	Counter int       `json:"counter"`
+	Time    time.Time `json:"time"`             // the sender's wall clock
+	Worker  string    `json:"worker,omitempty"` // that runs the call
+	// Progress is set in a progress event. In the waiting events that `toolfleet run --events`
+	// prints, it says why the batch waits.
+	Progress *Progress `json:"progress,omitempty"`
 	// Result is set in end and result events. In an end event it is brief, in a result event it
 	// leaves out the output.
 	Result *Result     `json:"result,omitempty"`
@@ -116,7 +118,7 @@ type Timeline struct {
 	V       int       `json:"v"`
 	Session SessionID `json:"session"`
 	Batch   BatchID   `json:"batch"`
-	// Status is running until there is a reply, then the reply's.
+	// Status is [BatchRunning] until there is a reply, and then the reply's.
 	Status string `json:"status"`
 	// Accepted is when the batch was stored; zero when that is no longer known.
 	Accepted time.Time `json:"accepted,omitzero"`

@@ -21,7 +21,7 @@ const (
 type HookMessage struct {
 	Type    HookMessageType `json:"type"`
 	Hook    string          `json:"hook"`
-	Opinion string          `json:"opinion,omitempty"` // allow, ask or deny
+	Opinion string          `json:"opinion,omitempty"` // [EffectAllow], [EffectAsk] or [EffectDeny]
 	// Text is the reason, or the context. It is never an argument or an error's text.
 	Text string `json:"text,omitempty"`
 }

@@ -252,8 +252,10 @@ type Result struct {
 	Started       time.Time `json:"started,omitzero"`    // the worker's wall clock
 	Worker        string    `json:"worker,omitempty"`    // that ran the call; empty: none did
 	Truncated     *Cut      `json:"truncated,omitempty"` // set when the output was cut
-	Ref           *Ref      `json:"ref,omitempty"`       // the outcome is elsewhere; see [Ref]
-	// Permission is the decision of phase four; nil for a call that did not get that far.
+	// Ref names the outcome, if it is too large for its place: see [Ref]. It is nil in a reply; Get
+	// of package client with FullResults fetches the outcome.
+	Ref *Ref `json:"ref,omitempty"`
+	// Permission is the decision of the phase "permissions"; nil for a call that did not get there.
 	Permission *Permission `json:"permission,omitempty"`
 	Hooks      *Hooks      `json:"hooks,omitempty"` // what the call's hooks did; nil when none ran
 	// SandboxLacks are the properties that the sandbox of the run does not have in full: files,

@@ -4,7 +4,8 @@ import "time"
 
 // Get is a get request. The zero value asks for the reply of a batch as it was stored.
 type Get struct {
-	Results  string `json:"results,omitempty"`  // full: the results have their outputs, also before the reply
+	// Results is "" or [ResultsFull].
+	Results  string `json:"results,omitempty"`
 	Timeline bool   `json:"timeline,omitempty"` // the answer is a [Timeline]
 	// Batches asks for the batches of the session instead: the answer is a [BatchList], and the
 	// batch in the subject does not count. Since and After select ended batches; without either,
@@ -14,6 +15,10 @@ type Get struct {
 	// After selects the batches that ended after this place. It replaces Since.
 	After *uint64 `json:"after,omitempty"`
 }
+
+// ResultsFull asks for results with their outputs. Of a batch without a reply, the answer has the
+// results of the calls that have ended.
+const ResultsFull = "full"
 
 // NoBatch is the batch in the subject of a request about its session.
 const NoBatch BatchID = "_"
@@ -35,7 +40,7 @@ type BatchList struct {
 // ListedBatch is one batch of a [BatchList].
 type ListedBatch struct {
 	Batch BatchID `json:"batch"`
-	// Status is running until there is a reply, then the reply's.
+	// Status is [BatchRunning] until there is a reply, and then the reply's.
 	Status   string    `json:"status"`
 	Accepted time.Time `json:"accepted,omitzero"` // of an open batch
 	Ended    time.Time `json:"ended,omitzero"`    // when its reply was stored

@@ -8,11 +8,19 @@ type GetTools struct {
 	Provider Provider `json:"provider,omitempty"`
 	// Names selects tools; none selects all. A name that no tool has selects none.
 	Names []string `json:"names,omitempty"`
-	// Strict says which definitions the provider enforces: off, exact or nullable; "" is what suits
-	// the provider. Cache ends the definitions with the provider's cache mark, where it has one.
+	// Strict says which definitions the provider enforces on its model: [StrictOff], [StrictExact]
+	// or [StrictNullable]. "" is what suits the provider.
 	Strict string `json:"strict,omitempty"`
-	Cache  bool   `json:"cache,omitempty"`
+	// Cache puts the provider's cache mark at the end of the definitions, where it has one.
+	Cache bool `json:"cache,omitempty"`
 }
+
+// The values of [GetTools.Strict].
+const (
+	StrictOff      = "off"      // none
+	StrictExact    = "exact"    // those that can be enforced without a change of meaning
+	StrictNullable = "nullable" // also those whose optional properties become required and nullable
+)
 
 // ToolList answers a GetTools. For the same tools and the same request it is the same, byte for
 // byte.

@@ -174,7 +174,7 @@ func whyItWaits(ctx context.Context, conn *bus.Conn, c *client.Client, batch mes
 	ctx, cancel := context.WithTimeout(ctx, command.LookTimeout)
 	defer cancel()
 	t, err := c.Timeline(ctx, batch.Session, batch.ID)
-	if err != nil || t.Status != "running" {
+	if err != nil || t.Status != messages.BatchRunning {
 		return ""
 	}
 	around, err := command.ReadFleet(ctx, conn)

@@ -73,13 +73,13 @@ func (m *Machine) Answer(i int) string {
 	c := &m.calls[i]
 	switch {
 	case c.state() != ended:
-		return "granted"
+		return messages.PendingGranted
 	case c.result.Err != nil && c.result.Err.Code == messages.CodeDeniedByUser:
-		return "denied"
+		return messages.PendingDenied
 	case c.result.Err != nil && c.result.Err.Code == messages.CodeApprovalExpired:
-		return "expired"
+		return messages.PendingExpired
 	case c.result.Attempt > 0: // the call has run
-		return "granted"
+		return messages.PendingGranted
 	}
-	return "gone"
+	return messages.PendingGone
 }

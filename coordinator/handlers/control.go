@@ -56,7 +56,7 @@ func decodeControl(body []byte) (messages.Control, error) {
 	if err := json.Unmarshal(body, &control); err != nil {
 		return control, errors.New("not an object of the form {\"abort\": ...} or {\"steer\": ...}")
 	}
-	batch, all := control.Batch()
+	batch, all := control.AbortTarget()
 	switch {
 	case control.V != messages.Version && control.V != 0:
 		return control, fmt.Errorf("v is %d; this coordinator speaks %d", control.V, messages.Version)

@@ -41,7 +41,7 @@ func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 	}
 	switch {
 	case errors.Is(err, bus.ErrNotFound):
-		h.conn.AnswerError(m, "unknown batch", "404", rawjson.MustMarshal(messages.State{Status: "unknown"}))
+		h.conn.AnswerError(m, "unknown batch", "404", rawjson.MustMarshal(messages.State{Status: messages.BatchUnknown}))
 	case err != nil:
 		logfields.Batch(ctx, h.log, key).Warn("a batch could not be read; the requester is asked to try again", "err", err)
 		h.refuse(m, &messages.Refusal{Class: messages.ClassBusy, Message: "What became of the batch cannot be read at this moment. Try again.", RetryAfterMS: 1000})
@@ -63,14 +63,14 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 	switch {
 	case err != nil:
 		return nil, err
-	case !found && open && want.Results == "full":
+	case !found && open && want.Results == messages.ResultsFull:
 		state, err := h.ended(ctx, key)
 		if errors.Is(err, errReplied) {
 			return h.reply(ctx, key, want)
 		}
 		return state, err
 	case !found && open:
-		return rawjson.MustMarshal(messages.State{Status: "running"}), nil
+		return rawjson.MustMarshal(messages.State{Status: messages.BatchRunning}), nil
 	case !found:
 		return nil, bus.ErrNotFound
 	}
@@ -78,7 +78,7 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 	if err != nil {
 		return nil, err
 	}
-	if want.Results == "full" {
+	if want.Results == messages.ResultsFull {
 		return h.withOutputs(ctx, key, body)
 	}
 	return h.givenOut(ctx, key, body), nil

@@ -45,7 +45,7 @@ func (h *Handlers) ended(ctx context.Context, key wire.BatchKey) ([]byte, error)
 		if b.stored.Reply != nil {
 			return nil, errReplied
 		}
-		state := messages.State{Status: "running"}
+		state := messages.State{Status: messages.BatchRunning}
 		for _, r := range b.results() {
 			if err := h.journal.Resolve(ctx, &r); err != nil {
 				logfields.Call(ctx, h.log, key.Call(r.Index), r.CallID).Error("a large outcome is missing in the object store; the call is shown without its output", "err", err)
@@ -100,7 +100,7 @@ type callHistory struct {
 // timeline puts the events in order: first the starts of all calls, then what happened to them by
 // time, then their results, then the reply.
 func (b *history) timeline() messages.Timeline {
-	out := messages.Timeline{V: messages.Version, Status: "running", Accepted: b.accepted(), TraceID: b.traceID(), Events: []messages.Event{}}
+	out := messages.Timeline{V: messages.Version, Status: messages.BatchRunning, Accepted: b.accepted(), TraceID: b.traceID(), Events: []messages.Event{}}
 	out.Session, out.Batch = b.in.Batch.Session, b.in.Batch.ID
 	if r := b.stored.Reply; r != nil {
 		out.Session, out.Batch, out.Status = r.Session, r.Batch, string(r.Status)

@@ -66,7 +66,7 @@ func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, er
 	err = l.journal.EachOpen(ctx, l.key.Tenant, l.key.Session, func(a journal.Accepted) (more bool) {
 		b, _ := messages.DecodeBatch(a.Body)
 		if messages.Token(b.ID) == a.Key.Batch {
-			open = append(open, messages.ListedBatch{Batch: b.ID, Status: "running", Accepted: a.Stored})
+			open = append(open, messages.ListedBatch{Batch: b.ID, Status: messages.BatchRunning, Accepted: a.Stored})
 		}
 		seen, size = seen+1, size+len(a.Body)
 		return seen < maxListed && size < maxListedBytes

@@ -5,7 +5,7 @@ import "github.com/toolfleet/toolfleet/messages"
 // Permission returns what people decided about a call, as results and audit lines show it.
 func Permission(q messages.Approval, effect string) *messages.Permission {
 	p := &messages.Permission{
-		Effect: effect, Source: "person", Rule: q.Rule, Tier: q.Tier, Policy: q.Policy, Approval: q.ID, Edited: q.Original != nil,
+		Effect: effect, Source: messages.SourcePerson, Rule: q.Rule, Tier: q.Tier, Policy: q.Policy, Approval: q.ID, Edited: q.Original != nil,
 	}
 	for _, d := range q.Decisions {
 		p.By = append(p.By, d.By)

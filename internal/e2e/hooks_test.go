@@ -95,7 +95,7 @@ func TestHooksOfABatch(t *testing.T) {
 		HookCount: 8, HookInfos: slices.Concat(want[0], want[1], want[2]), HookErrors: []messages.HookMessage{broken, broken},
 		PreventedContinuation: true, StopReason: "enough",
 	}}
-	if diff := cmp.Diff(summary, reply.Hooks); diff != "" {
+	if diff := cmp.Diff(summary, reply.HookSummary); diff != "" {
 		t.Errorf("summary (-want +got):\n%s", diff)
 	}
 	if written := string(rawjson.MustMarshal(reply)); strings.Contains(written, "SECRET") || !strings.Contains(written, `other`) || !strings.Contains(written, "note") {

@@ -107,7 +107,7 @@ func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply,
 
 // answerRunning says that a batch still runs, which calls have ended, and when to ask again.
 func answerRunning(w http.ResponseWriter, ended []messages.Result) error {
-	body, err := rawjson.Marshal(messages.State{Status: "running", Results: ended})
+	body, err := rawjson.Marshal(messages.State{Status: messages.BatchRunning, Results: ended})
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	if err != nil {
 		return err
 	}
-	batch, all := control.Batch()
+	batch, all := control.AbortTarget()
 	var seq uint64
 	switch {
 	case batch != "":

@@ -161,7 +161,7 @@ func (r ControlRecord) Covers(at time.Time, seq uint64, stored time.Time) bool {
 // that were in the log then. An abort by id also applies to a batch that is stored up to ttl later,
 // because the abort may overtake the batch on the way. Both times are the server's.
 func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored time.Time, ttl time.Duration) bool {
-	id, all := r.Batch()
+	id, all := r.AbortTarget()
 	if all || id == "" {
 		return all && r.Covers(at, seq, stored)
 	}

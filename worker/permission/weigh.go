@@ -112,9 +112,9 @@ func (d Decision) ruling(e Effect, source string, r Rule, reason string) Ruling 
 }
 
 func (d Decision) byRule(e Effect) Ruling {
-	source := "default"
+	source := messages.SourceDefault
 	if d.Matched {
-		source = "rule"
+		source = messages.SourceRule
 	}
 	return d.ruling(e, source, d.Rule, d.Reason())
 }
@@ -124,7 +124,7 @@ func (d Decision) byTier() Ruling {
 	if d.riskErr != nil {
 		reason = fmt.Sprintf("the tier is %s, because %s could not be evaluated: %v", d.Tier, d.Risk.place(), d.riskErr)
 	}
-	r := d.ruling(Ask, "tier", d.Risk, reason)
+	r := d.ruling(Ask, messages.SourceTier, d.Risk, reason)
 	if d.Tier == messages.TierCritical {
 		r.Approvers, r.Ticket = 2, true
 	}
@@ -133,6 +133,6 @@ func (d Decision) byTier() Ruling {
 
 func (d Decision) byHook(e Effect, h Opinion) Ruling {
 	verb := map[Effect]string{Deny: "denies", Ask: "asks", Allow: "allows"}[e]
-	source := cmp.Or(h.Source, "hook")
+	source := cmp.Or(h.Source, messages.SourceHook)
 	return d.ruling(e, source, Rule{Name: h.By}, "the "+source+" "+h.By+" "+verb+words(h.Reason))
 }

@@ -74,14 +74,14 @@ func (c *callRun) permitted(ctx context.Context, hooks permission.Opinion) (perm
 		c.log().Error("the permission check of a tool failed, so the call is refused")
 		// The error may quote the tool, so it is logged only at the debug level.
 		c.log().Debug("the error of the permission check of a tool", "err", a.err)
-		c.ruling = permission.Ruling{Permission: messages.Permission{Effect: string(permission.Deny), Source: "tool", Rule: c.job.Tool}}
+		c.ruling = permission.Ruling{Permission: messages.Permission{Effect: string(permission.Deny), Source: messages.SourceTool, Rule: c.job.Tool}}
 		return hooks, fail(messages.StatusDenied, messages.CodePolicyDenied, "The permission check of %s failed, so the call was refused. It was not run.", c.job.Tool)
 	}
 	permit := <-answers
 	if strictness(permit.Opinion) <= strictness(hooks.Opinion) {
 		return hooks, nil
 	}
-	return permission.Opinion{Opinion: permit.Opinion, By: c.job.Tool, Source: "tool", Reason: permit.Reason}, nil
+	return permission.Opinion{Opinion: permit.Opinion, By: c.job.Tool, Source: messages.SourceTool, Reason: permit.Reason}, nil
 }
 
 // strictness orders opinions. One that is not known is as strict as a deny.
@@ -97,7 +97,7 @@ func strictness(opinion string) int {
 // The model did not ask for these arguments, so they run only if that person's approval holds.
 func askEditor(r permission.Ruling) permission.Ruling {
 	return permission.Ruling{
-		Permission: messages.Permission{Effect: string(permission.Ask), Source: "person", Tier: r.Tier, Policy: r.Policy},
+		Permission: messages.Permission{Effect: string(permission.Ask), Source: messages.SourcePerson, Tier: r.Tier, Policy: r.Policy},
 		Approvers:  1, Reason: "a person has changed the arguments",
 	}
 }
@@ -116,7 +116,7 @@ func (c *callRun) refused() *failure {
 // deniedBy records that the hook refused the call.
 func (c *callRun) deniedBy(hook string) {
 	c.ruling = permission.Ruling{
-		Permission: messages.Permission{Effect: string(permission.Deny), Source: "hook", Rule: hook},
+		Permission: messages.Permission{Effect: string(permission.Deny), Source: messages.SourceHook, Rule: hook},
 		Reason:     "the hook " + hook + " refuses it",
 	}
 }

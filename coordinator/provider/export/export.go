@@ -17,9 +17,9 @@ type Strict string
 // The values of Strict.
 const (
 	StrictDefault  Strict = ""
-	StrictOff      Strict = "off"
-	StrictExact    Strict = "exact"
-	StrictNullable Strict = "nullable"
+	StrictOff      Strict = messages.StrictOff
+	StrictExact    Strict = messages.StrictExact
+	StrictNullable Strict = messages.StrictNullable
 )
 
 // Options are an agent's choices. The zero value suits every model of a provider.

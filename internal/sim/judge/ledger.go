@@ -113,7 +113,7 @@ func (l *Ledger) Stored(m *broker.Message) {
 		tenant, session, err := store.Names.Session(m.Subject)
 		l.meansTheLog(session, body, m.Time)
 		l.controls[session] = append(l.controls[session], control{body, m.Time})
-		id, _ := body.Batch()
+		id, _ := body.AbortTarget()
 		if id != "" && err == nil {
 			l.aborted[wire.BatchKey{Tenant: tenant, Session: session, Batch: messages.Token(id)}] = m.Time
 		}

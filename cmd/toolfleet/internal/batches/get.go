@@ -74,7 +74,7 @@ func (b getCmd) Run(a *command.App) error {
 	switch {
 	case errors.Is(err, client.ErrRunning):
 		a.Say("the batch is queued or running; ask again, or with --timeline")
-		return errors.Join(a.Print(messages.State{Status: "running", Results: reply.Results}), command.ErrPrinted)
+		return errors.Join(a.Print(messages.State{Status: messages.BatchRunning, Results: reply.Results}), command.ErrPrinted)
 	case errors.Is(err, client.ErrUnknown):
 		return unknownBatch(a, err)
 	case err != nil && !(errors.As(err, &refusal) && reply.Status == messages.ReplyRefused && reply.Digest != ""):
@@ -114,7 +114,7 @@ func (b getCmd) findSession(a *command.App, cfg *config.Config, conn *bus.Conn) 
 
 func unknownBatch(a *command.App, err error) error {
 	a.Say("%v; are --session and --prefix those that it was submitted with?", err)
-	return errors.Join(a.Print(messages.State{Status: "unknown"}), command.ErrPrinted)
+	return errors.Join(a.Print(messages.State{Status: messages.BatchUnknown}), command.ErrPrinted)
 }
 
 // timeline prints the timeline of a batch, as a picture or as its events.
@@ -135,7 +135,7 @@ func (b getCmd) timeline(a *command.App, cfg *config.Config, conn *bus.Conn) err
 	state, note := t.Status, ""
 	now := time.Now()
 	switch t.Status {
-	case "running":
+	case messages.BatchRunning:
 		s := openStatus(a.Ctx, conn, cfg.Tenant, t)
 		state, note = s.Heading(), s.Text(now)
 	case string(messages.ReplyRefused):

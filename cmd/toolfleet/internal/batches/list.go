@@ -241,7 +241,7 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 		return true, nil
 	}
 	b.BatchStatus = progress.StatusOf(t)
-	return t.Status == "running", nil
+	return t.Status == messages.BatchRunning, nil
 }
 
 // begun reports whether a batch has begun, so that it waits for no earlier one. If that cannot be

@@ -120,7 +120,7 @@ func rowsOf(t messages.Timeline, now time.Time) (rows []row, x axis) {
 		}
 		rows[e.Index].take(e)
 	}
-	if t.Status == "running" && now.After(x.to) {
+	if t.Status == messages.BatchRunning && now.After(x.to) {
 		x.to = now
 	}
 	return rows, x
