@@ -26,10 +26,12 @@ type Tool struct {
 	Description string `json:"description,omitempty"`
 	// Kind defaults to write, so a tool about which nothing is known runs alone.
 	Kind messages.Kind `json:"kind"`
-	// ConcurrencySafe overrides the default, which is true for a read or a compute tool.
+	// ConcurrencySafe says whether calls may run beside other calls of their session. Default: true
+	// for a read and a compute, false for a write.
 	ConcurrencySafe *bool `json:"concurrency_safe,omitempty"`
-	// SafeWhen is the CEL condition under which a call of the tool may run beside others. It
-	// excludes ConcurrencySafe: the key concurrency_safe of a tools file sets one of the two.
+	// SafeWhen is the CEL condition under which a call may run beside other calls of its session.
+	// Later batches wait until it has ended. SafeWhen excludes ConcurrencySafe: the key
+	// concurrency_safe of a tools file sets one of the two.
 	SafeWhen string `json:"safe_when,omitempty"`
 	// ShellCommand names the input property that has a shell command. For each call, the parsed
 	// command then decides whether the call may run beside others.

@@ -40,7 +40,7 @@ func TestOptionsReachEveryPromise(t *testing.T) {
 	safe := false
 	got, err := New("book", "Books.", Write, book, Timeout(1500*time.Microsecond), Checkable(func(context.Context, transfer) (*receipt, bool, error) { return nil, false, nil }),
 		Retry(3, time.Second, time.Minute), Pool("gpu"), Require("input.count > 0", "Count is 1 or more."), Check(func(context.Context, transfer) error { return nil }),
-		Risk("high"), MaxOutput(100), Keep("tail"), ConcurrencySafe(safe), ShellCommand("more"), InputSchema(`{"type":"object"}`)).Definition()
+		Risk("high"), MaxOutput(100), Truncate("tail"), ConcurrencySafe(safe), ShellCommand("more"), InputSchema(`{"type":"object"}`)).Definition()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestNewRefuses(t *testing.T) {
 		"a schema of another":    {New("x", "", Read, book, InputSchema(`{"type":"string"}`)), "tool x: input_schema: its root must have type: object, because the arguments of a call are one"},
 		"a rule that is none":    {New("x", "", Read, book, Require("input.", "no")), "tool x: semantic[0]: "},
 		"a tier that is none":    {New("x", "", Read, book, Risk("huge")), `tool x: risk "huge": want low, medium, high or critical`},
-		"a part that is none":    {New("x", "", Read, book, Keep("best")), `tool x: truncate "best": want head, middle or tail`},
+		"a part that is none":    {New("x", "", Read, book, Truncate("best")), `tool x: truncate "best": want head, middle or tail`},
 		"a custom one, unnamed":  {Custom(schemas.Tool{}, tool.Func(nil)), `tool name "": want 1 to 64 of [a-zA-Z0-9_-]`},
 		"a custom one, unrunned": {Custom(schemas.Tool{Name: "x"}, nil), "tool x: has no runner"},
 		"nothing at all":         {Tool{}, "a tool is made by worker.New or worker.Custom"},

@@ -83,35 +83,37 @@ func Check[In any](check func(ctx context.Context, in In) error) Option {
 	return func(p *promise) { p.checks = append(p.checks, check) }
 }
 
-// Risk is the tool's tier: "low", "medium", "high" or "critical". A policy can only raise it. A
-// high call waits for a person, a critical one for two. Default low.
+// Risk is the tool's tier: [messages.TierLow] (the default), [messages.TierMedium],
+// [messages.TierHigh] or [messages.TierCritical]. A policy can only raise it. A call of the tier
+// high waits for a person, a critical one for two.
 func Risk(tier messages.Tier) Option { return func(p *promise) { p.Tool.Risk = tier } }
 
 // MaxOutput bounds what the model reads, in characters. The whole of a longer output is stored.
 // Default 10,000.
 func MaxOutput(n int) Option { return func(p *promise) { p.Tool.MaxOutput = n } }
 
-// Keep says which part of an output over [MaxOutput] is kept: "head", "middle" (both ends) or
-// "tail". Default "head".
-func Keep(part schemas.Truncate) Option { return func(p *promise) { p.Truncate = part } }
+// Truncate says which part of an output over [MaxOutput] the model reads: [schemas.TruncateHead]
+// (the default), [schemas.TruncateMiddle] (both ends) or [schemas.TruncateTail].
+func Truncate(part schemas.Truncate) Option { return func(p *promise) { p.Tool.Truncate = part } }
 
 // Readable lets the model read the whole of an output over [MaxOutput], in the same session, by the
 // tool result_read, which the worker then serves too.
 func Readable() Option { return func(p *promise) { p.Results = schemas.ResultsReadable } }
 
-// ConcurrencySafe says whether calls of the tool may run beside other calls of their
-// session, in the same batch or in later ones.
-// Default: true for a read and a compute, false for a write.
+// ConcurrencySafe says whether calls of the tool may run beside other calls of their session, in
+// the same batch or in another one. Default: true for a read and a compute, false for a write.
 func ConcurrencySafe(safe bool) Option {
 	return func(p *promise) { p.Tool.ConcurrencySafe = &safe }
 }
 
-// SafeWhen is the CEL expression under which a call may run beside other calls of its batch, such
-// as !input.exclusive. Not together with [ConcurrencySafe].
+// SafeWhen is the CEL expression, such as !input.exclusive, under which a call may run beside other
+// calls of its session. Later batches still wait until the call has ended, because a hook may yet
+// change its input. SafeWhen and [ConcurrencySafe] exclude each other.
 func SafeWhen(expression string) Option { return func(p *promise) { p.Tool.SafeWhen = expression } }
 
-// ShellCommand names the property that holds a shell command. The parsed command then decides
-// whether a call may run beside others, and permission rules such as Run(git status:*) match it.
+// ShellCommand names the property of the input that holds a shell command. The parsed command then
+// decides whether a call may run beside others, as with [SafeWhen], and permission rules such as
+// Run(git status:*) match it.
 func ShellCommand(property string) Option {
 	return func(p *promise) { p.Tool.ShellCommand = property }
 }

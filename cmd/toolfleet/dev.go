@@ -167,7 +167,7 @@ func (f *fleet) howToDecide() string {
 // denies every call of it.
 func (f *fleet) shell() bool {
 	rules, err := f.policy.Permissions()
-	return err == nil && slices.ContainsFunc(f.serving.Registry.Promises(), func(t schemas.Tool) bool {
+	return err == nil && slices.ContainsFunc(f.serving.Registry.Definitions(), func(t schemas.Tool) bool {
 		return t.ShellCommand != "" && !rules.DeniesTool(t.Name)
 	})
 }
@@ -184,7 +184,7 @@ func (f *fleet) howToPut() string {
 // where no batch is known to work.
 func (f *fleet) howToRun() string {
 	const example = "examples/anthropic.json"
-	glob := slices.ContainsFunc(f.serving.Registry.Promises(), func(t schemas.Tool) bool { return t.Name == "Glob" })
+	glob := slices.ContainsFunc(f.serving.Registry.Definitions(), func(t schemas.Tool) bool { return t.Name == "Glob" })
 	url := f.server.URL()
 	if !glob || len(f.serving.Roots) == 0 {
 		return "Look at the tools: toolfleet tools ls --nats " + url
@@ -198,7 +198,7 @@ func (f *fleet) howToRun() string {
 // greet prints how to reach the fleet.
 func (f *fleet) greet(a *command.App) {
 	url := f.server.URL()
-	tools := terminal.Count(len(f.serving.Registry.Promises()), "tool")
+	tools := terminal.Count(len(f.serving.Registry.Definitions()), "tool")
 	if len(f.serving.Roots) > 0 {
 		tools += " on " + f.serving.Roots[0]
 	}

@@ -140,7 +140,7 @@ func (r *reloading) workerFor(s *localtools.Serving) (*worker.Worker, error) {
 func difference(before, after *localtools.Serving) string {
 	digests := func(s *localtools.Serving) map[string]string {
 		all := map[string]string{}
-		for _, t := range s.Registry.Promises() {
+		for _, t := range s.Registry.Definitions() {
 			all[t.Name] += t.Digest + " "
 		}
 		return all

@@ -353,7 +353,7 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 	f.worker(worker.Config{})
 	f.until("the worker has announced it", func() bool {
 		values, err := f.conn.Values(t.Context(), f.conn.Names().Stream(bus.BucketTools))
-		return err == nil && len(values) == len(f.tools.Promises())
+		return err == nil && len(values) == len(f.tools.Definitions())
 	})
 	many := make([]call, 128)
 	for i := range many {

@@ -23,7 +23,7 @@ import (
 func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
 	f.t.Helper()
 	tools := &tool.Registry{}
-	for _, p := range f.tools.Promises() {
+	for _, p := range f.tools.Definitions() {
 		t, _ := f.tools.Lookup(p.Name)
 		if err := tools.Add(p, t.Runner); err != nil {
 			f.t.Fatal(err)

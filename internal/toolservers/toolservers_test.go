@@ -86,7 +86,7 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(servers.Close)
-	if diff := cmp.Diff([]string{"a__change", "a__look", "look"}, names(reg.Promises())); diff != "" {
+	if diff := cmp.Diff([]string{"a__change", "a__look", "look"}, names(reg.Definitions())); diff != "" {
 		t.Error(diff)
 	}
 	for name, want := range map[string]string{"a__change": `"I am change"`, "look": `"I am look"`} {
@@ -151,7 +151,7 @@ func TestNamesAreTakenOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(servers.Close)
-		if diff := cmp.Diff([]string{"Bash", "look", "own"}, names(reg.Promises())); diff != "" {
+		if diff := cmp.Diff([]string{"Bash", "look", "own"}, names(reg.Definitions())); diff != "" {
 			t.Error(diff)
 		}
 		if b := servers.States()[1]; b.Tools != 1 || len(b.Refused) != 2 || len(servers.Rules()) != 2 {
@@ -202,7 +202,7 @@ func TestAcceptAndCompare(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(servers.Close)
-	if diff := cmp.Diff([]string{"a__look", "a__old"}, names(reg.Promises())); diff != "" {
+	if diff := cmp.Diff([]string{"a__look", "a__old"}, names(reg.Definitions())); diff != "" {
 		t.Error(diff)
 	}
 	if err := os.Remove(filepath.Join(place.Dir, "a.json")); err != nil {

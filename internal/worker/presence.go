@@ -22,7 +22,7 @@ func (w *Worker) announce(ctx context.Context) error {
 		return err
 	}
 	versions := map[string][]schemas.Tool{}
-	for _, t := range w.registry.Promises() {
+	for _, t := range w.registry.Definitions() {
 		versions[t.Name] = append(versions[t.Name], t)
 	}
 	for _, name := range rawjson.SortedKeys(versions) {
@@ -71,7 +71,7 @@ func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
 		V: messages.Version, Worker: w.cfg.Name, Version: w.cfg.Version, Policy: w.cfg.Rules.Version(), Pools: rawjson.SortedKeys(queues),
 		Slots: w.cfg.Slots, Started: time.Now(), Toolsets: map[string]map[string]string{}, Queues: queues, Gaps: w.cfg.Gaps,
 	}
-	for _, t := range w.registry.Promises() { // the newest version of each tool comes first
+	for _, t := range w.registry.Definitions() { // the newest version of each tool comes first
 		if says.Toolsets[t.Pool] == nil {
 			says.Toolsets[t.Pool] = map[string]string{}
 		}

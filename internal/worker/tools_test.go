@@ -61,7 +61,7 @@ tools:
 		t.Fatal(err)
 	}
 	want := []string{"Bash", "Edit", "Glob", "Grep", "Read", "Write", "echo", "peek"}
-	if diff := cmp.Diff(want, names(reg.Promises())); diff != "" {
+	if diff := cmp.Diff(want, names(reg.Definitions())); diff != "" {
 		t.Error(diff)
 	}
 	for _, p := range promised {
@@ -83,7 +83,7 @@ tools:
 	if err := worker.OpenTools(&bare, parseTools(t, "tools: [{name: echo, builtin: noop}]"), worker.Place{}); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]string{"echo"}, names(bare.Promises())); diff != "" {
+	if diff := cmp.Diff([]string{"echo"}, names(bare.Definitions())); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -242,7 +242,7 @@ func TestVersionsOfATool(t *testing.T) {
 		t.Fatal(err)
 	}
 	versions := map[string]string{}
-	for _, promise := range reg.Promises() {
+	for _, promise := range reg.Definitions() {
 		versions[promise.Name] += promise.Version + ","
 	}
 	if versions["echo"] != "1.2,1," || versions["Read"] != "2," || versions["Grep"] != "," {

@@ -142,11 +142,11 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	if cfg.Slots < 1 {
 		errs = append(errs, errors.New("worker: slots must be positive"))
 	}
-	if len(registry.Promises()) == 0 {
+	if len(registry.Definitions()) == 0 {
 		errs = append(errs, errors.New("worker: there is no tool to serve: give a tools file or a root folder"))
 	}
 	outputs := wholes{objects.In(conn)}
-	if resultread.Wanted(registry.Promises()) {
+	if resultread.Wanted(registry.Definitions()) {
 		registry = registry.Clone() // it may be that of other workers too, which have connections of their own
 		errs = append(errs, registry.Add(resultread.Promise(), resultread.New(outputs.read)))
 	}
@@ -162,7 +162,7 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{conn: conn, registry: registry, cfg: cfg}
-	queues, announced := queuesOf(registry.Promises(), cfg.Pools)
+	queues, announced := queuesOf(registry.Definitions(), cfg.Pools)
 	w.queues, w.present = queues, newPresence(w, announced)
 	mine := &policyCheck{version: cfg.Rules.Version(), log: cfg.Logger}
 	w.consumer = lane.New(conn, served{registry, phases, mine}, lane.Config{
@@ -195,7 +195,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		w.cfg.Metrics.slots.WithLabelValues(q.Pool).Set(float64(w.cfg.Slots))
 	}
 	w.cfg.Logger.Info("worker is ready", "worker", w.cfg.Name, "pools", pools,
-		"tools", len(w.registry.Promises()), "slots", w.cfg.Slots)
+		"tools", len(w.registry.Definitions()), "slots", w.cfg.Slots)
 	w.serving.Store(true)
 	if w.cfg.OnReady != nil {
 		w.cfg.OnReady()

@@ -39,7 +39,7 @@ func (c *callRun) execute(ctx context.Context) error {
 	reports := &reports{emit: c.emit}
 	own.Progress = reports.add
 	var lacks atomic.Pointer[[]string] // the tool's code may be left behind
-	own.Lacks = func(properties []string) { lacks.Store(&properties) }
+	own.OnSandboxGaps = func(properties []string) { lacks.Store(&properties) }
 	c.started = true
 	a := c.await(ctx, Execute, func() (tool.Output, error) { return c.tool.Runner.Run(ctx, own) })
 	reports.end()

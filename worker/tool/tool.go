@@ -48,15 +48,16 @@ type Call struct {
 	// Progress tells watchers how far the run is. It never blocks, and any goroutine may call it.
 	// It is nil only in a Call that a test made.
 	Progress func(messages.Progress)
-	// Lacks gets the properties that the sandbox of the run does not have in full, before the run. It
-	// is nil where nobody asks.
-	Lacks func(properties []string)
+	// OnSandboxGaps is called before the run with the properties that its sandbox does not have in
+	// full. It may be nil.
+	OnSandboxGaps func(properties []string)
 }
 
-// Lacking tells what the sandbox of the run lacks.
-func (c Call) Lacking(properties []string) {
-	if c.Lacks != nil && len(properties) > 0 {
-		c.Lacks(properties)
+// ReportSandboxGaps calls OnSandboxGaps, if there are gaps and it is set. Runners that start
+// programs in a sandbox use it.
+func (c Call) ReportSandboxGaps(properties []string) {
+	if c.OnSandboxGaps != nil && len(properties) > 0 {
+		c.OnSandboxGaps(properties)
 	}
 }
 
@@ -75,15 +76,15 @@ var ErrNotStarted = errors.New("the run has not begun")
 
 // Permitter is a Runner with an opinion of its own about who may do what.
 type Permitter interface {
-	// Permit is asked in phase four, on the final input. It must not change anything. An error
-	// refuses the call.
+	// Permit is asked in the phase "permissions", after the hooks, about the final input. It must
+	// not change anything. An error refuses the call.
 	Permit(ctx context.Context, call Call) (Permit, error)
 }
 
 // Permit is the opinion of a tool about one of its calls. It counts as that of a hook does: it can
 // make the decision stricter, and spares the question that only the policy's default asks.
 type Permit struct {
-	Opinion string // allow, ask or deny
+	Opinion string // [messages.EffectAllow], [messages.EffectAsk] or [messages.EffectDeny]
 	Reason  string // for the model, and for people who are asked
 }
 
@@ -147,38 +148,38 @@ type Registry struct {
 
 // Add registers a tool. It returns an error for a name and version that is taken, an inconsistent
 // definition, a missing runner, and a checkable tool whose runner is not a [Prober].
-func (r *Registry) Add(promise schemas.Tool, runner Runner) error {
-	promise, err := promise.WithDefaults()
+func (r *Registry) Add(definition schemas.Tool, runner Runner) error {
+	definition, err := definition.WithDefaults()
 	if err != nil {
 		return err
 	}
 	if runner == nil {
-		return fmt.Errorf("tool %s: has no runner", promise.Name)
+		return fmt.Errorf("tool %s: has no runner", definition.Name)
 	}
-	if _, probes := runner.(Prober); promise.OnCrash == messages.OnCrashCheckable && !probes {
-		return fmt.Errorf("tool %s: on_crash is checkable, but its runner has no probe to ask; make it with tool.NewProber, or say idempotent or once", promise.Name)
+	if _, probes := runner.(Prober); definition.OnCrash == messages.OnCrashCheckable && !probes {
+		return fmt.Errorf("tool %s: on_crash is checkable, but its runner has no probe to ask; make it with tool.NewProber, or say idempotent or once", definition.Name)
 	}
-	if _, err := schemas.Compile(promise.InputSchema); err != nil {
-		return fmt.Errorf("tool %s: input_schema: %w", promise.Name, err)
+	if _, err := schemas.Compile(definition.InputSchema); err != nil {
+		return fmt.Errorf("tool %s: input_schema: %w", definition.Name, err)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	versions := r.tools[promise.Name]
-	at, twice := slices.BinarySearchFunc(versions, promise.Version, func(t Registered, version string) int {
+	versions := r.tools[definition.Name]
+	at, twice := slices.BinarySearchFunc(versions, definition.Version, func(t Registered, version string) int {
 		return schemas.CompareVersions(version, t.Version)
 	})
 	switch {
-	case twice && promise.Version == "":
-		return fmt.Errorf("tool %s is registered twice; two versions of it need a version each", promise.Name)
+	case twice && definition.Version == "":
+		return fmt.Errorf("tool %s is registered twice; two versions of it need a version each", definition.Name)
 	case twice:
-		return fmt.Errorf("tool %s is registered twice in version %s", promise.Name, promise.Version)
+		return fmt.Errorf("tool %s is registered twice in version %s", definition.Name, definition.Version)
 	case len(versions) == schemas.MaxVersions:
-		return fmt.Errorf("tool %s has more than %d versions", promise.Name, schemas.MaxVersions)
+		return fmt.Errorf("tool %s has more than %d versions", definition.Name, schemas.MaxVersions)
 	}
 	if r.tools == nil {
 		r.tools = map[string][]Registered{}
 	}
-	r.tools[promise.Name] = slices.Insert(versions, at, Registered{promise, runner})
+	r.tools[definition.Name] = slices.Insert(versions, at, Registered{definition, runner})
 	return nil
 }
 
@@ -215,16 +216,16 @@ func (r *Registry) Version(name, digest string) (Registered, bool) {
 	return Registered{}, false
 }
 
-// Promises returns the definitions of the registered tools, sorted by name, and of one name the
+// Definitions returns the definitions of the registered tools, sorted by name, and of one name the
 // newest version first.
-func (r *Registry) Promises() []schemas.Tool {
+func (r *Registry) Definitions() []schemas.Tool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	promises := make([]schemas.Tool, 0, len(r.tools))
+	definitions := make([]schemas.Tool, 0, len(r.tools))
 	for _, name := range rawjson.SortedKeys(r.tools) {
 		for _, t := range r.tools[name] {
-			promises = append(promises, t.Tool)
+			definitions = append(definitions, t.Tool)
 		}
 	}
-	return promises
+	return definitions
 }

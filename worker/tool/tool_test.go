@@ -22,32 +22,32 @@ func TestRegistryRefuses(t *testing.T) {
 	const noProbe = "tool x: on_crash is checkable, but its runner has no probe to ask; make it with tool.NewProber, or say idempotent or once"
 	for _, tt := range []struct {
 		name    string
-		promise schemas.Tool
+		definition schemas.Tool
 		runner  Runner
 		want    string
 	}{
 		{"a name that is taken", schemas.Tool{Name: "taken"}, Func(says), "tool taken is registered twice; two versions of it need a version each"},
 		{"no runner", schemas.Tool{Name: "x"}, nil, "tool x: has no runner"},
-		{"a promise that does not hold together", schemas.Tool{Name: "x", Kind: "z"}, Func(says), `tool x: kind "z": want read, write or compute`},
+		{"a definition that does not hold together", schemas.Tool{Name: "x", Kind: "z"}, Func(says), `tool x: kind "z": want read, write or compute`},
 		{"a retry of a once write", schemas.Tool{Name: "x", Retry: schemas.Retry{Attempts: 2}}, Func(says),
 			"tool x: retry: a write with on_crash: once is never run again, because a run that failed may have had its effect; " +
 				"only reads, computes and writes with on_crash: idempotent or checkable may be"},
 		{"checkable without a probe", schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable}, Func(says), noProbe},
 		{"checkable with a nil probe", schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable}, NewProber(says, nil), noProbe},
 	} {
-		if err := reg.Add(tt.promise, tt.runner); err == nil || err.Error() != tt.want {
+		if err := reg.Add(tt.definition, tt.runner); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
 		}
 	}
-	if got := len(reg.Promises()); got != 1 {
+	if got := len(reg.Definitions()); got != 1 {
 		t.Errorf("%d tools are registered, want 1", got)
 	}
 }
 
 func TestCheckable(t *testing.T) {
 	var reg Registry
-	promise := schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable, Retry: schemas.Retry{Attempts: 3}}
-	if err := reg.Add(promise, NewProber(says, applied)); err != nil {
+	definition := schemas.Tool{Name: "x", OnCrash: messages.OnCrashCheckable, Retry: schemas.Retry{Attempts: 3}}
+	if err := reg.Add(definition, NewProber(says, applied)); err != nil {
 		t.Fatal(err)
 	}
 	x, _ := reg.Lookup("x")
@@ -105,10 +105,10 @@ func TestRegistryVersions(t *testing.T) {
 		t.Errorf("a version that is taken: %v", err)
 	}
 	var got []string
-	for _, promise := range reg.Promises() {
-		got = append(got, promise.Name+promise.Version)
-		if own, known := reg.Version(promise.Name, promise.Digest); !known || own.Version != promise.Version {
-			t.Errorf("version %q by its digest: %q, %v", promise.Version, own.Version, known)
+	for _, definition := range reg.Definitions() {
+		got = append(got, definition.Name+definition.Version)
+		if own, known := reg.Version(definition.Name, definition.Digest); !known || own.Version != definition.Version {
+			t.Errorf("version %q by its digest: %q, %v", definition.Version, own.Version, known)
 		}
 	}
 	if diff := cmp.Diff([]string{"a", "x2", "x1.10", "x1.9", "x"}, got); diff != "" {

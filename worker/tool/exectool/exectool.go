@@ -170,7 +170,7 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 	if err != nil {
 		return process.Result{}, err
 	}
-	call.Lacking(box.Lacking())
+	call.ReportSandboxGaps(box.Lacking())
 	return process.Run(ctx, process.Command{
 		Args: t.args, Dir: t.cfg.Dir, Env: env, Stdin: call.Input,
 		Limit: maxOutput, LimitStderr: maxStderr, OnStderr: onStderr, OnProgress: onProgress,

@@ -36,7 +36,7 @@ func TestTheSandboxOfARun(t *testing.T) {
 			}
 			for _, tenant := range []messages.TenantID{"acme", "other", "acme"} {
 				var lacks []string
-				out, err := runner.Run(t.Context(), tool.Call{Tenant: tenant, Input: json.RawMessage(`{}`), Lacks: func(p []string) { lacks = p }})
+				out, err := runner.Run(t.Context(), tool.Call{Tenant: tenant, Input: json.RawMessage(`{}`), OnSandboxGaps: func(p []string) { lacks = p }})
 				if err != nil {
 					t.Fatal(err)
 				}

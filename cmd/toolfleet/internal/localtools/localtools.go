@@ -164,7 +164,7 @@ func Open(ctx context.Context, cfg *config.Config, standard string, log *slog.Lo
 	s.servers = servers
 	s.rules.Ask = append(s.rules.Ask, servers.Rules()...)
 	s.Gaps = place.Gaps(file)
-	if len(s.Registry.Promises()) == 0 {
+	if len(s.Registry.Definitions()) == 0 {
 		s.Close()
 		return nil, command.Usage(errors.New("there is no tool to serve: name a tools file with --tools (`toolfleet init` writes one), or a folder for the builtin tools with --root"))
 	}

@@ -138,7 +138,7 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if err != nil {
 		return tool.Output{}, err
 	}
-	call.Lacking(box.Lacking())
+	call.ReportSandboxGaps(box.Lacking())
 	limit := min(time.Duration(args.TimeoutMS.Or(int(maxBashTimeout.Milliseconds())))*time.Millisecond, maxBashTimeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("timeout_ms: %w", context.DeadlineExceeded))
 	defer cancel()
