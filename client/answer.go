@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// longest bounds one request. With the default batch_ttl (1 h) no batch lives that long. Run sends
-// a request that reaches the bound again.
+// longest is the longest that one request may take. Run repeats a request that took so long. With
+// the default batch_ttl (1 h) no batch does.
 const longest = 24 * time.Hour
 
 // silence is how long a handler may send nothing before it counts as gone. The run handler sends a
@@ -32,22 +32,23 @@ var (
 	errReconnected = errors.New("the connection was lost meanwhile")
 )
 
-// soon is how long the handler may still take after the stored reply was seen.
+// soon is how long ask waits for the handler's own answer once the stored reply was seen.
 const soon = time.Second
 
-// news is the reply of a batch, published by the server when it is stored. With it, a caller does
-// not depend on the handler's answer.
+// news receives the reply of a batch from the server, which publishes it when it is stored. The
+// caller then has the reply even if the handler never answers.
 type news struct {
 	arrived chan struct{} // closed when the reply has arrived
 	reply   []byte        // set before arrived is closed
 }
 
-// unheard is for a caller without a subscription. Its arrived is nil, so it never fires.
+// unheard is the news of a caller that does not subscribe to the reply. Its arrived is nil, so it
+// never fires.
 var unheard = &news{}
 
-// listen subscribes to the reply of a batch; stop ends the subscription. It ignores a reply with
-// another digest than this one ("" accepts any). It also ignores a reply that is too large for a
-// message and has to be fetched.
+// listen subscribes to the published reply of a batch; stop ends the subscription. A reply counts
+// only if it has this digest ("" accepts any digest). A reply that is too large for a message is
+// ignored: it has to be fetched.
 func (c *Client) listen(key wire.BatchKey, digest string) (n *news, stop func(), err error) {
 	n = &news{arrived: make(chan struct{})}
 	once := sync.Once{}
@@ -67,9 +68,9 @@ func (c *Client) listen(key wire.BatchKey, digest string) (n *news, stop func(),
 	return n, stop, err
 }
 
-// ask sends one request to a handler and assembles the answer: events as they come, then a reply,
-// which may arrive in chunks, or a state. If the stored reply arrives in n and the handler does not
-// finish within soon, ask returns that reply instead.
+// ask sends one request to a handler and reads what comes back: first events, then a reply, which
+// may come in chunks, or a state. If n receives the stored reply and the handler does not answer
+// within soon, ask returns the stored reply.
 func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
 	var parts answerParts
 	var problem error
@@ -90,7 +91,7 @@ func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header,
 	err := c.conn.Stream(listening, subject, h, body, func(m bus.Msg) (more bool) {
 		quiet.Reset(silence)
 		if kind := m.Header.Get(messages.EventHeader); kind != "" {
-			// A waiting event is a sign of life and is not passed on.
+			// A waiting event only shows that the handler still works; the caller does not get it.
 			var e messages.Event
 			if kind != string(messages.EventWaiting) && json.Unmarshal(m.Data, &e) == nil {
 				each(e)

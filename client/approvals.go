@@ -73,8 +73,8 @@ func (c *Client) Decide(ctx context.Context, d messages.Decision) (messages.Deci
 	return answer, fmt.Errorf("decide: %w", err)
 }
 
-// relistEvery is how often WatchApprovals lists the open questions again, because the messages that
-// announce changes may be lost.
+// relistEvery is how often WatchApprovals lists the open questions again. Messages that announce
+// changes may be lost.
 const relistEvery = time.Minute
 
 // WatchApprovals yields the tenant's open questions, and then every change until ctx ends: a

@@ -127,8 +127,8 @@ func (c *Client) sayWhoAsks(header bus.Header, body []byte) {
 	}
 }
 
-// comingBack is how long coordinators may be silent before that is reported. They may be
-// restarting.
+// comingBack is how long no coordinator may answer before that counts as an outage. Coordinators
+// that restart are back by then.
 const comingBack = 3 * time.Second
 
 func (c *Client) key(s messages.SessionID, b messages.BatchID) wire.BatchKey {
@@ -232,8 +232,8 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 	defer stop()
 	var deserted time.Time // since when no coordinator answers
 	var crowded time.Time  // since when the fleet refuses the batch as busy
-	// met: a coordinator was there, so the batch may have been accepted.
-	// told: the current outage was reported.
+	// met says that a coordinator has answered, so the batch may have been accepted. told says that
+	// the present outage was reported to OnEvent.
 	var met, told bool
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		reply, err := c.ask(ctx, c.names.Of(wire.VerbRun, key), n, header, o.body, o.each)
@@ -271,7 +271,8 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 				crowded = time.Now()
 			}
 			if o.patience >= 0 && time.Since(crowded) >= o.patience && ctx.Err() == nil {
-				// A stopping coordinator also refuses as busy, for batches that it has already.
+				// A coordinator that shuts down refuses as busy too, even a batch that the fleet
+				// already has.
 				if !c.has(ctx, b) {
 					return reply, err
 				}

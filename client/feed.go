@@ -6,19 +6,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// feed decides which events of one batch are shown, and when. The timeline of the batch has the
-// durable events in order. A live event is a hint to read the timeline. Live events are also the
-// only source of progress, hook messages, and runs of calls that do not claim. A feed does no I/O.
+// feed decides which events of one batch are shown, and when. It gets them from two sources. The
+// timeline of the batch has the durable events, in order. Live events come at once, may be lost,
+// and may come in any order: a durable one is a hint to read the timeline. Progress, hook messages,
+// and runs of calls that do not claim come only as live events. A feed does no I/O.
 type feed struct {
 	id    messages.BatchID
 	shown map[eventKey]bool
 	calls map[int]*callFeed // the calls whose start was shown
-	// arrived holds live events that are not shown yet: the timeline may have events that come
-	// before them.
+	// arrived holds live events that are not shown yet, because the timeline may have events that
+	// come before them.
 	arrived []messages.Event
 }
 
-// callFeed is how far one call was shown.
+// callFeed says which events of one call were shown.
 type callFeed struct {
 	ended   bool
 	attempt int // the newest attempt
@@ -51,7 +52,7 @@ func newFeed(id messages.BatchID) *feed {
 // begun reports whether an event was shown.
 func (f *feed) begun() bool { return len(f.shown) > 0 }
 
-// maxArrived bounds the live events that wait for a timeline. More are dropped; the timeline has
+// maxArrived is how many live events may wait for a timeline. More are dropped: the timeline has
 // the durable ones.
 const maxArrived = 1 << 12
 
@@ -77,9 +78,9 @@ func (f *feed) live(e messages.Event) (show []messages.Event, hint bool) {
 	return nil, true
 }
 
-// timeline takes the events of a timeline and returns the events to show now: first those of the
-// timeline that were not shown yet, then live events that waited for it. covered is how many live
-// events had arrived when the timeline was requested.
+// timeline takes the events of a timeline and returns what to show now: the events of the timeline
+// that were not shown yet, and then the live events that waited for it. covered is how many live
+// events had arrived when the timeline was requested; only those are surely covered by it.
 func (f *feed) timeline(events []messages.Event, covered int) (show []messages.Event) {
 	live := map[eventKey]messages.Event{}
 	for _, e := range f.arrived {
@@ -114,8 +115,8 @@ func (f *feed) timeline(events []messages.Event, covered int) (show []messages.E
 	return show
 }
 
-// pass returns what to show for a live event whose predecessors were shown: progress, hook
-// messages, and attempts of calls that still run.
+// pass returns what to show for a live event once everything before it was shown: progress, hook
+// messages, and new attempts of a call that has not ended.
 func (f *feed) pass(e messages.Event) (show []messages.Event) {
 	c := f.calls[e.Index]
 	if c == nil || c.ended {

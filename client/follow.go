@@ -82,17 +82,18 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 }
 
 const (
-	// After an answer the watcher rests restFactor times as long as the answer took, at most
-	// longestRest. So a slow history is read less often.
+	// restFactor and longestRest make a slow timeline be read less often. After an answer the
+	// watcher pauses for restFactor times as long as the answer took, at most longestRest.
 	restFactor  = 4
 	longestRest = 5 * time.Second
 	// maxRequests bounds the timeline requests in flight.
 	maxRequests = 16
 )
 
-// watcher yields the events of batches. It reads in rounds. A round reads the list of the session
-// if there may be a new batch, and then the timelines of the batches with new live events, in the
-// order of the log. If an event was lost, it reads the timelines of all batches.
+// watcher yields the events of batches. It reads in rounds. A round first reads the list of the
+// session, if there may be a new batch. Then it reads the timelines of the batches with new live
+// events, in the order in which the fleet accepted the batches. If an event was lost, it reads the
+// timelines of all batches.
 type watcher struct {
 	client  *Client
 	session messages.SessionID
@@ -111,7 +112,8 @@ type watcher struct {
 	requests sync.WaitGroup // in flight
 }
 
-// watched is a batch whose reply was not shown yet, or which is not in the list yet.
+// watched is a batch that still has something to show: its reply was not shown yet, or the list
+// does not have it yet.
 type watched struct {
 	*feed
 	source[messages.Timeline]
@@ -170,7 +172,8 @@ func (w *watcher) run(ctx context.Context, batches string) error {
 	}
 }
 
-// received handles a message of the server. A stored reply is only a hint.
+// received handles a message of the server. A published reply is not shown: it is a hint to read
+// the timeline.
 func (w *watcher) received(verb wire.Verb, m bus.Msg) {
 	var e messages.Event
 	if json.Unmarshal(m.Data, &e) != nil {
@@ -214,9 +217,9 @@ func (w *watcher) takeLive(ctx context.Context) {
 	}
 }
 
-// find returns the batch with an id. If only one batch is followed, the subscription names it, so
-// every event is about it. The ids must not be compared then: an id that is not UTF-8 does not
-// survive in a body.
+// find returns the batch that an event is about. If only one batch is followed, every event is
+// about it, because the subscription names it. The ids are not compared then: an id that is not
+// UTF-8 is changed when it is written as JSON.
 func (w *watcher) find(id messages.BatchID) *watched {
 	if w.list == nil {
 		return w.batches[0]
@@ -272,14 +275,14 @@ func (w *watcher) round(ctx context.Context) error {
 	return nil
 }
 
-// waits reports whether a batch without any shown event must wait for the list, because earlier
-// batches may still be unknown.
+// waits reports whether a batch of which nothing was shown yet has to wait for the list: there may
+// be earlier batches that only the list names.
 func (w *watcher) waits(b *watched) bool {
 	return w.list != nil && !b.begun() && !b.ended && (!b.listed || w.list.more || w.list.awaited)
 }
 
-// mayRead reports whether the timeline of a batch may be requested now. The number of requests in
-// flight is bounded, and a batch that got no answer lets the others go first.
+// mayRead reports whether the timeline of a batch may be requested now. At most maxRequests
+// requests are in flight, and a batch whose last request got no answer lets the others go first.
 func (w *watcher) mayRead(b *watched) bool {
 	inFlight := 0
 	for _, other := range w.batches {
@@ -337,7 +340,8 @@ func (w *watcher) remove(b *watched) {
 	w.batches = slices.DeleteFunc(w.batches, func(other *watched) bool { return other == b })
 }
 
-// final returns the error if it must end the watcher, or nil if another request may succeed.
+// final returns err if the watcher has to end with it. It returns nil if another request may
+// succeed.
 func (w *watcher) final(ctx context.Context, err error) error {
 	var refusal *messages.Refusal
 	noFleet := errors.Is(err, ErrNoFleet)

@@ -25,7 +25,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// stage is a fleet that has only the get handler and the published events.
+// stage is a fleet reduced to what a follower sees: the get handler, and published events.
 type stage struct {
 	t     *testing.T
 	c     *client.Client
@@ -63,8 +63,8 @@ func asks(id string) messages.Event {
 	return e
 }
 
-// newStage has a get handler that answers with the timeline that past has set last, and with the
-// list of batches.
+// newStage starts a get handler. It answers with the timeline that past has set last, and with the
+// list that lists has set.
 func newStage(t *testing.T, srv *devserver.Server) *stage {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -245,8 +245,8 @@ func TestFollowTellsEverythingOnce(t *testing.T) {
 	})
 }
 
-// A call runs whose journal has no claim, and before it another one has ended: the end comes first,
-// although its live event was lost.
+// The timeline has no claim of a running call. Another call ended before that call began, and its
+// live event was lost. Follow still shows the end before the run.
 func TestFollowShowsARunAfterWhatComesBeforeIt(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -267,8 +267,8 @@ func TestFollowShowsARunAfterWhatComesBeforeIt(t *testing.T) {
 	})
 }
 
-// A live event has the stage of its call. The timeline of a batch that only reads does not, so the
-// live event is shown.
+// The timeline of a batch that only reads does not say the stage of a call. The live event does, so
+// Follow shows the live one.
 func TestFollowShowsTheLiveEventOfATimeline(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -315,7 +315,7 @@ func TestFollowReadsTheTimelineSeldom(t *testing.T) {
 	})
 }
 
-// Events are lost, and nothing announces the loss. Follow finds what is missing in the timeline.
+// Events are lost, and nothing says so. Follow finds them in the timeline.
 func TestFollowNoticesWhatIsMissing(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -411,7 +411,7 @@ func TestFollowEnds(t *testing.T) {
 	})
 }
 
-// A coordinator of a version without timelines answers with the state of the batch.
+// A coordinator of an older version knows no timelines and answers with the state of the batch.
 func TestFollowWhereNobodyKnowsTimelines(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -444,8 +444,8 @@ func TestFollowReadsASlowTimelineLessOften(t *testing.T) {
 	})
 }
 
-// An event is lost while a timeline request is in flight, and its answer does not hold the event
-// yet.
+// An event is lost while a timeline request is in flight whose answer does not have the event yet.
+// Follow asks again.
 func TestFollowAsksAgainForWhatWasLostMeanwhile(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)

@@ -168,8 +168,9 @@ func roundID(history []json.RawMessage) messages.BatchID {
 	return messages.BatchID(fmt.Sprintf("round-%d-%.32s", len(history), messages.Digest(all)))
 }
 
-// steady returns a message in bytes that stay the same when it is stored and read again as JSON. An
-// invalid message stays as it is, so that the fleet can report the mistake.
+// steady returns a message in the bytes that it has after it was stored and read again as JSON, so
+// that the id of its batch stays the same. An invalid message stays as it is: the fleet reports the
+// mistake.
 func steady(message json.RawMessage) json.RawMessage {
 	if rawjson.Check(message) == nil {
 		if canonical, err := rawjson.Canonical(message); err == nil {
@@ -179,7 +180,8 @@ func steady(message json.RawMessage) json.RawMessage {
 	return message
 }
 
-// parts returns what a message adds to the history: the elements of a list, else itself.
+// parts returns what a message adds to the history: its elements if it is a list, else the message
+// itself.
 func parts(message json.RawMessage) []json.RawMessage {
 	if rawjson.TypeOf(message) == "an array" {
 		return rawjson.Elements(message)

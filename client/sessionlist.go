@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// sessionList is a watcher's position in its session's list of batches. The list is durable, so
-// reading it from a place on misses no batch: batches that ended before that place were shown, or
-// ended before the watch began.
+// sessionList says how far a watcher has read the list of the session's batches. The list is
+// durable and ordered, so the watcher misses no batch if it reads on from its place. Batches before
+// the place were shown, or ended before the watch began.
 type sessionList struct {
 	source[messages.BatchList]
 	since time.Time // also show batches that ended since then; zero: only batches that end from now on
@@ -19,8 +19,8 @@ type sessionList struct {
 	place uint64
 	known bool // place is set
 	more  bool // the list has further pages
-	// awaited: some batch's timeline has a reply that may be an old one. It is shown when the list
-	// confirms that it is new.
+	// awaited says that some batch's timeline has a reply that may be that of an older batch with
+	// the same id. The reply is shown once the list confirms that it is new.
 	awaited   bool
 	requested int           // how many pages were requested
 	retry     time.Duration // the delay after the last page; 0: it did not fail
@@ -28,8 +28,8 @@ type sessionList struct {
 	subscribed func() // called once the watch is subscribed; nil: nobody asks
 }
 
-// errBehind is the error for a page that announces more entries but does not move the place. Its
-// server has not caught up.
+// errBehind is the error for a page that says that there are more entries and yet repeats its
+// place. The server that answered has not caught up.
 var errBehind = errors.New("the server that answered is behind")
 
 // get returns the request for the next page.
@@ -40,8 +40,8 @@ func (l *sessionList) get() messages.Get {
 	return messages.Get{Batches: true, Since: l.since}
 }
 
-// readList reads a page of the list if it is due, and adopts its batches and their order. Without
-// an answer, or after a temporary error, the batches that have begun go on.
+// readList reads a page of the list if one is due, and takes over its batches and their order. If
+// there is no answer, or a temporary error, the batches that already show events go on.
 func (w *watcher) readList(ctx context.Context) error {
 	l := w.list
 	if l.isDue() {
@@ -74,10 +74,10 @@ func (w *watcher) readList(ctx context.Context) error {
 	return nil
 }
 
-// order puts the batches into the order of the log: first those of earlier pages whose timeline is
-// still unread, then those of this list, then those that are not listed yet. A batch without shown
-// events that a complete list lacks is over: a late live event had announced it, and it is dropped.
-// A batch that was first seen after the list was requested is kept.
+// order sorts the batches as the log has them: first those of earlier pages whose timeline was not
+// read yet, then those of this list, then those that are not listed yet. It drops a batch that a
+// complete list lacks and of which nothing was shown: the batch has ended, and a late live event
+// had announced it. It keeps a batch that was first seen after the list was requested.
 func (w *watcher) order(list messages.BatchList) {
 	var listed, earlier, others []*watched
 	for _, entry := range list.Batches {
@@ -108,8 +108,8 @@ func (w *watcher) order(list messages.BatchList) {
 	w.batches = slices.Concat(earlier, listed, others)
 }
 
-// isBefore reports whether an entry of the list is another, later batch with the same id. Such a
-// batch has ended, or was accepted, after the reply that was shown.
+// isBefore reports whether the entry of the list is a later batch with the same id as b. Such a
+// batch was accepted, or has ended, after the reply of b that was shown.
 func (b *watched) isBefore(entry messages.ListedBatch) bool {
 	at := entry.Ended
 	if entry.Open() {

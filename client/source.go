@@ -9,16 +9,18 @@ import (
 const (
 	// readEvery is the least time between two rounds of requests.
 	readEvery = 100 * time.Millisecond
-	// patience is how long a round waits for an answer. After the first wait in vain, a round waits
-	// only impatience for each further answer.
+	// patience is how long a round waits for an answer. Once it has waited in vain, it waits only
+	// impatience for each further answer.
 	patience   = 2 * time.Second
 	impatience = 50 * time.Millisecond
-	// lookAfter is the longest time between two reads without a hint, because events may be lost.
+	// lookAfter is the longest time between two reads. Events may be lost, so a source is read even
+	// if nothing asks for it.
 	lookAfter = 30 * time.Second
 )
 
-// source is something that a watcher reads repeatedly: at once after a hint, otherwise at intervals
-// that grow from 1 s to lookAfter. At most one request is in flight.
+// source is something that a watcher reads again and again: a timeline or a list. It is read at
+// once after a hint, and else at intervals that grow from 1 s to lookAfter. At most one request is
+// in flight.
 type source[T any] struct {
 	due    time.Time
 	wait   time.Duration
@@ -39,7 +41,7 @@ func (s *source[T]) isDue() bool { return s.answer == nil && !time.Now().Before(
 // inFlight reports whether there is a request without an answer.
 func (s *source[T]) inFlight() bool { return s.answer != nil && len(s.answer) == 0 }
 
-// next returns when a round has work for this source. An answer wakes the watcher earlier.
+// next returns when a round should read this source. An answer wakes the watcher earlier.
 func (s *source[T]) next() time.Time {
 	switch {
 	case s.answer == nil:
@@ -65,8 +67,8 @@ func (s *source[T]) read(w *watcher, request func() (T, error)) {
 	})
 }
 
-// await waits for an answer while the round has patience, and then returns false. It does not wait
-// if an earlier round waited for this source in vain.
+// await waits for an answer, as long as the round has patience; then it returns false. If an
+// earlier round waited for this source in vain, it does not wait.
 func (s *source[T]) await(ctx context.Context, w *watcher) (answer[T], bool) {
 	if s.inFlight() && !s.slow {
 		timer := time.NewTimer(w.patience)

@@ -24,8 +24,8 @@ func (c *Client) tracerFor(ctx context.Context) trace.Tracer {
 	return tracing.OrSilent(nil)
 }
 
-// send starts the span of a batch and puts the trace context into its header. Without a span the
-// header gets the trace context of ctx.
+// send starts the span of a batch and writes its trace context into the header of the message.
+// Without a span, the header gets the trace context of ctx.
 func (c *Client) send(ctx context.Context, kind trace.SpanKind, verb wire.Verb, b messages.Batch, header bus.Header) (context.Context, trace.Span) {
 	ctx, span := c.tracerFor(ctx).Start(ctx, tracing.SendBatch, trace.WithSpanKind(kind))
 	tracing.Inject(ctx, header)

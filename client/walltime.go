@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// wallTime bounds the time of one [Client.Loop]. It finds out how long batches waited for people
-// only when the time would otherwise be over.
+// wallTime limits the time of one [Client.Loop]. Time in which a batch waits for people does not
+// count. How long that was is found out only when the time would otherwise be over.
 type wallTime struct {
 	client  *Client
 	session messages.SessionID
@@ -24,8 +24,8 @@ type wallTime struct {
 	waited time.Duration      // how long batches that have ended waited for people
 }
 
-// overtime is how long an aborted batch may take for its reply. After that, Loop returns without
-// it.
+// overtime is how long Loop waits for the reply of a batch that it aborted. After that, Loop
+// returns without the reply.
 const overtime = 30 * time.Second
 
 func newWallTime(c *Client, s messages.SessionID) *wallTime {
@@ -100,7 +100,8 @@ func (w *wallTime) until(ctx context.Context, batch messages.BatchID) bool {
 	}
 }
 
-// lateBy returns how much time is over the limit, counting only the known waits for people.
+// lateBy returns how far the turn is over its limit. Only waits for people that are known already
+// are left out.
 func (w *wallTime) lateBy() time.Duration { return time.Since(w.began) - w.limit - w.waited }
 
 // left returns the time that is left. running is the running batch; "": none.
