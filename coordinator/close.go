@@ -21,10 +21,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A batch that no driver can bring to its end is closed. The coordinator first ends each open call
-// in the journal by compare-and-set; a call with a live claim it leaves until the claim lapses.
-// Only then it answers the batch. The next write of the session cannot start before that, so no
-// call of this batch runs beside it.
+// This file closes a batch that no driver can bring to its end. The coordinator ends each open call
+// in the journal by compare-and-set. It leaves a call that a worker has claimed until the lease of
+// the claim has lapsed. Only after all calls have ended it answers the batch. The next write of the
+// session cannot start before, so it never runs beside a call of this batch.
 
 // errPanic says that driving the batch caused a panic. Another driver would panic too.
 var errPanic = errors.New("panic")
@@ -41,7 +41,7 @@ func guard(log *slog.Logger, do func() error) (err error) {
 }
 
 // whyClosed returns why no driver can bring the batch to its end, in words for the model. It
-// returns "" for an error that may pass: such a batch is never closed.
+// returns "" for an error that may pass, after which a batch is never closed.
 func whyClosed(err error) string {
 	switch {
 	case errors.Is(err, errPanic):
@@ -91,7 +91,7 @@ func (d *batchRun) closeUndecoded(ctx context.Context) error {
 	return err
 }
 
-// closer ends the open calls of a batch without its machine.
+// closer ends the open calls of a batch that has no state machine here.
 type closer struct {
 	journal   *journal.Journal
 	questions *approvals.Service
@@ -135,8 +135,8 @@ func (c *closer) run(ctx context.Context) (results []messages.Result, err error)
 	}
 }
 
-// once reads each call once and ends those that no worker runs. wait is how long the others may run
-// on; 0 means that every call has ended.
+// once reads each call once, and ends the calls that no worker runs. wait is how long to wait
+// before the next try, because of calls that a worker still runs; 0: every call has ended.
 func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	now := time.Now()
 	newest, err := c.readEnds(ctx)
@@ -189,8 +189,8 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	return 0, errors.Join(err, c.queue.withdrawAll(ctx))
 }
 
-// open returns the open calls: those of this batch, and further ones in the journal if another
-// batch with the same id had more calls.
+// open returns the open calls. Besides those of this batch, they are calls that only the journal
+// has: an earlier batch with the same id may have had more calls.
 func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	for i := range c.results {
 		if c.results[i].Status == "" {

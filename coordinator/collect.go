@@ -59,7 +59,8 @@ func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// look answers a nudge: it reads the journal and passes what it finds on to the machine.
+// look reads the journal and gives what it finds to the machine. A nudge asks for it: another
+// goroutine knows that the journal may have something new.
 func (d *batchRun) look(ctx context.Context) {
 	if _, rests := d.machine.Rest(); rests {
 		d.askLeader(ctx)
@@ -121,15 +122,15 @@ func (d *batchRun) recalled(ctx context.Context) recall.Batch {
 	}
 }
 
-// noteRan keeps what a record says about the run of a call, for its audit line.
+// noteRan remembers what a record says about the run of a call. The audit log needs it.
 func (d *batchRun) noteRan(index int, record wire.CallRecord) {
 	if ran, ok := audit.RanOf(record); ok {
 		d.ran[index] = ran
 	}
 }
 
-// isOf reports whether a result belongs to the call at an index. Records cannot hold a call id that
-// is not UTF-8, so such a call is known by its index.
+// isOf reports whether a result belongs to the call at an index. A call id that is not UTF-8 is
+// changed in records, so such a call is recognized by its index alone.
 func (d *batchRun) isOf(i int, r messages.Result) bool {
 	id := d.in.Calls[i].ID
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
@@ -150,8 +151,9 @@ func samePlan(rec wire.PlanRecord, digest string) error {
 	return nil
 }
 
-// storePlan stores the plan record and returns the newest stored record: this one, or that of a
-// faster coordinator. It tries until it succeeds, because no exclusive call starts before.
+// storePlan stores the plan record and returns what is stored then: this record, or that of a
+// coordinator that was faster. It tries until it succeeds, because no exclusive call may start
+// before the plan is stored.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "storing the plan", func() error {
@@ -168,8 +170,8 @@ func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.
 	return events
 }
 
-// end stores a result for a call that no worker ends, and returns what is stored then: this result,
-// or the record of a faster worker.
+// end stores the result of a call that no worker will end. It returns what is stored then: this
+// result, or the record of a worker that was faster.
 func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	if want.Result.Err.Code == messages.CodeToolVersionGone {
@@ -219,8 +221,8 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// isGone reports whether no worker has the tool of a call. It reads the workers anew: this
-// coordinator may have been asleep, and a worker may have come meanwhile.
+// isGone reports whether no worker has the tool of a call. It reads the list of workers anew. A
+// worker may have come, unnoticed while this process was stopped.
 func (d *batchRun) isGone(ctx context.Context, index int) (events []batch.Event, gone bool) {
 	fleet, err := d.toolsets.read(ctx)
 	if err != nil {
@@ -239,10 +241,10 @@ func noWorker(code messages.Code) bool {
 	return code == messages.CodeQueueTimeout || code == messages.CodeToolVersionGone
 }
 
-// publishedElsewhere reports whether another coordinator has published the job of a call. The
-// worker's notices then go to that coordinator and not here. It returns true at most once in a run.
-// The driver needs it even for a first delivery: another coordinator may have driven the batch
-// without a delivery, as the next head of its session.
+// publishedElsewhere reports whether another coordinator has published the job of a call, so that
+// the notices of its worker go there and not here. It returns true at most once in a run. It is
+// asked even if the batch was delivered for the first time: another coordinator may have driven the
+// batch without a delivery, after the batch before it had ended.
 func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false

@@ -25,19 +25,19 @@ type Config struct {
 	AckWait      time.Duration // longest silence of a driver before a redelivery. Default 10 s
 	Poll         time.Duration // time between reads of the journal. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
-	// BatchTTL is how long after its acceptance a batch may still start calls. The time that people
-	// have for their answers is added, up to another BatchTTL. Default 1 h.
+	// BatchTTL is how long a batch may start calls, counted from when it was stored. Time in which
+	// a call waits for a person extends it, up to another BatchTTL. Default 1 h.
 	BatchTTL time.Duration
 	Grace    time.Duration // added to a lease before it counts as lapsed. Default 2 s
-	// StartWait is how long a batch waits for a fleet without any tool. A call waits as long, and
-	// at least twice as long as an announcement counts, while workers of its pool are there and
-	// none has its tool as planned. Default 30 s.
+	// StartWait is how long a batch waits if the fleet has no tool at all. A call waits at least as
+	// long if its pool has workers but none with the tool as planned; then the wait is also at
+	// least twice the time for which an announcement of a worker counts. Default 30 s.
 	StartWait time.Duration
 	Drain     time.Duration   // how long batches may continue after Run's ctx has ended. Default 5 s
 	Hurry     <-chan struct{} // closing it ends the drain at once. May be nil
 	Poison    int             // lost claims after which a call is given up. Default 5
-	// AfterUnknown decides about the later writes of a batch once the outcome of one is unknown.
-	// Default Stop.
+	// AfterUnknown decides what happens to the later writes of a batch after a write whose outcome
+	// is unknown. Default Stop.
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // the people whose decisions count. Default: none
 	Audit        audit.Config       // settings of the audit log
@@ -53,7 +53,8 @@ type Config struct {
 	Metrics   *metrics.Metrics // nil: silent
 }
 
-// AfterUnknown says what happens to the later writes of a batch once the outcome of one is unknown.
+// AfterUnknown says what happens to the later writes of a batch after a write whose outcome is
+// unknown.
 type AfterUnknown string
 
 // Stop skips them, because they may build on a write that did not happen. Continue runs them.
@@ -104,9 +105,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// unservedWait returns how long a call waits while no worker of its pool has its tool as planned,
-// though workers of the pool are there. A worker whose announcement was lost has time to announce
-// itself again.
+// unservedWait returns how long a call waits if its pool has workers but none with its tool as
+// planned. A worker whose announcement was lost announces itself again within that time.
 func (c Config) unservedWait() time.Duration {
 	return max(c.StartWait, 2*c.Provision.WithDefaults().WorkerTTL)
 }

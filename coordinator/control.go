@@ -24,9 +24,9 @@ func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	return recall.Controls(entries, d.accepted, d.cfg.BatchTTL), nil
 }
 
-// steering returns the steering messages that go into this reply. Before the reply is stored, a
-// record marks them as taken, so that no other reply contains them. A message that comes later
-// waits for the next reply, and so does one that cannot be marked.
+// steering returns the steering messages that go into this reply. It first stores a record that
+// they are taken, so that no other reply has them too. A message that comes later, or whose record
+// cannot be stored, waits for the next reply.
 func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	var taken []json.RawMessage
 	d.insist(ctx, "recording which steering the reply takes along", func() error {
@@ -50,8 +50,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 				taken = nil
 				return nil
 			}
-			// Another control was stored first, or the outcome of this write is unknown: read
-			// again.
+			// Another control was stored first, or it is not known whether this write was stored.
+			// Read again.
 			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 			if readErr != nil {
 				return readErr
@@ -68,8 +68,9 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	return rawjson.MustMarshal(taken)
 }
 
-// steerAgain stores the steering of this reply as new controls, if another coordinator stored a
-// reply without it first.
+// steerAgain is for a reply that lost a race: another coordinator has stored its own reply first,
+// without the steering messages of this one. steerAgain stores the messages as new controls, for
+// the next reply.
 func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	var reply messages.Reply
 	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {

@@ -80,7 +80,8 @@ type Coordinator struct {
 	runs    *runs // the batches that this coordinator drives
 	peers   *peers.Peers
 	resumer *resumer
-	// successors bounds the batches of all sessions behind their heads that are driven at once.
+	// successors limits how many batches are driven at once that are not the oldest of their
+	// session. The limit is for all sessions together.
 	successors *semaphore.Weighted
 	bodies     *semaphore.Weighted // bounds the bytes of their bodies
 	serving    atomic.Bool         // whether this coordinator takes requests and batches
@@ -212,8 +213,8 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 	cancel()
 }
 
-// serve answers requests. It takes no new request after ctx has ended; it may answer an earlier one
-// until work ends.
+// serve answers requests. When ctx ends it takes no new request. Requests that it has taken are
+// answered until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.announced, c.catalogues, handlers.Config{
 		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Logger: c.log,

@@ -11,16 +11,15 @@ import (
 )
 
 const (
-	// A delivered message stays delivered, so that answer is used for a second. An undelivered
-	// message may be delivered at any moment, so that answer only serves requests made at about the
-	// same time.
+	// "Delivered" stays true, so that answer is kept for a second. "Not delivered" may become wrong
+	// at any moment, so that answer only serves requests of about the same time.
 	deliveredHolds, undeliveredHolds = time.Second, 100 * time.Millisecond
 	// maxDelivered bounds the queues in the cache.
 	maxDelivered = 1024
 )
 
-// delivered caches, for a moment, how far each queue's consumer has delivered. When a worker goes,
-// many batches ask about the same queue.
+// delivered caches, for a moment, up to which job each queue's consumer has delivered. When a
+// worker goes, many batches ask about the same queue.
 type delivered struct {
 	ask func(ctx context.Context, token string) (inspect.ConsumerState, error)
 
@@ -28,7 +27,7 @@ type delivered struct {
 	queues map[string]*deliveredUpTo // by token; guarded by mu
 }
 
-// deliveredUpTo is the cached position of one consumer.
+// deliveredUpTo is the last job, as a sequence, that one consumer had delivered when it was asked.
 type deliveredUpTo struct {
 	turn chan struct{} // holds one token; taken while the server is asked
 	seq  uint64        // owned by the holder of turn
@@ -41,8 +40,8 @@ func newDelivered(conn *bus.Conn) *delivered {
 	}}
 }
 
-// maybe reports whether a worker may have got a job from a queue, given the job's sequence. It
-// returns true if it cannot find out.
+// maybe reports whether a worker may have got the job with this sequence. It returns true if it
+// cannot find out.
 func (d *delivered) maybe(ctx context.Context, token string, seq uint64) bool {
 	q := d.queue(token)
 	select {

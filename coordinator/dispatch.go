@@ -15,14 +15,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// prepare plans the batch, tells the machine what the journal already holds, and begins.
+// prepare plans the batch, gives the machine what the journal already holds, and lets it begin.
 func (d *batchRun) prepare(ctx context.Context) error {
 	calls, tools, err := d.awaitTools(ctx)
 	if err != nil {
 		return err
 	}
 	past, err := d.readPast(ctx)
-	// Nothing is refused that may have run: a call with something stored or queued.
+	// A call is not refused if it may have run already: something of it is stored or queued.
 	tools.Kept = func(index int) bool { return past.holds(index) || d.jobs.Holding(index) }
 	d.machine = batch.New(plan.With(calls, tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
@@ -37,7 +37,8 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	}
 	d.recall(ctx, past)
 	if !d.resumed {
-		// While the controls are read, the server says whether anybody listens to more.
+		// The start event of one call goes out early: while the controls are read, the server finds
+		// out whether anybody listens to more events.
 		d.events.starts(min(1, len(d.in.Calls)))
 	}
 	var controls []batch.Event // read after the records; see askLeader
@@ -77,12 +78,12 @@ func (d *batchRun) firstPoll() time.Duration {
 	return d.pace.firstPoll(soon, d.cfg.Poll)
 }
 
-// notAfter returns the latest start of a call, by the server's clock, without the time that people
-// have for their answers.
+// notAfter returns the time after which no call starts, by the server's clock. Time that people
+// have for their answers is not in it.
 func (d *batchRun) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
 
-// step gives an event to the machine and carries out the effects in order. It does the same with
-// the events that the effects cause, until there are none.
+// step gives an event to the machine and carries out the effects, in order. An effect may cause
+// further events; step goes on with these until there are none.
 func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 	events := []batch.Event{ev}
 	effects := d.session.step(d, time.Now(), ev)
@@ -133,8 +134,9 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	return nil
 }
 
-// dispatch publishes a job without waiting for the acknowledgement. A lost job does no harm: the
-// poll publishes it again while its call is open, and the broker drops a duplicate of a queued job.
+// dispatch publishes a job and does not wait for the acknowledgement. A lost job does no harm: the
+// poll publishes it again while its call is open. A second job does none either: the broker refuses
+// a job that is already queued.
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)

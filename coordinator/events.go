@@ -49,8 +49,8 @@ func (e *events) publish(ev messages.Event) {
 // unwatched reports whether nobody listened to the batch a moment ago.
 func (e *events) unwatched() bool { return !e.audience.Has(e.subject) }
 
-// starts publishes the start of the first calls, up to the given number, that it has not published
-// yet. All come before anything runs.
+// starts publishes the start events of the first upTo calls, except those that it has published
+// already. All start events come before any call runs.
 func (e *events) starts(upTo int) {
 	for ; e.started < upTo; e.started++ {
 		call := e.plan().Calls[e.started]
@@ -65,8 +65,8 @@ func (e *events) starts(upTo int) {
 	}
 }
 
-// result publishes an event with the result of a call. Only an end event may have the output: a
-// result event comes when the reply has it.
+// result publishes an event with the result of a call. An end event may have the output. A result
+// event has none, because the reply, which follows, has it.
 func (e *events) result(kind messages.EventType, r messages.Result) {
 	if e.unwatched() {
 		e.counters[r.Index]++

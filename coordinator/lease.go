@@ -14,8 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// lease tells the broker and the peers that this coordinator drives a batch, so that they do not.
-// That only saves work: two drivers of a batch do no harm. Safe for concurrent use.
+// lease tells the broker and the other coordinators that this coordinator drives a batch, so that
+// they leave it alone. This only saves work: two drivers of one batch do no harm. Safe for
+// concurrent use.
 type lease struct {
 	peers    *peers.Peers
 	cfg      Config
@@ -43,10 +44,10 @@ func (l *lease) current() *pull.Delivery {
 	return l.delivery
 }
 
-// adopt takes over a new delivery of a batch that is being driven. Only renewing the newest
-// delivery keeps the broker from delivering the batch again, while settling any of them takes the
-// batch out of the log. A delivery with another sequence belongs to a later batch with the same id,
-// and goes back to the broker.
+// adopt takes over a further delivery of the batch. The broker delivers a batch again unless its
+// newest delivery is renewed, so that one is renewed from now on. Any of the deliveries can take
+// the batch out of the log. A delivery with another sequence is of a later batch with the same id;
+// it goes back to the broker.
 func (l *lease) adopt(delivery *pull.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +58,8 @@ func (l *lease) adopt(delivery *pull.Delivery) {
 	l.delivery = delivery
 }
 
-// announce starts to tell the peers about the batch, because it is now the head of its session.
+// announce starts to tell the other coordinators about the batch, which is now the oldest of its
+// session.
 func (l *lease) announce() {
 	l.mu.Lock()
 	before := l.head || l.ended
@@ -98,8 +100,8 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the peers that a head is driven without a delivery. The broker may deliver
-// it to one of them.
+// publishRunning tells the other coordinators that this one drives the batch although it has no
+// delivery. The broker may deliver the batch to one of them.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
 	publish := l.head && l.delivery == nil
@@ -110,9 +112,9 @@ func (l *lease) publishRunning() {
 	}
 }
 
-// release ends the lease and hands an unfinished batch back to the broker. The broker delivers it
-// again at once if this coordinator ends, and at the given time if the batch is suspended.
-// Otherwise it waits longer with each delivery, because perhaps no coordinator can drive the batch.
+// release ends the lease. An unfinished batch goes back to the broker, which delivers it again: at
+// once if this coordinator shuts down; at the time suspended if the batch only waits for people;
+// else later with each delivery, because perhaps no coordinator can drive it.
 func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// queue removes jobs of one batch from the job stream. A worker may hold a removed job; it then
-// finds that the call has ended.
+// queue lists and removes the jobs of one batch in the job stream. If a worker already has a
+// removed job, it looks into the journal and finds that the call has ended.
 type queue struct {
 	conn      *bus.Conn
 	key       wire.BatchKey

@@ -26,7 +26,7 @@ func (p past) holds(index int) bool {
 		slices.ContainsFunc(p.known.Hands, func(k wire.CallKey) bool { return k.Index == index })
 }
 
-// fresh reports whether the batch surely had no driver before.
+// fresh reports whether the batch certainly had no driver before.
 func (d *batchRun) fresh(ctx context.Context) bool {
 	delivery := d.lease.current()
 	switch {
@@ -35,12 +35,13 @@ func (d *batchRun) fresh(ctx context.Context) bool {
 	case d.conn.Before(ctx, d.accepted.Stored): // the server may not know how often it was delivered
 		return false
 	}
-	// A batch may have waited here for so long that a peer took the session over.
+	// If the batch has waited here for long, a peer may have taken over its session.
 	return time.Since(d.came) <= d.cfg.AckWait/2
 }
 
-// readPast reads the past of a batch, and finds its jobs in the queues. It reads the jobs first: a
-// worker stores the end of a call before it removes the job. A fresh batch has no past.
+// readPast reads what earlier drivers of a batch have left in the journal and in the queues. It
+// reads the queues first: a worker stores the end of a call before it removes the job, so a call is
+// in one of them. A fresh batch has no past.
 func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	if d.fresh(ctx) {
 		return past{}, nil
@@ -65,8 +66,8 @@ func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	return p, cmp.Or(err, other)
 }
 
-// recall gives the past to the machine. There is no other recovery code: the machine handles old
-// records like new ones.
+// recall gives the past to the machine, which handles old records like new ones. There is no other
+// code for recovery.
 func (d *batchRun) recall(ctx context.Context, p past) {
 	for _, entry := range p.plans {
 		d.machine.Step(time.Now(), batch.Planned{Record: entry.Record, Seq: entry.Seq})
@@ -84,9 +85,9 @@ func (d *batchRun) recall(ctx context.Context, p past) {
 	d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())
 }
 
-// describeResume returns the log line for a batch that had a driver before. A warning means that
-// the driver was lost. A suspended batch lost none: it continues because a person has answered or a
-// question has expired.
+// describeResume returns the log line about a batch that had a driver before. It is a warning if
+// that driver was lost. A suspended batch has lost none: it goes on because a person has answered
+// or a question has expired.
 func describeResume(records []journal.CallEntry) (slog.Level, string) {
 	states := map[wire.CallState]bool{}
 	denied := false

@@ -121,8 +121,8 @@ func (d *batchRun) leaveLog(ctx context.Context) bool {
 // remove removes the batch from the log, by its delivery if it has one, else by its sequence.
 func (d *batchRun) remove(ctx context.Context) error {
 	delivery := d.lease.current()
-	// An acknowledgement names only a sequence. A restarted server may have given that to another
-	// batch.
+	// An acknowledgement names only a sequence. After a restart, the server may have given that
+	// sequence to another batch.
 	if delivery != nil && !d.conn.Before(ctx, d.accepted.Stored) && delivery.AckSync(ctx) == nil {
 		return nil
 	}
@@ -144,9 +144,9 @@ func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finis
 	return d.finish(ctx)
 }
 
-// stopSummary returns what the hooks of a batch did, from its results in call order, or nil if no
-// hook ran. It asks the agent to stop if any hook wants that, with the reason of the first such
-// hook.
+// stopSummary returns what the hooks of a batch did, from the results in call order. It is nil if
+// no hook ran. It asks the agent to stop if any hook wants that; the reason is that of the first
+// such hook.
 func stopSummary(results []messages.Result) *messages.StopSummary {
 	sum := messages.StopHookSummary{HookInfos: []messages.HookMessage{}, HookErrors: []messages.HookMessage{}}
 	for _, r := range results {

@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 )
 
-// rested holds the sessions that this coordinator suspended lately. A delivery of a batch in such a
-// session is no reason to drive it: thousands of batches may wait behind a question. Safe for
-// concurrent use.
+// rested remembers which sessions this coordinator has suspended lately. It need not look at their
+// batches when they are delivered: thousands of batches may wait behind one question to a person.
+// Safe for concurrent use.
 type rested struct {
 	mu       sync.Mutex
 	sessions map[string]restedSession // by tenant and session; guarded by mu
@@ -24,10 +24,12 @@ type restedSession struct {
 	at         time.Time
 }
 
-// noMore is the last batch of a session whose line was full.
+// noMore stands for the last batch of a session that has more batches than one coordinator drives
+// at once. No later batch would be driven either.
 const noMore = math.MaxUint64
 
-// note adds a session that is suspended now.
+// note remembers a session that is suspended now, with the sequences of its oldest batch and of the
+// last batch that was looked at.
 func (r *rested) note(name string, head, last uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -42,15 +44,16 @@ func (r *rested) note(name string, head, last uint64) {
 	r.sessions[name] = restedSession{head, last, now}
 }
 
-// forget drops a session that has news.
+// forget removes a session in which something has happened.
 func (r *rested) forget(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.sessions, name)
 }
 
-// covers reports whether a batch was considered when its session was suspended, or had no place in
-// the line, and the session still has the same head.
+// covers reports whether a batch may be left alone: the session still has the same oldest batch,
+// and this batch was looked at when the session was suspended, or there would be no room to drive
+// it.
 func (r *rested) covers(name string, head, seq uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// resumer drives suspended and abandoned batches again. It has as many slots for them as there are
-// for delivered batches.
+// resumer drives batches that were suspended, or whose driver is gone. It drives as many at once as
+// there are slots for delivered batches.
 type resumer struct {
 	c     *Coordinator
 	slots *semaphore.Weighted
@@ -30,10 +30,10 @@ type resumer struct {
 	waiting map[wakeRequest]bool
 }
 
-// wakeRequest identifies a goroutine that resumes a session. Equal requests share one goroutine.
-// The head is part of the request, because the goroutine returns once that head has left the log.
-// onlySuspended is part of it too: such a goroutine returns once no call waits for people, but
-// after a denial the batch still has to be driven.
+// wakeRequest is what a goroutine waits for to resume a session. Equal requests share one
+// goroutine. The head is part of the request because the goroutine returns once that batch has left
+// the log. onlySuspended is part of it because such a goroutine returns once no call waits for
+// people; after a denial the batch still has to be driven.
 type wakeRequest struct {
 	session       wire.BatchKey // the Batch in it does not count
 	head          uint64        // the head when the goroutine started; 0: not read yet
@@ -75,12 +75,12 @@ func (r *resumer) run(ctx context.Context, want wakeRequest) {
 			return
 		}
 	}
-	// This coordinator is shutting down, so a peer must resume the session.
+	// This coordinator shuts down. A peer must resume the session.
 	r.c.peers.Publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
 }
 
-// try drives the head if that is possible now. done reports that nothing is left to resume, or that
-// another driver has the head.
+// try drives the oldest batch of the session if that is possible now. done says that nothing is
+// left to resume, or that another driver has the batch.
 func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) (done bool, err error) {
 	head, found, err := r.c.nextHead(ctx, log, want.session, 0)
 	if err != nil {
@@ -116,9 +116,9 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 	return r.c.driveSession(ctx, head, nil), nil
 }
 
-// waitForAll calls wait, unless another goroutine waits with the same request. Then it returns
-// false, and the caller may return. The waiting goroutine looks again afterwards, so it finds what
-// the others had stored before. A flood of requests thus holds one goroutine.
+// waitForAll calls wait, unless another goroutine already waits for the same request. Then it
+// returns false and the caller may return: the waiting goroutine looks again after its wait, and
+// finds what the caller has stored. So any number of equal requests holds one goroutine.
 func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	r.mu.Lock()
 	another := r.waiting[want]
@@ -137,8 +137,9 @@ func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 // wait waits until all resumed batches have ended, or ctx ends.
 func (r *resumer) wait(ctx context.Context) { _ = r.slots.Acquire(ctx, r.size) }
 
-// resumeAbandoned drives batches that peers have given up, until ctx ends. Such a peer had no
-// delivery to hand back, so the broker may not deliver the batch for minutes.
+// resumeAbandoned drives batches that other coordinators have given up, until ctx ends. The
+// coordinator that gave a batch up had no delivery of it to hand back, so the broker might not
+// deliver the batch for minutes.
 func (r *resumer) resumeAbandoned(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -165,7 +166,7 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 }
 
 // waitsForPeople reports whether a batch may be suspended: one of its calls waits for a decision,
-// or is granted and not yet claimed.
+// or has been granted and no worker has claimed it yet.
 func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
 	known, err := j.Calls(ctx, key)
 	return err == nil && recall.WaitsForPeople(known), err

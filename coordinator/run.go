@@ -61,7 +61,8 @@ type batchRun struct {
 	nudge    chan struct{}    // asks run to read the journal now
 	turned   chan struct{}    // signals that the batch has another turn
 	waits    atomic.Bool      // the batch waits for an earlier one, and its machine has not begun
-	// workersChanged: workers have come or gone, so jobs may be in the wrong queue.
+	// workersChanged gets a signal when workers have come or gone: jobs may be in the wrong queue
+	// then.
 	workersChanged chan struct{}
 	session        *sessionRun
 	place          *place // of a batch behind the first of its session; owned by the session's run
@@ -76,8 +77,8 @@ type batchRun struct {
 	recheck bool                 // check whether the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
-	// sure: records and controls were read from the leader after the newest known record was
-	// stored.
+	// sure says that records and controls were read from the leader, later than the newest record
+	// that is known here was stored.
 	sure      bool
 	first     bool              // no coordinator is known to have driven the batch before
 	resumed   bool              // an earlier driver has left records
@@ -223,8 +224,8 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	return d.fatal
 }
 
-// awaitTurn waits until a call of the batch may start. It also returns when no further call should
-// start, because the batch was aborted, steered or outlived its time, and when the session is
+// awaitTurn waits until a call of the batch may start. It returns earlier if no call should start
+// any more, because the batch was aborted or steered or is too old, and if the session is
 // suspended.
 func (d *batchRun) awaitTurn(ctx context.Context) error {
 	if len(d.in.Calls) == 0 || d.mayStart() {
@@ -286,8 +287,8 @@ func (d *batchRun) unwanted(ctx context.Context) bool {
 	return err == nil && len(controls) > 0
 }
 
-// mayStart reports whether a call of the batch may start, judging by the tools known now. The plan
-// is settled only after that.
+// mayStart reports whether a call of the batch may start, by the tools that are known now. The plan
+// is fixed only when the first call may start.
 func (d *batchRun) mayStart() bool {
 	switch d.session.turnOf(d) {
 	case batch.Everything:
@@ -310,7 +311,7 @@ func (d *batchRun) beginsSafe() bool {
 	return false
 }
 
-// lookSoon asks the driver to read the journal, and does not wait for that.
+// lookSoon asks the goroutine that drives the batch to read the journal. It does not wait for that.
 func (d *batchRun) lookSoon() {
 	select {
 	case d.nudge <- struct{}{}:
@@ -322,7 +323,7 @@ func (d *batchRun) lookSoon() {
 const insistLogEvery = time.Minute
 
 // insist repeats try until it succeeds, ctx ends, or the error is final. In the last two cases it
-// sets fatal. The batch cannot go on without what try does.
+// sets fatal, because the batch cannot go on without it.
 func (d *batchRun) insist(ctx context.Context, what string, try func() error) {
 	if err := d.retry(ctx, what, try); err != nil {
 		d.fatal = err

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// runs holds the sessions that this coordinator drives, at most one run for each, and their
-// batches.
+// runs holds the runs of this coordinator: one for each session that it drives, and one for each
+// batch that it drives.
 type runs struct {
 	size   prometheus.Gauge
 	log    *slog.Logger
@@ -31,8 +31,9 @@ func newRuns(size prometheus.Gauge, log *slog.Logger) *runs {
 // sessionName names a session as notices between coordinators do.
 func sessionName(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// enter adds the run of a session. If the session has a run already, enter returns that run and
-// asks its batches to read the journal, because they may be about to be suspended.
+// enter adds the run of a session. If the session has a run already, enter returns that run. It
+// also makes its batches read the journal, because the run may be about to suspend them and would
+// miss what is new.
 func (r *runs) enter(s *sessionRun) (other *sessionRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,8 +72,9 @@ func (r *runs) leaveSession(s *sessionRun) {
 	}
 }
 
-// leaveIfQuiet removes the run of a session and of its batches, unless a batch has an unread
-// notice, nudge or turn. A later driver then finds no run, and starts one.
+// leaveIfQuiet removes the runs of a session and of its batches, unless one of the batches has an
+// unread notice, or was just asked to look or allowed to start a call. Whoever drives the session
+// later finds no run here, and starts one.
 func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +90,8 @@ func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
 	return true
 }
 
-// remove drops this run, but not another run of the same batch. The caller holds mu.
+// remove drops this run. If another run of the same batch is there, remove leaves it. The caller
+// holds mu.
 func (r *runs) remove(d *batchRun) {
 	if key := d.accepted.Key.String(); r.byKey[key] == d {
 		delete(r.byKey, key)
@@ -103,8 +106,8 @@ func (r *runs) ofSession(name string) *sessionRun {
 	return r.sessions[name]
 }
 
-// Asked reports whether this coordinator drives a batch or session that a peer asks about. The run
-// of the session then reads the log, because the peer was given a later batch of it.
+// Asked answers a peer: does this coordinator drive this batch or session? If so, the run of the
+// session reads the log, because a later batch of the session was delivered to the peer.
 func (r *runs) Asked(name string) (driven bool) {
 	if s := r.ofSession(name); s != nil {
 		s.askedByPeer()

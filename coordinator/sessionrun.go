@@ -17,9 +17,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// sessionRun drives the batches of one session: the oldest in the log, and some of those behind it.
-// Each has its own goroutine, so the I/O of one does not hold up another. Their machines step one
-// at a time, so what may start is decided in one place.
+// sessionRun drives the batches of one session: the oldest in the log (the head), and some of those
+// behind it. Together they are the line, in the order of the log. Each batch has its own goroutine,
+// so waiting for the I/O of one holds up no other. Only one machine steps at a time, so what may
+// start is decided in one place.
 type sessionRun struct {
 	c     *Coordinator
 	key   wire.BatchKey // of the first batch; all have its tenant and session
@@ -49,9 +50,9 @@ func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
 	}
 }
 
-// run drives the session from its head until the log has no more of it, every batch only waits, or
-// the remaining batches cannot be driven here. done reports whether people or the broker will
-// continue the session.
+// run drives the session from its head. It returns when the log has no more batches of the session,
+// when every batch only waits, or when the rest cannot be driven here. done says that nobody here
+// has to go on: a decision of a person or a delivery of the broker will.
 func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *pull.Delivery) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -107,8 +108,8 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	}
 }
 
-// hasRead hands back the offers that the log was read for, since nothing renews them here, and
-// suspends the session if nothing is left to do.
+// hasRead follows a reading of the log. Deliveries that were offered for that reading go back to
+// the broker, because nothing here renews them. If nothing is left to do, it suspends the session.
 func (s *sessionRun) hasRead() {
 	s.returnOffers()
 	s.mu.Lock()
@@ -117,8 +118,8 @@ func (s *sessionRun) hasRead() {
 	s.suspendIfQuiet()
 }
 
-// askedByPeer reads the log for the batch that a peer asked about. From now on each poll tells the
-// peers that the session is driven here.
+// askedByPeer reads the log for the batch that a peer asks about. From now on each poll tells the
+// peers that this coordinator drives the session.
 func (s *sessionRun) askedByPeer() {
 	s.asked.Store(true)
 	s.readSoon()
@@ -160,10 +161,10 @@ func (s *sessionRun) take(d *batchRun) bool {
 	return true
 }
 
-// leave ends the run of a batch. If the batch has left the log, leave removes it from the line. A
-// batch that was given up stays in the line, resting, and the batches behind it keep waiting. It is
-// tried again when the session is driven anew, at the latest after Config.AckWait if nothing else
-// goes on. last reports that no batch is driven any more.
+// leave ends the run of a batch. A batch that has left the log is removed from the line. A batch
+// that was given up stays in the line, so that the batches behind it keep waiting. It is tried
+// again when the session is driven anew: after Config.AckWait, or later while other batches of the
+// session go on. last says that no batch of the session is driven any more.
 func (s *sessionRun) leave(d *batchRun) (last bool) {
 	s.c.runs.leave(d)
 	d.place.free()
@@ -181,8 +182,8 @@ func (s *sessionRun) leave(d *batchRun) (last bool) {
 	return len(s.driven) == 0
 }
 
-// freeFirst frees the place of a batch that is now the first in the line, because only later
-// batches need places. The caller holds mu.
+// freeFirst gives back the place of a batch that is now the first in the line: only batches behind
+// the first take places. The caller holds mu.
 func (s *sessionRun) freeFirst() {
 	if all := s.line.All(); len(all) > 0 && s.driven[all[0]] {
 		all[0].place.free()
@@ -190,8 +191,9 @@ func (s *sessionRun) freeFirst() {
 	}
 }
 
-// announceHead starts to tell the peers about the session's head, which the broker may deliver to
-// one of them. Peers leave later batches to the driver of the session.
+// announceHead starts to tell the other coordinators about the head, because the broker may deliver
+// it to one of them. If it delivers a later batch to them, they leave that to the driver of the
+// session.
 func (s *sessionRun) announceHead() {
 	s.mu.Lock()
 	head, found := s.line.Head()
@@ -202,8 +204,8 @@ func (s *sessionRun) announceHead() {
 	}
 }
 
-// abandoned reports whether the log holds a batch of the session that may stay without a driver for
-// long, because the run has ended and has no delivery to hand back.
+// abandoned reports whether the log may hold a batch of the session that nobody drives for long.
+// The run has ended, and it had no delivery to hand back to the broker.
 func (s *sessionRun) abandoned(ctx context.Context) bool {
 	s.mu.Lock()
 	head, left := s.line.Head()
@@ -233,7 +235,8 @@ func (s *sessionRun) readSoon() {
 	}
 }
 
-// step makes one step of a batch's machine, and wakes the batches whose turn changes with it.
+// step gives an event to a batch's machine. It then wakes the batches that may start more calls, or
+// fewer, because of that.
 func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []batch.Effect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,7 +252,8 @@ func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []b
 	return wants
 }
 
-// waits records that a batch waits for its turn, and whether its first calls are safe.
+// waits records that a batch waits until it may start its first calls, and whether these are safe:
+// they may run beside others.
 func (s *sessionRun) waits(d *batchRun, safe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,7 +261,7 @@ func (s *sessionRun) waits(d *batchRun, safe bool) {
 	s.giveTurns()
 }
 
-// over records that the reply of a batch is stored.
+// over records that the reply of a batch is stored. Later batches may then start more.
 func (s *sessionRun) over(d *batchRun) {
 	defer s.announceHead()
 	s.mu.Lock()
@@ -266,7 +270,8 @@ func (s *sessionRun) over(d *batchRun) {
 	s.giveTurns()
 }
 
-// giveTurns wakes the batches whose turn has changed. The caller holds mu.
+// giveTurns wakes the batches for which it has changed which calls they may start. The caller holds
+// mu.
 func (s *sessionRun) giveTurns() {
 	for _, d := range s.line.GiveTurns() {
 		select {
@@ -283,8 +288,9 @@ func (s *sessionRun) turnOf(d *batchRun) batch.May {
 	return s.line.Turn(d).May
 }
 
-// rest records that a batch only waits, for people or an earlier batch, at most until the given
-// time. It reports whether the session is now suspended.
+// rest records that a batch only waits: for people, or for an earlier batch. until is when it has
+// to be looked at again. rest reports whether all batches of the session only wait, so that the
+// session is now suspended.
 func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 	s.mu.Lock()
 	s.line.Rest(d, until)
@@ -292,8 +298,8 @@ func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 	return s.suspendIfQuiet()
 }
 
-// suspendIfQuiet ends the runs of all batches if every batch only waits and none has news. It
-// reports whether the session is suspended.
+// suspendIfQuiet ends the runs of all batches of the session, if every batch only waits and nothing
+// new has come for any. It reports whether the session is suspended.
 func (s *sessionRun) suspendIfQuiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,8 +316,8 @@ func (s *sessionRun) suspendIfQuiet() bool {
 	return true
 }
 
-// noteRested lets deliveries of the session's waiting batches be handed back without a look. The
-// caller holds mu.
+// noteRested makes intake hand back the deliveries of this session's waiting batches without a look
+// at them. The caller holds mu.
 func (s *sessionRun) noteRested() {
 	head, _ := s.line.Head()
 	last := s.line.Last()
@@ -323,8 +329,8 @@ func (s *sessionRun) noteRested() {
 	}
 }
 
-// wake records that a batch has news. It returns false if the session is suspended: its next driver
-// then finds the news at once.
+// wake records that something new has come for a batch. It returns false if the session is
+// suspended: its next driver finds what is new when it begins.
 func (s *sessionRun) wake(d *batchRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -343,8 +349,8 @@ func (s *sessionRun) suspendedUntil() time.Time {
 	return s.suspended
 }
 
-// lookForControls makes batches look for controls that wait for an earlier batch, so that their
-// machines have not begun. The others look at every poll of their machine.
+// lookForControls is for batches that still wait for an earlier batch, so that their machines do
+// not poll yet. It makes them look for controls, such as an abort.
 func (s *sessionRun) lookForControls(ctx context.Context) {
 	s.mu.Lock()
 	var waiting []*batchRun

@@ -9,22 +9,22 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Bounds on the bodies, in bytes, of batches behind the first of their session: in one session, and
-// in all.
+// Limits, in bytes, on the bodies of batches that are not the first of their session: within one
+// session, and in all sessions together.
 const (
 	maxSuccessors    = 8 << 20
 	maxAllSuccessors = 256 << 20
 )
 
-// offer is a delivery of a batch that the session's run has not read from the log yet.
+// offer is a delivery of a batch that the run of its session has not read from the log yet.
 type offer struct {
 	key      wire.BatchKey
 	delivery *pull.Delivery
 }
 
-// offer hands the run a delivery of a batch behind those that it drives. If the run takes it, it
-// reads the log for the batch soon, and drives the batch with this delivery, or hands it back. The
-// body is dropped: the log has it, and an offer holds no slot.
+// offer hands the run a delivery of a batch behind those that it drives. The run then reads the
+// log. If it comes to this batch, it drives it with this delivery; else it hands the delivery back.
+// The body of the delivery is dropped, because the log has it.
 func (s *sessionRun) offer(key wire.BatchKey, d *pull.Delivery) (taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +50,8 @@ func (s *sessionRun) offered(a journal.Accepted) *pull.Delivery {
 	return nil
 }
 
-// returnOffers settles the deliveries whose batches were not read: a batch that is driven all the
-// same takes its delivery, any other goes back to the broker.
+// returnOffers settles the deliveries of batches that were not read from the log. A batch that is
+// driven anyhow takes its delivery. Any other delivery goes back to the broker.
 func (s *sessionRun) returnOffers() {
 	s.mu.Lock()
 	offers := s.offers
@@ -66,16 +66,16 @@ func (s *sessionRun) returnOffers() {
 	}
 }
 
-// end has the run take no more offers. It keeps those that it has.
+// end makes the run refuse further offers. It keeps those that it has.
 func (s *sessionRun) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
 }
 
-// readLog reads batches behind the driven ones, as many as the bounds allow, and starts to drive
-// them. It answers and removes a batch that has its reply already: one that was submitted again, or
-// came back into the log.
+// readLog reads the batches of the log behind those that are driven, as many as the limits allow,
+// and starts to drive them. A batch that has its reply already is answered and removed: it was
+// submitted again, or came back into the log.
 func (s *sessionRun) readLog(ctx context.Context) error {
 	for s.c.serving.Load() { // when stopping, leave the next batch to the broker and a peer
 		place, ok := s.place()
@@ -109,8 +109,8 @@ func (s *sessionRun) readLog(ctx context.Context) error {
 	return nil
 }
 
-// next reads the oldest batch of the log that is not in the line. The line may hold batches that are
-// over and still in the log.
+// next reads the oldest batch of the log that is not in the line. The line may hold batches that
+// have their reply and are still in the log.
 func (s *sessionRun) next(ctx context.Context) (a journal.Accepted, found bool, err error) {
 	s.mu.Lock()
 	after := s.line.Last()
@@ -130,8 +130,8 @@ func (s *sessionRun) holds(a journal.Accepted) bool {
 	return s.line.Holds(a.Seq, a.Stored)
 }
 
-// place is one of the places that all sessions share for batches behind the first of their session.
-// A nil place is for a batch that needs none.
+// place is the right to drive one batch that is not the first of its session. All sessions share a
+// limited number of places. The first batch of a session needs none; its place is nil.
 type place struct {
 	c    *Coordinator
 	size int64 // of the body
@@ -144,7 +144,8 @@ func (p *place) free() {
 	}
 }
 
-// hold reserves bytes for a body. It returns false if all sessions together hold too many.
+// hold reserves bytes for a batch's body. It returns false if the bodies of all sessions together
+// would be too large.
 func (p *place) hold(a journal.Accepted) bool {
 	size := int64(len(a.Body))
 	switch {

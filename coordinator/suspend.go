@@ -29,9 +29,10 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 	return false
 }
 
-// askLeader gives the machine what the leader has stored. It tries until it succeeds, because a
-// suspended batch has no poll for minutes. It reads the controls after the records, so it sees
-// every control that was stored before a call was parked.
+// askLeader reads everything about the batch from the leader and gives it to the machine. It tries
+// until it succeeds, because a suspended batch is not looked at for minutes. It reads the controls
+// after the records. So it sees every control that was stored before a call began to wait for a
+// person.
 func (d *batchRun) askLeader(ctx context.Context) {
 	var events []batch.Event
 	d.insist(ctx, "read the journal before the batch is suspended", func() error {

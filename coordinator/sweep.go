@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// After a server restart, a batch that was answered and removed can be back in the log. The
-// consumer counts it as settled and never delivers it. If the session has a later batch, the
-// redelivery of that batch finds such a head (intake.go). Otherwise the sweep finds it, after each
-// reconnect and every few minutes.
+// After a restart of the server, a batch that was answered and removed can be back in the log. The
+// server takes it as settled and never delivers it. If a later batch of the session is delivered,
+// its coordinator finds the old one (intake.go). Otherwise the sweep finds it, after each reconnect
+// and every few minutes.
 
 const (
 	// sweepEvery is the time between two sweeps without a reconnect.
@@ -27,7 +27,7 @@ const (
 	peerTimeout = time.Second
 )
 
-// sweepLog looks for heads that nobody drives, until ctx ends.
+// sweepLog looks for oldest batches of sessions that nobody drives, until ctx ends.
 func (c *Coordinator) sweepLog(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -57,9 +57,9 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 	}
 }
 
-// sweepJobs removes jobs of ended batches from queues without workers. A driver may have died after
-// it put a job there, or the job came late; the batch's next driver may have put another job
-// elsewhere. Workers remove such jobs from their own queues.
+// sweepJobs removes jobs of ended batches from queues without workers. Workers remove such jobs
+// from their own queues. A job is left over if its driver died after it had published the job, or
+// if the job arrived late, and the next driver has put another job into another queue.
 func (c *Coordinator) sweepJobs(ctx context.Context) error {
 	subjects, err := inspect.Subjects(ctx, c.conn, c.names.Stream(bus.Jobs))
 	if err != nil {

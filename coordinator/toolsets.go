@@ -36,7 +36,8 @@ func newToolsets(conn *bus.Conn, log *slog.Logger, changed func()) *toolsets {
 	}
 }
 
-// glanceEvery is how often announcements are read if this user may not watch them.
+// glanceEvery is how often the announcements are read, if the coordinator's user may not watch
+// them.
 const glanceEvery = 2 * time.Second
 
 // run follows the announcements until ctx ends.
@@ -109,8 +110,8 @@ func (s *toolsets) learn(key string, value []byte) {
 	}
 }
 
-// rebuildShare sets the pause after a rebuild: this many times what the rebuild took. A small fleet
-// sees a change at once. A large fleet spends at most a tenth of a core on rebuilds.
+// rebuildShare is how many times longer the pause after a rebuild is than the rebuild was. A small
+// fleet sees a change at once; in a large fleet, rebuilds take at most a tenth of one core.
 const rebuildShare = 9
 
 // rebuild updates the board when announcements have changed, until ctx ends.
@@ -153,7 +154,7 @@ func (s *toolsets) read(ctx context.Context) (*toolset.Fleet, error) {
 	return toolset.New(present), err
 }
 
-// moveJobs makes every run check whether its jobs are in the right queues.
+// moveJobs makes every run check whether its jobs are in queues that have workers for them.
 func (r *runs) moveJobs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,8 +176,8 @@ func (d *batchRun) newJobs() *placement.Jobs {
 	})
 }
 
-// moveJobs moves jobs whose queue has lost its workers, and jobs that waited for a worker that has
-// come.
+// moveJobs moves jobs into other queues: jobs whose queue has lost its workers, and jobs that
+// waited for a worker that is there now.
 func (d *batchRun) moveJobs(ctx context.Context) {
 	for _, event := range d.jobs.Move(ctx, time.Now(), d.machine.JobOut) {
 		d.step(ctx, event)

@@ -63,9 +63,9 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	}
 }
 
-// freshTools is tools with a fresh list of workers, if a call would not use the version in the
-// batch's catalogue. The agent may have got the catalogue before this coordinator heard of the
-// version.
+// freshTools is like tools. It reads the list of workers anew if a call would not get the version
+// that the batch's catalogue names: the agent may have got the catalogue before this coordinator
+// knew of that version.
 func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan.Tools {
 	tools := d.tools(current)
 	if !slices.ContainsFunc(d.in.Routed(current), func(c messages.ToolCall) bool { return tools.Differs(c.Tool(), c.Input) }) {
@@ -86,10 +86,10 @@ func (d *batchRun) isPlanned(ctx context.Context) bool {
 	return err == nil && len(plans) > 0
 }
 
-// toolOf returns the tool that a call's job asks for. If the call has a record, it is the version
-// in the record: a worker has claimed that, or a person was asked about it. Else it is the version
-// in the last job, if a worker still has it, or else the planned version. If no worker serves the
-// planned version any more, it is another version that the plan allows.
+// toolOf returns the tool, in one version, that a call's job asks for: the version in the call's
+// record, if it has one, which a worker has claimed or a person was asked about; else the version
+// in the last job, if a worker still has it; else the planned version. If no worker has the planned
+// version any more, it is another version that the plan allows.
 func (d *batchRun) toolOf(index int) toolset.Tool {
 	if digest := d.machine.ToolDigest(index); digest != "" {
 		tool := d.planned(index)
@@ -112,7 +112,8 @@ func (d *batchRun) lastServed(index int) bool {
 	return has && d.toolsets.board.Fleet().Has(last)
 }
 
-// ask returns the tool for a job that is published now, and remembers it.
+// ask returns the tool for a job that is published now. It remembers the tool as that of the last
+// job.
 func (d *batchRun) ask(index int) toolset.Tool {
 	tool := d.toolOf(index)
 	d.asked[index] = tool
@@ -123,8 +124,8 @@ func (d *batchRun) ask(index int) toolset.Tool {
 // every 10 s, and again after the server was away.
 const goneAfter = 10 * time.Second
 
-// gone reports whether no worker has the version of a call any more, and the input does not fit the
-// version that is served. events are for the machine.
+// gone reports whether a call has to end because of its version: no worker has it any more, and the
+// input does not fit the version that workers have. events are for the machine.
 func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	why := ""
 	if !d.lastServed(index) {
@@ -146,9 +147,9 @@ func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	return []batch.Event{batch.Unserved{Index: index, Is: true, Gone: why}}, true
 }
 
-// instead returns the served version for a call whose planned version no worker serves any more.
-// The choice is not Known if none is needed, or if something of the call is stored: a worker may
-// have claimed the version, or a person may have agreed to it.
+// instead returns the version that workers have, for a call whose planned version no worker has any
+// more. The result is not Known if no other version is needed, or if something of the call is
+// stored: a worker may have claimed its version, or a person may have agreed to it.
 func (d *batchRun) instead(index int) plan.Choice {
 	if d.toolsets.board.Fleet().Serves(d.planned(index)) || !d.machine.Fresh(index) {
 		return plan.Choice{}
