@@ -15,8 +15,8 @@ type Config struct {
 	FirstPoll    time.Duration // time from a dispatch to the first look into the journal
 	Poll         time.Duration // time between later looks
 	QueueTimeout time.Duration // how long a call may wait for a sign of a worker
-	// Unserved is how long a call may wait while workers of its pool are there, none with its tool.
-	// 0: as long as any call, which is the most in any case.
+	// Unserved is how long a call may wait if workers of its pool are there but none has its tool.
+	// It is never longer than QueueTimeout; 0: as long as QueueTimeout.
 	Unserved time.Duration
 	Grace    time.Duration // added to every lease and deadline
 	NotAfter time.Time     // no call starts later; time for answers of people is added
@@ -24,7 +24,7 @@ type Config struct {
 	Waits    time.Duration // how much time for answers is added to NotAfter at most
 	Timeout  time.Duration // how much active time the whole batch has; 0: no bound
 	Poison   int           // lapsed claims after which a call is given up; 0: no bound
-	// KeepGoing runs later writes of the batch although the outcome of an earlier one is unknown.
+	// KeepGoing lets later writes of the batch run after a write whose outcome is unknown.
 	KeepGoing bool
 }
 
@@ -56,7 +56,7 @@ type Machine struct {
 	finished bool
 }
 
-// New returns a machine for a batch. It knows only the plan.
+// New returns a machine for a batch. So far it knows only the plan.
 func New(p plan.Plan, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, plan: p, calls: make([]call, len(p.Calls)), turn: Turn{Room: cfg.Window}}
 	m.applyRefusals()
@@ -153,8 +153,8 @@ func (m *Machine) onBegin(now time.Time, ev Begin) {
 	}
 }
 
-// onSteered applies a steering message: the batch stops at once, or when the current stage has
-// ended. If there are several messages, the strictest counts.
+// onSteered applies a steering message: no further call starts, either from now on or from the next
+// stage on. If there are several messages, the strictest counts.
 func (m *Machine) onSteered(ev Steered) {
 	if m.steer == nil {
 		m.steer, m.steerAfter = &ev, m.current()
@@ -176,7 +176,7 @@ func (m *Machine) started(calls []int) bool {
 	return false
 }
 
-// advance returns what to do next, from the states of the calls alone.
+// advance returns what to do next. It looks only at the states of the calls.
 func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	wants := m.tellEnds()
 	calls, exclusive := m.runnable()
@@ -225,11 +225,12 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	return append(wants, m.poll(now, looked)...)
 }
 
-// inWindow reports whether the call has a place in the window: a job of it is published, or a
-// worker holds it.
+// inWindow reports whether the call counts against the window (the largest number of calls that are
+// out at once): a job of it is published, or a worker holds it.
 func (m *Machine) inWindow(now time.Time, c *call) bool { return c.published || m.live(now, c) }
 
-// needsJob reports whether the call has no job in the queue that a worker could take.
+// needsJob reports whether a job of the call has to be published: none that a worker could take is
+// in the queue.
 func (m *Machine) needsJob(now time.Time, c *call) bool {
 	switch c.base {
 	case waiting, released:
@@ -243,7 +244,8 @@ func (m *Machine) needsJob(now time.Time, c *call) bool {
 }
 
 // runnable returns the open calls of the current stage that may run now, in call order. A call that
-// was handed back comes after all others, alone. exclusive: the returned call must run alone.
+// was handed back comes only after all others, and alone. exclusive says that the returned call
+// must run alone.
 func (m *Machine) runnable() (calls []int, exclusive bool) {
 	var handedBack []int
 	for _, i := range m.stage() {
@@ -262,8 +264,8 @@ func (m *Machine) runnable() (calls []int, exclusive bool) {
 	return calls, exclusive
 }
 
-// stopRun asks the worker that holds an aborted call to stop it: once at first, and then at every
-// look.
+// stopRun asks the worker that runs an aborted call to stop it. It asks at once, and again each
+// time that the journal was read.
 func (m *Machine) stopRun(i int, looked bool) []Effect {
 	c := &m.calls[i]
 	if m.abort == nil || c.stopped && !looked {
@@ -273,7 +275,7 @@ func (m *Machine) stopRun(i int, looked bool) []Effect {
 	return []Effect{Stop{i, m.abort.Stop}}
 }
 
-// tellEnds returns a Tell for each call that has ended, once per call.
+// tellEnds returns a Tell for each call that has ended since the last time.
 func (m *Machine) tellEnds() []Effect {
 	var wants []Effect
 	for i := range m.calls {

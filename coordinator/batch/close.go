@@ -7,11 +7,10 @@ import (
 )
 
 // Closing decides how to end the calls of a batch that no driver can bring to its end, for example
-// because its machine panics. It needs neither a plan nor a machine, only each call's newest
-// record.
+// because its machine panics. It has no plan and no machine; each call's newest record is enough.
 //
-// The calls are ended before the batch is answered. The answered batch leaves the log, and the next
-// write of the session may start then, so no call of this batch may be queued or running.
+// All calls end before the batch is answered. The answered batch leaves the log, and then the next
+// write of the session may start: no call of this batch may be queued or running at that time.
 type Closing struct {
 	Lease time.Duration // for a claim whose record has no lease
 	Grace time.Duration // added to a lease before the claim counts as lapsed
@@ -34,10 +33,10 @@ type Close struct {
 	Until   time.Time // without End: a worker may run the call until then
 }
 
-// Call decides about an open call. seq is the sequence of its newest record; 0: it has none. A
-// worker with a live claim may be running the tool. Call lets it finish, because its result is
-// worth more than an unknown outcome. It ends a call whose claim is renewed for longer than the run
-// can take: the worker must be broken.
+// Call decides about an open call. seq is the sequence of its newest record; 0: it has none. If a
+// worker's claim is live, the worker may be running the tool. It may finish, because its result is
+// worth more than an unknown outcome. A claim that is renewed for longer than any run can take is
+// of a broken worker: that call ends.
 func (c *Closing) Call(now time.Time, index int, record wire.CallRecord, seq uint64) Close {
 	if !isClaim(record.State) {
 		return Close{End: true, Unknown: record.Unsure()}

@@ -9,14 +9,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// live reports whether a worker holds the call: its claim has not lapsed, and is not overdue. The
-// driver then does nothing about the call, except for a Stop.
+// live reports whether a worker holds the call: the lease of its claim has not lapsed, and the
+// claim is not overdue. Until that changes, the driver only sends a Stop, if the call is to be
+// stopped.
 func (m *Machine) live(now time.Time, c *call) bool {
 	return c.hasClaim() && now.Before(m.lapse(c)) && !m.overdue(now, c)
 }
 
-// overdue reports whether a claim is held for longer than its run and the work around it can take.
-// The worker is then broken and only renews.
+// overdue reports whether a worker holds a claim for longer than the run and the work around it can
+// take. Such a worker is broken: it renews its claim and does nothing else.
 func (m *Machine) overdue(now time.Time, c *call) bool {
 	return c.hasClaim() && c.record.DeadlineMS > 0 && !now.Before(m.due(c))
 }
@@ -27,9 +28,9 @@ func (m *Machine) due(c *call) time.Time {
 	return c.claimSeen.Add(run + m.cfg.QueueTimeout + m.cfg.Grace)
 }
 
-// lapse returns when a claim counts as lapsed. The lease counts from when this driver first saw the
-// record, so clocks need not agree, and the result is rather too late. A record without a lease
-// gets a long one.
+// lapse returns when a claim counts as lapsed. Its lease is counted from when this driver first saw
+// the record. So clocks need not agree, and the claim lapses rather too late than too early. A
+// record without a lease gets a long one.
 func (m *Machine) lapse(c *call) time.Time {
 	lease := time.Duration(c.record.LeaseMS) * time.Millisecond
 	if lease == 0 {
@@ -38,16 +39,17 @@ func (m *Machine) lapse(c *call) time.Time {
 	return c.seen.Add(lease + m.cfg.Grace)
 }
 
-// silent reports whether the newest record is a claim, and nothing came after its lapse: neither a
-// report of a worker nor a new job for a takeover.
+// silent reports whether the newest record is a claim, and nothing has come since the claim lapsed:
+// no report of a worker, and no new job by which another worker could take the call over.
 func (m *Machine) silent(c *call) bool { return c.hasClaim() && c.since.Before(m.lapse(c)) }
 
-// lapsed reports whether the claim has lapsed and no job for a takeover is published yet.
+// lapsed reports whether the claim has lapsed, and no job is published yet by which another worker
+// could take the call over.
 func (m *Machine) lapsed(now time.Time, c *call) bool {
 	return m.silent(c) && !now.Before(m.lapse(c))
 }
 
-// giveUp asks for the End of a call that no worker holds, if the call is no longer wanted or its
+// giveUp asks for the End of a call that no worker holds, if the call is not to run any more or its
 // time is up. It asks again at every poll until the call has ended.
 func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	c := &m.calls[i]
@@ -66,8 +68,8 @@ func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	return wants, true
 }
 
-// givenUp returns the result of a call that is given up now; over is false if it is not. A call
-// that may have been applied gets an unknown outcome.
+// givenUp returns the result of a call that is given up now. It returns false for a call that is
+// not. If the call may have been applied, its outcome is unknown.
 func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool) {
 	var result messages.Result
 	var over bool
@@ -95,7 +97,7 @@ func (m *Machine) forgotten(now time.Time) bool {
 	return !m.cfg.Forgets.IsZero() && now.After(m.cfg.Forgets)
 }
 
-// unwanted ends a call that shall not run any more. If there are several reasons, an abort counts
+// unwanted ends a call that must not run any more. If there are several reasons, an abort counts
 // first, then a reason to skip the call, then the age of the batch.
 func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool) {
 	switch {
@@ -109,7 +111,7 @@ func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool
 	return messages.Result{}, false
 }
 
-// timedOut ends a call without a claim when its own time, or its batch's, is up.
+// timedOut ends a call without a claim if its own time is up, or that of its batch.
 func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool) {
 	tool := m.plan.Calls[i].PlannedCall.Tool
 	quiet := c.published && now.Sub(c.since) >= m.patience(i, c)
@@ -151,7 +153,7 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 // reached reports whether a time has come. A zero time never comes.
 func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// notRunHere is notRun for a call that is in a queue without workers.
+// notRunHere is notRun for a call whose queue has no workers.
 func (m *Machine) notRunHere(i int, c *call) string {
 	if m.hasFailed(i, c) || c.taken {
 		return m.notRun(i, c)
@@ -159,7 +161,8 @@ func (m *Machine) notRunHere(i int, c *call) string {
 	return "Not run"
 }
 
-// notRun returns how far a call came that is given up, as the start of a sentence.
+// notRun begins the sentence for the model about a call that is given up. It says how far the call
+// came.
 func (m *Machine) notRun(i int, c *call) string {
 	switch p := m.plan.Calls[i]; {
 	case m.hasFailed(i, c):
@@ -168,15 +171,15 @@ func (m *Machine) notRun(i int, c *call) string {
 		return "Not run"
 	case c.base == running:
 		return "Stopped while it ran"
-	// A worker may have taken the job and sent no report, or no later one.
+	// A worker may have taken the job without sending a report, or without sending another one.
 	case c.base == queued, c.taken, p.Stage == m.tookOver:
 		return "Not known to have run"
 	}
 	return "Not run"
 }
 
-// hasFailed reports whether the newest attempt has failed. For a call that claims, its record says
-// so; attempts then counts only workers that were lost before they claimed it.
+// hasFailed reports whether the newest attempt has failed. For a call that claims, the record says
+// so; attempts then counts only workers that were lost before they claimed the call.
 func (m *Machine) hasFailed(i int, c *call) bool {
 	return c.record.Error != nil || c.attempts > 0 && !c.taken && !m.Claims(i)
 }
@@ -199,14 +202,14 @@ func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, boo
 		m.plan.Calls[i].PlannedCall.Tool))), true
 }
 
-// lostBy copies the worker, the start and the permission from the claim to the result: the lost
-// worker cannot report them.
+// lostBy copies from the claim to the result what the lost worker cannot report: its name, the
+// start, and the permission.
 func lostBy(claim wire.CallRecord, r messages.Result) messages.Result {
 	r.Worker, r.Started, r.Permission = claim.Worker, claim.Started, claim.Permission
 	return r
 }
 
-// wanted reports whether the call shall still run, leaving time limits aside.
+// wanted reports whether the call is still to run, time limits aside.
 func (m *Machine) wanted(i int) bool { return m.abort == nil && m.whySkipped(i) == "" }
 
 // whySkipped returns why the call is skipped, or "" if it is not.
@@ -222,8 +225,9 @@ func (m *Machine) whySkipped(i int) string {
 	return ""
 }
 
-// mayRun reports whether a worker may have a job of the call: a job of this driver, or one of an
-// earlier driver. The latter does not count for a call that claims, because its run has a record.
+// mayRun reports whether a worker may have a job of the call, published by this driver or by an
+// earlier one. If the call claims, a job of an earlier driver does not count: its run would have a
+// record.
 func (m *Machine) mayRun(i int) bool {
 	return m.calls[i].published || m.plan.Calls[i].Stage == m.tookOver && !m.Claims(i)
 }
@@ -240,8 +244,8 @@ func (s *Steered) said() string {
 	return by + " has something to say"
 }
 
-// keepTime adds up the active time of the batch. No time is added while every call that could run
-// is parked, or waits for an earlier batch or for a place that other batches have.
+// keepTime adds up the active time of the batch. Time does not count while every call that could
+// run waits: for a person, for an earlier batch, or for room in the session's window.
 func (m *Machine) keepTime(now time.Time) {
 	if !m.activeSince.IsZero() {
 		m.active += now.Sub(m.activeSince)
@@ -267,9 +271,9 @@ func (m *Machine) left(now time.Time) time.Duration {
 	return m.cfg.Timeout - used
 }
 
-// slack returns how long after the end of the batch's time this driver ends the call. A published
-// call gets longer, because a worker may be running it: the worker ends it in time and then needs a
-// grace to report that.
+// slack returns how long after the end of the batch's time this driver waits before it ends the
+// call. It waits longer if a job is published, because a worker may be running the call. The worker
+// ends the run in time, and then needs a grace to report that.
 func (m *Machine) slack(c *call) time.Duration {
 	if c.published {
 		return m.cfg.Grace + m.cfg.FirstPoll
@@ -277,7 +281,7 @@ func (m *Machine) slack(c *call) time.Duration {
 	return 0
 }
 
-// patience returns how long a call may go without a sign of a worker.
+// patience returns how long to wait for a sign of a worker that has the call.
 func (m *Machine) patience(i int, c *call) time.Duration {
 	switch {
 	case c.reported(): // a sign is due at every poll, and the broker needs time to notice a crash
@@ -286,7 +290,7 @@ func (m *Machine) patience(i int, c *call) time.Duration {
 	return m.cfg.QueueTimeout + m.unheard(i)
 }
 
-// unheard returns how long a worker may run a call without this driver hearing of it, because the
+// unheard returns how long a worker may run a call of which this driver hears nothing, because the
 // worker reports to a coordinator that is gone.
 func (m *Machine) unheard(i int) time.Duration {
 	if m.late {

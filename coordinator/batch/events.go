@@ -17,7 +17,8 @@ type (
 	// may have been published before, even without a record. Jobs: jobs of the batch exist, waiting
 	// or with workers.
 	Begin struct{ Resumed, Late, Again, Jobs bool }
-	// Late says, after Begin, that another coordinator drives or drove the batch too.
+	// Late comes after Begin. It says that another coordinator drives the batch too, or has driven
+	// it.
 	Late struct{}
 	// Planned is a plan record of the batch, from this coordinator or another.
 	Planned struct {
@@ -68,17 +69,17 @@ type (
 		wire.Stop
 		Now bool
 	}
-	// Turn says what the session's earlier batches allow this one to do. It replaces the previous
-	// Turn.
+	// Turn says what this batch may start beside the earlier batches of its session. It replaces
+	// the previous Turn.
 	Turn struct {
 		May May
-		// Room is how many calls of the batch may have a place in the session's window.
+		// Room is how many calls of the batch may be out at once, by the limit of the session.
 		Room int
-		// Passed: later batches wait for this one, and may start calls beside it once its plan is
-		// stored.
+		// Passed says that later batches wait for this one: once its plan is stored, they may start
+		// calls beside it.
 		Passed bool
 	}
-	// Looked comes after the events that answer a Look.
+	// Looked says that the answer to a Look is complete. It comes after the events of that answer.
 	Looked struct{}
 	// Tick tells the machine the time, at or after [Machine.Wake].
 	Tick struct{}
@@ -102,7 +103,7 @@ func (Tick) event()       {}
 // May says which calls of a batch may start.
 type May uint8
 
-// Without an earlier batch, every call may start.
+// If there is no earlier batch, every call may start.
 const (
 	Everything May = iota
 	SafeCalls      // only calls that may run beside others, because an earlier batch is not over

@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// planFirst asks for a plan record before the call is dispatched, if one is needed: there is none
-// yet, or a read has ended whose result is in no record, or the newest record is out of date about
-// the active time. A write thus never builds on a result that a power loss could delete.
+// planFirst asks for a plan record before the call is dispatched, if one is needed: there is no
+// record yet, or a read has ended whose result is in none, or the newest record is out of date
+// about the active time. So a write never builds on a result that a power loss could delete.
 func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
 		return nil, true
@@ -25,7 +25,8 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 			record.Results = append(record.Results, *c.result)
 		}
 	}
-	// The next driver reads the used active time from the record, to within an eighth of the bound.
+	// A later driver of the batch takes the used active time from the record. It is at most an
+	// eighth of the limit behind.
 	behind := m.cfg.Timeout > 0 && !m.calls[call].published && m.active-m.activeStored >= m.cfg.Timeout/8
 	if m.planned && len(record.Results) == 0 && !behind {
 		return nil, false
@@ -37,9 +38,9 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	return []Effect{StorePlan{record, m.planSeq}}, true
 }
 
-// refusesUnstored reports whether an unstored plan refuses a call because of the tools that this
-// coordinator knows. Another coordinator may know more tools, and let the call run. The plan that
-// is stored first counts for both.
+// refusesUnstored reports whether a plan that is not stored yet refuses a call because of the tools
+// that this coordinator knows. Another coordinator may know more tools and let the call run. The
+// plan that is stored first counts for both.
 func (m *Machine) refusesUnstored() bool {
 	return !m.planned && slices.ContainsFunc(m.plan.Calls, func(c plan.Call) bool {
 		return c.Refused != nil && (c.Refused.Err.Code == messages.CodeUnknownTool || c.Refused.Err.Code == messages.CodeToolVersionGone)
@@ -73,14 +74,14 @@ func (m *Machine) onPlan(ev Planned) {
 		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].durable {
 			continue
 		}
-		// The next write builds on the recorded result, even if the read ran twice and this driver
-		// saw the other result.
+		// The next write builds on the result in the record. The read may have run twice, and this
+		// driver may have seen the other result.
 		m.calls[r.Index].result, m.calls[r.Index].durable = &r, true
 	}
 }
 
-// adopt takes over the plan of a faster coordinator. A call that only this machine's plan refused
-// is open again.
+// adopt takes over the plan of a coordinator that was faster. A call that only this machine's plan
+// refused is open again.
 func (m *Machine) adopt(record wire.PlanRecord) {
 	adopted, err := m.plan.Adopt(record)
 	if err != nil { // never: the driver has compared the digests

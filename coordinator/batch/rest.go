@@ -6,9 +6,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Claims reports whether the call must be claimed in its own journal before it runs: true for every
-// write, and for any other call once it has a record there. Any call can get one, because any can
-// be parked.
+// Claims reports whether a worker must claim the call in the call's own journal before it runs.
+// That is so for every write. For any other call it is so once the call has a record there, as
+// after a question to a person.
 func (m *Machine) Claims(i int) bool { return m.plan.Calls[i].Claims() || m.calls[i].seq > 0 }
 
 // Question returns the question in the call's newest record, or nil if there is none. open: the
@@ -31,10 +31,10 @@ func (m *Machine) ToolDigest(i int) string {
 // Span returns the traceparent of the attempt in the call's newest record, or "".
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits, for people or an earlier batch, and until when at
-// most. That is so if every call that could run is parked or may not start yet, and no End or plan
-// record is under way. The driver may then drop the machine: a new one that gets the same records
-// reaches the same state.
+// Rest reports whether the batch only waits: for people, or for an earlier batch. until is the
+// latest time to go on. It only waits if every call that could run is parked (a person is asked) or
+// may not start yet, and no End or plan record is under way. The driver may then drop the machine:
+// a new one with the same records reaches the same state.
 func (m *Machine) Rest() (until time.Time, rests bool) {
 	calls, exclusive := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {

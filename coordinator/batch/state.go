@@ -28,20 +28,20 @@ func (s state) String() string { return stateNames[s] }
 
 // call is what the machine knows about one call, apart from its plan.
 type call struct {
-	// base is the state without ending and ended; only become changes it. A call can leave ending
-	// and ended again: the machine may reconsider an End, and another coordinator's plan may know a
-	// tool that this machine's plan refused.
+	// base is the state without ending and ended; only become changes it. A call can leave those
+	// two again. The machine may take back an End, and another coordinator's plan may know a tool
+	// that this machine's plan refused.
 	base state
 
 	// since is when the last sign of life came: a worker's report, the end of the pause that it
-	// asked for, or the first dispatch. It has no meaning in parked, and in waiting only with a
-	// claim.
+	// asked for, or the first dispatch. It means nothing in parked, and in waiting only if the
+	// newest record is a claim.
 	since time.Time
-	// published: this driver has published the job, and the call has kept its place in the window
-	// since. Always true in queued, never in waiting and parked.
+	// published says that this driver has published the job, and that the call has counted against
+	// the window since. It is always true in queued, and never in waiting and parked.
 	published bool
-	// held: at the last step the job was due, and the window was full or an earlier batch came
-	// first.
+	// held says that at the last step the job was due and was not published, because the window was
+	// full or an earlier batch came first.
 	held      bool
 	notBefore time.Time // no dispatch before this time; it counts in every base state
 	expires   time.Time // parked: when the question expires
@@ -91,16 +91,17 @@ func (c *call) become(s state, now time.Time) {
 	c.base = s
 }
 
-// reported reports whether a worker runs the call by its own report, or holds a claim on it.
+// reported reports whether a worker runs the call, by its own report or by its claim.
 func (c *call) reported() bool { return c.base == running || c.base == claimed }
 
-// hasClaim reports whether the newest record is a claim. That is so in claimed. It may be so in
-// waiting, queued and released, if a worker's hint contradicted the record; the claim then still
+// hasClaim reports whether the newest record is a claim. It always is in claimed. It may be in
+// waiting, queued and released too, after a worker's hint that contradicts the record. The claim
 // protects the call until it lapses.
 func (c *call) hasClaim() bool { return isClaim(c.record.State) }
 
-// isClaim reports whether a worker may be running a call whose newest record has this state. An
-// unknown state counts as a claim, and so does a record that cannot be read.
+// isClaim reports whether a worker may be running a call, given the state of its newest record. A
+// record that cannot be read counts as a claim, and so does a state that this version does not
+// know.
 func isClaim(newest wire.CallState) bool {
 	switch newest {
 	case "", wire.Released, wire.Parked, wire.Granted, wire.Ended:
@@ -143,8 +144,8 @@ func (m *Machine) onRecord(now time.Time, ev Recorded) {
 	}
 }
 
-// onRunning applies a worker's report that it runs the call. A parked call does not run, so for it
-// the report is out of date.
+// onRunning applies a worker's report that it runs the call. If a person is asked about the call,
+// it does not run, and the report is out of date.
 func (m *Machine) onRunning(now time.Time, i int) {
 	c := &m.calls[i]
 	c.taken = true
@@ -171,8 +172,8 @@ func (m *Machine) onUnserved(now time.Time, ev Unserved) {
 	}
 }
 
-// JobOut reports whether a job of the call is out and no live claim covers it. sign is when a
-// worker last reported a run of the call; zero: no report since the job was published.
+// JobOut reports whether a job of the call is published, and no live claim shows that a worker has
+// it. sign is when a worker last reported a run of the call; zero: not since the job was published.
 func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 	c := &m.calls[i]
 	if !c.published || c.state() == ended || c.base == released || m.live(now, c) || m.silent(c) {
@@ -188,8 +189,8 @@ func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 // result.
 func (m *Machine) Fresh(i int) bool { return m.calls[i].seq == 0 }
 
-// onHandedBack makes the call wait for the rest of its stage. Its job is of no more use, because it
-// is in a lane that the call may not use.
+// onHandedBack makes the call wait for the rest of its stage. Its job cannot be used any more: the
+// call must run alone, and the job is in a queue of calls that run together.
 func (m *Machine) onHandedBack(now time.Time, i int) {
 	c := &m.calls[i]
 	if !c.handedBack && c.base != parked {
@@ -198,18 +199,18 @@ func (m *Machine) onHandedBack(now time.Time, i int) {
 	c.handedBack = true
 }
 
-// handedBack reports whether the call runs alone at the end of its stage, because its input needs
-// stricter treatment than planned. It is false for a call that the stored plan fixes, because later
-// batches may have passed it. A worker that hands such a call back has another definition of the
-// tool than the plan.
+// handedBack reports whether the call runs alone at the end of its stage, because its final input
+// must not run beside others. It is false for a call that the stored plan fixes (no input can make
+// it exclusive): later batches may have started calls beside it. A worker that hands such a call
+// back has another definition of the tool than the plan.
 func (m *Machine) handedBack(i int) bool {
 	return m.calls[i].handedBack && !(m.planned && m.plan.Calls[i].Fixed)
 }
 
-// onLetGo makes the call wait for the pause; then its job is published again. The time to wait for
-// a worker goes on, unless an attempt failed or a worker was lost. A lost worker counts as a failed
-// attempt, because the next job starts without lost deliveries. With a claim, the lapse of the
-// claim counts instead.
+// onLetGo makes the call wait for the pause that the worker asks for. Then its job is published
+// again. The limit on the time in the queue goes on, unless an attempt failed or a worker was lost.
+// A lost worker counts as a failed attempt, because the next job begins its count of deliveries
+// anew. If there is a claim, its lapse counts instead.
 func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c := &m.calls[ev.Index]
 	if !c.published || c.base == released {

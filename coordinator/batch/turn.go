@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The batches of a session overlap. Earlier batches decide what a batch may start: package session
-// has the rule.
+// The batches of a session overlap. What a batch may start depends on the earlier batches: package
+// session has the rule.
 
 // mayStart reports whether earlier batches allow the calls of the current stage to start.
 func (m *Machine) mayStart(exclusive bool) bool {
@@ -14,12 +14,13 @@ func (m *Machine) mayStart(exclusive bool) bool {
 }
 
 // behind reports whether a call of the current stage only waits for an earlier batch: it may not
-// start, and nobody has started it.
+// start, and no worker has started it.
 func (m *Machine) behind(c *call, exclusive bool) bool {
 	return !m.mayStart(exclusive) && !c.published && !c.reported() && !c.hasClaim()
 }
 
-// crowdedOut reports whether other batches have all places of the session's window.
+// crowdedOut reports whether the batch may have no call out, because other batches use up the limit
+// of the session.
 func (m *Machine) crowdedOut(now time.Time) bool { return m.turn.Room <= 0 && m.Running(now) == 0 }
 
 // Safe reports whether the calls that run next may run beside others.
@@ -34,14 +35,14 @@ func (m *Machine) Passable() bool {
 	return m.planned && m.waitedFor(func(c *call) bool { return c.durable })
 }
 
-// letsPass reports whether only a plan record is missing to make the batch passable: each call that
-// later batches wait for has ended.
+// letsPass reports whether only the plan record is missing until later batches may start calls
+// beside this one: each call that they wait for has ended.
 func (m *Machine) letsPass() bool {
 	return !m.Passable() && m.waitedFor(func(c *call) bool { return c.state() == ended })
 }
 
-// waitedFor reports whether ok holds for each call that later batches wait for: every call that is
-// or could become exclusive, and that the plan has not refused.
+// waitedFor reports whether ok holds for each call that later batches wait for. Those are the calls
+// that are exclusive or could become so, without those that the plan has refused.
 func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
@@ -52,7 +53,7 @@ func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	return true
 }
 
-// Running counts the calls that have a place in the window.
+// Running counts the calls that count against the window.
 func (m *Machine) Running(now time.Time) int {
 	return m.count(func(c *call) bool { return m.inWindow(now, c) })
 }
@@ -76,15 +77,15 @@ func (m *Machine) count(is func(*call) bool) (n int) {
 	return n
 }
 
-// storesFirst reports whether a plan record may be needed before anything else is done about the
-// open calls of the current stage. planFirst then decides.
+// storesFirst reports whether a plan record may have to be stored before the open calls of the
+// current stage go on. planFirst decides about that.
 func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 	return slices.ContainsFunc(calls, m.wanted) &&
 		(exclusive && m.mayStart(exclusive) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
 }
 
-// losesExclusive reports whether a power loss could delete the result of an exclusive call. The
-// call would then run again, beside the calls that start now.
+// losesExclusive reports whether a power loss could delete the result of an exclusive call. Without
+// the result, that call would run again, beside the calls that start now.
 func (m *Machine) losesExclusive() bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
@@ -95,8 +96,8 @@ func (m *Machine) losesExclusive() bool {
 	return false
 }
 
-// storesTime reports whether the batch is about to rest, so its used active time must be stored
-// first.
+// storesTime reports whether the batch is about to be suspended, so that the active time that it
+// has used must be stored first.
 func (m *Machine) storesTime(calls []int, exclusive bool) bool {
 	if m.cfg.Timeout == 0 {
 		return false

@@ -2,16 +2,16 @@ package batch
 
 import "time"
 
-// pollSoon plans a look into the journal after FirstPoll, unless an earlier one is planned.
+// pollSoon plans a reading of the journal after FirstPoll, unless an earlier one is planned.
 func (m *Machine) pollSoon(now time.Time) {
 	if at := now.Add(m.cfg.FirstPoll); m.pollAt.IsZero() || at.Before(m.pollAt) {
 		m.pollAt = at
 	}
 }
 
-// poll asks for a look into the journal when it is due. Notices may get lost, so the batch depends
-// on these looks. A look that was planned for calls that have ended waits until one of the open
-// calls has waited for FirstPoll, but no longer than Poll after the last look.
+// poll asks for a reading of the journal when one is due. Notices of workers may be lost, so a
+// batch cannot do without these readings. A reading that was planned for calls that have ended waits
+// until one of the open calls has waited for FirstPoll, but no longer than Poll after the last one.
 func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	if looked || m.pollAt.IsZero() || now.Before(m.pollAt) {
 		return nil
@@ -69,8 +69,8 @@ func (m *Machine) Wake() (time.Time, bool) {
 	return wake, !wake.IsZero()
 }
 
-// waitsUntil returns when the call is dispatched again or given up, leaving the batch's time aside;
-// zero: not before an event.
+// waitsUntil returns when something is due for the call: its job is published again, or it is given
+// up. The time of the batch does not count here. Zero: nothing before an event.
 func (m *Machine) waitsUntil(i int, c *call) time.Time {
 	switch {
 	case c.base == parked:

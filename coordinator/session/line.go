@@ -13,22 +13,24 @@ import (
 // Stored facts about earlier batches decide what a batch may start, and a stored fact stays true.
 // So a coordinator that knows only some of the facts starts nothing that may not start.
 
-// Standing holds what is known about a batch in the log.
+// Standing is what is known about one batch of the line.
 type Standing struct {
-	// Over: its reply is stored, or a read of the log found a later batch and not this one.
+	// Over says that it is answered: its reply is stored, or a reading of the log found a later
+	// batch and not this one.
 	Over bool
-	// Passable: later batches may start calls beside it. See [batch.Machine.Passable].
+	// Passable says that later batches may start calls beside it. See [batch.Machine.Passable].
 	Passable bool
-	// Safe: the calls that it starts next may run beside others, so it may pass earlier batches.
+	// Safe says that the calls which it starts next may run beside others, also beside those of
+	// earlier batches.
 	Safe    bool
 	Running int // calls that have a place in the window
 	Held    int // calls that start as soon as the window has room for them
 }
 
-// Turns returns what each batch in the line may start. The line holds the batches of a session in
-// the order of the log, without gaps from the oldest that is not over. At most window calls of the
-// session may have a place at a time. An earlier batch gets a free place first. A batch is passed
-// if the next one starts safe calls, or is passed itself.
+// Turns returns what each batch of the line may start. The line has the batches of a session in the
+// order of the log, from the oldest that is not over, without gaps. At most window calls of the
+// session may be out at a time, and earlier batches come first. A batch is passed if the next batch
+// starts safe calls beside it, or is passed itself.
 func Turns(line []Standing, window int) []batch.Turn {
 	turns := make([]batch.Turn, len(line))
 	running := 0
@@ -60,8 +62,8 @@ func Turns(line []Standing, window int) []batch.Turn {
 	return turns
 }
 
-// Line holds the batches of a session that one coordinator drives, in the order of the log and
-// without gaps. B is the coordinator's handle of a batch.
+// Line is the batches of a session that one coordinator drives, in the order of the log and without
+// gaps. B is what the coordinator uses to name a batch.
 type Line[B comparable] struct {
 	Window  int // calls of the session that may have a place at the same time
 	members []*member[B]
@@ -102,7 +104,8 @@ func (l *Line[B]) Over(b B) { l.find(b).standing.Over = true }
 // Turn returns what a batch may start.
 func (l *Line[B]) Turn(b B) batch.Turn { return l.find(b).turn }
 
-// GiveTurns gives every batch its turn, and returns the batches whose turn has changed.
+// GiveTurns works out anew what each batch may start. It returns the batches for which that has
+// changed.
 func (l *Line[B]) GiveTurns() (changed []B) {
 	standings := make([]Standing, len(l.members))
 	for i, m := range l.members {
@@ -117,8 +120,8 @@ func (l *Line[B]) GiveTurns() (changed []B) {
 	return changed
 }
 
-// Rest records that a batch only waits, for people or an earlier batch, at most until the given
-// time. The zero time means that it has news.
+// Rest records that a batch only waits, for people or for an earlier batch, and until when at most.
+// The zero time says that it has something to do again.
 func (l *Line[B]) Rest(b B, until time.Time) { l.find(b).resting = until }
 
 // Resting reports whether every batch only waits, and until when at most.

@@ -15,8 +15,8 @@ import "time"
 // MaxSuspend is how long a suspended batch is left alone at most.
 const MaxSuspend = 5 * time.Minute
 
-// Observation holds what a coordinator knows about a batch that was delivered to it. It is read
-// piece by piece, and each piece may be old.
+// Observation is what a coordinator knows about a batch that was delivered to it. The parts are
+// read one after the other, and each may be out of date.
 type Observation struct {
 	Seq        uint64 // its sequence in the log
 	Head       uint64 // sequence of the oldest batch of its session; 0: the session has none
@@ -40,7 +40,8 @@ const (
 	Join
 	// Answer: the batch has its reply. Publish the reply again and remove the batch from the log.
 	Answer
-	// Wait: the session has a driver, which will get to this batch; or it only waits for people.
+	// Wait: the session has a driver, which comes to this batch in time; or the session only waits
+	// for people.
 	Wait
 	// AskPeers: an earlier batch comes first. Ask the other coordinators which of them drives it.
 	AskPeers
@@ -56,9 +57,9 @@ func (a Action) String() string {
 	return [...]string{"drive", "join", "answer", "wait", "ask", "take over", "vanished"}[a]
 }
 
-// Decide returns what to do about a delivered batch. From the second delivery of a batch behind its
-// head on, the session is taken over, unless a coordinator is known to drive it or to have
-// suspended it.
+// Decide returns what to do about a delivered batch. If an earlier batch comes first, the first
+// delivery only asks who drives the session. A later delivery takes the session over, unless a
+// coordinator is known to drive it or to have suspended it.
 func Decide(o Observation) Action {
 	switch {
 	case o.Driven:
@@ -81,13 +82,14 @@ func Decide(o Observation) Action {
 	return TakeOver
 }
 
-// RemovesHead reports whether a search for the next head removes a head that has its reply. With
-// settled 0 it always does. Otherwise it leaves the head to its driver: while the head is driven
-// here, and until its reply has the age settled.
+// RemovesHead reports whether a coordinator that looks for the oldest open batch removes one that
+// has its reply already. With settled 0 it always does. Otherwise it leaves the batch to its
+// driver, if the batch is driven here or its reply is younger than settled.
 func RemovesHead(settled time.Duration, driven bool, age time.Duration) bool {
 	return settled == 0 || !driven && age >= settled
 }
 
-// Unattended reports whether a head of this age may have no driver, if none of its calls waits for
-// people. A driver would have been heard of, and its delivery repeated, in less time.
+// Unattended reports whether a head of this age may have no driver, provided that none of its calls
+// waits for people. In less time, the driver would have announced itself, or the batch would have
+// been delivered again.
 func Unattended(age, ackWait time.Duration) bool { return age >= MaxSuspend+2*ackWait }

@@ -7,13 +7,14 @@ import "time"
 // stores a decision or a control for the session resumes it, by driving the head of the session
 // again. If that coordinator dies before, the broker delivers the batch again.
 
-// Quiet is what a driver knows about its batch before it waits for the next event.
+// Quiet is what a driver knows about its batch when nothing is left to do at the moment.
 type Quiet struct {
 	Waits bool      // the batch waits only for people
 	Until time.Time // when the first question expires; only with Waits
 	Now   time.Time
-	// Sure: the leader was asked for records and controls after the newest known record was stored.
-	// The writer of any later record or control finds a parked call, and so resumes the batch.
+	// Sure says that the leader was asked for records and controls after the newest known record
+	// was stored. Anybody who stores a record or a control later finds a call that waits for a
+	// person, and so resumes the batch.
 	Sure bool
 }
 
@@ -26,7 +27,8 @@ const (
 	Continue SuspendAction = iota
 	// Ask: ask the leader for records and controls, then decide again.
 	Ask
-	// Suspend: end the driver, unless it has an unread notice or nudge.
+	// Suspend: end the driver, unless a notice is unread or somebody has asked it to read the
+	// journal.
 	Suspend
 )
 
@@ -45,12 +47,12 @@ func DecideSuspend(q Quiet) SuspendAction {
 	return Suspend
 }
 
-// PutOff returns the delay with which a suspended batch's delivery is handed back.
+// PutOff returns the delay after which the broker is to deliver a suspended batch again.
 func PutOff(now, until time.Time) time.Duration {
 	return min(max(until.Sub(now), 100*time.Millisecond), MaxSuspend)
 }
 
-// Suspended holds what a coordinator knows about a session whose head it wants to resume.
+// Suspended is what a coordinator knows about a session that it wants to resume.
 type Suspended struct {
 	Head      uint64 // sequence of the oldest batch in the log; 0: the session has none
 	First     uint64 // the head when the coordinator began to resume it; 0: not known yet
