@@ -87,7 +87,7 @@ type Config struct {
 type Call struct {
 	Job wire.Job
 	Key wire.CallKey
-	// Claims: the tool may change the world, so its runs are claimed.
+	// Claims says that the tool may change the world, so each run is claimed.
 	Claims bool
 	// Attempts bounds how many times the call runs, if a run fails and another may succeed.
 	Attempts int
@@ -115,8 +115,8 @@ type Machine struct {
 	span    string    // the attempt's span, for later attempts to link to; "": it is not recorded
 	counter int       // number of events published to watchers
 
-	// last is the sequence of this attempt's newest record. Before its claim, it is the sequence of
-	// the record after which the claim is written. 0: there is none.
+	// last is the sequence of this attempt's newest record. Before the claim is stored, it is the
+	// sequence of the record that must be the newest then; 0: there must be none.
 	last   uint64
 	record wire.CallRecord // the record at last
 	lease  lease
@@ -132,8 +132,8 @@ type Machine struct {
 	pause time.Duration // before the newest try of a write; 0: the first try
 	err   error         // of the newest write that failed
 	words time.Time     // when writes are no longer repeated, after the drain; zero: never
-	// writing is the record that is being written, or that will be once due has passed. It is empty
-	// during other requests to the journal.
+	// writing is the record that is being written, or that is written again when due has passed. It
+	// is empty during other requests to the journal.
 	writing wire.CallRecord
 	// result is to be stored. In Releasing, it is the failure after which another attempt follows.
 	result  *messages.Result
@@ -150,7 +150,7 @@ func New(cfg Config, c Call) *Machine { return &Machine{cfg: cfg, call: c} }
 // State returns where the attempt is.
 func (m *Machine) State() State { return m.state }
 
-// Claims reports whether the run is claimed. It is if the tool may change the world, and also if
+// Claims reports whether the run is claimed. It is if the tool may change the world. It also is if
 // the call has a record for another reason, such as a question to people.
 func (m *Machine) Claims() bool { return m.call.Claims || m.call.Job.TakeOver > 0 }
 
@@ -228,8 +228,8 @@ func (m *Machine) do(e Effect) { m.effects = append(m.effects, e) }
 
 func (m *Machine) log(level Level, text string, args ...any) { m.do(Log{level, text, args}) }
 
-// delivered starts the attempt at the first delivery, and records later ones. The broker delivers a
-// job again if no sign of life reached it, even if the worker is alive.
+// delivered begins the attempt at the first delivery, and keeps later ones. The broker delivers a
+// job again if no sign of life reaches it, even if the worker is alive.
 func (m *Machine) delivered(ev Delivered) {
 	if m.state == Over {
 		return
@@ -259,7 +259,7 @@ func (m *Machine) delivered(ev Delivered) {
 	}
 }
 
-// open begins the attempt: there is something to do.
+// open begins the attempt: the journal has nothing that speaks against it.
 func (m *Machine) open() {
 	m.become(Beginning)
 	m.do(Begin{m.prior()})
@@ -271,9 +271,9 @@ func (m *Machine) begin(span string) {
 		return
 	}
 	m.span = span
-	// Attempts that failed cleanly do not count towards poison. For a call that does not claim,
-	// they may look like deliveries that were lost, so a tool may have as many deliveries as it has
-	// attempts.
+	// A call is poison if it has lost too many workers. Attempts that failed in good order do not
+	// count. If the call does not claim, they look like lost deliveries, so a tool may have as many
+	// deliveries as it has attempts.
 	poison := m.cfg.Poison
 	if !m.Claims() {
 		poison = max(poison, m.call.Attempts)
@@ -335,7 +335,7 @@ func (m *Machine) cancel(cause error) {
 	}
 }
 
-// tick does what is due.
+// tick does everything whose time has come.
 func (m *Machine) tick() {
 	m.tickLease()
 	if reached(m.now, m.signAt) {

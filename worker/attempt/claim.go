@@ -30,9 +30,9 @@ func (m *Machine) prior() *wire.CallRecord {
 // unsure reports whether an earlier attempt may have changed the world.
 func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
 
-// wanted answers the phases, which want to start the tool. A call that does not claim gets its
-// attempt number at once, even if its run was just cancelled, because a refusal would end it
-// without a result.
+// wanted answers the phases when they want to start the tool. A call that does not claim gets its
+// attempt number at once, even if its run was just cancelled: a refusal would end the call without
+// a result.
 func (m *Machine) wanted(f call.Frozen) {
 	switch {
 	case m.state == Running && m.Claims():
@@ -58,7 +58,8 @@ func (m *Machine) claim(f call.Frozen) {
 		return
 	}
 	record := m.claimRecord(f)
-	// Every later record has these fields too, so they must leave room for the headroom.
+	// Every later record of the claim has these fields too, so there must be room for them and for
+	// the headroom.
 	heavy := wire.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
 	if size := len(rawjson.MustMarshal(heavy)); size > m.cfg.MaxPayload-recordHeadroom {
 		m.refuse(fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, ErrTooLarge))
@@ -139,7 +140,8 @@ func (m *Machine) refuse(err error) {
 	m.do(Refuse{err})
 }
 
-// claimFailed writes the claim again, with the same nonce, so that it cannot be stored twice.
+// claimFailed writes the claim again. It uses the same nonce, so that the journal takes only one of
+// the two.
 func (m *Machine) claimFailed(ev Failed) {
 	switch err := fmt.Errorf("claim: %w", ev.Err); {
 	case ev.Why == TooLarge:

@@ -17,7 +17,7 @@ import (
 // are stored with it.
 const answerHeadroom = 8 << 10
 
-// ended decides what to do with the end of the phases.
+// ended decides what follows after the phases have ended.
 func (m *Machine) ended(result messages.Result, err error) {
 	if m.state != Running && m.state != Holding && m.state != Stopping {
 		return
@@ -25,7 +25,7 @@ func (m *Machine) ended(result messages.Result, err error) {
 	switch {
 	case err != nil:
 		result, err = m.endOf(err)
-	// This attempt did not run. The lost attempt before it may have changed the world.
+	// This attempt has not run the tool, but the lost attempt before it may have changed the world.
 	case m.unsure() && !m.holds():
 		result = m.lost()
 	}
@@ -50,8 +50,8 @@ func (m *Machine) ended(result messages.Result, err error) {
 	}
 }
 
-// endOf turns an error that would come on every worker into a result. It returns any other error:
-// the call then continues elsewhere.
+// endOf turns an error into a result, if every worker would come to the same error. Any other error
+// is returned: another worker then continues the call.
 func (m *Machine) endOf(err error) (messages.Result, error) {
 	var ask *call.Ask
 	tooLarge := errors.Is(err, ErrTooLarge)
@@ -91,8 +91,8 @@ func (m *Machine) failure(status messages.Status, code messages.Code, message st
 	}
 }
 
-// lost returns the result of a call whose earlier attempt was started and lost, and that cannot run
-// again.
+// lost returns the result of a call whose earlier attempt was lost while it ran, and which must not
+// run again.
 func (m *Machine) lost() messages.Result {
 	return m.failure(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+m.call.Job.Tool+" was lost or given up while it ran, and it could not be run again. "+
 		"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
@@ -146,19 +146,19 @@ func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
 func (m *Machine) serverTime() time.Time { return m.server.Add(m.now.Sub(m.began)) }
 
 // retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue
-// until the coordinator replaces it by one that has the number of failed attempts. If the worker
-// removed it before the coordinator has this notice, a poll could publish the call with the wrong
-// number. If no coordinator gets the notice, the broker delivers the job again, and that counts as
-// the next attempt.
+// until the coordinator has this notice and replaces the job by one with the number of failed
+// attempts. If the worker removed the job before that, the coordinator could publish the call with
+// a wrong number. If the notice is lost, the broker delivers the job again, and that counts as the
+// next attempt.
 func (m *Machine) retryLater(after time.Duration) {
 	m.end.Became = Released
 	notice := &wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: m.runs}}
 	m.close(settlement{how: Nak, after: after + m.cfg.AckWait/3, notice: notice}, nil)
 }
 
-// release gives up a call that was not applied, or that may run again, so that another attempt
-// follows after wait. A claimed call is released in its journal; for any other the coordinator is
-// notified. failed is the result of the attempt; nil: the worker shuts down.
+// release lets another attempt follow after wait. It is for a call that was not applied, or that
+// may run again. A claimed call gets a record in its journal; for any other call the coordinator
+// gets a notice. failed is the result of this attempt; nil: the worker shuts down.
 func (m *Machine) release(failed *messages.Result, wait time.Duration) {
 	m.end.Became = Released
 	if !m.holds() {
@@ -233,8 +233,8 @@ func (m *Machine) store() {
 	m.writeEnd()
 }
 
-// sign adds the hash and the span to a result. It is called again after every change of the
-// outcome.
+// sign writes the hash of the outcome and the span of the attempt into the result. It has to be
+// called again after every change of the outcome.
 func (m *Machine) sign() {
 	var trail messages.Trail
 	if m.result.Trail != nil {
@@ -266,7 +266,7 @@ func (m *Machine) storeFailed(ev Failed) {
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)
-	// Give up the copy of the arguments rather than the result.
+	// The record is too large: leave out the copy of the arguments rather than the result.
 	case heavy(m.writing):
 		m.writing = light(m.writing)
 		m.do(Write{Record: m.writing, Behind: m.last})
@@ -297,7 +297,7 @@ func (m *Machine) drop(why string) {
 	}
 }
 
-// resultStored passes the stored result on to the coordinator.
+// resultStored sends the stored result to the coordinator.
 func (m *Machine) resultStored(r messages.Result) {
 	m.tell(wire.Notice{Result: &r})
 	m.end.Became = string(r.Status)

@@ -19,7 +19,7 @@ type (
 		Seq    uint64 // sequence of the job in its stream
 		Queue  string // the token of the queue that the job came from
 		Notify string // the coordinator that published the job
-		// Served: the tool is served here, with the job's definition.
+		// Served says that this worker has the tool in the version of the job.
 		Served bool
 		Queued time.Time // when the server stored the job, by the server's clock
 		Now    time.Time // the server's time
@@ -30,8 +30,8 @@ type (
 	RecordRead struct{ Newest Entry }
 	// Began answers [Begin]. Span is the traceparent of the new span; "": there is none.
 	Began struct{ Span string }
-	// Wanted says that the phases have frozen the input and want to start the tool. The answer is
-	// [Grant] or [Refuse].
+	// Wanted says that the phases have the final input and want to start the tool. [Grant] or
+	// [Refuse] answers it.
 	Wanted struct{ Frozen call.Frozen }
 	// Told is an event of the phases for watchers. The machine fills in its ids.
 	Told struct{ Event messages.Event }
@@ -53,7 +53,8 @@ type (
 		Nonce  string
 		Newest Entry
 	}
-	// Failed answers any request to the journal. A failed write may still be stored.
+	// Failed answers any request to the journal that has failed. A write that failed may still have
+	// been stored.
 	Failed struct {
 		Nonce string // of the record; "": the request was no [Write]
 		Why   Failure
@@ -142,7 +143,7 @@ type (
 	Refuse struct{ Err error }
 	// Cancel cancels the run with the cause.
 	Cancel struct{ Cause error }
-	// Abort ends the open requests to the journal soon. Each still has its answer.
+	// Abort makes the open requests to the journal end soon. Each of them still gets its answer.
 	Abort struct{}
 	// Write stores the record if the call's newest record is the one at sequence Behind: [Stored],
 	// [Overtaken] or [Failed]. The answer comes no later than a moment after Until (zero: no
@@ -167,7 +168,7 @@ type (
 	}
 	// Emit publishes the event to watchers.
 	Emit struct{ Event messages.Event }
-	// Report counts a call that has ended here.
+	// Report says that a call has ended here, for metrics.
 	Report struct{ Result messages.Result }
 	// Count adds one to a count of the worker.
 	Count struct{ What Counted }

@@ -21,9 +21,9 @@ var leaseNames = [...]string{"unclaimed", "kept", "renewing", "lost"}
 
 func (s leaseState) String() string { return leaseNames[s] }
 
-// lease is the lease of the attempt's claim. It is renewed after every third of its time until the
-// end of the call is stored, and sooner after a renewal that failed. It counts from before the
-// write was sent, so this worker never takes the lease to be longer than the coordinator does.
+// lease is the lease of the attempt's claim. It is renewed after each third of its time until the
+// end of the call is stored, and sooner if a renewal failed. Its time counts from before the write
+// was sent. So the lease never ends later for this worker than for the coordinator.
 //
 //	unclaimed -> kept                 the claim is stored
 //	unclaimed -> renewing             it is stored, and took long
@@ -62,7 +62,7 @@ func (m *Machine) holds() bool { return m.lease.state != unclaimed }
 func (m *Machine) tickLease() {
 	l := &m.lease
 	switch {
-	// If the connection hangs, the answer to a renewal may come too late, so only the time decides.
+	// While the connection hangs no answer comes, so only the time decides.
 	case (l.state == kept || l.state == renewing) && reached(m.now, l.until):
 		m.loseLease(fmt.Errorf("%w in time", ErrLeaseLost))
 	case l.state == kept && reached(m.now, l.next):
