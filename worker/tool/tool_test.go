@@ -21,10 +21,10 @@ func TestRegistryRefuses(t *testing.T) {
 	}
 	const noProbe = "tool x: on_crash is checkable, but its runner has no probe to ask; make it with tool.NewProber, or say idempotent or once"
 	for _, tt := range []struct {
-		name    string
+		name       string
 		definition schemas.Tool
-		runner  Runner
-		want    string
+		runner     Runner
+		want       string
 	}{
 		{"a name that is taken", schemas.Tool{Name: "taken"}, Func(says), "tool taken is registered twice; two versions of it need a version each"},
 		{"no runner", schemas.Tool{Name: "x"}, nil, "tool x: has no runner"},
