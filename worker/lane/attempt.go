@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// running is one job in this worker. It carries out the effects of its machine. Its fields belong
-// to the goroutine of run, except for the mailbox.
+// running is one attempt in this worker. It carries out the effects of its machine. Its fields
+// belong to the goroutine of run, except for the mailbox.
 type running struct {
 	consumer *Consumer
 	machine  *attempt.Machine
@@ -43,7 +43,7 @@ type running struct {
 	work      sync.WaitGroup // counts the goroutines of the phases, the requests and the outbox
 }
 
-// granted is the answer to a claim.
+// granted is the machine's answer to phases that want to start the tool.
 type granted struct {
 	grant call.Grant
 	err   error
@@ -81,16 +81,16 @@ func (b *mailbox) take() []mail {
 	return mails
 }
 
-// outbox sends messages that have no answer, in order, on a goroutine that lives while there is
-// something to send. A send can block as long as the connection hangs, and the lease of the call
-// must be watched meanwhile.
+// outbox sends messages that have no answer, in order. Its goroutine lives only while there is
+// something to send. A send may block while the connection hangs; run must not, because it watches
+// the lease of the call.
 type outbox struct {
 	mu    sync.Mutex
 	sends []func() // guarded by mu
 	busy  bool     // a goroutine sends; guarded by mu
 }
 
-// add queues a send. start: the caller has to start a goroutine for [outbox.empty].
+// add queues a send. start says that the caller has to start a goroutine for [outbox.empty].
 func (o *outbox) add(send func()) (start bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -116,8 +116,8 @@ func (o *outbox) empty() {
 	}
 }
 
-// send sends a message that has no answer. For a call that claims it queues the message, so that
-// the lease is watched meanwhile.
+// send sends a message that has no answer. If the call claims, the outbox sends it, so that run can
+// watch the lease meanwhile.
 func (r *running) send(send func()) {
 	if !r.machine.Claims() {
 		send()
@@ -178,7 +178,7 @@ func (r *running) run(ctx context.Context) {
 	}
 }
 
-// open gives the event of a mail to the machine.
+// open gives the event of one mail to the machine.
 func (r *running) open(ctx context.Context, m mail) {
 	if m.delivery != nil {
 		r.d = m.delivery
@@ -190,8 +190,8 @@ func (r *running) open(ctx context.Context, m mail) {
 	r.step(ctx, m.event)
 }
 
-// step gives one event to the machine. ctx is only for requests to the journal during which run
-// waits; see [running.ask].
+// step gives one event to the machine and carries out the effects. ctx is for requests to the
+// journal that run waits for: see [running.ask].
 func (r *running) step(ctx context.Context, ev attempt.Event) {
 	for _, effect := range r.machine.Step(time.Now(), ev) {
 		r.perform(r.traced(ctx), effect)
@@ -262,8 +262,8 @@ func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	return answer.grant, answer.err
 }
 
-// ask makes a request to the journal. The answer comes as an event. If there is no lease to keep
-// and no sign of life to send, run has nothing else to do, so ask waits.
+// ask makes a request to the journal. The answer comes as an event. While run has a lease to keep
+// or signs of life to send, the request runs on a goroutine of its own. Otherwise ask waits for it.
 func (r *running) ask(ctx context.Context, question attempt.Effect) {
 	if s := r.machine.State(); s != attempt.Looking && s != attempt.LookingAgain && !r.machine.Claims() {
 		words, done := r.lastWords(ctx)
@@ -294,7 +294,7 @@ func (r *running) abort() {
 	}
 }
 
-// answer makes a request to the journal and returns its answer.
+// answer carries out one request to the journal, and returns its answer as an event.
 func answer(ctx context.Context, j *journal.Journal, key wire.CallKey, question attempt.Effect) attempt.Event {
 	var err error
 	switch q := question.(type) {

@@ -54,8 +54,8 @@ import (
 
 // Tools runs calls. The worker's pipeline implements it.
 type Tools interface {
-	// Serves returns how the job's tool is served here. ok is false if it is not served, or not
-	// with exactly the definition that the job was planned with.
+	// Serves returns what the lane has to know about the job's tool. ok is false if this worker
+	// does not have the tool, or not exactly in the definition that the job was planned with.
 	Serves(job wire.Job) (service Service, ok bool)
 	// Run takes the call through its phases. prior is the record from which the job continues, or
 	// nil if the call begins; a frozen input in it does not change. Run calls claim once, right
@@ -172,16 +172,16 @@ type Consumer struct {
 	stops  []earlyStop           // received during the last AckWait, the oldest first; guarded by mu
 }
 
-// earlyStop is a stop for a call that the worker did not have, and when it was received. The job of
-// the call may be on its way to this worker.
+// earlyStop is a stop for a call that this worker did not have when the stop came. The job of the
+// call may still be on its way here.
 type earlyStop struct {
 	key wire.CallKey
 	why wire.Stop
 	at  time.Time
 }
 
-// maxStops bounds how many stops are kept. If a stop is dropped, a call runs to its end for
-// nothing.
+// maxStops is how many early stops are kept. If one is dropped, a call may run to its end although
+// nobody wants its result.
 const maxStops = 1024
 
 // New returns a consumer that runs jobs with tools.
@@ -287,9 +287,9 @@ func (c *Consumer) leaveQueues(ctx context.Context) {
 	c.cfg.Leave(ctx)
 }
 
-// handle brings one delivery to its end. It leaves a delivery unsettled, so that the broker
-// delivers it again, only if nothing could be stored or if another worker took the call over. A
-// second delivery of a call that runs here goes to the attempt that runs it.
+// handle brings one delivery to its end. A second delivery of a call that runs here goes to the
+// attempt that runs it. A delivery is left unsettled, so that the broker delivers the job again,
+// only if nothing could be stored or if another worker took the call over.
 func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
@@ -373,8 +373,8 @@ func (c *Consumer) enter(r *running, first mail) bool {
 	return true
 }
 
-// forgetStops drops stops that are older than AckWait, because a job that was on its way has
-// arrived by then. It also drops the oldest ones over maxStops. The caller holds mu.
+// forgetStops drops early stops that are older than AckWait: a job that was on its way then has
+// arrived. It also drops the oldest ones over maxStops. The caller holds mu.
 func (c *Consumer) forgetStops() {
 	old := max(len(c.stops)-maxStops, 0)
 	for old < len(c.stops) && time.Since(c.stops[old].at) > c.cfg.AckWait {
@@ -414,7 +414,7 @@ func (c *Consumer) stop(m bus.Msg) {
 	c.stops = append(c.stops, earlyStop{key, why, time.Now()})
 }
 
-// bury makes a dead letter of a job that no worker can process, with the reason. So the job blocks
+// bury stores a job that no worker can process as a dead letter, with the reason. So it holds up
 // nothing, and people can find it.
 func (c *Consumer) bury(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("a job that cannot be processed becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)

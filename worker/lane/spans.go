@@ -35,7 +35,7 @@ func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
 	}
 	sent := trace.SpanContextFromContext(ctx)
 	ctx, r.span = cfg.Tracer.Start(ctx, tracing.ProcessCall, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(r.began))
-	// The delivery had no trace, so the span started one. The logger does not have its id yet.
+	// The delivery had no trace, so the span began a new one. The logger does not know its id yet.
 	if id := tracing.ID(ctx); !sent.IsValid() && id != "" {
 		r.log = r.log.With("trace_id", id)
 	}
