@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The index of the calls that wait for people. A bucket of open questions makes it cheap to list
-// them. It may be out of date, and can be rebuilt from the journal: whether a question is open is
-// decided by the newest record of its call.
+// The index lists the calls that wait for people. It is a bucket of open questions, so that listing
+// them costs little. It may be out of date, and can be made anew from the journal: the newest
+// record of a call decides whether its question is open.
 
 // NoQuestion means that a call does not wait for a person: it has no question, or its question is
 // answered.
@@ -28,8 +28,9 @@ func (n *NoQuestion) Error() string {
 	return fmt.Sprintf("call %s does not wait for a decision", n.Key)
 }
 
-// Question returns the record of a call that waits for a person, from the stream's leader, so that
-// a decision can be written after it. The error is a *NoQuestion when the call does not wait.
+// Question returns the newest record of a call that waits for a person. It reads from the leader of
+// the stream, so that a decision can be written behind that record. The error is a *NoQuestion if
+// the call does not wait.
 func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, error) {
 	entry, found, err := j.Newest(ctx, key)
 	if err != nil {
@@ -41,8 +42,8 @@ func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, er
 	return entry, nil
 }
 
-// Ask puts a question into the index, or updates its entry. fresh: the question is new there. If
-// several coordinators ask at the same time, fresh is true for one of them.
+// Ask puts a question into the index, or updates its entry. fresh says that the index did not have
+// the question. If several coordinators ask at once, fresh is true for one of them.
 func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.Approval) (fresh bool, err error) {
 	entry := rawjson.MustMarshal(question.Pending())
 	listed, found, last, err := j.listed(ctx, key)
@@ -63,7 +64,7 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	return !found || !listed.Asked.Equal(question.Asked), nil
 }
 
-// Forget takes the question of a call off the index. found reports whether this caller removed it.
+// Forget removes the question of a call from the index. found says that this caller removed it.
 func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {

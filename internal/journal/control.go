@@ -24,7 +24,8 @@ type ControlEntry struct {
 // read.
 func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
 	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(wire.VerbCtl, tenant, session)
-	// Most sessions have no controls, and this read of one message is cheaper than that of all.
+	// Most sessions have no control. Reading one message shows that, and costs less than a reading
+	// of all.
 	_, err := j.conn.Last(ctx, stream, subject)
 	if errors.Is(err, bus.ErrNotFound) {
 		return nil, nil

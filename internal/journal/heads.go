@@ -12,20 +12,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A head that does not move blocks its session, because later batches wait for it. A head may have
-// a reason to wait long: a person, a worker, or a running call. The stored records show the reason,
-// and so tell such a head from one that no coordinator drives.
+// The head (the oldest batch) of a session blocks the session if it does not move on, because later
+// batches wait for it. It may have a reason to wait long: a person, a worker, or a running call.
+// Stored records show such a reason. A head without one is probably driven by no coordinator.
 
-// StuckHead is the head of a session that has not moved for long, for no reason that a record
-// shows.
+// StuckHead is the head of a session that has not moved on for long, without a reason in the
+// records.
 type StuckHead struct {
 	Key     wire.BatchKey
 	Session messages.SessionID // or the token of the key, if the batch cannot be read
 	Batch   messages.BatchID   // or the token of the key, if the batch cannot be read
 	Seq     uint64             // the batch's sequence in the log
 	Since   time.Time          // when the session last showed activity
-	// Replied: the reply of the batch is stored, but the batch is still in the log. If it is false,
-	// no call of the batch is queued, runs, or waits for a person.
+	// Replied says that the reply is stored, and the batch is still in the log. If it is false, no
+	// call of the batch is queued, runs, or waits for a person.
 	Replied bool
 }
 
@@ -34,7 +34,7 @@ type StuckHead struct {
 // moment.
 const removal = time.Minute
 
-// Bounds on one step of a sweep, so that a long log costs the server little at a time.
+// Limits on one step of a sweep. A long log thus costs the server only a little at a time.
 const (
 	stepMessages = 1000
 	stepBytes    = 8 << 20
@@ -48,9 +48,9 @@ type HeadSweep struct {
 	patience time.Duration
 	next     uint64          // where in the log the next step begins
 	seen     map[string]bool // sessions whose head was checked
-	// asked holds the batches with an open question, from the index as it was when the sweep saw
-	// its first old head; nil before that. With it, most heads that wait for a person need no
-	// request of their own.
+	// asked holds the batches with an open question. It is read from the index when the sweep finds
+	// its first old head; nil before. Most heads that wait for a person need no request of their
+	// own then.
 	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }
@@ -133,14 +133,14 @@ func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted,
 	return heads, next, done, err
 }
 
-// quietHead is a head that must be checked.
+// quietHead is a head that has to be checked: nothing explains yet why it waits.
 type quietHead struct {
 	Accepted
 	replied bool
 }
 
 // unexplained returns the heads that have a reply, and those that are old enough to be stuck and do
-// not wait for a person. It makes a few requests for all heads together.
+// not wait for a person. The number of its requests does not grow with the number of heads.
 func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Accepted) (quiet []quietHead, err error) {
 	finals := make([]string, len(heads))
 	old := false

@@ -23,8 +23,7 @@ type History struct {
 	Replied  time.Time       // when the reply was stored
 	Lines    wire.AuditLines // the lines of the audit log about the calls
 
-	// answers is the log entry of the batch that the reply answers; only its sequence and time are
-	// set.
+	// answers says, by sequence and time, which batch in the log the reply answers.
 	answers Accepted
 }
 
@@ -161,8 +160,8 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 const clocks = time.Minute
 
 // historyLines adds the audit lines about the batch that the stored reply answers. It reads the
-// lines of the session, and then the overflow subject of the batch. Every line was
-// stored after the batch was accepted, so it reads from there.
+// lines of the session, and then those of the batch's overflow subject. Every line was stored after
+// the batch was accepted, so it reads from there on.
 func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil

@@ -166,9 +166,9 @@ func answerTo(err error) outcome.Answer {
 	return outcome.Unknown
 }
 
-// undecided returns the error of a write that may or may not be stored, with the errors of the
-// write and of the read after it. It keeps only the text of a bus.ErrConflict, because callers stop
-// their retries when they find that error in the chain.
+// undecided returns the error of a write of which it is not known whether it is stored: the errors
+// of the write and of the read after it. It keeps only the text of a bus.ErrConflict, because
+// callers stop to retry if they find that error in the chain.
 func undecided(write, read error) error {
 	if errors.Is(write, bus.ErrConflict) {
 		write = errors.New(write.Error())
@@ -176,8 +176,8 @@ func undecided(write, read error) error {
 	return errors.Join(write, read)
 }
 
-// readContext returns a context for the read that decides a write, even when ctx has ended. The
-// read may take as long as the write took, but at least 500 ms and at most 5 s.
+// readContext returns a context for the read that decides what became of a write. It does not end
+// with ctx. The read may take as long as the write took, but at least 500 ms and at most 5 s.
 func (j *Journal) readContext(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
 	return j.clock.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
@@ -236,8 +236,8 @@ func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result mess
 	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
 }
 
-// firstWins reports whether the read after a write decides what the write came to. It does if the
-// subject has a record: the first record counts, also one of another process.
+// firstWins reports whether the read after a write decides what became of the write. It does if the
+// subject has a record: the first record counts, whoever wrote it.
 func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	newest := outcome.Newest{Read: readErr == nil}
 	if found {
@@ -282,7 +282,7 @@ func (j *Journal) WritePlan(
 	if newer >= 0 {
 		newest.Seq = all[newer].Seq
 	}
-	// An earlier try of this write may have been stored: then the list has the record.
+	// An earlier try of this write may have been stored. The list then has this writer's record.
 	if outcome.Of(answer, last, newest) == outcome.Overtaken {
 		return all[newer:], nil
 	}
@@ -340,7 +340,7 @@ func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) 
 		return filters
 	}
 	each := j.conn.LastOfEach
-	// A poll may read from any replica, because the next poll finds what this one misses.
+	// Polls may read from any replica: what one poll misses, the next one finds.
 	if len(indices) > 0 {
 		each = j.conn.Glance
 	}
@@ -378,7 +378,7 @@ func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 		known.Results = append(known.Results, ResultEntry{key, result})
 	default:
 		entry, err := j.callEntry(msg)
-		// The sequence is still of use: the record that ends the call is written after it.
+		// The sequence is of use even so: the record that ends the call is written behind it.
 		if err != nil {
 			entry = unreadable(key, msg)
 		}
@@ -403,9 +403,9 @@ func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire
 	return nil
 }
 
-// acceptedHeader of a stored reply holds the sequence and the time of its batch in the log. They
-// tell the batch from one that is submitted again: such a batch has another sequence or, in a
-// recreated log, another time.
+// acceptedHeader, in a stored reply, holds the sequence and the time of its batch in the log. They
+// tell that batch from a later one with the same id, which has another sequence or, if the log was
+// made anew, another time.
 const acceptedHeader = "Toolfleet-Accepted"
 
 // mark is the value of acceptedHeader for a batch.
@@ -599,8 +599,8 @@ func (j *Journal) Records(ctx context.Context, key wire.CallKey) ([]CallEntry, e
 	return entries, nil
 }
 
-// Input returns the arguments with this hash from the records of a call, or nil if no record has
-// them. Records hold arguments that differ from those that the agent sent.
+// Input returns the arguments with this hash, from the records of a call, or nil if no record has
+// them. A record holds arguments only if they differ from those that the agent sent.
 func (j *Journal) Input(ctx context.Context, key wire.CallKey, argsHash string) (json.RawMessage, error) {
 	entries, err := j.Records(ctx, key)
 	for _, entry := range entries {

@@ -20,8 +20,8 @@ func (j *Journal) EachOpen(ctx context.Context, tenant, session string, each fun
 	})
 }
 
-// Begun reports whether a batch in the log has begun: a job of it is queued or at a worker, its
-// plan is stored, or a call has a record or a result. A replica that is behind may answer.
+// Begun reports whether a batch in the log has begun: a job of it is queued or a worker has it, its
+// plan is stored, or a call has a record or a result. It may read from a replica that is behind.
 func (j *Journal) Begun(ctx context.Context, key wire.BatchKey) (bool, error) {
 	of := func(verb wire.Verb) string { return j.names.Of(verb, key) + ".*" }
 	for stream, filters := range map[string][]string{

@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Replies are stored in the order in which the batches of a session end, which may differ from the
-// order of the log. A place (a sequence in the stream of replies) separates the batches that have
-// ended from those that end later, whatever the clocks say.
+// The batches of a session may end in another order than that of the log. Replies are stored in the
+// order of the ends. A place is a sequence in the stream of replies: it separates the batches that
+// have ended from those that end later, whatever the clocks say.
 
 // Replied is a batch that has ended, with the parts of its reply that need no results.
 type Replied struct {

@@ -18,10 +18,10 @@ type AuditLines struct {
 	// About holds the members that all lines share: tenant, session, batch, digest, provider,
 	// round, accepted, trace and writer. They are written once.
 	About messages.AuditRecord `json:"about"`
-	// Earlier lists the call indices of the lines in earlier parts, so the newest part shows all
-	// that is stored.
+	// Earlier lists the calls whose lines are in earlier parts. So the newest part shows which
+	// lines are stored.
 	Earlier []int `json:"earlier,omitempty"`
-	// Last: this is the last part, so all lines of the batch are stored.
+	// Last says that this is the last part, so that all lines of the batch are stored.
 	Last  bool                   `json:"last,omitempty"`
 	Lines []messages.AuditRecord `json:"lines"`
 }
