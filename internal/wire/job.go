@@ -10,7 +10,7 @@ import (
 )
 
 // Job carries one call to the workers of a pool. It is only a hint: the worker reads the call's
-// journal and does what is next.
+// journal and does what has to be done next.
 type Job struct {
 	V          int                `json:"v"`
 	Tenant     messages.TenantID  `json:"tenant"`
@@ -30,9 +30,9 @@ type Job struct {
 	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on, the worker reads
 	// the journal before it starts anything.
 	Dispatch int `json:"dispatch"`
-	// TakeOver is the sequence of the record after which the next claim is written: a claim that
-	// has lapsed, of a tool that may run again; the release of a failed attempt; or the answer to a
-	// question. 0: this is the first claim.
+	// TakeOver is the sequence of the record behind which the next claim is written; 0: the call
+	// has no claim yet. That record is the lapsed claim of a tool that may run again, the release
+	// of a failed attempt, or the answer of a person.
 	TakeOver uint64 `json:"take_over,omitempty"`
 	// Attempt counts the earlier attempts of a call that does not claim.
 	Attempt  int       `json:"attempt,omitempty"`
@@ -49,7 +49,7 @@ type Job struct {
 	// Policy is the version of the coordinator's policy; "": it has none. A worker without a policy
 	// gives up a job that names one.
 	Policy string `json:"policy,omitempty"`
-	// Unwatched: nobody listened to the events of the batch when the job was published.
+	// Unwatched says that nobody listened to the events of the batch when the job was published.
 	Unwatched bool `json:"unwatched,omitempty"`
 }
 
@@ -57,15 +57,16 @@ type Job struct {
 // the rules of the tools file.
 const PolicyOfTools = "+"
 
-// PlatformPolicy returns the part of a policy version that all members of a fleet have to share.
-// The other part belongs to a tools file, which coordinators do not read.
+// PlatformPolicy returns the part of a policy version that coordinators and workers have to share.
+// The other part is that of a tools file, which coordinators do not read.
 func PlatformPolicy(version string) string {
 	platform, _, _ := strings.Cut(version, PolicyOfTools)
 	return platform
 }
 
 // Notice tells the coordinator that drives a batch what is now stored about a call, or what
-// happened to its job. It is a hint that saves a read: a lost notice costs a poll.
+// happened to its job. It is a hint that saves a reading of the journal: if it is lost, the next
+// poll finds the same.
 type Notice struct {
 	V      int              `json:"v"`
 	Batch  string           `json:"batch"` // BatchKey as text
@@ -75,8 +76,8 @@ type Notice struct {
 	// its sequence.
 	Record *CallRecord `json:"record,omitempty"`
 	Seq    uint64      `json:"seq,omitempty"`
-	// Running says that a worker is running the call. Between coordinators it says that the sender
-	// drives the batch.
+	// Running, from a worker, says that it runs the call. From a coordinator, it says that this
+	// coordinator drives the batch.
 	Running bool `json:"running,omitempty"`
 	// AsksDriver is a question to the other coordinators: which of them drives this batch, or, if
 	// Batch names a session, this session? That one answers with a Notice that has Running set. Then
@@ -124,8 +125,8 @@ func (s *Stop) Why() string {
 }
 
 // IdempotencyKey is the same for every attempt of a call with the same arguments: the hex SHA-256
-// of tenant, session, batch, index, call id, tool and the hash of the frozen arguments. A key in
-// the arguments, which the model wrote, is not used.
+// of tenant, session, batch, index, call id, tool and the hash of the final arguments. A key that
+// the model wrote into the arguments is not used.
 func (j Job) IdempotencyKey(argsHash string) string {
 	return messages.Digest(rawjson.MustMarshal([]any{j.Tenant, j.Session, j.Batch, j.Index, j.CallID, j.Tool, argsHash}))
 }

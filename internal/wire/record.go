@@ -14,9 +14,9 @@ type CallState string
 // that it does not know as a claim.
 //
 //	claimed -> renewed* -> ended
-//	claimed -> released -> claimed ...          a failed attempt, known not to have been applied
+//	claimed -> released -> claimed ...          a failed attempt that was certainly not applied
 //	parked  -> granted  -> claimed ...          a person is asked before the claim
-//	ended                                       from outside, or a call that never needed a claim
+//	ended                                       by a coordinator, or a call that needed no claim
 const (
 	Claimed  CallState = "claimed"
 	Renewed  CallState = "renewed"
@@ -26,31 +26,31 @@ const (
 	Ended    CallState = "ended"
 )
 
-// CallRecord is one entry in the journal of a call, on the subject call.<t>.<s>.<b>.<i>. Each
-// record is written after the newest one by compare-and-set, so one of two writers wins. The newest
-// record has all that is needed to decide the next step. The sequence of the newest claim is the
-// fencing token.
+// CallRecord is one entry in the journal of a call, on the subject call.<t>.<s>.<b>.<i>. A record
+// is stored only if the one that its writer has seen is still the newest, so of two writers one
+// wins. The newest record has all that is needed to decide the next step. The sequence of the
+// newest claim is the fencing token.
 type CallRecord struct {
 	V     int       `json:"v"`
 	State CallState `json:"state"`
-	// Nonce is new for every record that a writer tries to store. After a lost acknowledgement it
-	// tells the writer's own record from another writer's.
+	// Nonce is new for every record that a writer tries to store. If the acknowledgement is lost,
+	// the writer recognizes its own record by it.
 	Nonce string `json:"nonce"`
 	// Attempt counts the claims so far, this one included.
 	Attempt int `json:"attempt"`
 	// Lapsed counts the earlier claims whose worker was lost before its next record. A release
 	// keeps the count.
 	Lapsed int `json:"lapsed,omitempty"`
-	// MayHaveRun: an earlier attempt may have been applied although no record says so.
+	// MayHaveRun says that an earlier attempt may have been applied although no record says so.
 	MayHaveRun bool   `json:"may_have_run,omitempty"`
 	Worker     string `json:"worker,omitempty"`
-	// ArgsHash is the hex SHA-256 of the frozen input in canonical form.
+	// ArgsHash is the hex SHA-256 of the input that the tool is run with, in canonical form.
 	ArgsHash   string `json:"args_hash,omitempty"`
 	ToolDigest string `json:"tool_digest,omitempty"`
 	// Fence is the sequence of the claim that this record continues; 0 in the claim itself.
 	Fence uint64 `json:"fence,omitempty"`
-	// LeaseMS counts from when the server stored the record. A worker that could not renew in time
-	// has killed its tool by then.
+	// LeaseMS is how long the claim holds, from when the server stored the record. If the worker
+	// could not renew it, its tool is killed before that time is over.
 	LeaseMS int64 `json:"lease_ms,omitempty"`
 	// DeadlineMS is the longest that the run may take, from its start.
 	DeadlineMS int64            `json:"deadline_ms,omitempty"`
@@ -58,11 +58,12 @@ type CallRecord struct {
 	// Input is what the tool is run with, after the edits of hooks and of people, if it differs from
 	// the job's.
 	Input json.RawMessage `json:"input,omitempty"`
-	// Permission and Started belong to the attempt that claimed: the decision about it, and when it
-	// began by its worker's wall clock. For a lost attempt this record is the only source.
+	// Permission is the decision about the attempt that claimed. Started is when that attempt
+	// began, by its worker's wall clock. If the worker is lost, only this record has the two.
 	Permission *messages.Permission `json:"permission,omitempty"`
 	Started    time.Time            `json:"started,omitzero"`
-	// Hooks is what the hooks before the tool did. They are not run again for a frozen input.
+	// Hooks is what the hooks before the tool did. They do not run again when another worker
+	// continues the call.
 	Hooks *messages.Hooks `json:"hooks,omitempty"`
 	// RetryAfterMS, in a release, is the wait from its storing to the next attempt.
 	RetryAfterMS int64            `json:"retry_after_ms,omitempty"`
@@ -76,8 +77,8 @@ type CallRecord struct {
 	Span string `json:"span,omitempty"`
 }
 
-// Unsure reports whether an attempt so far may have been applied although no record says so: it was
-// lost with its worker, or it was an attempt of an idempotent tool that was given up while it ran.
+// Unsure reports whether an earlier attempt may have been applied although no record says so.
+// Either its worker was lost, or it was given up while it ran because the tool is idempotent.
 func (r CallRecord) Unsure() bool {
 	switch r.State {
 	case Claimed, Renewed:
@@ -90,8 +91,8 @@ func (r CallRecord) Unsure() bool {
 
 // PlanRecord is written to plan.<t>.<s>.<b> before the first exclusive call of a batch is
 // dispatched, and again before each later one. The first record decides what each call is; a
-// coordinator whose record was not the first adopts it. Each record makes the reads durable that
-// have ended since the record before, so that a write can build on them.
+// coordinator that is slower takes that plan over. Each record also has the results of the reads
+// that have ended since the record before: they are durable then, and a write can build on them.
 type PlanRecord struct {
 	V      int    `json:"v"`
 	Nonce  string `json:"nonce"`
@@ -116,16 +117,17 @@ type PlannedCall struct {
 	Kind            messages.Kind `json:"kind,omitempty"`
 	Pool            string        `json:"pool,omitempty"`
 	ConcurrencySafe bool          `json:"concurrency_safe"`
-	// Fixed: the call may run beside others, whatever hooks make of its input, so it is never
-	// handed back. Later batches of the session may pass it.
+	// Fixed says that the call may run beside others, whatever hooks make of its input. It is never
+	// handed back, and later batches of the session need not wait for it.
 	Fixed bool `json:"fixed,omitempty"`
 	Stage int  `json:"stage"`
 	// Refused is the result of a call that can never run: an unknown tool, malformed arguments.
 	Refused *messages.Result `json:"refused,omitempty"`
 }
 
-// HandBack is written to hand.<t>.<s>.<b>.<i>; the first one counts. It says that the frozen input
-// needs stricter treatment than planned, so the call runs alone at the end of its stage.
+// HandBack is written to hand.<t>.<s>.<b>.<i>; the first one counts. It says that the final input
+// of the call must not run beside others, unlike planned. So the call runs alone at the end of its
+// stage.
 type HandBack struct {
 	V        int    `json:"v"`
 	ArgsHash string `json:"args_hash"`
@@ -133,33 +135,33 @@ type HandBack struct {
 	Reason   string `json:"reason"`
 }
 
-// ControlRecord is a stored [Control], on ctl.<t>.<s>. It applies to the batches that were in the
-// log when it was requested: those whose sequence is at most UpTo. An abort by batch id also
-// applies to a later batch, see [ControlRecord.Aborts]. A steering message is in one reply, the
+// ControlRecord is a stored [Control], on ctl.<t>.<s>. It is for the batches that were in the log
+// when it was requested: those whose sequence is at most UpTo. An abort of one batch is also for a
+// batch that comes later: see [ControlRecord.Aborts]. A steering message goes into one reply, the
 // first to be stored that takes it.
 type ControlRecord struct {
 	messages.Control
 	UpTo uint64 `json:"up_to"`
-	// Taken is the token of the batch whose reply has the steering messages that were stored before
-	// this record and not taken before.
+	// Taken marks steering messages as taken: those before this record that no reply had taken yet.
+	// Its value is the token of the batch whose reply has them.
 	Taken string `json:"taken,omitempty"`
 }
 
 // clockSkew is how much the clocks of two servers of a cluster may differ.
 const clockSkew = 5 * time.Second
 
-// Covers reports whether a batch was in the log when the record was requested. The record was
-// stored at the time at; the batch is given by its sequence in the log and the time when it was
-// stored. A restarted server can use a sequence again for a later batch, so the times are compared
-// too.
+// Covers reports whether a batch was in the log when the record was requested. at is when the
+// record was stored. The batch is given by its sequence in the log and the time when it was stored.
+// A restarted server can give the same sequence to a later batch, so the times are compared too.
 func (r ControlRecord) Covers(at time.Time, seq uint64, stored time.Time) bool {
 	return r.UpTo >= seq && !stored.After(at.Add(clockSkew))
 }
 
-// Aborts reports whether the record, stored at the time at, aborts a batch, given by its token, its
-// sequence in the log and the time when it was stored. An abort of the session applies to batches
-// that were in the log then. An abort by id also applies to a batch that is stored up to ttl later,
-// because the abort may overtake the batch on the way. Both times are the server's.
+// Aborts reports whether the record, which was stored at the time at, aborts a batch. The batch is
+// given by its token, its sequence in the log and the time when it was stored. An abort of the
+// session is for the batches that were in the log then. An abort of one batch is also for a batch
+// that is stored up to ttl later, because the abort may overtake the batch on the way. Both times
+// are the server's.
 func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored time.Time, ttl time.Duration) bool {
 	id, all := r.AbortTarget()
 	if all || id == "" {
@@ -168,7 +170,7 @@ func (r ControlRecord) Aborts(at time.Time, batch string, seq uint64, stored tim
 	return messages.Token(id) == batch && (r.UpTo >= seq || !stored.After(at.Add(ttl)))
 }
 
-// DeadLetter is a dead letter: a message that could not be processed at all, with the reason.
+// DeadLetter is a message that could not be processed at all, with the reason.
 type DeadLetter struct {
 	V       int                 `json:"v"`
 	Subject string              `json:"subject"`

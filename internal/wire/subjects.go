@@ -140,11 +140,12 @@ func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
 }
 
-// Coordinators returns the subject on which every coordinator gets the others' notices: that a
-// session has new control records, and which batches they drive.
+// Coordinators returns the subject of notices among coordinators: that a session has a new control,
+// and which batches they drive.
 func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
-// span is the time in which the accepted batches of a session share one subject of the audit log.
+// span is the length of the periods of the audit log: batches of a session that were accepted in
+// the same period share one subject.
 const span = 10 * time.Minute
 
 // Ended returns the audit subject for the lines about a session's calls:
