@@ -12,25 +12,27 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// quietFor is how long a report of the server holds that nobody listens to a subject.
+// quietFor is how long it is taken as true that nobody listens to a subject, after the server has
+// said so.
 const quietFor = time.Second
 
-// Audience publishes messages that are of use only to subscribers who are there at the moment. It
-// leaves them out while the server says that a subject has none.
+// Audience publishes messages that are of use only to those who listen at the moment. It leaves out
+// messages of a subject while the server says that nobody listens to it.
 //
-// The first message of a subject, and then one in every quietFor, has a reply subject: on that the
-// server reports that nobody listens. Until it does, every message is published. So a subscriber
-// who was there before the first message misses none, and one who comes later gets messages after
-// quietFor at the latest.
+// To find out, it asks with the first message of a subject, and then with one in every quietFor:
+// that message has a reply subject, on which the server reports if nobody listens. Until it does,
+// every message is published. So a subscriber who was there before the first message misses none.
+// One who comes later gets messages after quietFor at the latest.
 //
-// A server that does not name the subject in its reports (before NATS 2.12) gets every message.
+// A server before NATS 2.12 does not name the subject in its reports. Then every message is
+// published.
 type Audience struct {
 	conn  *Conn
 	inbox string
 
 	mu sync.Mutex
-	// topics and before hold the subjects of this quietFor and of the one before it, which began
-	// then; guarded by mu.
+	// topics holds the subjects of the present quietFor, which began at the time began, and before
+	// those of the one before it; guarded by mu.
 	topics, before map[string]*topic
 	began          time.Time
 	listening      bool // reports arrive; guarded by mu
@@ -47,7 +49,7 @@ func NewAudience(conn *Conn) *Audience {
 	return &Audience{conn: conn, inbox: conn.nc.NewInbox(), topics: map[string]*topic{}, before: map[string]*topic{}}
 }
 
-// Listen has the server's reports arrive until stop is called.
+// Listen makes the server's reports arrive, until stop is called.
 func (a *Audience) Listen() (stop func(), err error) {
 	sub, err := a.conn.nc.Subscribe(a.inbox+".*", func(m *nats.Msg) {
 		if status.Of(m) == status.NoResponders {
@@ -70,8 +72,8 @@ func (a *Audience) listens(now bool) {
 	a.listening = now
 }
 
-// reported notes that nobody listened to a subject when the message with a number asked. A report
-// that comes late, after another message has asked, says nothing about the present.
+// reported handles the report that nobody listened to a subject when the message with this number
+// asked. A report about an older message than the newest that asked says nothing about the present.
 func (a *Audience) reported(subject, number string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,9 +85,9 @@ func (a *Audience) reported(subject, number string) {
 // number names the newest message that asked for a report.
 func (t *topic) number() string { return strconv.FormatInt(t.asked.UnixNano(), 36) }
 
-// Quiet notes that nobody listened to a subject at a moment. A process may know that from another
-// one, whose knowledge is up to quietFor old. A moment in the future counts as now: servers' clocks
-// may differ.
+// Quiet takes over from another process that nobody listened to a subject at a moment. That process
+// knew it for up to quietFor. A moment in the future counts as now, because clocks of servers may
+// differ.
 func (a *Audience) Quiet(subject string, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -125,8 +127,8 @@ func (a *Audience) Publish(subject string, h Header, data func() []byte) error {
 	return nil
 }
 
-// ask returns the number under which the next message of a subject asks for a report; "": it does
-// not ask. quiet: it is left out.
+// ask returns the number with which the next message of a subject asks for a report; "": it does
+// not ask. quiet says that the message is left out.
 func (a *Audience) ask(subject string, now time.Time) (number string, quiet bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,8 +143,8 @@ func (a *Audience) ask(subject string, now time.Time) (number string, quiet bool
 	return t.number(), false
 }
 
-// topic returns the entry of a subject. Entries that were not used for quietFor are forgotten, so
-// the memory is bounded by what is published in that time. The caller holds mu.
+// topic returns the entry of a subject. Entries that were not used for quietFor are dropped, so
+// that memory does not grow. The caller holds mu.
 func (a *Audience) topic(subject string, now time.Time) *topic {
 	if now.Sub(a.began) >= quietFor {
 		a.before, a.topics, a.began = a.topics, map[string]*topic{}, now

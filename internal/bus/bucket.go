@@ -74,8 +74,8 @@ func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, o
 	return value, value != nil, err
 }
 
-// newest reads a key from the leader. value is nil if the key has none; seq is that of the newest
-// entry all the same.
+// newest reads a key from the leader. If the key has no value, value is nil, and seq is still that
+// of the newest entry.
 func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint64, err error) {
 	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
 	switch {
@@ -89,9 +89,9 @@ func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint
 	return append([]byte{}, m.Data...), m.Seq, nil
 }
 
-// Change sets a key to the result of change, which gets the key's value, or nil if it has none.
-// Each of several writers sees the value of the one before. Nothing is written if the value stays
-// the same.
+// Change sets a key to the result of change, which gets the present value, or nil if there is none.
+// If several processes change a key at once, each gets the value that the one before has set.
+// Nothing is written if the value stays the same.
 func (b *Bucket) Change(ctx context.Context, key string, change func(value []byte) ([]byte, error)) error {
 	return Retry(ctx, Backoff{
 		First: time.Millisecond, Most: minBackoff, Jitter: true, Again: func(err error) bool { return errors.Is(err, ErrConflict) },

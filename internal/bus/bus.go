@@ -87,8 +87,8 @@ func To(o fleet.Options, name string) Options {
 	}
 }
 
-// CallTimeout bounds one call to the server, even if the caller's deadline is later. An answer that
-// takes longer was lost with a connection or a leader, and will not come.
+// CallTimeout is the longest that one call to the server takes, even if the caller's deadline is
+// later. An answer that has not come by then was lost with a connection or a leader.
 const CallTimeout = 5 * time.Second
 
 // closeTimeout bounds how long Close waits for unsent messages and running handlers.
@@ -302,7 +302,8 @@ func (c *Conn) Close() {
 	}
 }
 
-// drainLooks is a little longer than the interval at which a drain checks whether it is done.
+// drainLooks is a little longer than the interval at which the NATS client checks whether a drain
+// is done.
 const drainLooks = 20 * time.Millisecond
 
 // OnReconnect calls f after every reconnect, one call at a time, until remove is called. Requests

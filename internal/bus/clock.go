@@ -10,8 +10,8 @@ import (
 // readAgain is how long one reading of the server's clock is used.
 const readAgain = time.Minute
 
-// serverClock is the last reading of the server's clock. The process's monotonic clock counts on
-// from it, so a wrong wall clock does no harm, even if it is set meanwhile.
+// serverClock is the last reading of the server's clock. The time since is measured by the
+// monotonic clock of the process, so a wrong wall clock does no harm, even if it is set meanwhile.
 type serverClock struct {
 	reading atomic.Pointer[reading]
 	asking  sync.Mutex // held while the clock is read; others use the last reading

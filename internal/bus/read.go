@@ -161,8 +161,8 @@ func (c *Conn) alone(ctx context.Context, stream string) bool {
 	return info.Cluster.Name == ""
 }
 
-// holder says whether one server or a cluster holds the streams. The connected server may be
-// outside of that cluster.
+// holder says whether one server or a cluster holds the streams. The server of this connection may
+// be outside of that cluster.
 type holder struct {
 	toldBy string // the id of the connected server
 	alone  bool
@@ -232,7 +232,7 @@ func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, er
 // errTooMany: more subjects match than the server answers for in one request.
 var errTooMany = errors.New("too many subjects match")
 
-// pages reads pages until the server has no more messages.
+// pages reads one page after the other, until the server has no more messages.
 func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, error) {
 	var all []Msg
 	for {
