@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Tier says how much is at stake in a call, and so what must happen before it may run.
+// Tier says how much is at stake in a call. It decides what must happen before the call may run.
 type Tier string
 
 // The tiers and their gates.
@@ -76,10 +76,10 @@ type Approval struct {
 	Tool       string    `json:"tool"`
 	Kind       Kind      `json:"kind"`
 	ToolDigest string    `json:"tool_digest"`
-	// Input holds the arguments that would run: the frozen ones, or those of the last edit.
+	// Input holds the arguments that would run: those after the hooks, or those of the last edit.
 	Input    json.RawMessage `json:"input"`
 	ArgsHash string          `json:"args_hash"` // of Input: hex SHA-256 of its canonical form
-	// Original holds the arguments of the first question, once a person has edited them.
+	// Original holds the arguments of the first question, if a person has edited them.
 	Original *Arguments `json:"original,omitempty"`
 	// Line shows the call to people on one line. It is made only from the tool's name and Input.
 	Line      string `json:"line"`
@@ -252,7 +252,7 @@ type ApprovalAnswer struct {
 type Approver struct {
 	Name string `json:"name" yaml:"name"` // 1 to 64 of [A-Za-z0-9_.@-]
 	Key  string `json:"key" yaml:"key"`   // public nkey of a user: U...
-	// ActsAs lists tenants and users whose agents belong to this person: for their calls, this person
-	// counts as the requester.
+	// ActsAs lists tenants and users whose agents belong to this person. For calls of those agents, this
+	// person counts as the requester and may not decide.
 	ActsAs []string `json:"acts_as,omitempty" yaml:"acts_as,omitempty"`
 }

@@ -45,9 +45,9 @@ type AuditRecord struct {
 	Tool    string    `json:"tool,omitempty"`
 	// ToolDigest names the definition of the tool, and so its version.
 	ToolDigest string `json:"tool_digest,omitempty"`
-	// ArgsHash is the hash of the arguments that ran, Original of those before an edit. By default
-	// each is the first 16 hex digits of an HMAC with a key of the tenant, so that hashes can be
-	// compared but the arguments cannot be guessed. See internal/audit.
+	// ArgsHash is the hash of the arguments that ran, Original that of the arguments before a
+	// person's edit. By default each is the first 16 hex digits of an HMAC with a key of the
+	// tenant. So hashes can be compared, and the arguments cannot be guessed. See internal/audit.
 	ArgsHash   string      `json:"args_hash,omitempty"`
 	Original   string      `json:"original,omitempty"`
 	Permission *Permission `json:"permission,omitempty"`
@@ -61,8 +61,8 @@ type AuditRecord struct {
 
 	// The fields below are set for calls that have ended, and some of them for refused batches.
 
-	// Digest is the hash of the batch as received, made like ArgsHash: with a plain hash, any
-	// reader could find the arguments by trial.
+	// Digest is the hash of the batch as received, made like ArgsHash. From a plain hash, a reader
+	// could find the arguments by trying.
 	Digest   string   `json:"digest,omitempty"`
 	Provider Provider `json:"provider,omitempty"`
 	Round    int      `json:"round,omitempty"`
@@ -91,10 +91,10 @@ type AuditRecord struct {
 	Arguments map[string]json.RawMessage `json:"arguments,omitempty"`
 }
 
-// Trail holds the parts of a result that only the audit log shows. It goes with the result up to
-// the coordinator.
+// Trail holds the parts of a result that only the audit log shows. It is taken out of the result
+// when the batch is answered.
 type Trail struct {
-	// ArgsHash is the hex SHA-256 of the frozen input in canonical form.
+	// ArgsHash is the hex SHA-256 of the input that the tool was run with, in canonical form.
 	ArgsHash   string `json:"args_hash,omitempty"`
 	ResultHash string `json:"result_hash,omitempty"` // hex SHA-256 of what the model is given
 	// ToolHash is the hex SHA-256 of the tool's own result, if a hook replaced it.

@@ -9,11 +9,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// MaxID bounds an id, in bytes, because every record about the call repeats it. Records cut a
-// tool's name to the same length.
+// MaxID is the longest id, in bytes: every record about the call repeats it. Records cut a tool's
+// name to the same length.
 const MaxID = 8 << 10
 
-// MaxCalls is how many client calls one batch may hold.
+// MaxCalls is how many calls one batch may hold.
 const MaxCalls = 512
 
 // Batch is what an agent publishes: its model's assistant message, unchanged, and the session it
@@ -22,17 +22,18 @@ type Batch struct {
 	// V is the version of the message format: [Version]. Package client sets it, and JSON may leave
 	// it out.
 	V int `json:"v"`
-	// ID is the idempotency key for as long as replies are kept. The same id with the same body
-	// gets the stored reply and runs nothing; the same id with another body is refused.
+	// ID is the idempotency key, for as long as replies are kept. The same id with the same body
+	// gets the stored reply and runs nothing. The same id with another body is refused.
 	ID BatchID `json:"id"`
 	// Session is the conversation. Its writes run one at a time, in the order in which their
-	// batches were stored. Reads of later batches may run beside earlier ones that they need not
-	// wait for.
+	// batches were stored. Reads of a later batch may run while an earlier batch still runs, if
+	// they need not wait for its writes.
 	Session SessionID `json:"session"`
 	// Provider names the dialect of Message, which is the model's message as it came.
 	Provider Provider        `json:"provider"`
 	Message  json.RawMessage `json:"message"`
-	// TimeoutMS bounds the batch's active time. 0: the batch sets no bound.
+	// TimeoutMS limits the time in which calls of the batch may run, in milliseconds. Time in which
+	// it only waits, for people or for earlier batches, does not count. 0: no limit.
 	TimeoutMS int64 `json:"timeout_ms,omitempty"`
 	// Catalogue is the digest of the catalogue that the model was given. The calls use the versions
 	// of tools in it. "": they use the current versions.
@@ -51,7 +52,8 @@ func (b Batch) Encode() ([]byte, error) {
 	if err == nil || rawjson.CheckSyntax(b.Message) != nil {
 		return body, err
 	}
-	// encoding/json does not write a message nested deeper than 10,000 levels. It is sent as it is.
+	// encoding/json does not write a message that is nested deeper than 10,000 levels. Such a
+	// message is put in as it is.
 	message := b.Message
 	b.Message = nil
 	members, err := rawjson.Members(rawjson.MustMarshal(b))
@@ -62,9 +64,9 @@ func (b Batch) Encode() ([]byte, error) {
 // maxProvider bounds the name of a provider, in bytes: replies and errors repeat it.
 const maxProvider = 64
 
-// DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where; the batch
-// is filled as far as it could be read, so that the refusal can name it. The message only has to be
-// JSON: its codec reads it, and knows which mistakes concern one call alone.
+// DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where. The batch
+// then has what could be read, so that the refusal can name it. Of the message only the JSON is
+// checked: the provider's codec reads it, and knows which mistakes concern one call alone.
 func DecodeBatch(body []byte) (Batch, error) {
 	var b Batch
 	members, err := envelope(body)
@@ -115,8 +117,8 @@ func DecodeBatch(body []byte) (Batch, error) {
 // batchMembers are the members of a batch.
 var batchMembers = []string{"v", "id", "session", "provider", "message", "timeout_ms", "catalogue", "round", "labels"}
 
-// stranger returns the first member that a batch does not have. An error about a missing member
-// names it too, because it may be that member, misspelt.
+// stranger names the first member that a batch does not have, for an error about a missing member:
+// it may be that member, misspelt.
 func stranger(body []byte) string {
 	name, at := rawjson.Stranger(body, batchMembers...)
 	if at == 0 {
@@ -191,7 +193,8 @@ const (
 	ReplyRefused ReplyStatus = "refused"
 )
 
-// Reply answers a batch, exactly once. It is stored before it is published, in the same bytes.
+// Reply answers a batch, exactly once. It is stored before it is published, and both have the same
+// bytes.
 type Reply struct {
 	V        int         `json:"v"`
 	Batch    BatchID     `json:"batch"`
@@ -204,9 +207,9 @@ type Reply struct {
 	// Reinjection is what the agent appends to the conversation; null when there is nothing to
 	// append.
 	Reinjection json.RawMessage `json:"reinjection"`
-	// Append is Reinjection as a list, one element for each message or item, with Steering at its
-	// end. An agent extends the conversation with it, whatever its provider. Replies stored by
-	// older builds lack it on the reply subject; [Reply.Extend] works with all.
+	// Append is Reinjection as a list, one element for each message or item, and Steering at its
+	// end. An agent appends it to the conversation, whatever its provider. On the reply subject,
+	// replies that older builds have stored lack it; [Reply.Extend] works with all.
 	Append []json.RawMessage `json:"append"`
 	// Results are in call order. They leave out the outputs, which Reinjection holds.
 	Results []Result `json:"results"`
@@ -286,7 +289,7 @@ const (
 	// SteerBetweenGroups skips the stages that have not begun; calls of the running stages still
 	// run. A stage is the calls of a batch that may run together; its old name was group.
 	SteerBetweenGroups SteerWhen = "between_groups"
-	// SteerImmediate skips every call that is not yet handed to a worker.
+	// SteerImmediate skips every call that no worker has got yet.
 	SteerImmediate SteerWhen = "immediate"
 )
 

@@ -23,7 +23,7 @@ type EventType string
 // before anything runs. Running, progress and end events come when they happen. Result events come
 // once all calls have ended, in call order, then the reply.
 const (
-	// EventStart says that the call is part of the batch, and of which stage.
+	// EventStart says that the call is part of the batch, and which stage it belongs to.
 	EventStart EventType = "start"
 	// EventRunning says that an attempt of the call has begun.
 	EventRunning EventType = "running"
@@ -84,12 +84,12 @@ type Event struct {
 }
 
 // MaxEventOutput is the largest output of an end event, in bytes of JSON. Most events have no
-// reader, so a larger output is only named, by Ref.
+// reader, so of a larger output the event has only the Ref.
 const MaxEventOutput = 4 << 10
 
-// Brief returns the result in the form of an end event. An output larger than [MaxEventOutput] is
-// left out, and Ref has the digest and the size of the outcome. A request for the batch with
-// results: full returns the whole at any time.
+// Brief returns the result as an end event has it. An output larger than [MaxEventOutput] is left
+// out; Ref then has the digest and the size of the outcome. A get request with [ResultsFull]
+// returns the whole at any time.
 func (r Result) Brief() Result {
 	if len(r.Output)+len(r.Details) <= MaxEventOutput && len(r.Content) == 0 {
 		return r
@@ -111,9 +111,9 @@ type Progress struct {
 	Text     string  `json:"text,omitempty"`     // a few words
 }
 
-// Timeline is the durable part of a batch's history, as events: a watcher that was away reads it to
-// catch up. Events are the same when their type, index and attempt are the same, so a watcher can
-// skip those that it has seen.
+// Timeline is the durable part of a batch's history, as events. A watcher reads it to catch up. Two
+// events are the same if their type, index and attempt are the same, so the watcher can leave out
+// those that it has seen.
 type Timeline struct {
 	V       int       `json:"v"`
 	Session SessionID `json:"session"`

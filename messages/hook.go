@@ -17,7 +17,7 @@ const (
 	HookAdditionalContext HookMessageType = "hook_additional_context"
 )
 
-// HookMessage is news about one hook, for watchers.
+// HookMessage says what one hook did, for watchers.
 type HookMessage struct {
 	Type    HookMessageType `json:"type"`
 	Hook    string          `json:"hook"`
@@ -33,9 +33,9 @@ type Hooks struct {
 	// Stop names the hook that wants the agent to stop; StopReason is its reason.
 	Stop       string `json:"stop,omitempty"`
 	StopReason string `json:"stop_reason,omitempty"`
-	// Opinion is the strictest opinion of the hooks before the tool, By names that hook, and Reason
-	// is its text. Context is what the model reads beside the output. Another worker that continues
-	// a parked or lost call needs these four; a result leaves them out.
+	// Opinion is the strictest opinion of the hooks before the tool. By names that hook, and Reason
+	// is its text. Context is what the model reads beside the output. A result leaves these four
+	// out: they are for another worker that continues the call.
 	Opinion string   `json:"opinion,omitempty"`
 	By      string   `json:"by,omitempty"`
 	Reason  string   `json:"reason,omitempty"`

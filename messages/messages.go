@@ -23,8 +23,8 @@ import (
 // so the number changes only if an old reader would misread a new message.
 const Version = 1
 
-// Ids as the agent and the provider gave them: any bytes, echoed exactly. Only their [Token] ever
-// becomes part of a subject, a key or a file name.
+// Ids are what the agent and the provider gave: any bytes. They come back exactly so. Only their
+// [Token] becomes part of a subject, a key or a file name.
 type (
 	TenantID  string
 	SessionID string
@@ -54,17 +54,18 @@ const (
 // Providers lists every dialect in the order in which help and errors name them.
 var Providers = []Provider{Anthropic, OpenAIChat, OpenAIResponses, Bedrock, Gemini, Canonical}
 
-// Kind says what a tool does to the world. It decides the lane, the default timeout and what is
-// allowed after a crash.
+// Kind says what a tool does to the world. It decides what may run at the same time, the default
+// timeout, and what is allowed after a crash.
 type Kind string
 
-// The kinds. The definition of a tool can say otherwise than its kind about what may run together.
+// The kinds. A tool's definition may decide otherwise about what runs at the same time.
 const (
-	// KindRead looks and changes nothing: it may run beside others, and again.
+	// KindRead looks and changes nothing. It may run beside others, and it may run again.
 	KindRead Kind = "read"
-	// KindWrite changes something: it runs alone in its session, and again only by [OnCrash].
+	// KindWrite changes something. It runs alone in its session; [OnCrash] says whether it may run
+	// again.
 	KindWrite Kind = "write"
-	// KindCompute needs nothing but its arguments, and runs as a read does.
+	// KindCompute needs nothing but its arguments. It runs as a read does.
 	KindCompute Kind = "compute"
 )
 
@@ -81,7 +82,8 @@ const (
 	OnCrashOnce OnCrash = "once"
 )
 
-// Status says how a call ended. The list is closed: everything finer is the error's [Code].
+// Status says how a call ended. The list is closed: what it does not tell apart is in the error's
+// [Code].
 type Status string
 
 // The statuses of a result.
@@ -104,16 +106,17 @@ const (
 	StatusAborted Status = "aborted"
 	// StatusSkipped: the call was not run because of an earlier one or of a steering message.
 	StatusSkipped Status = "skipped"
-	// StatusExpired: the batch outlived its time, no worker took the call, or no person answered.
+	// StatusExpired: the batch was too old, no worker took the call in time, or no person answered
+	// in time.
 	StatusExpired Status = "expired"
 	// StatusUnknownTool: no worker has announced such a tool.
 	StatusUnknownTool Status = "unknown_tool"
-	// StatusOutcomeUnknown: a write may or may not have happened.
+	// StatusOutcomeUnknown: a write may or may not have been applied.
 	StatusOutcomeUnknown Status = "outcome_unknown"
 )
 
-// Code is the machine-readable reason of an error, for the model and for programs. Tools may add
-// codes of their own (snake_case); toolfleet gives those below.
+// Code is the reason of an error, for programs and for the model. toolfleet gives the codes below.
+// Tools may give others, in snake_case.
 type Code string
 
 // The codes that toolfleet itself gives.
@@ -152,11 +155,11 @@ const (
 	// CodeSkipped: an earlier call of the batch made running it unsafe, or a steering message
 	// skipped it.
 	CodeSkipped Code = "skipped"
-	// CodeExpired: the batch outlived its time.
+	// CodeExpired: the batch was too old.
 	CodeExpired Code = "expired"
 	// CodeTooLarge: an input or output is over a limit.
 	CodeTooLarge Code = "too_large"
-	// CodeResultLost: the call has this error because its result is lost.
+	// CodeResultLost: the call has ended, and its result cannot be read any more.
 	CodeResultLost Code = "result_lost"
 	// CodeInternal: a fault of toolfleet itself.
 	CodeInternal Code = "internal"
@@ -173,8 +176,8 @@ func (c Code) Ours() bool {
 	return false
 }
 
-// ErrorType names a failure in one of toolfleet's words, for logs and traces: the error's code, or
-// the status if the code is the tool's.
+// ErrorType returns the word for a failure in logs and traces. It is the error's code, or the
+// status if the tool made up the code.
 func ErrorType(status Status, err *Error) string {
 	if err != nil && err.Code.Ours() {
 		return string(err.Code)
@@ -222,9 +225,9 @@ type ToolCall struct {
 // NoName is the answer that the model reads for a call that names no tool.
 const NoName = "The call names no tool."
 
-// Tool returns the name under which the registry knows the call: the bare name, or namespace__name.
-// It is "" for a call without a name, even with a namespace. Records about the call repeat it, so a
-// name longer than [MaxID], which no tool has, is cut to that length.
+// Tool returns the name by which workers know the tool: the bare name, or namespace__name. It is ""
+// for a call without a name, even with a namespace. Records repeat the name, so a name longer than
+// [MaxID] is cut to that length; no tool has such a name.
 func (c ToolCall) Tool() string {
 	name := c.Name
 	if c.Namespace != "" && name != "" {
@@ -233,8 +236,8 @@ func (c ToolCall) Tool() string {
 	return strings.ToValidUTF8(name[:min(len(name), MaxID)], "\uFFFD")
 }
 
-// Result is the outcome of one call. It is made once, by the worker that ran the call or by the
-// coordinator that ended it. Later stages change only WasConcurrent and Ref.
+// Result is the outcome of one call. The worker that ran the call makes it, or the coordinator that
+// ended the call. After that only WasConcurrent and Ref change.
 type Result struct {
 	V      int    `json:"v"`
 	Index  int    `json:"index"`          // of the call in its batch, from 0
@@ -245,9 +248,9 @@ type Result struct {
 	Outcome
 	DurationMS float64 `json:"duration_ms"` // all phases, by the worker's monotonic clock
 	QueueMS    float64 `json:"queue_ms"`    // from dispatch to the worker's start
-	// Attempt is how many times the call was claimed or run; 0: never started.
+	// Attempt is how many times the call was claimed or, if it does not claim, run; 0: never.
 	Attempt int `json:"attempt"`
-	// WasConcurrent: the run overlapped another call of the batch.
+	// WasConcurrent says that the run overlapped that of another call of the batch.
 	WasConcurrent bool      `json:"was_concurrent"`
 	Started       time.Time `json:"started,omitzero"`    // the worker's wall clock
 	Worker        string    `json:"worker,omitempty"`    // that ran the call; empty: none did
@@ -274,8 +277,8 @@ type Cut struct {
 	Ref string `json:"ref,omitempty"`
 }
 
-// Ref names JSON that is too large for its place. In records and replies, the named JSON is in the
-// object store. For an event, it is there only if it is too large for a record, too.
+// Ref names JSON that is too large for its place. In records and replies, that JSON is in the
+// object store. In an event it is there only if it would be too large for a record, too.
 type Ref struct {
 	Digest string `json:"digest"` // lower-case hex SHA-256
 	Size   int64  `json:"size"`   // bytes
@@ -302,11 +305,11 @@ const (
 	ClassMalformedMessage Class = "malformed_message"
 	// ClassMissingID: a call has no id.
 	ClassMissingID Class = "missing_id"
-	// ClassDuplicateID: two calls have the same id, so answers could not be paired with them.
+	// ClassDuplicateID: two calls have the same id, so it would not be clear which result is whose.
 	ClassDuplicateID Class = "duplicate_id"
 	// ClassMissingName: a call has no tool name, and the answer must repeat it (Gemini).
 	ClassMissingName Class = "missing_name"
-	// ClassUnsupportedCall: a call takes another kind of answer than the result of a tool (OpenAI's
+	// ClassUnsupportedCall: a call wants another kind of answer than the result of a tool (OpenAI's
 	// computer_call), so the fleet cannot answer it.
 	ClassUnsupportedCall Class = "unsupported_call"
 	// ClassUnsupportedProvider: there is no codec for the provider.

@@ -8,9 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Outcome is what the model reads about a call: an output, content blocks, or an error. If all
-// three are missing, the result was lost, and the codecs answer the call with an error that says
-// so.
+// Outcome is what the model reads about a call: an output, content blocks, or an error. If it has
+// none of the three, the result was lost, and codecs answer the call with an error that says so.
 type Outcome struct {
 	// Output is any JSON value; a string is text and stays text even when it looks like JSON.
 	Output  json.RawMessage `json:"output,omitempty"`
@@ -50,10 +49,10 @@ func Failed(code Code, message string) Outcome {
 	return Outcome{Err: &Error{Code: code, Message: message}}
 }
 
-// Hash identifies what the model reads of the outcome in the audit log. It is the hex SHA-256 of
-// the output as the tool wrote it (for text, of the JSON string), else of {"content":[...]} or
-// {"error":{...}}. It covers the bytes, not their meaning, because finding the meaning of a large
-// output takes long.
+// Hash identifies in the audit log what the model reads of the outcome. It is the hex SHA-256 of
+// the output as the tool wrote it (text: of the JSON string), else of {"content":[...]} or
+// {"error":{...}}. It is made of the bytes as they are, because to bring a large output into a
+// canonical form takes long.
 func (o Outcome) Hash() string {
 	o.Details = nil
 	if len(o.Output) > 0 && o.Content == nil && o.Err == nil {
@@ -88,8 +87,8 @@ func (o Outcome) OrLost() Outcome {
 // Failure reports whether the model should read the outcome as a failure.
 func (o Outcome) Failure() bool { return o.Err != nil || o.IsError }
 
-// Plain reports whether the tool gave only text: no code of its own, and no word that a later run
-// may succeed.
+// Plain reports whether the error is only a text: the tool gave no code of its own, and did not say
+// that a later run may succeed.
 func (e *Error) Plain() bool {
 	return (e.Code == "" || e.Code == CodeToolError) && !e.Retryable
 }
