@@ -11,16 +11,16 @@ type Announcement struct {
 	// Tool is the definition that was announced last. If a worker serves several versions, it is
 	// the newest of them.
 	Tool
-	// Denied: the worker's policy denies every call of the tool. It is not part of the definition,
-	// so the digest does not depend on it.
+	// Denied says that the worker's policy denies every call of the tool. The digest of the
+	// definition does not cover it.
 	Denied bool `json:"denied,omitempty"`
 	// Versions holds other definitions of the tool that were announced, the latest first: those of
 	// other workers, and further ones of the same worker.
 	Versions []Tool `json:"versions,omitempty"`
 }
 
-// maxOthers is how many definitions an announcement holds beside the last one. During a rolling
-// update there are two, if a tool has no versions.
+// maxOthers is how many definitions an announcement holds besides the last one. If a tool has no
+// versions, a rolling update needs two.
 const maxOthers = 2 * MaxVersions
 
 // All returns every definition of the announcement, the latest first.

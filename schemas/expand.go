@@ -12,9 +12,8 @@ import (
 // this for a single value. The step budget stops a validation in which a recursive schema
 // grows with each level of the value.
 
-// checkExpansions counts, for each subschema, how many subschemas the validator applies to one
-// value because of it. It counts the paths through the graph of references and branches, not the
-// nodes.
+// checkExpansions refuses a schema that applies too many subschemas to a single value. It counts
+// paths through the graph of references and branches, because the validator walks each path anew.
 func checkExpansions(root *jsonschema.Schema) error {
 	var (
 		paths = map[*jsonschema.Schema]int{} // finished counts; -1 while being counted
@@ -97,8 +96,8 @@ func present(schemas ...*jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// stepBudget bounds the steps of a validation, as an extension of the validator. Every use of a
-// subschema takes its price from the budget. When the budget is spent, it panics, because nothing
+// stepBudget limits the steps of one validation. It is an extension of the validator: every use of
+// a subschema takes its price from the budget. When the budget is spent, it panics, because nothing
 // else stops the validator.
 type stepBudget struct{ left int }
 
@@ -108,8 +107,8 @@ func (spentError) Error() string {
 	return fmt.Sprintf("the schema and the value together need more than %d steps", MaxChecks)
 }
 
-// Compile is called for each subschema that is an object. The price includes its direct branches,
-// because a branch that fails on the type ends before its own price is taken.
+// Compile is called for each subschema that is an object. The price of a subschema includes its
+// direct branches: a branch that fails on the type ends before its own price would be taken.
 func (b *stepBudget) Compile(_ jsonschema.CompilerContext, m map[string]any) (jsonschema.ExtSchema, error) {
 	price := 1
 	for _, v := range m {

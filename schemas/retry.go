@@ -26,7 +26,8 @@ const (
 	maxAttempts       = 10
 	defaultBackoff    = 500 * time.Millisecond
 	defaultMaxBackoff = 10 * time.Second
-	// longestBackoff is the default life of a batch. After a longer wait the batch has expired.
+	// longestBackoff is the default life of a batch: after a longer wait the batch would be too
+	// old.
 	longestBackoff = time.Hour
 )
 

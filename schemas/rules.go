@@ -98,8 +98,8 @@ func (t Tool) checkConditions() error {
 	return nil
 }
 
-// errAsksWho: an expression reads the session, the principal or the labels, which are not known when
-// it is decided whether a call may run beside others.
+// errAsksWho is for an expression that reads the session, the principal or the labels. None is known
+// when it is decided whether a call may run beside others.
 var errAsksWho = errors.New("only tool and input are known here, neither session nor principal nor labels")
 
 func asksWho(p *expression.Program) bool {

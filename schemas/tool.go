@@ -61,23 +61,22 @@ type Tool struct {
 // Truncate says which part of a long output is kept.
 type Truncate string
 
-// Head keeps the start, tail the end (the last line of a command usually says why it failed), and
-// middle both ends.
+// The parts that may be kept: the start, both ends, or the end. The last line of a command usually
+// says why it failed.
 const (
 	TruncateHead   Truncate = "head"
 	TruncateMiddle Truncate = "middle"
 	TruncateTail   Truncate = "tail"
 )
 
-// DefaultMaxOutput is how many characters of the output of a tool without a limit of its own the
-// model reads.
+// DefaultMaxOutput is how many characters of an output the model reads, if the tool sets no limit.
 const DefaultMaxOutput = 10_000
 
 // Results says who may read the whole of an output that was cut.
 type Results string
 
-// ResultsReadable has the tool result_read in the catalogue, by which the model reads the rest in
-// the same session.
+// ResultsReadable lets the model read the rest in the same session, by the tool result_read, which
+// the catalogue then has too.
 const ResultsReadable Results = "readable"
 
 // DefaultPool is the pool of tools that do not name one.

@@ -51,7 +51,7 @@ var (
 	DemoBuiltins = []string{"noop", "sleep", "fail", "blob"}
 )
 
-// instead says what to write instead of keys that this version does not have.
+// instead has, for keys that this version does not know, what to write in their place.
 var instead = map[string]string{
 	"cwd":    "; let the program change its directory",
 	"limits": "; put bounds into input_schema, and what that cannot say into semantic",
@@ -118,14 +118,14 @@ func (f *yamlFile) entries(in []entryInFile) (entries []Entry) {
 		entry := f.entry(p, &in[i])
 		entry.Line = at.Line
 		f.twice(p, entry, entries)
-		// A faulty entry also takes its name, so that a second one is reported.
+		// An entry with mistakes counts here too, so that a second entry of its name is reported.
 		entries = append(entries, entry)
 	}
 	return entries
 }
 
-// twice reports an entry whose name and version another entry has, and the first entry that is one
-// version of a tool too many.
+// twice reports an entry with the name and version of another entry. It also reports the first
+// entry by which a tool has too many versions.
 func (f *yamlFile) twice(p string, entry Entry, before []Entry) {
 	if entry.Name == "" || f.faulty[p+"/version"] {
 		return
@@ -172,8 +172,9 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 	}
 	e.HTTP = f.http(p+"/http", in.HTTP, e.InputSchema)
 	e.MaxOutput = f.maxOutput(p+"/max_output", in.MaxOutput)
-	// A trial of large outputs is the use of blob. The digests of the other builtins stay those of
-	// older builds, which run beside this one during an update.
+	// By default the model reads all of what blob returns: large outputs are what it is for. The
+	// definitions of the other builtins stay as they are, because older builds give them the same
+	// digests and run beside this one during an update.
 	if e.MaxOutput == 0 && e.Builtin == "blob" {
 		e.MaxOutput = math.MaxInt32
 	}

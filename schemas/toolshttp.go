@@ -23,7 +23,7 @@ type HTTP struct {
 	Query   string
 	Params  []HTTPValue
 	Headers []HTTPValue
-	// Rest sends all members of the input that the request does not use otherwise as parameters.
+	// Rest sends as parameters all members of the input that nothing else of the request uses.
 	Rest bool
 	Body HTTPBody
 	// Timeout bounds the request and its answer; 0: only the tool's timeout does.

@@ -40,15 +40,16 @@ type Schema struct {
 	idle []*engine // engines that are not in use; guarded by mu
 }
 
-// engine is one compiled copy of a schema. Its step budget counts one validation at a time, so each
-// validation takes an idle engine. A schema has as many engines as validations have run at once.
+// engine is one compiled copy of a schema. Its step budget serves one validation at a time, so each
+// validation takes an engine that is idle. A schema has as many engines as validations of it have
+// run at once.
 type engine struct {
 	root   *jsonschema.Schema
 	budget *stepBudget
 }
 
-// compiled caches schemas by the digest of their text. When it is full, any one is dropped, because
-// a fleet has far fewer tools than that, and a dropped schema costs only a compilation.
+// compiled caches schemas by the digest of their text. When it is full, it drops any one of them. A
+// fleet has far fewer tools than that, and a dropped schema only has to be compiled again.
 var compiled = struct {
 	mu      sync.Mutex
 	schemas map[string]*Schema // guarded by mu

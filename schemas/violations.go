@@ -131,7 +131,7 @@ func (x explainer) union(err *jsonschema.ValidationError) []leaf {
 	return []leaf{{Violation: Violation{at, "fits none of the alternatives: " + strings.Join(words, ", or ")}}}
 }
 
-// anyType merges violations such as "must be integer" and "must be null".
+// anyType joins violations of the type into one: "must be integer" and "must be null".
 func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 	l := leaf{Violation: Violation{Pointer: at}, keyword: "type"}
 	for _, a := range alternatives {
@@ -148,7 +148,7 @@ func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 	return l
 }
 
-// leaf translates one error of the validator, because its text quotes the value.
+// leaf puts one error of the validator into our own words: the validator's text quotes the value.
 func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	one := func(keyword, message string) []leaf {

@@ -9,11 +9,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Option is something that a tool promises beyond its kind. Bounds and defaults are those of a
-// tools file: see docs/tools.md.
+// Option is a part of a tool's definition beyond its kind. Limits and defaults are those of a tools
+// file: see docs/tools.md.
 type Option func(*promise)
 
-// promise is a tool's definition while New makes it.
+// promise is the definition of a tool while New makes it.
 type promise struct {
 	schemas.Tool
 	checks []any // func(context.Context, In) error
