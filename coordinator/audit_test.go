@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A batch whose full audit lines cannot be stored gets bare ones.
+// If the full audit lines of a batch cannot be stored, it gets lines with less in them.
 func TestBareLinesAreBetterThanNone(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -38,7 +38,8 @@ func TestBareLinesAreBetterThanNone(t *testing.T) {
 	})
 }
 
-// A refused batch whose audit line cannot be stored stays in the log, as any other batch does.
+// If the audit line of a refused batch cannot be stored, the batch stays in the log, as any other
+// does.
 func TestARefusalWaitsForItsRecord(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -48,8 +49,7 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 		o.must(err)
 		refuse := func(c *Coordinator, id messages.BatchID) (finished, open bool) {
 			key := wire.KeyOf(messages.OneTenant, "aside", id)
-			// The coordinator gets no delivery of the batch, because it takes a peer for its
-			// driver.
+			// The coordinator believes that a peer drives the batch, so it takes no delivery of it.
 			o.pretendElsewhere(c, key)
 			body := []byte(`{"v":1,"id":"elsewhere","session":"s","provider":"canonical","message":{"calls":[]}}`)
 			_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, body)
@@ -76,8 +76,8 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 	})
 }
 
-// The trace id of a batch is in the audit log. It is made from the batch's place in the log, not
-// from a hash of what the agent sent.
+// The audit log has the trace id of a batch. The id is made from the batch's place in the log, and
+// not from a hash of what the agent sent.
 func TestATraceSaysNothingOfItsBatch(t *testing.T) {
 	r := newTraces()
 	id := func(a journal.Accepted) string {

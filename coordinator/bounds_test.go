@@ -30,8 +30,8 @@ func (o *office) store(b messages.Batch) wire.BatchKey {
 	return key
 }
 
-// drives waits until a coordinator drives this many batches, and checks that it does not drive more
-// after some polls.
+// drives waits until a coordinator drives this many batches. It then checks that, some polls later,
+// it does not drive more.
 func (o *office) drives(c *Coordinator, want int) {
 	o.t.Helper()
 	driven := func() int {
@@ -58,7 +58,7 @@ func TestLookaheadBoundsTheBatchesOfASession(t *testing.T) {
 	}
 }
 
-// The bodies of a session's batches behind the first have 8 MiB at most.
+// Within a session, the batches behind the first one have bodies of 8 MiB together, at most.
 func TestTheBodiesOfASessionAreBounded(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -70,7 +70,8 @@ func TestTheBodiesOfASessionAreBounded(t *testing.T) {
 	})
 }
 
-// So are those of all sessions together. The first batch of a session never waits for another's.
+// All sessions together have such a limit too. The first batch of a session never waits because of
+// it.
 func TestTheBodiesOfAllSessionsAreBounded(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -86,7 +87,8 @@ func TestTheBodiesOfAllSessionsAreBounded(t *testing.T) {
 	})
 }
 
-// All sessions share the places of batches behind the first ones, and give them back.
+// Batches that are not the first of their session need a place. All sessions share the places, and
+// give them back.
 func TestThePlacesOfSuccessorsAreShared(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		const slots = 2

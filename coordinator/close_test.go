@@ -30,8 +30,8 @@ func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
 	})
 }
 
-// TestARefusalWaitsOutALiveClaim: this coordinator cannot decode a batch that a coordinator of
-// another version has begun.
+// TestARefusalWaitsOutALiveClaim: a coordinator of another version has begun a batch, and this one
+// cannot decode it. The batch is refused only after the claim on its call has ended.
 func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		b := messages.Batch{V: 1, ID: "b", Session: "s", Provider: "newer", Message: []byte(`{"calls":[]}`)}
@@ -53,7 +53,8 @@ func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 }
 
 // TestAClosedCallIsEndedInItsJournal: a driver that closed the batch stored the result of a write
-// that nobody had claimed, and not yet its record. Without that record a worker can still claim it.
+// that nobody had claimed. It stopped before it stored the record. Without the record a worker
+// could still claim the call.
 func TestAClosedCallIsEndedInItsJournal(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
@@ -106,8 +107,8 @@ func TestABatchThatNobodyDroveExpires(t *testing.T) {
 	})
 }
 
-// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: the calls of a batch that waited for a
-// coordinator wait for a worker as long as any others.
+// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: a batch waits long for a coordinator.
+// After that, its calls wait for a worker as long as any others.
 func TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)

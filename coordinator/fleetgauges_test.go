@@ -26,7 +26,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// The bounds that package fleetgauges keeps for scrapers.
+// The times that package fleetgauges keeps towards those who read the metrics.
 const (
 	scrapeTimeout = 2 * time.Second
 	fleetMaxAge   = 5 * time.Second
@@ -78,8 +78,7 @@ func (o *office) present(name string, slots int, pools ...string) {
 	o.must(bucket.Put(o.t.Context(), name, rawjson.MustMarshal(wire.Presence{V: 1, Worker: name, Slots: slots, Pools: pools, Tools: []string{o.tool.Name}})))
 }
 
-// Three calls wait. Then two workers take them: each holds its call for a minute, and they park
-// none.
+// Three calls wait. Then two workers come, and each takes a call and holds it for a minute.
 func TestGaugesOfPools(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -195,8 +194,8 @@ func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
 	})
 }
 
-// An abort makes a coordinator remove a batch from the log that has its reply and is never
-// delivered. The doctor names that command.
+// A batch has its reply, is in the log again, and is never delivered. An abort makes a coordinator
+// remove it: the doctor names that command.
 func TestAnAbortRemovesAHeadThatHasItsReply(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		empty := func() bool {
@@ -273,8 +272,8 @@ func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
 	})
 }
 
-// The server is asked once in five seconds, however many scrapers there are. If it does not answer,
-// a scraper waits for two seconds at most, and gets no old values.
+// The server is asked once in five seconds, however many readers of the metrics there are. If it
+// does not answer, a reader waits two seconds at most, and gets no old values.
 func TestGaugesAskTheServerSeldom(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -313,7 +312,7 @@ func TestGaugesAskTheServerSeldom(t *testing.T) {
 	})
 }
 
-// mute is a server that can be made to lose all messages to it, over a connection that stays up.
+// mute is a server that can be made to lose every message to it, while the connection stays up.
 type mute struct {
 	*devserver.Server
 	deaf *atomic.Bool
@@ -336,8 +335,8 @@ func (c mutedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// A server that does not answer delays a scraper for two seconds, once in seven seconds, and the
-// scraper then gets no values.
+// The server does not answer. A reader of the metrics waits for that two seconds at most, once in
+// seven seconds, and gets no values.
 func TestGaugesOfASilentServer(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		deaf := new(atomic.Bool)

@@ -38,8 +38,8 @@ func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return seen
 }
 
-// One batch waits for a person, another calls unknown tools, one is refused, and one has no calls.
-// A success is a batch with calls that all ended ok.
+// One batch waits for a person, one calls unknown tools, one is refused, and one has no calls. Only
+// a batch with calls that all ended ok counts as a success.
 func TestWhatACoordinatorCounts(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -108,7 +108,7 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 	}
 }
 
-// The duration of a batch has the batch's trace as an exemplar if that is sampled.
+// If a batch's trace is sampled, the metric of its duration has the trace as an exemplar.
 func TestADurationHasItsTrace(t *testing.T) {
 	for parent, want := range map[string]string{agents: agentTrace, "00-" + agentTrace + "-" + agentSpan + "-00": "", "": ""} {
 		reg := prometheus.NewRegistry()

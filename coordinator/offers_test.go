@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// ear hears what coordinators ask of the server and tell it.
+// ear records what coordinators request from the server and publish.
 type ear struct {
 	o *office
 
@@ -94,7 +94,7 @@ func (e *ear) wantSettledOnce() {
 	}
 }
 
-// busyRun puts a run into a coordinator that takes offers and does not read the log.
+// busyRun adds a session run to a coordinator. The run takes offers and never reads the log.
 func (o *office) busyRun(c *Coordinator) *sessionRun {
 	o.t.Helper()
 	s := c.newSessionRun(wire.BatchKey{Tenant: messages.OneTenant, Session: "s"})
@@ -110,8 +110,8 @@ func (s *sessionRun) held() int {
 	return len(s.offers)
 }
 
-// TestTheNextBatchOfASessionIsFresh: batches of a session that are sent at once are driven by their
-// first deliveries, without a read of what earlier drivers may have left.
+// TestTheNextBatchOfASessionIsFresh: batches of a session are sent at once. Each is driven by its
+// first delivery, and nobody looks for what earlier drivers may have left.
 func TestTheNextBatchOfASessionIsFresh(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -159,9 +159,8 @@ func TestAnOfferAtTheEndOfARun(t *testing.T) {
 	}
 }
 
-// TestAnOfferAroundTheEndOfARun: a run holds as many offers as it has places, without their bodies.
-// They are handed back at its end, and an offer that comes between its end and its removal is not
-// taken.
+// TestAnOfferAroundTheEndOfARun: a run holds as many offers as it may drive batches, without their
+// bodies. At its end it hands them back. It takes no offer between its end and its removal.
 func TestAnOfferAroundTheEndOfARun(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 2})
@@ -195,8 +194,8 @@ func TestAnOfferAroundTheEndOfARun(t *testing.T) {
 	})
 }
 
-// TestAnOfferThatWaitsForLong: a run is so busy that another coordinator drives the batch that it
-// was offered. The busy one does not take the batch for fresh then, and its call runs once.
+// TestAnOfferThatWaitsForLong: a run is so busy that another coordinator comes to drive the batch
+// that it was offered. The run then looks at what the other has done, and the call runs once.
 func TestAnOfferThatWaitsForLong(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		busy, _ := o.coordinator(Config{})
@@ -236,8 +235,8 @@ func TestAnOfferThatWaitsForLong(t *testing.T) {
 	})
 }
 
-// TestOffersDuringADrain: batches come to a session whose coordinator shuts down in that moment.
-// Each is answered, by it or by another one.
+// TestOffersDuringADrain: batches come for a session while its coordinator shuts down. Each is
+// answered, by that coordinator or by another one.
 func TestOffersDuringADrain(t *testing.T) {
 	for _, lookahead := range []int{1, 2, 32} {
 		t.Run(fmt.Sprint(lookahead), func(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// office has coordinators, people, and a worker that parks every call until it is granted, and then
-// runs it.
+// office has coordinators, people, and a worker. The worker asks people about every call (it parks
+// the call), and runs it once it is granted.
 type office struct {
 	t       *testing.T
 	srv     *devserver.Server
@@ -253,7 +253,7 @@ func (o *office) submit(session, id string, calls int) wire.BatchKey {
 	return key
 }
 
-// rests waits until the call is parked and no coordinator drives its batch.
+// rests waits until a person is asked about the call and no coordinator drives its batch any more.
 func (o *office) rests(key wire.CallKey, all ...*Coordinator) messages.Approval {
 	o.t.Helper()
 	var q messages.Approval
@@ -301,8 +301,8 @@ func (o *office) say(session string, control messages.Control) {
 	o.must(err)
 }
 
-// grant stores a decision as the decide handler does, but resumes nothing, as if the coordinator
-// died after the write.
+// grant stores a decision as the handler does, and resumes nothing, as if the coordinator had died
+// after the write.
 func (o *office) grant(key wire.CallKey) {
 	o.t.Helper()
 	entry, err := o.journal.Question(o.t.Context(), key)
@@ -359,7 +359,7 @@ func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRe
 	return types, lines
 }
 
-// inOffice runs a test with a server in a bubble.
+// inOffice runs a test with an embedded server in simulated time.
 func inOffice(t *testing.T, kind messages.Kind, test func(*testing.T, *office)) {
 	t.Helper()
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

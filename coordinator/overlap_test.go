@@ -18,13 +18,13 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// askFor has every question of the workers wait for people that long.
+// askFor sets how long every question of the workers waits for people.
 func (o *office) askFor(wait time.Duration) {
 	o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(wait) }
 }
 
-// TestAReadBehindARestingSessionStarts: a session rests because its read waits for a person. A read
-// that comes later is started all the same.
+// TestAReadBehindARestingSessionStarts: a session is suspended because its read waits for a person.
+// A read that comes later starts all the same.
 func TestAReadBehindARestingSessionStarts(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -56,8 +56,8 @@ func TestADecisionOnALaterBatch(t *testing.T) {
 	})
 }
 
-// TestAbortBehindARestingSession: a write waits behind one that waits for a person. Its abort is
-// answered at once.
+// TestAbortBehindARestingSession: a write waits behind another that waits for a person. An abort of
+// the first-named write is carried out at once.
 func TestAbortBehindARestingSession(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -92,8 +92,8 @@ func TestAbortOfABatchThatWaits(t *testing.T) {
 	})
 }
 
-// TestALaterBatchExpiresOnTime: a batch that waits behind a long question ends when its own time is
-// up, although the session rests.
+// TestALaterBatchExpiresOnTime: a batch waits behind a long question. It ends when its own time is
+// up, although the session is suspended.
 func TestALaterBatchExpiresOnTime(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32, BatchTTL: time.Hour})
@@ -105,8 +105,8 @@ func TestALaterBatchExpiresOnTime(t *testing.T) {
 	})
 }
 
-// TestNothingStartsBehindABatchThatWasGivenUp: a batch that goes to another driver is not over. The
-// write behind it does not start here.
+// TestNothingStartsBehindABatchThatWasGivenUp: a batch is given up here, so that another driver
+// takes it. It has no reply yet, so the write behind it does not start here.
 func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}

@@ -109,7 +109,7 @@ func (o *office) submitWith(session, id string, calls int, header bus.Header) wi
 }
 
 // helper is a worker that ends every call at once, except those that shun selects. It keeps the
-// headers of its deliveries.
+// headers of the jobs that it gets.
 type helper struct {
 	shun func(job wire.Job, nth int) bool // nth delivery of the call, from 1
 
@@ -238,7 +238,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 	}
 }
 
-// A job that the poll publishes again has one span, and the same header each time.
+// The poll publishes a job again. Both have one span, and the same header.
 func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -256,8 +256,8 @@ func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 	r.allEnded(t)
 }
 
-// A stage ends with its last call, even if the batch then waits for something else: here there is
-// no room for the reply.
+// The span of a stage ends with its last call, even if the batch then waits for something else.
+// Here there is no room for the reply.
 func TestAStageEndsWithItsLastCall(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -281,8 +281,8 @@ func TestAStageEndsWithItsLastCall(t *testing.T) {
 	}
 }
 
-// The agent sends no trace context: all drivers of a batch use the same trace, and another batch
-// has another one.
+// The agent sends no trace context. All drivers of a batch use one trace, and another batch has
+// another.
 func TestABatchIsOneTraceWhoeverDrivesIt(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -418,7 +418,7 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 	}
 }
 
-// Without a tracer the agent's context is passed on, and jobs cost nothing for it.
+// A coordinator without a tracer passes the agent's trace context on, and makes nothing of its own.
 func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		log := o.logs()

@@ -35,8 +35,8 @@ func (o *office) announce(worker string) (token string, leave func()) {
 	return token, func() { o.must(bucket.Delete(o.t.Context(), worker)) }
 }
 
-// TestJobsOfALostToolsetAreMovedByTheNextCoordinator: the last worker of a toolset goes while
-// nobody drives the batch.
+// TestJobsOfALostToolsetAreMovedByTheNextCoordinator: the last worker of a queue goes while nobody
+// drives the batch. The next driver moves the jobs to another queue.
 func TestJobsOfALostToolsetAreMovedByTheNextCoordinator(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		token, leave := o.announce("first")
@@ -56,8 +56,8 @@ func TestJobsOfALostToolsetAreMovedByTheNextCoordinator(t *testing.T) {
 	})
 }
 
-// TestJobsWithoutABatchAreSweptFromQueuesWithoutWorkers: a job that was left behind in the queue of
-// a lost toolset goes when its batch is over. One that a worker takes stays.
+// TestJobsWithoutABatchAreSweptFromQueuesWithoutWorkers: a job was left behind in a queue without
+// workers, and its batch is over. The sweep removes it. It leaves a job in a queue with workers.
 func TestJobsWithoutABatchAreSweptFromQueuesWithoutWorkers(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		staffed, _ := o.announce("there")

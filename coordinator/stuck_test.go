@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// withhold takes the next delivery of the log and keeps it for ever. To the coordinators it is like a
-// message that a restarted server holds and never delivers again.
+// withhold takes the next delivery of the log and keeps it for ever. To the coordinators it is like
+// a message that a restarted server holds and never delivers again.
 func (o *office) withhold() {
 	o.t.Helper()
 	conn := o.connect("withholder")
@@ -58,8 +58,9 @@ func (o *office) answered(key wire.BatchKey) {
 	o.must(err)
 }
 
-// TestAHeadThatIsAnsweredHoldsUpNobody: after a restart of the server a batch with its reply is in
-// the log again, and the consumer never delivers it. The next batch of the session removes it.
+// TestAHeadThatIsAnsweredHoldsUpNobody: after a restart of the server, a batch with its reply is in
+// the log again, and it is never delivered. The next batch of the session makes its coordinator
+// remove it.
 func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -72,7 +73,8 @@ func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// TestAHeadThatIsAnsweredLeavesTheLog: without a later batch the sweep removes it.
+// TestAHeadThatIsAnsweredLeavesTheLog: the same, and no later batch comes. The sweep removes the
+// batch.
 func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -83,8 +85,8 @@ func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
 	})
 }
 
-// TestAHeadThatIsNeverDeliveredIsDriven: the next batch of the session has the head driven after a
-// while.
+// TestAHeadThatIsNeverDeliveredIsDriven: the oldest batch of a session is never delivered. The next
+// batch of the session makes a coordinator drive it after a while.
 func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -96,7 +98,8 @@ func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
 	})
 }
 
-// TestABatchThatIsNeverDeliveredIsDriven: without a later batch the sweep drives it.
+// TestABatchThatIsNeverDeliveredIsDriven: the same, and no later batch comes. The sweep drives the
+// batch.
 func TestABatchThatIsNeverDeliveredIsDriven(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -106,7 +109,8 @@ func TestABatchThatIsNeverDeliveredIsDriven(t *testing.T) {
 	})
 }
 
-// TestTheSweepLeavesADrivenBatchAlone: a batch that another coordinator drives for long is not driven twice.
+// TestTheSweepLeavesADrivenBatchAlone: another coordinator drives a batch for long. The sweep does
+// not drive it too.
 func TestTheSweepLeavesADrivenBatchAlone(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		a, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})

@@ -254,7 +254,8 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 	})
 }
 
-// News for a session that is about to be suspended reach its run, or find that nobody drives it.
+// Something new comes for a session that is about to be suspended. Its run gets it, or the sender
+// finds that nobody drives the session.
 func TestASessionWithNewsIsNotSuspended(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}
@@ -326,7 +327,8 @@ func TestTheLastLookBeforeABatchRests(t *testing.T) {
 	})
 }
 
-// A read with a question takes no result from elsewhere: its own journal says how it ends.
+// A person was asked about a read. A result that is stored elsewhere does not count: the read's own
+// journal says how it ends.
 func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -345,8 +347,8 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	})
 }
 
-// One goroutine waits to resume a batch, however many controls come. An answer needs a goroutine of
-// its own: the one of a control leaves once no question is open, and the batch has still to be
+// However many controls come, one goroutine waits to resume the batch. A decision needs another
+// goroutine: the one of a control ends once no question is open, and the batch still has to be
 // driven.
 func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	const flood = 200
@@ -405,7 +407,8 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 		time.Sleep(17 * time.Second) // the goroutine sleeps for four more seconds
 		head, _, err := o.journal.Head(t.Context(), first.Tenant, first.Session)
 		o.must(err)
-		// As another driver would: this batch, and the next until it is suspended.
+		// This is what another driver would do: it drives this batch, and the next one until that
+		// is suspended.
 		c.driveSession(t.Context(), head, nil)
 		// The second batch has been delivered, and comes again in minutes.
 		time.Sleep(3 * time.Second)
@@ -434,9 +437,9 @@ func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// A run that has told the peers that it drives a batch also tells them that it has ended, even if
-// it got a delivery of its own meanwhile. Otherwise they would take the batch for driven, and no
-// coordinator would act on the next decision.
+// A run has told the other coordinators that it drives a batch. It also tells them that it has
+// ended, even if it got a delivery of its own meanwhile. Otherwise they would think that it still
+// drives the batch, and none would act on the next decision.
 func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)

@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// A thousand workers come within ten seconds, each with tools of its own, and then say every
-// second how much they have to do. What follows from that is worked out a few times a second, and
-// not for each announcement.
+// A thousand workers come within ten seconds, each with tools of its own. Then each announces every
+// second how busy it is. The coordinator works out what follows a few times a second, and not for
+// each announcement.
 func TestAnnouncementsAreAppliedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int32

@@ -30,8 +30,8 @@ func (o *office) newer(schema string) schemas.Tool {
 	return other
 }
 
-// staffWith says that a worker with this tool is there. It takes jobs from a queue of its own, or from
-// that of the pool.
+// staffWith announces a worker with this tool. It takes jobs from a queue of its own, or from that
+// of the pool.
 func (o *office) staffWith(worker string, t schemas.Tool, fromPool bool) {
 	o.t.Helper()
 	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
@@ -46,15 +46,15 @@ func (o *office) staffWith(worker string, t schemas.Tool, fromPool bool) {
 	})))
 }
 
-// slowed has a coordinator hear of workers late, as one of a fleet of thousands does: its view rests
-// nine times as long as the last change took.
+// slowed makes a coordinator learn of workers late, as in a fleet of thousands: it waits nine times
+// as long as the last change took to work out.
 func slowed(c *Coordinator, change time.Duration) {
 	changed := c.toolsets.changed
 	c.toolsets.changed = func() { pause(context.Background(), change); changed() }
 }
 
-// A worker of a newer version was announced last and has gone. A coordinator that starts then takes
-// the version that is served for the current one.
+// A worker of a newer version was announced last and is gone. A coordinator that starts after that
+// takes the version that workers have as the current one.
 func TestTheCurrentVersionAfterAStart(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.announce("first")
@@ -108,8 +108,8 @@ func TestAnApprovedCallRunsInTheVersionThatWasShown(t *testing.T) {
 	})
 }
 
-// A call waits for a version whose worker is away for a moment. It does not end, although another
-// version is served that its input does not fit: the worker comes back.
+// A call waits for a version whose worker is away for a moment. Workers have another version, which
+// the input does not fit. The call does not end, and the worker comes back.
 func TestAVersionThatIsAwayForAMoment(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, leave := o.announce("first")
@@ -136,7 +136,8 @@ func TestAVersionThatIsAwayForAMoment(t *testing.T) {
 	})
 }
 
-// A coordinator has not heard that a worker is back. It reads that before it ends a call.
+// A worker is back, and the coordinator does not know that yet. Before it ends the call, it reads
+// the list of workers.
 func TestACallDoesNotEndBeforeTheWorkersAreRead(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, leave := o.announce("first")
@@ -157,8 +158,8 @@ func TestACallDoesNotEndBeforeTheWorkersAreRead(t *testing.T) {
 	})
 }
 
-// An agent gets the newest definitions and uses them at once. The coordinator has not heard of the
-// worker that serves them.
+// An agent gets the newest definitions and uses them at once. The coordinator does not know yet of
+// the worker that has them.
 func TestACatalogueThatIsNewerThanTheCoordinatorKnows(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.announce("first")

@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A coordinator takes over a batch whose stored plan has an exclusive call of a tool that it does
-// not know: the tool was removed, or only newer coordinators can read its definition. The stored
-// plan counts: no later write starts while that call has a live claim.
+// A coordinator takes over a batch. The stored plan has an exclusive call of a tool that this
+// coordinator does not know: the tool was removed, or only newer coordinators can read its
+// definition. The stored plan counts. No later write starts while that call has a live claim.
 func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	write := schemas.Tool{Name: "write", Kind: messages.KindWrite}
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
@@ -45,8 +45,8 @@ func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	}
 }
 
-// A refusal of a call is stored before the reply. Another driver may know the tool, or a worker
-// with its version, and would run the call: a stored plan stops it.
+// The refusal of a call is stored, in a plan, before the reply. Otherwise another driver, which
+// knows the tool or a worker with its version, would run the call.
 func TestARefusalIsStoredBeforeTheReply(t *testing.T) {
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
 	known, err := schemas.NewCatalog(pay)

@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// When the records of a batch may have been deleted, a missing record proves nothing: the write
-// may have been applied, so its outcome is unknown. Only the certain first driver knows that it
-// was not.
+// If the records of a batch may have been deleted, a missing record proves nothing. The write may
+// have been applied, so its outcome is unknown. Only a driver that certainly was the first knows
+// that it was not.
 func TestWhatIsForgottenIsUnknown(t *testing.T) {
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, schemas.Tool{Name: "look", Kind: messages.KindRead})
 	if err != nil {
