@@ -86,8 +86,8 @@ func ExampleClient_Follow() {
 	// reply
 }
 
-// Watch yields the events of every batch of a session. With Since, these include batches that have
-// ended.
+// Watch yields the events of every batch of a session. With WatchSince, these include batches that
+// have ended.
 func ExampleClient_Watch() {
 	c, stop := connect()
 	defer stop()

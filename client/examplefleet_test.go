@@ -22,9 +22,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A fleet in this process, for the examples. It serves look_up (a read), note (a write), refund (a
-// write that alice has to allow; keyFile holds her key) and wait (a read that does not end by
-// itself).
+// startFleet starts a fleet in this process, for the examples. It serves look_up (a read), note (a
+// write), refund (a write that alice has to allow; keyFile holds her key) and wait (a read that
+// does not end by itself).
 func startFleet() (options fleet.Options, keyFile string, stop func()) {
 	srv, err := devserver.Start(devserver.Options{Listen: "127.0.0.1:0"})
 	check(err)

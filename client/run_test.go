@@ -86,8 +86,8 @@ func TestRunWithoutAFleet(t *testing.T) {
 	})
 }
 
-// A coordinator that stops refuses the batches that it waits for. Run gives such a batch up only if
-// the fleet does not have it, however often coordinators are replaced.
+// A coordinator that shuts down refuses the batches that it was to answer later. Run gives up a
+// batch only if the fleet does not have it, however often coordinators are replaced.
 func TestRunGivesUpOnlyABatchThatTheFleetDoesNotHave(t *testing.T) {
 	busy := messages.Reply{V: 1, Status: messages.ReplyRefused, Error: &messages.Refusal{Class: messages.ClassBusy, RetryAfterMS: 500}}
 	for status, want := range map[string]messages.ReplyStatus{"running": messages.ReplyCompleted, "unknown": messages.ReplyRefused} {

@@ -124,8 +124,8 @@ func TestATracerOfOurOwn(t *testing.T) {
 	}
 }
 
-// TestContextGoesOnWithoutATracer: an agent that makes no traces sends no trace context, and one
-// whose traces are made elsewhere has its context passed on.
+// TestContextGoesOnWithoutATracer: an agent that makes no traces sends no trace context. If the
+// agent's traces are made elsewhere, their context is passed on.
 func TestContextGoesOnWithoutATracer(t *testing.T) {
 	c, conn, ctx := connected(t)
 	headers := fleetDoor(ctx, t, conn)

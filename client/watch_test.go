@@ -99,8 +99,8 @@ func TestWatchBesideAHandlerThatDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// The stored reply of a batch is published again when the batch is submitted again, and the batch
-// is in the log for a while. Watch shows it only if the list says that its reply is new.
+// A batch is submitted again: its stored reply is published again, and the batch is in the log for
+// a while. Watch shows the reply only if the list says that it is new.
 func TestWatchKnowsABatchFromAnEarlierOne(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -167,9 +167,9 @@ func TestWatchAsksAgainWhereNobodyKnowsLists(t *testing.T) {
 	})
 }
 
-// The list of a session is refused, or its request is never answered, just when another batch
-// begins. The batch that is known is shown to its end; the other one is shown once the list says
-// where it comes.
+// The request for the list is refused, or never answered, just when another batch begins. The batch
+// that is known already is shown to its end. The other one is shown once the list says where it
+// comes.
 func TestWatchBesideAListThatFails(t *testing.T) {
 	for name, answer := range map[string]any{
 		"refused":      map[string]any{"error": messages.Refusal{Class: messages.ClassBusy, Message: "later"}},
@@ -216,8 +216,8 @@ func TestWatchBesideAListThatFails(t *testing.T) {
 	}
 }
 
-// Two batches wait in the log. The first one begins and ends unseen, and then the second one
-// begins: it is shown after the first, which waits for the list.
+// Two batches wait in the log. The first one begins and ends, and its events are lost. Then the
+// second one begins. It waits for the list, and is shown after the first.
 func TestWatchShowsAFastBatchFirst(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -234,8 +234,8 @@ func TestWatchShowsAFastBatchFirst(t *testing.T) {
 	})
 }
 
-// A page has batches whose timelines take long. They are shown in the order of the log, but for
-// those that take so long that the others do not wait for them.
+// A page of the list has batches whose timelines take long to read. The batches are shown in the
+// order of the log, except those that take so long that the others do not wait for them.
 func TestWatchShowsAPageInOrder(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -290,7 +290,7 @@ func TestWatchShowsAPageInOrder(t *testing.T) {
 	}
 }
 
-// However many batches get no answer, few requests are in flight, and the others have their turn.
+// However many batches get no answer, few requests are in flight, and the other batches are shown.
 func TestWatchSendsFewRequestsAtATime(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)

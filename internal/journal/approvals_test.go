@@ -35,7 +35,8 @@ func (x *fixture) pending(tenant string) []messages.Pending {
 	return open
 }
 
-// A question is listed from the first time it is asked until it is taken off, and is new once.
+// A question is listed from when it is first asked until it is removed, and counts as new only
+// once.
 func TestAQuestionIsListedOnce(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		x.same("before", []messages.Pending{}, x.pending("_"))

@@ -81,8 +81,7 @@ func (x *fixture) want(when string, want ...string) {
 	}
 }
 
-// What is stored about a head explains for a time why the head waits. After that time the head is
-// stuck.
+// Records explain for a time why a head waits. After that time it is stuck.
 func TestStuckHeads(t *testing.T) {
 	for name, tc := range map[string]struct {
 		begin  func(x *fixture, a journal.Accepted) // stores something about the batch, which is then a minute old

@@ -185,8 +185,8 @@ func (w *world) run() {
 	if w.settles != 1 || w.wants > 0 || w.running {
 		w.fail("settled %d times, %d claims without an answer, a tool runs: %v", w.settles, w.wants, w.running)
 	}
-	// The drain bounds the attempt: writes are repeated for LastWords at most, and each answer
-	// comes within 5 s. 40 s are well above the sum.
+	// After the drain, the attempt has to end: writes are repeated for LastWords at most, and each
+	// answer comes within 5 s. 40 s are well above the sum.
 	if !w.drained.IsZero() && w.now.Sub(w.drained) > 40*time.Second {
 		w.fail("over %v after the drain", w.now.Sub(w.drained))
 	}
@@ -402,8 +402,8 @@ func (w *world) write(e attempt.Write) {
 			w.known = max(w.known, seq)
 			w.step(attempt.Stored{Nonce: r.Nonce, Seq: seq})
 		case newest.Seq > e.Behind:
-			// Only renewals of this attempt have to be known: a write after another writer's record
-			// is refused, which does no harm.
+			// Only renewals of this attempt have to be known. A write behind another writer's
+			// record is refused, and that does no harm.
 			if newest.Record.State == wire.Renewed && strings.HasPrefix(newest.Record.Nonce, "n-") {
 				w.known = max(w.known, newest.Seq)
 			}

@@ -199,8 +199,8 @@ func (y *yard) write(record wire.CallRecord, last uint64) uint64 {
 	return seq
 }
 
-// question is the question that the tools of these tests ask. It is about {"n":2}, to which hooks
-// have changed the job's input.
+// question returns the question that the tools of these tests ask. Hooks have changed the job's
+// input to {"n":2}, so it is about that.
 func question(job wire.Job) *call.Ask {
 	input := json.RawMessage(`{"n":2}`)
 	return &call.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{
@@ -215,9 +215,9 @@ func done(job wire.Job, held call.Grant) messages.Result {
 	}
 }
 
-// A call that needs an approval is parked, whatever its kind, and nothing of it is left at the
-// worker or in the queue. It runs once, under a claim, when a job follows the answer, and not
-// before.
+// Whatever its kind, a call that needs an approval is parked: its question is stored, and nothing
+// of it is left at the worker or in the queue. After the answer comes another job. Only then the
+// call runs, once and under a claim.
 func TestParkedCall(t *testing.T) {
 	for _, claims := range []bool{true, false} {
 		t.Run(map[bool]string{true: "write", false: "read"}[claims], func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestParkedCall(t *testing.T) {
 					y.Errorf("got the notice %+v", n)
 				}
 				y.noJobs()
-				// Published by a coordinator that takes the question for an answer.
+				// A coordinator has published this job because it takes the question for an answer.
 				job.TakeOver = parked.Seq
 				y.publish(job)
 				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq {
@@ -442,7 +442,7 @@ func TestLostAttemptAsksNobody(t *testing.T) {
 	})
 }
 
-// A frozen input stays in the journal through claims, renewals and releases, so that the next
+// The final input stays in the journal through claims, renewals and releases, so that the next
 // attempt finds it.
 func TestFrozenInputIsKept(t *testing.T) {
 	for _, approved := range []bool{false, true} {

@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// busy is the result of an attempt that failed and may be followed by another.
+// busy is the result of an attempt that failed so that another may follow.
 func busy(job wire.Job, held call.Grant) messages.Result {
 	r := done(job, held)
 	r.Status, r.Outcome = messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}}

@@ -278,7 +278,7 @@ func TestNoSpanForNothing(t *testing.T) {
 	})
 }
 
-// For each way in which an attempt ends without a result of its tool: what the span of the attempt
+// An attempt can end in several ways without a result of its tool. For each, this is what its span
 // says, and whether the attempt itself has failed.
 func TestTheEndsOfAnAttempt(t *testing.T) {
 	claimed := func(ctx context.Context, claim call.Claim) call.Grant {
@@ -404,7 +404,7 @@ func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	})
 }
 
-// The trail of a result goes to the coordinator and not into events.
+// The part of a result that is for the audit log goes to the coordinator and not into events.
 func TestEventsHaveNoTrail(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var mu sync.Mutex
