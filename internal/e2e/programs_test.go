@@ -4,9 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,52 +28,70 @@ import (
 // its ledger in the folder of the second.
 const effectsProgram = "serve-effects"
 
-// serveEffects serves a tool of each kind. A run writes a line into the file runs, and its effect
-// is a line in the file effects. The first run of a call is killed where its input says.
+// serveEffects serves a tool of each kind, as effectsScript does.
 func serveEffects(dir string) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "effects", Version: "1"}, nil)
+	no := false
 	for name, meta := range map[string]mcp.Meta{
 		"look":  {"toolfleet/kind": "read"},
 		"once":  {"toolfleet/kind": "write"},
 		"again": {"toolfleet/on_crash": "idempotent"},
 		"asked": {"toolfleet/on_crash": "checkable"},
 	} {
-		about := &mcp.Tool{Name: name, Meta: meta, InputSchema: json.RawMessage(`{"type":"object"}`)}
+		about := &mcp.Tool{
+			Name: name, Meta: meta, InputSchema: json.RawMessage(`{"type":"object"}`),
+			Annotations: &mcp.ToolAnnotations{ReadOnlyHint: name == "look", IdempotentHint: name == "again", DestructiveHint: &no},
+		}
 		server.AddTool(about, func(_ context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
-			return runEffect(dir, name, r), nil
+			return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: runEffect(dir, name, r)}}}, nil
 		})
 	}
 	_ = server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-func runEffect(dir, name string, r *mcp.CallToolRequest) *mcp.CallToolResult {
-	var input struct{ Die string }
+// lethal is the input of a tool. Its first run is killed before its effect, after it, or MS
+// milliseconds after its start (at).
+type lethal struct {
+	ID  string `json:"id"`
+	Die string `json:"die"`
+	MS  int    `json:"ms"`
+}
+
+// runEffect does a run. It writes a line into the file runs, and its effect is a line in the file
+// effects. The lines have the id of the input and the idempotency key.
+func runEffect(dir, name string, r *mcp.CallToolRequest) string {
+	var input lethal
 	_ = json.Unmarshal(r.Params.Arguments, &input)
-	key := fmt.Sprint(r.Params.Meta["toolfleet/key"])
-	applied := strings.Contains(effectsFile(dir, "effects"), key)
-	answer := func(text string) *mcp.CallToolResult {
-		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: text}}}
-	}
+	line := input.ID + " " + fmt.Sprint(r.Params.Meta["toolfleet/key"])
+	applied := strings.Contains(effectsFile(dir, "effects"), line)
 	if r.Params.Meta["toolfleet/probe"] == true {
 		if applied {
-			return answer("done")
+			return "done"
 		}
-		return answer("not_done")
+		return "not_done"
 	}
-	first := !strings.Contains(effectsFile(dir, "runs"), key)
-	noteEffect(dir, "runs", key)
+	first := !strings.Contains(effectsFile(dir, "runs"), line)
+	noteEffect(dir, "runs", line)
 	die := func(where string) {
 		if first && input.Die == where {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		}
 	}
+	if input.Die == "at" {
+		killer := time.AfterFunc(time.Duration(input.MS)*time.Millisecond, func() { die("at") })
+		defer killer.Stop() // it must not kill another call
+		time.Sleep(2 * time.Millisecond)
+	}
 	die("before")
 	if name != "look" && (name != "again" || !applied) {
-		noteEffect(dir, "effects", key)
+		noteEffect(dir, "effects", line)
 	}
 	die("after")
-	return answer("ran")
+	if input.Die == "at" {
+		time.Sleep(2 * time.Millisecond)
+	}
+	return "ran"
 }
 
 // noteEffect adds a line to a file of the ledger.
@@ -87,55 +108,183 @@ func effectsFile(dir, file string) string {
 	return string(raw)
 }
 
-// A program is killed in the middle of a read, and of a write of each on_crash, before its effect
-// and after it. No effect happens twice, and the result says what is true.
-func TestAProgramIsKilled(t *testing.T) {
-	program, err := os.Executable()
+// effectsScript is runEffect in sh: the folder of the ledger and the name of the tool are its
+// arguments.
+const effectsScript = `
+input=$(cat) id=${input#*\"id\":\"} ms=${input#*\"ms\":}
+id=${id%%\"*} ms=${ms%%\}*}
+line="$id $TOOLFLEET_IDEMPOTENCY_KEY"
+known() { grep -qxF "$line" "$1/$2" 2>/dev/null; }
+first=yes; known "$1" runs && first=
+echo "$line" >>"$1/runs"
+die() { case $first$input in yes*\"die\":\"$1\"*) kill -9 $$ ;; esac; }
+case $first$input in yes*\"die\":\"at\"*) (sleep "0.00$ms"; kill -9 $$) >/dev/null 2>&1 & sleep 0.002 ;; esac
+die before
+case $2 in
+look) ;;
+again) known "$1" effects || echo "$line" >>"$1/effects" ;;
+*) echo "$line" >>"$1/effects" ;;
+esac
+die after
+case $input in *\"die\":\"at\"*) sleep 0.002 ;; esac
+echo ran
+`
+
+// probeScript is the probe of effectsScript.
+const probeScript = `
+input=$(cat) id=${input#*\"id\":\"}
+if grep -qxF "${id%%\"*} $TOOLFLEET_IDEMPOTENCY_KEY" "$1/effects" 2>/dev/null; then echo done; else echo not_done; fi
+`
+
+// effectsTools returns tools that are named after how they run and what they promise: exec_once,
+// sh_look, program_again, mcp_look.
+func effectsTools(t *testing.T, dir string) (schemas.ToolsFile, []schemas.Server) {
+	t.Helper()
+	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(filepath.Join(dir, "effect.sh"), []byte("#!/bin/sh\n"+effectsScript), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	text := "tools:\n"
+	for name, promise := range map[string]string{
+		"look": "kind: read", "once": "on_crash: once", "again": "on_crash: idempotent",
+		"asked": "on_crash: checkable, check: {command: [/bin/sh, -c, " + quoted(probeScript) + ", sh, " + quoted(dir) + "], timeout: 60s}",
+	} {
+		for how, command := range map[string]string{"exec": "./effect.sh", "sh": "/bin/sh, -c, " + quoted(effectsScript) + ", sh"} {
+			text += fmt.Sprintf("- {name: %s_%s, %s, timeout: 60s, input_schema: {type: object}, sandbox: {state: [%q]}, exec: {command: [%s, %q, %s]}}\n",
+				how, name, promise, dir, command, dir, name)
+		}
+	}
+	file, err := schemas.ParseToolsFile("tools.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	patient := map[string]schemas.Override{"look": {TimeoutMS: 60_000}, "once": {TimeoutMS: 60_000}, "again": {TimeoutMS: 60_000}}
+	program := schemas.Server{
+		Name: "program", Prefix: "program_", Command: []string{self, effectsProgram, dir}, Program: true, Processes: 2, Override: patient,
+		Sandbox: schemas.Sandbox{State: []string{dir}, Read: []string{self}},
+	}
+	server := program
+	server.Name, server.Prefix, server.Program, server.Trusted = "mcp", "mcp_", false, true
+	server.Tools = []string{"look", "once", "again"} // nothing can be asked of it
+	return file, []schemas.Server{program, server}
+}
+
+// quoted returns a value as JSON, which is YAML too.
+func quoted(v any) string {
+	raw, _ := json.Marshal(v)
+	return string(raw)
+}
+
+// The process of a tool is killed with SIGKILL in the middle of a read, and of a write of each
+// on_crash, before its effect, after it and at any moment: a program that is started for each call,
+// a shell, a long-lived program and an MCP server. No effect happens twice, and the result says
+// what is true.
+func TestToolProcessesAreKilled(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	servers, err := toolservers.Open(t.Context(), f.tools, []schemas.Server{
-		{Name: "effects", Command: []string{program, effectsProgram, dir}, Program: true, Processes: 2,
-			Override: map[string]schemas.Override{"look": {TimeoutMS: 60_000}, "once": {TimeoutMS: 60_000}, "again": {TimeoutMS: 60_000}, "asked": {TimeoutMS: 60_000}},
-			Sandbox:  schemas.Sandbox{State: []string{dir}, Read: []string{program}}},
-	}, toolservers.Place{Logger: f.log, Box: worker.Place{Dir: dir}.ServerBox})
+	file, entries := effectsTools(t, dir)
+	place := worker.Place{Dir: dir}
+	if err := worker.OpenTools(f.tools, file, place); err != nil {
+		t.Fatal(err)
+	}
+	servers, err := toolservers.Open(t.Context(), f.tools, entries, toolservers.Place{Logger: f.log, Box: place.ServerBox})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer servers.Close()
 	f.worker(worker.Config{Name: "w"})
 	f.coordinator(coordinator.Config{})
-	for _, tt := range []struct {
-		tool, die     string
-		status        messages.Status
-		runs, effects int
-	}{
-		{"look", "before", messages.StatusOK, 2, 0},
-		{"once", "before", messages.StatusOutcomeUnknown, 1, 0},
-		{"once", "after", messages.StatusOutcomeUnknown, 1, 1},
-		{"again", "before", messages.StatusOK, 2, 1},
-		{"again", "after", messages.StatusOK, 2, 1},
-		{"asked", "before", messages.StatusOK, 2, 1},
-		{"asked", "after", messages.StatusOK, 1, 1},
-		{"once", "", messages.StatusOK, 1, 1},
-	} {
-		t.Run(tt.tool+" "+tt.die, func(t *testing.T) {
-			runs, effects := effectsFile(dir, "runs"), effectsFile(dir, "effects")
-			b := canonical("s", "b-"+tt.tool+tt.die, call{tt.tool, `{"die":"` + tt.die + `"}`})
-			f.submit(b)
-			reply := f.reply(b, time.Minute)
-			if got := reply.Results[0].Status; got != tt.status {
-				t.Errorf("the status is %s, want %s: %s", got, tt.status, reply.Reinjection)
-			}
-			if got := strings.Count(effectsFile(dir, "runs")[len(runs):], "\n"); got != tt.runs {
-				t.Errorf("%d runs, want %d", got, tt.runs)
-			}
-			if got := strings.Count(effectsFile(dir, "effects")[len(effects):], "\n"); got != tt.effects {
-				t.Errorf("%d effects, want %d", got, tt.effects)
-			}
-		})
+	// kill runs a call whose process is killed, and returns its result and how often it was run and
+	// applied.
+	kill := func(name string, input lethal) (messages.Result, int, int) {
+		b := canonical("s-"+input.ID, "b-"+input.ID, call{name, quoted(input)})
+		reply, err := f.client.Run(t.Context(), b)
+		if err != nil || len(reply.Results) != 1 {
+			t.Errorf("%s %+v: %v", name, input, err)
+			return messages.Result{}, 0, 0
+		}
+		count := func(file string) int { return strings.Count(effectsFile(dir, file), input.ID+" ") }
+		return reply.Results[0], count("runs"), count("effects")
 	}
+	hows := []string{"exec", "sh", "program", "mcp"}
+	t.Run("points", func(t *testing.T) {
+		exactly := hows
+		if testing.Short() { // a shell is a program too, and an MCP server a long-lived one
+			exactly = []string{"exec", "program"}
+		}
+		for _, how := range exactly {
+			for _, tt := range []struct {
+				tool, die     string
+				status        messages.Status
+				runs, effects int
+			}{
+				{"look", "before", messages.StatusOK, 2, 0},
+				{"once", "before", messages.StatusOutcomeUnknown, 1, 0},
+				{"once", "after", messages.StatusOutcomeUnknown, 1, 1},
+				{"again", "before", messages.StatusOK, 2, 1},
+				{"again", "after", messages.StatusOK, 2, 1},
+				{"asked", "before", messages.StatusOK, 2, 1},
+				{"asked", "after", messages.StatusOK, 1, 1},
+				{"once", "", messages.StatusOK, 1, 1},
+			} {
+				if how == "mcp" && tt.tool == "asked" {
+					continue
+				}
+				name := how + "_" + tt.tool
+				t.Run(name+" "+tt.die, func(t *testing.T) {
+					t.Parallel()
+					got, runs, effects := kill(name, lethal{ID: name + tt.die, Die: tt.die})
+					if got.Status != tt.status || runs != tt.runs || effects != tt.effects {
+						t.Errorf("got %s (%+v) with %d runs and %d effects, want %s with %d and %d", got.Status, got.Err, runs, effects, tt.status, tt.runs, tt.effects)
+					}
+				})
+			}
+		}
+	})
+	t.Run("any moment", func(t *testing.T) {
+		var next atomic.Int64
+		var killing sync.WaitGroup
+		defer killing.Wait()
+		for range 6 {
+			killing.Go(func() {
+				for n := next.Add(1); int(n) <= repeats(24, 1000) && !t.Failed(); n = next.Add(1) {
+					promise := []string{"look", "once", "again", "asked"}[rand.IntN(4)]
+					how := hows[rand.IntN(len(hows))]
+					if how == "mcp" && promise == "asked" {
+						promise = "once"
+					}
+					input := lethal{ID: fmt.Sprintf("n%d", n), Die: "at", MS: rand.IntN(8)}
+					got, runs, effects := kill(how+"_"+promise, input)
+					if why := untrue(promise, got.Status, runs, effects); why != "" {
+						t.Errorf("%s_%s %+v: %s: %s (%+v) with %d runs and %d effects", how, promise, input, why, got.Status, got.Err, runs, effects)
+					}
+				}
+			})
+		}
+	})
+}
+
+// untrue returns how a result breaks a guarantee, or "". A read may have failed, and any write may
+// have an unknown outcome: a killer can strike the next call of its process too, so a call can lose
+// two processes.
+func untrue(promise string, status messages.Status, runs, effects int) string {
+	switch {
+	case promise == "look" && (effects > 0 || status != messages.StatusOK && status != messages.StatusError):
+		return "a read fails, or changes something"
+	case promise == "look":
+	case effects > 1:
+		return "it is applied twice"
+	case status == messages.StatusOK && effects != 1:
+		return "it is said to be done"
+	case promise == "once" && runs > 1:
+		return "it runs again"
+	case status != messages.StatusOK && status != messages.StatusOutcomeUnknown:
+		return "the status is wrong"
+	}
+	return ""
 }

@@ -77,12 +77,17 @@ func open(reg *tool.Registry, entry schemas.Entry, place Place) error {
 	if err != nil {
 		return fmt.Errorf("tool %s: %w", entry.Name, err)
 	}
+	var ask probe
 	if entry.Check != nil {
-		probe, err := openCheck(entry, place, box)
-		if err != nil {
+		if ask, err = openCheck(entry, place, box); err != nil {
 			return fmt.Errorf("tool %s: check: %w", entry.Name, err)
 		}
-		runner = withProbe(runner, probe)
+	}
+	if entry.Exec != nil {
+		runner = tool.Recovering(entry.Tool, runner, ask)
+	}
+	if ask != nil {
+		runner = withProbe(runner, ask)
 	}
 	return reg.Add(promiseOf(entry), runner)
 }

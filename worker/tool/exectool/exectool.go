@@ -8,7 +8,8 @@
 //	stderr   words for people: its lines are the call's progress, a few reports a second at
 //	         most, and its tail is the text of an error
 //	exit     0 is success; anything else is an error of the tool, and 75 (EX_TEMPFAIL of
-//	         sysexits.h) says that another try may help
+//	         sysexits.h) says that another try may help. A program that a signal ended has lost
+//	         its call: a *tool.LostError
 //
 // The program is started by its argument list, without a shell, in the folder of the tools file.
 // Its environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables and its trace (see
@@ -148,6 +149,9 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		text, refused := t.errorText(result)
 		if refused {
 			tracing.MarkRefused(ctx)
+		}
+		if result.Signal != "" && result.Over == "" {
+			return tool.Output{}, &tool.LostError{Err: errors.New(text)}
 		}
 		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: text, Retryable: result.ExitCode == exitTryAgain}
 	}

@@ -68,13 +68,26 @@ func TestFailureQuotesTheProgram(t *testing.T) {
 		`echo out; echo bad >&2; exit 3`: "bad",
 		`echo out; exit 3`:               "out",
 		`exit 3`:                         "The program ended without any output: exit status 3.",
-		`kill -SEGV $$`:                  "The program ended without any output: signal: segmentation fault.",
 		`head -c 9000 /dev/zero | tr '\000' x >&2; echo END >&2; exit 1`: strings.Repeat("x", maxMessage-3) + "END",
 	} {
 		_, err := script(t, body, nil).Run(t.Context(), call(`{}`))
 		var failed *messages.Error
 		if !errors.As(err, &failed) || failed.Code != messages.CodeToolError || failed.Message != want {
 			t.Errorf("%s: got %.300v, want %.300s", body, err, want)
+		}
+	}
+}
+
+// A program that a signal ended has lost its call: nobody knows how far it came.
+func TestAProgramThatIsKilledLosesItsCall(t *testing.T) {
+	for body, want := range map[string]string{
+		`kill -SEGV $$`:                 "The program ended without any output: signal: segmentation fault.",
+		`echo half way >&2; kill -9 $$`: "half way",
+	} {
+		_, err := script(t, body, nil).Run(t.Context(), call(`{}`))
+		var lost *tool.LostError
+		if !errors.As(err, &lost) || lost.Unsent || err.Error() != want {
+			t.Errorf("%s: got %v, want that its call is lost: %s", body, err, want)
 		}
 	}
 }

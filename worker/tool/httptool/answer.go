@@ -106,7 +106,7 @@ func (t *Tool) failure(a *answer) error {
 		text += ": " + words
 	}
 	if mayBeApplied(a.status) && !t.cfg.Harmless && !slices.Contains(t.form.Failure, a.status) {
-		return t.unknown("the answer was " + text)
+		return tool.Unknown(t.name, "the answer was "+text)
 	}
 	failed := &messages.Error{
 		Code: messages.Code("http_" + strconv.Itoa(a.status)), Message: t.name + ": " + text, Retryable: a.retryable(),

@@ -209,11 +209,5 @@ func (t *Tool) broken(ctx context.Context, err error, filled *filled) error {
 	case t.cfg.Harmless:
 		return &messages.Error{Code: codeUnreachable, Message: t.name + ": " + text + ".", Retryable: true}
 	}
-	return t.unknown("the request broke off: " + text)
-}
-
-// unknown returns the error of a write that may or may not have been applied.
-func (t *Tool) unknown(why string) *messages.Error {
-	return &messages.Error{Code: messages.CodeOutcomeUnknown, Retryable: true, Message: fmt.Sprintf(
-		"%s may or may not have happened: %s. Do not repeat it blindly: check with a read, or ask a person.", t.name, why)}
+	return tool.Unknown(t.name, "the request broke off: "+text)
 }

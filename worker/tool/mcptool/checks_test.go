@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/toolfleet/toolfleet/messages"
@@ -55,6 +57,18 @@ func TestChecks(t *testing.T) {
 	}
 	if _, err := checksOf(map[string]any{"checks": "semantic"}); err == nil {
 		t.Error("an unknown check is accepted")
+	}
+}
+
+// A probe that loses its process, which it shares with reads that may be cut off, is asked again.
+func TestAProbeThatLosesItsProcess(t *testing.T) {
+	dir := t.TempDir()
+	prober := served(t, open(t, testConfig(t, dir)), "checkable").Runner.(tool.Prober)
+	if err := os.WriteFile(filepath.Join(dir, "die"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := prober.Probe(t.Context(), newCall()); err != nil || got.Applied {
+		t.Errorf("got %+v, %v, want not_done", got, err)
 	}
 }
 

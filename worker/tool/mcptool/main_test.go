@@ -134,6 +134,9 @@ var testTools = map[string]func(context.Context, request) (*mcp.CallToolResult, 
 		if r.meta("probe") != "true" {
 			return text("ok"), tooltest.ApplyOnce(r.dir, r.meta("key"))
 		}
+		if os.Remove(filepath.Join(r.dir, "die")) == nil {
+			os.Exit(3)
+		}
 		if tooltest.Applied(r.dir, r.meta("key")) {
 			return text("done"), nil
 		}

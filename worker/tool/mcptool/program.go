@@ -10,6 +10,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toolfleet/toolfleet/messages"
+	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
 // Program is a long-lived program that is asked questions, and serves no tools. It has the same
@@ -38,11 +39,11 @@ func (e *AskError) Unwrap() error { return e.error }
 // Ask calls a tool of the program and returns the text of its result. If the process dies, the
 // question is sent once more, to another one. When ctx ends first, the program is told; if it does
 // not end the call, its process is killed. Every error but the cause of ctx is an *AskError.
-func (p *Program) Ask(ctx context.Context, tenant messages.TenantID, tool string, arguments json.RawMessage) (string, error) {
-	m := message{tenant: tenant, tool: tool, meta: mcp.Meta{}, arguments: arguments}
+func (p *Program) Ask(ctx context.Context, tenant messages.TenantID, name string, arguments json.RawMessage) (string, error) {
+	m := message{tenant: tenant, tool: name, meta: mcp.Meta{}, arguments: arguments}
 	addTrace(ctx, m.meta)
 	result, err := p.server.ask(ctx, m)
-	var died *diedError
+	var lost *tool.LostError
 	var notRun *notRunError
 	var said *jsonrpc.Error
 	switch {
@@ -50,14 +51,14 @@ func (p *Program) Ask(ctx context.Context, tenant messages.TenantID, tool string
 		return "", context.Cause(ctx)
 	case errors.As(err, &notRun):
 		return "", &AskError{error: notRun}
-	case errors.As(err, &died):
-		return "", &AskError{error: fmt.Errorf("its process ended twice: %w", died.error), Started: true}
+	case errors.As(err, &lost):
+		return "", &AskError{error: fmt.Errorf("its process ended twice: %w", lost.Err), Started: true}
 	case errors.As(err, &said):
-		return "", &AskError{error: fmt.Errorf("it answered the call of its tool %s with the error %d", tool, said.Code), Started: true, Said: clean(said.Message)}
+		return "", &AskError{error: fmt.Errorf("it answered the call of its tool %s with the error %d", name, said.Code), Started: true, Said: clean(said.Message)}
 	case err != nil:
 		return "", &AskError{error: err, Started: true}
 	case result.IsError:
-		return "", &AskError{error: fmt.Errorf("its tool %s answered with an error", tool), Started: true, Said: clean(texts(result))}
+		return "", &AskError{error: fmt.Errorf("its tool %s answered with an error", name), Started: true, Said: clean(texts(result))}
 	}
 	return texts(result), nil
 }

@@ -44,42 +44,28 @@ func newRunner(s *Server, promise schemas.Tool, d Definition) tool.Runner {
 	return r
 }
 
-func (r *runner) harmless() bool { return r.promise.Kind != messages.KindWrite }
-
-// repeatable reports whether the tool may run again with the same key.
-func (r *runner) repeatable() bool {
-	return r.harmless() || r.promise.OnCrash == messages.OnCrashIdempotent
-}
-
 // Run runs the tool. If its server dies, on_crash decides: a repeatable call runs once more, and a
 // program with a probe is asked first.
 func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
-	result, err := r.run(ctx, call, "")
-	var died *diedError
-	if errors.As(err, &died) && ctx.Err() == nil {
-		if r.promise.OnCrash == messages.OnCrashCheckable && !died.unsent {
-			probed, problem := r.probe(ctx, call)
-			switch {
-			case problem != nil:
-				return tool.Output{}, r.failure(ctx, err)
-			case probed.Applied:
-				return probed.Output, nil
-			}
-			died.unsent = true // nothing of it was applied
-		}
-		if r.repeatable() || died.unsent {
-			result, err = r.run(ctx, call, "")
-		}
-	}
+	out, err := tool.Recover(ctx, r.promise, call, r.runOnce, r.probe)
 	if err != nil {
 		return tool.Output{}, r.failure(ctx, err)
+	}
+	return out, nil
+}
+
+// runOnce sends the call to a process.
+func (r *runner) runOnce(ctx context.Context, call tool.Call) (tool.Output, error) {
+	result, err := r.server.send(ctx, r.message(ctx, call, ""))
+	if err != nil {
+		return tool.Output{}, err
 	}
 	return r.output(ctx, result)
 }
 
 // probe asks a program whether a run was applied.
 func (r *runner) probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
-	result, err := r.run(ctx, call, probing)
+	result, err := r.server.ask(ctx, r.message(ctx, call, probing))
 	switch {
 	case ctx.Err() != nil:
 		return tool.Probed{}, context.Cause(ctx)
@@ -95,16 +81,12 @@ func (r *runner) probe(ctx context.Context, call tool.Call) (tool.Probed, error)
 	return probed, nil
 }
 
-// run sends the call to a process, or a question about it; "" runs it.
-func (r *runner) run(ctx context.Context, call tool.Call, question string) (*mcp.CallToolResult, error) {
-	return r.server.send(ctx, r.message(ctx, call, question))
-}
-
+// message returns what the server gets: the call, or a question about it.
 func (r *runner) message(ctx context.Context, call tool.Call, question string) message {
 	return message{
 		tenant: call.Tenant, tool: r.name, digest: r.digest, meta: r.meta(ctx, call, question), arguments: call.Input, report: call.Progress,
 		// A service has no process that could be killed, so its writes need none of their own.
-		alone: question == "" && !r.harmless() && r.server.cfg.Server.URL == "",
+		alone: question == "" && !tool.Harmless(r.promise) && r.server.cfg.Server.URL == "",
 	}
 }
 
@@ -142,22 +124,23 @@ func (r *runner) meta(ctx context.Context, call tool.Call, question string) mcp.
 
 // failure returns the error that the model reads.
 func (r *runner) failure(ctx context.Context, err error) error {
+	var own *messages.Error
 	var notRun *notRunError
-	var died *diedError
+	var lost *tool.LostError
 	var said *jsonrpc.Error
 	switch {
+	case errors.As(err, &own): // the tool's
+		return own
 	case ctx.Err() != nil && errors.Is(err, tool.ErrNotStarted):
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.As(err, &notRun):
 		return &messages.Error{Code: notRun.code, Message: notRun.text, Retryable: notRun.retryable}
-	case errors.As(err, &died) && (r.harmless() || died.unsent):
+	case errors.As(err, &lost) && (tool.Harmless(r.promise) || lost.Unsent):
 		return &messages.Error{Code: codeServerDown, Message: fmt.Sprintf("The server %s was lost while it ran %s.", r.server.Name(), r.name), Retryable: true}
-	case errors.As(err, &died):
-		return &messages.Error{Code: messages.CodeOutcomeUnknown, Retryable: true, Message: fmt.Sprintf(
-			"%s may or may not have happened: the server %s was lost while it ran it. Do not repeat it blindly: check with a read, or ask a person.",
-			r.promise.Name, r.server.Name())}
+	case errors.As(err, &lost):
+		return tool.Unknown(r.promise.Name, fmt.Sprintf("the server %s was lost while it ran it", r.server.Name()))
 	case errors.As(err, &said):
 		return &messages.Error{Code: messages.CodeToolError, Message: clean(said.Message)}
 	}

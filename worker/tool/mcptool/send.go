@@ -33,12 +33,6 @@ type message struct {
 	report    func(messages.Progress) // may be nil
 }
 
-// diedError says that the server was lost: while it had the call, or before, if unsent.
-type diedError struct {
-	error
-	unsent bool
-}
-
 // notRunError says that the server never got the call.
 type notRunError struct {
 	code      messages.Code
@@ -83,8 +77,8 @@ func (s *Server) send(ctx context.Context, m message) (*mcp.CallToolResult, erro
 // ask sends a question, and sends it once more if its process dies: a question changes nothing.
 func (s *Server) ask(ctx context.Context, m message) (*mcp.CallToolResult, error) {
 	result, err := s.send(ctx, m)
-	var died *diedError
-	if errors.As(err, &died) && ctx.Err() == nil {
+	var lost *tool.LostError
+	if errors.As(err, &lost) && ctx.Err() == nil {
 		return s.send(ctx, m)
 	}
 	return result, err
@@ -124,7 +118,7 @@ func (s *Server) lost(broken *session, at *slot, m message, err error, sent *pos
 	}
 	at.drop(broken)
 	s.cfg.log("the server was lost in the middle of a call", "tool", m.tool, "err", err)
-	return &diedError{err, unsent}
+	return &tool.LostError{Err: err, Unsent: unsent}
 }
 
 // addTrace adds the trace of ctx.
