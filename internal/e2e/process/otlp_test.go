@@ -1,11 +1,13 @@
 package process
 
 import (
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	v1 "go.opentelemetry.io/proto/otlp/trace/v1"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -44,7 +47,10 @@ func newOTLP(t testing.TB) *otlp {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		var request collector.ExportTraceServiceRequest
-		if err == nil {
+		switch {
+		case err == nil && r.Header.Get("Content-Type") == "application/json":
+			err = protojson.Unmarshal(idsAsBase64(body), &request)
+		case err == nil:
 			err = proto.Unmarshal(body, &request)
 		}
 		if err != nil || r.URL.Path != "/v1/traces" {
@@ -59,6 +65,17 @@ func newOTLP(t testing.TB) *otlp {
 	t.Cleanup(srv.Close)
 	o.URL = srv.URL
 	return o
+}
+
+var hexID = regexp.MustCompile(`"(traceId|spanId|parentSpanId)": *"([0-9a-f]+)"`)
+
+// idsAsBase64 returns spans as protojson reads them: in the JSON of OTLP the ids are hex.
+func idsAsBase64(body []byte) []byte {
+	return hexID.ReplaceAllFunc(body, func(member []byte) []byte {
+		parts := hexID.FindSubmatch(member)
+		id, _ := hex.DecodeString(string(parts[2]))
+		return fmt.Appendf(nil, "%q:%q", parts[1], base64.StdEncoding.EncodeToString(id))
+	})
 }
 
 // env returns the environment with which a process sends every trace here at once.

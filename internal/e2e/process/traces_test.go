@@ -111,8 +111,9 @@ func TestJaegerShowsTheTraceOfARequest(t *testing.T) {
 	p.wantRequestsTraced("http://"+j.otlp, func() []span { return j.spans(t) })
 }
 
-// wantRequestsTraced makes one call over HTTP and one over MCP, each in a trace of its own, of a tool
-// that sends a span to the backend. It checks the spans between the request and that span.
+// wantRequestsTraced makes calls over HTTP and over MCP, each request in a trace of its own. They
+// go to an HTTP tool whose service sends a span to the backend, and to a program in Python that
+// sends one itself. It checks the spans between the request and those spans.
 func (p *processes) wantRequestsTraced(backend string, received func() []span) {
 	t := p.t
 	t.Helper()
@@ -123,6 +124,14 @@ func (p *processes) wantRequestsTraced(backend string, received func() []span) {
 	t.Cleanup(service.Close)
 	file := filepath.Join(t.TempDir(), "tools.yaml")
 	body := "tools:\n  - {name: charge, kind: read, input_schema: {type: object}, http: {method: POST, url: \"" + service.URL + "\", loopback: true}}\n"
+	score, scored := "", []string{}
+	if python, err := exec.LookPath("python3"); err == nil {
+		script, _ := filepath.Abs("testdata/score.py")
+		body += fmt.Sprintf("programs:\n  - {command: [%q, %q], env: [OTEL_EXPORTER_OTLP_ENDPOINT], sandbox: {network: host, read: [%q]}}\n", python, script, script)
+		score, scored = `,{"id":"2","name":"score","input":{}}`, []string{"score the order"}
+	} else {
+		t.Log("no python3: no program sends a span")
+	}
 	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -130,11 +139,15 @@ func (p *processes) wantRequestsTraced(backend string, received func() []span) {
 	p.ready("coordinator")
 	p.ready("worker", "--tools", file)
 	p.ready("http", "--listen", api)
-	for _, door := range []struct{ method, path, trace, body, span string }{
+	for _, door := range []struct {
+		method, path, trace, body, span string
+		own                             []string // the spans of the tools
+	}{
 		{"PUT", "/v1/sessions/s/batches/b", "4bf92f3577b34da6a3ce929d0e0e4736",
-			`{"provider":"canonical","message":{"calls":[{"id":"1","name":"charge","input":{}}]}}`, "PUT /v1/sessions/{session}/batches/{batch}"},
+			`{"provider":"canonical","message":{"calls":[{"id":"1","name":"charge","input":{}}` + score + `]}}`, "PUT /v1/sessions/{session}/batches/{batch}",
+			append(scored, "charge the card")},
 		{"POST", "/mcp/s", "0af7651916cd43dd8448eb211c80319c",
-			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"charge","arguments":{}}}`, "POST /mcp/{session}"},
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"charge","arguments":{}}}`, "POST /mcp/{session}", []string{"charge the card"}},
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), door.method, "http://"+api+door.path, strings.NewReader(door.body))
 		if err != nil {
@@ -153,16 +166,20 @@ func (p *processes) wantRequestsTraced(backend string, received func() []span) {
 		if err != nil || !strings.Contains(string(answer), "charged") {
 			t.Fatalf("%s %s: %d %s, %v", door.method, door.path, res.StatusCode, answer, err)
 		}
-		want := []string{"charge the card [payments]", "execute [toolfleet-worker]", "execute_tool charge [toolfleet-worker]", "process toolfleet.call [toolfleet-worker]",
-			"send toolfleet.call [toolfleet-coordinator]", "stage [toolfleet-coordinator]", "process toolfleet.batch [toolfleet-coordinator]",
-			"send toolfleet.batch [toolfleet-http]", door.span + " [toolfleet-http]"}
-		var got []string
-		p.until("the trace of "+door.path+" reaches from the request to the tool", func() bool {
-			got = wayUp(received(), door.trace, "charge the card")
-			return len(got) >= len(want)
-		})
-		if diff := gocmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: the spans from the tool's own up (-want +got):\n%s", door.path, diff)
+		for _, own := range door.own {
+			service := map[string]string{"charge the card": "[payments]", "score the order": "[scoring]"}[own]
+			tool, _, _ := strings.Cut(own, " ")
+			want := []string{own + " " + service, "execute [toolfleet-worker]", "execute_tool " + tool + " [toolfleet-worker]", "process toolfleet.call [toolfleet-worker]",
+				"send toolfleet.call [toolfleet-coordinator]", "stage [toolfleet-coordinator]", "process toolfleet.batch [toolfleet-coordinator]",
+				"send toolfleet.batch [toolfleet-http]", door.span + " [toolfleet-http]"}
+			var got []string
+			p.until("the trace of "+door.path+" reaches from the request to the span "+own, func() bool {
+				got = wayUp(received(), door.trace, own)
+				return len(got) >= len(want)
+			})
+			if diff := gocmp.Diff(want, got); diff != "" {
+				t.Errorf("%s: the spans from the tool's own up (-want +got):\n%s", door.path, diff)
+			}
 		}
 	}
 }
