@@ -62,7 +62,7 @@ lint: ## run staticcheck, built from the module proxy
 nested: ## vet and test the nested modules: manifests, provider SDKs
 	.ci/run nested
 
-sdks: ## try the MCP server with the clients of npm and the conformance suite; needs npm
+sdks: ## try the MCP server with the clients of npm and the conformance suite, and servers of npm; needs npm
 	.ci/run sdks
 
 packages: ## pack and try the packages for TypeScript and Python, and the recipes; needs npm and python3

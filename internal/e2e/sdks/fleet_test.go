@@ -32,9 +32,11 @@ type testFleet struct {
 	client *client.Client
 	tools  tool.Registry
 	url    string // of the HTTP server
+	policy worker.Config
+	people coordinator.Config
 }
 
-// newFleet starts a fleet with some tools.
+// newFleet starts a fleet with some tools. add may set the policy and the people too.
 func newFleet(t *testing.T, add func(*testFleet)) *testFleet {
 	t.Helper()
 	f := &testFleet{t: t, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))}
@@ -47,11 +49,12 @@ func newFleet(t *testing.T, add func(*testFleet)) *testFleet {
 	}
 	f.client = clientOf(messages.OneTenant)
 	add(f)
-	w, err := worker.New(f.connect(), &f.tools, worker.Config{Logger: f.log, Slots: 100})
+	f.policy.Logger, f.policy.Slots, f.people.Logger = f.log, 100, f.log
+	w, err := worker.New(f.connect(), &f.tools, f.policy)
 	must(t, err)
 	f.start(w.Run)
 	until(t, "the worker is ready", w.Ready)
-	c, err := coordinator.New(f.connect(), coordinator.Config{Logger: f.log})
+	c, err := coordinator.New(f.connect(), f.people)
 	must(t, err)
 	f.start(c.Run)
 	until(t, "the coordinator is ready", c.Ready)
