@@ -184,6 +184,9 @@ var testTools = map[string]func(context.Context, request) (*mcp.CallToolResult, 
 	"structured": func(context.Context, request) (*mcp.CallToolResult, error) {
 		return &mcp.CallToolResult{Content: []mcp.Content{}, StructuredContent: map[string]any{"n": 1}}, nil
 	},
+	"digits": func(context.Context, request) (*mcp.CallToolResult, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{}, StructuredContent: json.RawMessage(`{"n":12345678901234567890,"f":1.10}`)}, nil
+	},
 	"large": func(context.Context, request) (*mcp.CallToolResult, error) {
 		return text(strings.Repeat("x", tooltest.FloodSize) + tooltest.FloodTail), nil
 	},

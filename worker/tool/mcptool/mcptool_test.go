@@ -269,6 +269,7 @@ func TestResults(t *testing.T) {
 	for name, want := range map[string]string{
 		"noise":          `"ok"`,
 		"structured":     `{"n":1}`,
+		"digits":         `{"n":12345678901234567890,"f":1.10}`,
 		"ask":            `"decline"`,
 		"coded":          "no_customer false " + tooltest.Failure,
 		"protocol_error": "tool_error false not [2Jthat",

@@ -204,6 +204,10 @@ func contentOf(result *mcp.CallToolResult) ([]messages.Block, error) {
 
 // repeats reports whether a block of text is the structured content, or one of its members.
 func repeats(blocks []messages.Block, structured any) bool {
+	members, ok := structured.(map[string]any)
+	if raw, kept := structured.(json.RawMessage); kept {
+		ok = json.Unmarshal(raw, &members) == nil
+	}
 	for _, block := range blocks {
 		if block.Type != "text" {
 			continue
@@ -211,7 +215,7 @@ func repeats(blocks []messages.Block, structured any) bool {
 		if json.Valid([]byte(block.Text)) {
 			return true // servers repeat structured content as text for older clients
 		}
-		if members, ok := structured.(map[string]any); ok {
+		if ok {
 			for _, member := range members {
 				if member == any(block.Text) {
 					return true

@@ -276,6 +276,9 @@ func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report f
 		}
 	})
 	result, err := s.client.CallTool(ctx, params)
+	if err == nil && result.StructuredContent != nil {
+		running.restore(result)
+	}
 	switch {
 	case !undo():
 		<-over

@@ -1,6 +1,7 @@
 package mcptool
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -27,6 +29,9 @@ type runningCall struct {
 	answered chan struct{} // closed when the server has answered, also after the call was cut off
 	report   func(messages.Progress)
 	over     bool // guarded by calls.mu
+	// structured is the structured content of the answer as it was sent. The SDK decodes its numbers
+	// into floats, which rounds long ones. Written before answered is closed.
+	structured json.RawMessage
 }
 
 func newCalls() *calls {
@@ -100,9 +105,33 @@ func (c *calls) answered(response *jsonrpc.Response) {
 	defer c.mu.Unlock()
 	id := fmt.Sprint(response.ID.Raw())
 	if r := c.byID[id]; r != nil {
+		r.structured = structuredOf(response.Result)
 		close(r.answered)
 		delete(c.byID, id)
 	}
+}
+
+// restore gives a result its structured content as it was sent, if it is known.
+func (r *runningCall) restore(result *mcp.CallToolResult) {
+	select {
+	case <-r.answered:
+		if r.structured != nil {
+			result.StructuredContent = r.structured
+		}
+	default: // a service, whose messages nobody sees
+	}
+}
+
+// structuredOf returns the structured content of a result, or nil if there is none that can be kept
+// as it is.
+func structuredOf(result json.RawMessage) json.RawMessage {
+	var members struct {
+		StructuredContent json.RawMessage `json:"structuredContent"`
+	}
+	if !bytes.Contains(result, []byte(`"structuredContent"`)) || json.Unmarshal(result, &members) != nil || rawjson.Check(members.StructuredContent) != nil {
+		return nil
+	}
+	return members.StructuredContent
 }
 
 // tap is a transport that shows calls every message in order, so each progress report arrives
