@@ -54,6 +54,9 @@ type List struct {
 	Refused []Refusal
 }
 
+// quoted returns a name that a server chose, for people.
+func quoted(name string) string { return fmt.Sprintf("%.*q", maxName, name) }
+
 // find returns the definition with a name.
 func (l List) find(name string) (Definition, bool) {
 	for _, d := range l.Tools {
@@ -72,7 +75,7 @@ func list(ctx context.Context, session *mcp.ClientSession) (List, error) {
 	for range maxPages {
 		page, err := session.ListTools(ctx, params)
 		if err != nil {
-			return List{}, fmt.Errorf("list its tools: %w", err)
+			return List{}, fmt.Errorf("list its tools: %w", short(err))
 		}
 		if len(seen)+len(page.Tools) > maxTools {
 			return List{}, fmt.Errorf("it lists more than %d tools", maxTools)
@@ -86,7 +89,7 @@ func list(ctx context.Context, session *mcp.ClientSession) (List, error) {
 				all.Tools = append(all.Tools, d)
 			}
 			if err != nil {
-				all.Refused = append(all.Refused, Refusal{fmt.Sprintf("%.*q", maxName, t.Name), err.Error()})
+				all.Refused = append(all.Refused, Refusal{quoted(t.Name), err.Error()})
 			}
 			seen[t.Name] = true
 		}

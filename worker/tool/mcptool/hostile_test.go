@@ -1,14 +1,106 @@
 package mcptool
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/toolfleet/toolfleet/schemas"
 )
+
+// hostileWord as the first argument makes this test program a server that is hostile in the way
+// that the second one names.
+const hostileWord = "serve-hostile"
+
+// serveHostile answers a list of tools with what no server should send. It writes the messages
+// itself, since a library would not.
+func serveHostile(how string) {
+	out := bufio.NewWriterSize(os.Stdout, 1<<20)
+	defer out.Flush()
+	const good = `{"name":"good","inputSchema":{"type":"object"}}`
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var message struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if json.Unmarshal(lines.Bytes(), &message) != nil || message.ID == nil {
+			continue
+		}
+		fmt.Fprintf(out, `{"jsonrpc":"2.0","id":%s,`, message.ID)
+		if message.Method == "initialize" {
+			fmt.Fprintln(out, `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"h","version":"1"}}}`)
+			out.Flush()
+			continue
+		}
+		switch how {
+		case "a name of 10 MB":
+			fmt.Fprintf(out, `"result":{"tools":[%s,{"name":"%s","inputSchema":{"type":"object"}}]}}`+"\n", good, strings.Repeat("n", 10<<20))
+		case "a million tools":
+			fmt.Fprint(out, `"result":{"tools":[`+good)
+			for i := range 1_000_000 {
+				if _, err := fmt.Fprintf(out, `,{"name":"t%d","inputSchema":{"type":"object"}}`, i); err != nil {
+					return
+				}
+			}
+			fmt.Fprintln(out, `]}}`)
+		case "pages without end":
+			fmt.Fprintln(out, `"result":{"tools":[],"nextCursor":"more"}}`)
+		case "a message without end":
+			for err := error(nil); err == nil; {
+				_, err = out.Write(bytes.Repeat([]byte("x"), 1<<20))
+			}
+			return
+		case "escapes in a name":
+			fmt.Fprintln(out, `"result":{"tools":[`+good+`,{"name":"\u001b[2J\u202ename","description":"\u001b]0;title\u0007","inputSchema":{"type":"object"}}]}}`)
+		case "an error with escapes":
+			fmt.Fprintln(out, `"error":{"code":-32000,"message":"\u001b[2J`+strings.Repeat("x", 1<<20)+`"}}`)
+		case "no schema":
+			fmt.Fprintln(out, `"result":{"tools":[`+good+`,{"name":"bad","inputSchema":{"type":"object","properties":{"a":{"type":7}}}}]}}`)
+		}
+		out.Flush()
+	}
+}
+
+// A server that lists what nobody could use is refused, or served without it. What is said about it
+// is short, and moves no terminal.
+func TestHostileServers(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for how, want := range map[string]string{ // part of the error, or of the one refusal
+		"a name of 10 MB":       "its name has 10485760 bytes",
+		"a million tools":       "it sent a message of more than 16777216 bytes",
+		"pages without end":     "more than 200 pages",
+		"a message without end": "it sent a message of more than 16777216 bytes",
+		"escapes in a name":     "name",
+		"an error with escapes": "list its tools",
+		"no schema":             "its input schema",
+	} {
+		t.Run(how, func(t *testing.T) {
+			s, err := Open(t.Context(), Config{Server: schemas.Server{Name: "h", Prefix: "h__", Command: []string{program, hostileWord, how}, Processes: 1}})
+			said := fmt.Sprint(err)
+			if err == nil {
+				defer s.Close()
+				said = fmt.Sprint(s.Refused())
+				if len(s.Tools()) != 1 || s.Tools()[0].Name != "h__good" || len(s.Refused()) != 1 {
+					t.Errorf("served are %d tools, refused %d", len(s.Tools()), len(s.Refused()))
+				}
+			}
+			if !strings.Contains(said, want) || len(said) > 3000 || strings.ContainsAny(said, "\x1b\a\u202e") {
+				t.Errorf("got %d bytes: %.300q, want at most 3000 with %q", len(said), said, want)
+			}
+		})
+	}
+}
 
 // listOf lists the tools of a server in this process.
 func listOf(t *testing.T, tools ...*mcp.Tool) (List, error) {

@@ -30,6 +30,10 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if len(os.Args) > 2 && os.Args[1] == hostileWord {
+		serveHostile(os.Args[2])
+		return
+	}
 	os.Exit(m.Run())
 }
 

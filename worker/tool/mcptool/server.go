@@ -119,7 +119,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		}
 		promise, ask, err := Promise(cfg.Server, d)
 		if err != nil {
-			s.refused = append(s.refused, Refusal{d.Name, err.Error()})
+			s.refused = append(s.refused, Refusal{quoted(d.Name), err.Error()})
 			continue
 		}
 		s.tools = append(s.tools, Served{promise, ask, newRunner(s, promise, d)})

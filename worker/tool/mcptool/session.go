@@ -61,6 +61,7 @@ func (c Config) start(ctx context.Context) (*session, List, error) {
 		return nil, List{}, err
 	}
 	s.client, err = c.client(s).Connect(ctx, transport, options)
+	err = short(err)
 	var listed List
 	if err == nil {
 		listed, err = list(ctx, s.client)
@@ -197,6 +198,28 @@ func (c Config) environ() ([]string, error) {
 // clip returns the end of what a server printed, for people.
 func clip(text []byte) string {
 	return clean(string(text[max(0, len(text)-maxErrText):]))
+}
+
+// shortError is an error that may quote a server. Its text is clean, and has at most maxErrText
+// bytes.
+type shortError struct{ error }
+
+func (e *shortError) Unwrap() error { return e.error }
+
+func (e *shortError) Error() string {
+	text := clean(e.error.Error())
+	if len(text) > maxErrText {
+		text = strings.ToValidUTF8(text[:maxErrText], "") + " [...]"
+	}
+	return text
+}
+
+// short returns err with a short and clean text; nil stays nil.
+func short(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &shortError{err}
 }
 
 // kill ends the session at once.
