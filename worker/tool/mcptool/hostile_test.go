@@ -76,15 +76,18 @@ func TestHostileServers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for how, want := range map[string]string{ // part of the error, or of the one refusal
-		"a name of 10 MB":       "its name has 10485760 bytes",
-		"a million tools":       "it sent a message of more than 16777216 bytes",
+	wants := map[string]string{ // part of the error, or of the one refusal
 		"pages without end":     "more than 200 pages",
-		"a message without end": "it sent a message of more than 16777216 bytes",
 		"escapes in a name":     "name",
 		"an error with escapes": "list its tools",
 		"no schema":             "its input schema",
-	} {
+	}
+	if !testing.Short() { // under the race detector, each byte costs
+		wants["a name of 10 MB"] = "its name has 10485760 bytes"
+		wants["a million tools"] = "it sent a message of more than 16777216 bytes"
+		wants["a message without end"] = "it sent a message of more than 16777216 bytes"
+	}
+	for how, want := range wants {
 		t.Run(how, func(t *testing.T) {
 			s, err := Open(t.Context(), Config{Server: schemas.Server{Name: "h", Prefix: "h__", Command: []string{program, hostileWord, how}, Processes: 1}})
 			said := fmt.Sprint(err)
