@@ -491,3 +491,48 @@ func operatorReads(conn *bus.Conn) string {
 	}
 	return ""
 }
+
+// The code of a tool's error and whether trying again may help reach the model and the audit log.
+// An error of text alone is that text for the model.
+func TestTheFlagsOfAToolsError(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, natstest.Server(t, natstest.Fast))
+	defer f.close()
+	for name, failed := range map[string]*messages.Error{
+		"plain": {Code: messages.CodeToolError, Message: "Sold out."},
+		"later": {Code: messages.CodeToolError, Message: "Sold out.", Retryable: true},
+		"coded": {Code: "no_stock", Message: "Sold out.", Retryable: true},
+	} {
+		f.tool(schemas.Tool{Name: name, Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {
+			return tool.Output{}, failed
+		})
+	}
+	f.worker(worker.Config{})
+	f.coordinator(coordinator.Config{})
+	b := canonical("s", "b", call{"plain", `{}`}, call{"later", `{}`}, call{"coded", `{}`})
+	b.Provider = messages.Anthropic
+	b.Message = json.RawMessage(`{"role":"assistant","content":[
+		{"type":"tool_use","id":"1","name":"plain","input":{}},{"type":"tool_use","id":"2","name":"later","input":{}},{"type":"tool_use","id":"3","name":"coded","input":{}}]}`)
+	reply := f.run(b)
+	var read struct {
+		Content []struct {
+			Content []struct{ Text string }
+			IsError bool `json:"is_error"`
+		}
+	}
+	if err := json.Unmarshal(reply.Reinjection, &read); err != nil || len(read.Content) != 3 {
+		t.Fatalf("%v: %s", err, reply.Reinjection)
+	}
+	for i, want := range []string{
+		"Sold out.", `{"error":"tool_error","message":"Sold out.","retryable":true}`, `{"error":"no_stock","message":"Sold out.","retryable":true}`,
+	} {
+		if got := read.Content[i]; len(got.Content) != 1 || got.Content[0].Text != want || !got.IsError {
+			t.Errorf("the model reads %+v, want the error %s", got, want)
+		}
+	}
+	for i, l := range f.wantAuditLines(b, reply) {
+		if want := i > 0; l.Retryable != want {
+			t.Errorf("the line of %s says retryable %t, want %t", l.Tool, l.Retryable, want)
+		}
+	}
+}
