@@ -13,43 +13,41 @@ import (
 // subjects that the server replaces.
 var mouthpieces = append([]string{"worker", "approver"}, natstest.Tenants...)
 
-// An identity outside of the fleet's account uses each of its rights with every hostile reply
-// subject, header and body. Nothing arrives in the fleet's account on a subject that the identity
-// may not publish, and nothing is deleted, purged or configured anew.
+// Each identity outside of the fleet's account uses each of its rights with every hostile reply
+// subject. Nothing arrives in the fleet's account on a subject that the identity may not publish,
+// and nothing is deleted, purged or configured anew.
 func TestNoReplySubjectReachesTheFleet(t *testing.T) {
-	for _, who := range mouthpieces {
-		t.Run(who, func(t *testing.T) {
-			ids := natstest.NewIdentities(t)
-			ids.Witness()
-			s := newSiegeAs(t, ids)
-			defer s.close()
-			q := s.asked()
-			before := s.belongings()
-			witness := s.ids.Intruder(s.srv, "witness")
-			witness.Subscribe(">")
-			witness.Flush()
-			in := s.ids.Intruder(s.srv, who)
-			rights, _ := s.ids.May(who)
-			sent := s.reflect(in, rights)
-			in.Flush()
-			witness.Publish("end", "", nil, nil)
-			s.until("the witness heard all of it", func() bool {
-				return slices.ContainsFunc(witness.Received(), func(m natstest.Intercepted) bool { return m.Subject == "end" })
-			})
-			for _, m := range witness.Received() {
-				if sent[m.Subject] {
-					t.Errorf("%s has reached %s: %.200q", who, m.Subject, m.Data)
-				}
-			}
-			after := s.belongings()
-			for thing, was := range before {
-				if after[thing] != was {
-					t.Errorf("%s was\n%s\nand is\n%s", thing, was, after[thing])
-				}
-			}
-			s.goesOn(q)
-		})
+	ids := natstest.NewIdentities(t)
+	ids.Witness()
+	s := newSiegeAs(t, ids)
+	defer s.close()
+	q := s.asked()
+	before := s.belongings()
+	witness := s.ids.Intruder(s.srv, "witness")
+	for _, subject := range hostile() {
+		witness.Subscribe(subject)
 	}
+	witness.Flush()
+	for _, who := range mouthpieces {
+		s.reflect(s.ids.Intruder(s.srv, who), who)
+	}
+	after := s.belongings() // its requests are answered after those of the intruders
+	for thing, was := range before {
+		if after[thing] != was {
+			t.Errorf("%s was\n%s\nand is\n%s", thing, was, after[thing])
+		}
+	}
+	witness.Subscribe("end")
+	witness.Publish("end", "", nil, nil)
+	s.until("the witness heard all of it", func() bool {
+		return slices.ContainsFunc(witness.Received(), func(m natstest.Intercepted) bool { return m.Subject == "end" })
+	})
+	for _, m := range witness.Received() {
+		if m.Subject != "end" {
+			t.Errorf("a message has reached %s: %.200q", m.Subject, m.Data)
+		}
+	}
+	s.goesOn(q)
 }
 
 // An HTTP server is inside the fleet's account: the acknowledgement of its batch lands where it says.
@@ -78,30 +76,27 @@ func hostile() (subjects []string) {
 		"$JS.API.CONSUMER.CREATE.TOOLFLEET_JOBS.spy", "toolfleet.plan.acme.victim.open", "toolfleet.final.acme.victim.open", "toolfleet.ctl.acme.victim",
 		"toolfleet.audit.acme.victim.ended.1.lines", "toolfleet.audit.acme.victim.open.refused.aside", "toolfleet.write.default.acme.victim.open.9", "toolfleet.read.default.acme.victim.open.9",
 		"toolfleet.reply.acme.victim.open", "toolfleet.refused.acme.victim.open", "toolfleet.stop.acme.victim.open.9", "toolfleet.batch.acme.victim.forged",
-		"toolfleet.approval.decide.acme.victim.open.7", "toolfleet.approval.news.acme.victim.open.7", "$KV.TOOLFLEET_keys.audit", "$KV.TOOLFLEET_approvals.x",
+		"toolfleet.approval.decide.acme.victim.reply.7", "toolfleet.approval.news.acme.victim.open.7", "$KV.TOOLFLEET_keys.audit", "$KV.TOOLFLEET_approvals.x",
 		"_INBOX.coordinator.x", "_INBOX.operator.x")
 }
 
-// reflect publishes on each of the rights, with every hostile reply subject, and returns those.
-// Requests about records are about ones of the intruder's own making.
-func (s *siege) reflect(in *natstest.Intruder, rights []string) map[string]bool {
+// reflect publishes on each right of an identity, with every hostile reply subject. Requests about
+// records are about one of the intruder's own making.
+func (s *siege) reflect(in *natstest.Intruder, who string) {
 	s.t.Helper()
-	sent := map[string]bool{}
+	rights, _ := s.ids.May(who)
 	in.Publish("toolfleet.call.acme.intruder.b.0", "", nil, []byte(`{}`)) // what a worker would have reflected
 	for i, right := range rights {
-		subject := literal(right, i)
+		subject, body := literal(right, i), bodyFor(right)
 		for j, reply := range hostile() {
 			if slices.ContainsFunc(rights, func(p string) bool { return matches(p, reply) }) {
 				continue // it may say that anyway
 			}
-			sent[reply] = true
-			body := bodyFor(right)
 			in.Publish(subject, reply, tricks[(i+j)%len(tricks)], body)
 			in.Publish(subject, reply, nil, body)
 		}
 		in.Flush()
 	}
-	return sent
 }
 
 // bodyFor returns the request that makes the server answer on a right with what an attacker wants to
