@@ -217,7 +217,7 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 // answered until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.announced, c.catalogues, handlers.Config{
-		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Logger: c.log,
+		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Signed: c.cfg.Approvers.Signed, Logger: c.log,
 	})
 	return service.Serve(ctx, c.conn, service.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -19,11 +20,7 @@ func TestTheTimelineOfAnEdit(t *testing.T) {
 			t.Fatalf("answered %+v, %+v", answer, answer.Error)
 		}
 		o.reply(key.BatchKey, soon)
-		answer, err := o.conn.Request(t.Context(), o.names.Of(wire.VerbGet, key.BatchKey), nil, rawjson.MustMarshal(messages.Get{Timeline: true}))
-		o.must(err)
-		var told messages.Timeline
-		o.must(json.Unmarshal(answer.Data, &told))
-		for _, e := range told.Events {
+		for _, e := range o.timeline(key.BatchKey).Events {
 			if e.Type != messages.EventAwaiting {
 				continue
 			}
@@ -34,4 +31,41 @@ func TestTheTimelineOfAnEdit(t *testing.T) {
 		}
 		t.Error("the question is not told")
 	})
+}
+
+// A grant that somebody else than a coordinator has written names nobody in the timeline whose
+// signature does not hold, or holds for another call.
+func TestTheTimelineNamesWhoHasSigned(t *testing.T) {
+	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
+		key, q := o.asked()
+		other := q
+		other.Index = 7
+		var unsigned, elsewhere messages.Decision
+		o.must(json.Unmarshal(o.decision(q, messages.VerdictApprove, "alice"), &unsigned))
+		o.must(json.Unmarshal(o.decision(other, messages.VerdictApprove, "alice"), &elsewhere))
+		unsigned.Sig = "AAAA"
+		for _, forged := range []messages.Decision{unsigned, elsewhere} {
+			j := journal.New(o.conn)
+			newest, _, err := j.Newest(t.Context(), key)
+			o.must(err)
+			record, own := newest.Record, q
+			own.Decisions = []messages.Decision{forged}
+			record.State, record.Nonce, record.Approval = wire.Parked, forged.Nonce, &own
+			_, err = j.Write(t.Context(), key, record, newest.Seq)
+			o.must(err)
+			for _, e := range o.timeline(key.BatchKey).Events {
+				if e.Type == messages.EventAwaiting && len(e.Approval.Agreed) > 0 {
+					t.Errorf("a forged decision counts: %+v", e.Approval)
+				}
+			}
+		}
+	})
+}
+
+func (o *office) timeline(key wire.BatchKey) (told messages.Timeline) {
+	o.t.Helper()
+	answer, err := o.conn.Request(o.t.Context(), o.names.Of(wire.VerbGet, key), nil, rawjson.MustMarshal(messages.Get{Timeline: true}))
+	o.must(err)
+	o.must(json.Unmarshal(answer.Data, &told))
+	return told
 }

@@ -43,7 +43,9 @@ type Config struct {
 	Poll     time.Duration        // time between reads while a request waits
 	BatchTTL time.Duration        // how long a batch may be open
 	Refused  func(messages.Class) // counts a refused request. nil: nothing counts
-	Logger   *slog.Logger         // nil: silent
+	// Signed reports whether the approver whom a decision names has signed it. nil: none has.
+	Signed func(messages.Decision) bool
+	Logger *slog.Logger // nil: silent
 }
 
 // Handlers answers requests. Safe for concurrent use.
@@ -64,6 +66,9 @@ type Handlers struct {
 func New(conn *bus.Conn, driver Driver, tools Tools, catalogues Catalogues, cfg Config) *Handlers {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Signed == nil {
+		cfg.Signed = func(messages.Decision) bool { return false }
 	}
 	if cfg.Refused == nil {
 		cfg.Refused = func(messages.Class) {}

@@ -63,7 +63,7 @@ func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs j
 	if err != nil {
 		return nil, err
 	}
-	b := &history{stored: stored}
+	b := &history{stored: stored, signed: h.cfg.Signed}
 	if stored.Accepted.Seq > 0 {
 		// A batch that cannot be decoded has no calls: it is about to be refused.
 		b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
@@ -77,9 +77,10 @@ func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs j
 // history builds the timeline of one batch.
 type history struct {
 	stored  journal.History
-	in      submission.Submission // set while the batch is in the log
-	sent    []messages.ToolCall   // set while the batch is in the log
-	planned []wire.PlannedCall    // set once the plan is stored
+	signed  func(messages.Decision) bool // see [Config.Signed]
+	in      submission.Submission        // set while the batch is in the log
+	sent    []messages.ToolCall          // set while the batch is in the log
+	planned []wire.PlannedCall           // set once the plan is stored
 	calls   []callHistory
 }
 
@@ -261,9 +262,39 @@ func (b *history) question(asked journal.CallEntry) *messages.Pending {
 		q.Decisions = e.Record.Approval.Decisions
 		state = stateAfter(e.Record, state)
 	}
+	q.Decisions = b.proven(asked.Key, q)
 	pending := b.in.ForAgents(q)
 	pending.State = state
 	return &pending
+}
+
+// proven returns the decisions of a question that their approvers have signed. Workers may write call
+// records too, so a decision counts only by its signature. Late records leave out the arguments of an
+// edit, which its signature covers, so an earlier record of the call may prove it.
+func (b *history) proven(key wire.CallKey, q messages.Approval) (proven []messages.Decision) {
+	type decision struct{ by, nonce string }
+	signed := map[decision]bool{}
+	for _, e := range b.stored.Records {
+		if e.Key != key || e.Record.Approval == nil {
+			continue
+		}
+		for _, d := range e.Record.Approval.Decisions {
+			if sameCall(q, d) && b.signed(d) {
+				signed[decision{d.By, d.Nonce}] = true
+			}
+		}
+	}
+	for _, d := range q.Decisions {
+		if signed[decision{d.By, d.Nonce}] {
+			proven = append(proven, d)
+		}
+	}
+	return proven
+}
+
+// sameCall reports whether a decision is about the call of a question.
+func sameCall(q messages.Approval, d messages.Decision) bool {
+	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID
 }
 
 // stateAfter returns the state of a question after a record of its call. A question that has a
