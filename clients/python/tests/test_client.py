@@ -6,6 +6,7 @@ import json
 import pathlib
 import threading
 import unittest
+import unittest.mock
 import urllib.parse
 
 import toolfleet
@@ -129,6 +130,25 @@ class ClientTest(unittest.TestCase):
         for line in TABLE:
             with self.subTest(line["name"]):
                 self.play(line, toolfleet.AsyncFleet, lambda *args: asyncio.run(perform_async(*args)))
+
+    def test_a_stream_that_is_cut_after_a_long_time_is_asked_for_again(self):
+        """The time in which a fleet may be away begins with the last sign of life, not with the request."""
+        now = [0.0]
+        events = [{"type": "start", "data": {"n": 1}}, {"type": "start", "data": {"n": 2}}]
+        put = {"method": "PUT", "path": "/v1/sessions/s/batches/b"}
+        reply = {"status": "completed", "append": []}
+        server = Server([[put, {"status": 200, "events": events}], [put, {"status": 200, "events": [{"type": "reply", "data": reply}]}]])
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+
+        def on_event(event):
+            if event["n"] == 1:
+                now[0] += 3600
+
+        with unittest.mock.patch("toolfleet._http.time.monotonic", lambda: now[0]):
+            fleet = toolfleet.Fleet(server.url)
+            self.assertEqual(fleet.run(session="s", id="b", provider="canonical", message={}, on_event=on_event), reply)
+        server.shutdown()
+        server.server_close()
 
 
 if __name__ == "__main__":

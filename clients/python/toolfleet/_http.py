@@ -62,15 +62,16 @@ class Api:
         wait = 0.1
         while True:
             began = time.monotonic()
+            heard = [began]  # the last sign of life
             try:
-                return self._attempt(method, path, body, headers or {}, read)
+                return self._attempt(method, path, body, headers or {}, read, heard)
             except FleetError as error:
                 if once or stop and stop.is_set() or not (error.status in (0, 408, 429, 502, 503, 504) or error.code == "running"):
                     raise
                 if not isinstance(error, Unavailable):
                     lost_at = None  # it runs, or the fleet has enough to do
                 else:
-                    lost_at = lost_at or began
+                    lost_at = heard[0] if heard[0] > began else lost_at or began
                     if time.monotonic() - lost_at >= (self.patience if self._met else min(FIRST_CONTACT, self.patience)):
                         raise
                 after = error.retry_after or 0
@@ -79,7 +80,8 @@ class Api:
             (stop.wait if stop else time.sleep)(max(0, pause))
             wait = min(2 * wait, 2)
 
-    def _attempt(self, method: str, path: str, body: bytes | None, headers: dict[str, str], read: Callable[[Answer], Any]) -> Any:
+    def _attempt(self, method: str, path: str, body: bytes | None, headers: dict[str, str], read: Callable[[Answer], Any],
+                 heard: list[float]) -> Any:
         if body is not None:
             headers = {"content-type": "application/json", **headers}
         if self._token:
@@ -89,6 +91,8 @@ class Api:
                 if not 200 <= answer.status < 300:
                     raise problem_of(answer.status, answer.read())
                 self._met = True
+                heard[0] = time.monotonic()
+                answer.lines = _noted(answer.lines, heard)
                 return read(answer)
         except FleetError as error:
             self._met = self._met or not isinstance(error, Unavailable)
@@ -99,6 +103,13 @@ class Api:
 
     def _over_http(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> "_Connection":
         return _Connection(self.url, method, path, body, headers)
+
+
+def _noted(lines: Iterator[bytes], heard: list[float]) -> Iterator[bytes]:
+    """The same lines, with a note of when each came."""
+    for line in lines:
+        heard[0] = time.monotonic()
+        yield line
 
 
 class _Connection:

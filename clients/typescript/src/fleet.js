@@ -1,5 +1,3 @@
-import { FleetError, Unavailable } from "./errors.js";
-import { eventsOf, problemOf } from "./http.js";
 import { loop } from "./loop.js";
 
 /**
@@ -11,8 +9,18 @@ import { loop } from "./loop.js";
  * @typedef {import("./messages.js").Event} Event
  */
 
-/** How long one request waits for its batch. What is on the way cuts off longer ones. */
-const waitSeconds = 20;
+/**
+ * How the requests of a fleet travel. Each method repeats its request until it is answered, except a control with `once`.
+ * @typedef {object} Wire
+ * @property {(want: {provider?: string, names?: string[], strict?: string, cache?: boolean}, signal?: AbortSignal) => Promise<any>} definitions
+ * @property {(session: string, id: string, members: object) => any} batch What can be put, and put again with the same bytes.
+ * @property {(session: string, id: string, members: object) => any} call
+ * @property {(handed: any, options: {signal?: AbortSignal, store?: boolean, onEvent?: (event: Event) => void}) => Promise<any>} put Waits
+ *   for the reply of a batch, or the result of a call. With `store` it only waits until the fleet has it.
+ * @property {(session: string, id: string, options: {results?: "full", signal?: AbortSignal}) => Promise<any>} get
+ * @property {(session: string, what: "steer" | "abort", members: object, options: {signal?: AbortSignal, once?: boolean}) => Promise<any>} control
+ * @property {(session: string | undefined, signal?: AbortSignal) => AsyncGenerator<Event, never>} follow
+ */
 
 /**
  * A fleet. `connect` makes one.
@@ -24,13 +32,13 @@ const waitSeconds = 20;
  * `signal` when that aborts. A signal ends the waiting and nothing else: the batch goes on until `abort`.
  */
 export class Fleet {
-  #api;
+  #wire;
   /** @type {Map<string, () => Promise<void>>} for each session, waits until its newest call is handed over */
   #newest = new Map();
 
-  /** @param {import("./http.js").Api} api */
-  constructor(api) {
-    this.#api = api;
+  /** @param {Wire} wire */
+  constructor(wire) {
+    this.#wire = wire;
   }
 
   /**
@@ -55,13 +63,8 @@ export class Fleet {
    * @property {boolean} [cache] They end with the provider's cache mark.
    * @property {AbortSignal} [signal]
    */
-  async catalogue(provider, { names, strict, cache, signal } = {}) {
-    const query = new URLSearchParams();
-    if (provider !== undefined) query.set("provider", provider);
-    if (names !== undefined) query.set("names", names.join(","));
-    if (strict !== undefined) query.set("strict", strict);
-    if (cache) query.set("cache", "1");
-    return this.#api.ask("GET", `/v1/tools${query.size ? `?${query}` : ""}`, { signal });
+  async catalogue(provider, { signal, ...which } = {}) {
+    return this.#wire.definitions({ provider, ...which }, signal);
   }
 
   /**
@@ -72,8 +75,7 @@ export class Fleet {
    * @returns {Promise<Reply>}
    */
   async run({ session, id, signal, onEvent, timeoutMs, ...batch }) {
-    const body = JSON.stringify({ ...batch, timeout_ms: timeoutMs });
-    return this.#put(pathOf(session, "batches", id), body, { signal, onEvent });
+    return this.#wire.put(this.#wire.batch(session, id, { ...batch, timeout_ms: timeoutMs }), { signal, onEvent });
   }
 
   /**
@@ -85,19 +87,18 @@ export class Fleet {
    * @returns {Promise<Result>}
    */
   async call({ session, id, signal, timeoutMs, name, input, labels }) {
-    const path = pathOf(session, "calls", id);
-    const body = JSON.stringify({ name, input, timeout_ms: timeoutMs, labels });
+    const handed = this.#wire.call(session, id, { name, input, timeout_ms: timeoutMs, labels });
     let before = this.#newest.get(session);
     let ended = false;
     // Only a call that has another behind it is handed over twice. The fleet takes both for the same one.
     const handOver = memo(async () => {
       await before?.();
-      if (!ended) await this.#put(path, body, { signal, wait: 0 }).catch(() => {}); // its own caller is told
+      if (!ended) await this.#wire.put(handed, { signal, store: true }).catch(() => {}); // its own caller is told
     });
     this.#newest.set(session, handOver);
     try {
       await before?.();
-      return await this.#put(path, body, { signal });
+      return await this.#wire.put(handed, { signal });
     } finally {
       ended = true;
       before = undefined; // a chain of calls that never ends must not keep them all
@@ -113,7 +114,7 @@ export class Fleet {
    * @returns {Promise<Reply | {status: "running", results?: Result[]}>}
    */
   async get(session, id, { results, signal } = {}) {
-    return this.#api.ask("GET", pathOf(session, "batches", id) + (results ? `?results=${results}` : ""), { signal });
+    return this.#wire.get(session, id, { results, signal });
   }
 
   /**
@@ -124,32 +125,8 @@ export class Fleet {
    * @param {{signal?: AbortSignal}} [options]
    * @returns {AsyncGenerator<Event, never>}
    */
-  async *follow(session, { signal } = {}) {
-    const path = session === undefined ? "/v1/events" : `${pathOf(session)}/events`;
-    let last = "";
-    for (;;) {
-      const left = new AbortController();
-      const headers = { accept: "text/event-stream", ...(last && { "last-event-id": last }) };
-      const until = signal ? AbortSignal.any([signal, left.signal]) : left.signal;
-      try {
-        // The reader goes on after ask has returned, so it watches for silence itself.
-        const stream = await this.#api.ask("GET", path, { headers, signal: until, read: async (response) => response });
-        const watch = silence(left);
-        try {
-          for await (const event of eventsOf(stream, watch.alive)) {
-            last = event.id ?? last;
-            yield { type: event.type, ...JSON.parse(event.data) };
-          }
-        } finally {
-          watch.stop();
-        }
-      } catch (error) {
-        signal?.throwIfAborted();
-        if (error instanceof FleetError) throw error;
-      } finally {
-        left.abort();
-      }
-    }
+  follow(session, { signal } = {}) {
+    return this.#wire.follow(session, signal);
   }
 
   /**
@@ -162,7 +139,7 @@ export class Fleet {
    * @returns {Promise<void>}
    */
   async steer(session, message, { when, reason, signal } = {}) {
-    await this.#api.ask("POST", `${pathOf(session)}/steer`, { body: JSON.stringify({ steer: message, when, reason }), signal, once: true });
+    await this.#wire.control(session, "steer", { steer: message, when, reason }, { signal, once: true });
   }
 
   /**
@@ -172,7 +149,7 @@ export class Fleet {
    * @returns {Promise<void>}
    */
   async abort(session, { id, reason, signal } = {}) {
-    await this.#api.ask("POST", `${pathOf(session)}/abort`, { body: JSON.stringify({ abort: id ?? true, reason }), signal });
+    await this.#wire.control(session, "abort", { abort: id ?? true, reason }, { signal });
   }
 
   /**
@@ -184,56 +161,6 @@ export class Fleet {
   async loop(conversation, ask, options) {
     return loop(this, conversation, ask, options);
   }
-
-  /**
-   * @param {string} path
-   * @param {string} body
-   * @param {{signal?: AbortSignal, wait?: number, onEvent?: (event: Event) => void}} options
-   */
-  #put(path, body, { signal, wait = waitSeconds, onEvent }) {
-    if (onEvent) return this.#api.ask("PUT", path, { body, signal, headers: { accept: "text/event-stream" }, read: readStream(onEvent) });
-    const read = async (/** @type {Response} */ response) => {
-      const answer = await response.json();
-      if (response.status !== 202 || wait === 0) return answer;
-      throw new FleetError("running", "the batch goes on", { status: 202, retryAfterMs: 1000 * Number(response.headers.get("retry-after") ?? 1) });
-    };
-    return this.#api.ask("PUT", path, { body, signal, headers: { prefer: `wait=${wait}` }, read });
-  }
-}
-
-/**
- * Reads the events of a batch up to its reply.
- * @param {(event: Event) => void} onEvent
- */
-function readStream(onEvent) {
-  return async (/** @type {Response} */ response, /** @type {() => void} */ alive) => {
-    if (!response.headers.get("content-type")?.startsWith("text/event-stream")) return response.json();
-    for await (const { type, data } of eventsOf(response, alive)) {
-      const event = JSON.parse(data);
-      if (type === "reply") return event;
-      if (type === "error") throw problemOf(statusOf(event.error.code), data);
-      onEvent(event);
-    }
-    throw new Unavailable("no_connection", "the stream has ended before its reply");
-  };
-}
-
-/**
- * The status that an error of a stream would have as an answer of its own.
- * @param {string} code
- */
-const statusOf = (code) =>
-  ({ batch_conflict: 409, too_large: 413, busy: 429, internal: 500, unauthorized: 401, no_fleet: 503, unavailable: 503, stopping: 503, no_answer: 503 })[code] ?? 422;
-
-/**
- * The path of a session, or of something in it.
- * @param {...string} parts
- */
-function pathOf(...parts) {
-  return "/v1/sessions/" + parts.map((part) => {
-    if (typeof part !== "string" || part === "" || part === "." || part === "..") throw new TypeError(`an id is a text that is not empty, . or ..; got ${JSON.stringify(part)}`);
-    return encodeURIComponent(part);
-  }).join("/");
 }
 
 /**
@@ -245,20 +172,4 @@ function memo(make) {
   /** @type {T | undefined} */
   let made;
   return () => (made ??= make());
-}
-
-/**
- * Ends a stream that has said nothing for three heartbeats.
- * @param {AbortController} left
- */
-function silence(left) {
-  const lost = () => left.abort(new Error("no sign of life"));
-  let timer = setTimeout(lost, 30_000);
-  return {
-    alive: () => {
-      clearTimeout(timer);
-      timer = setTimeout(lost, 30_000);
-    },
-    stop: () => clearTimeout(timer),
-  };
 }

@@ -1,4 +1,11 @@
 import { FleetError, Refused, Unavailable } from "./errors.js";
+import { Repeater } from "./repeat.js";
+
+/**
+ * @typedef {import("./messages.js").Event} Event
+ * @typedef {import("./fleet.js").Wire} Wire
+ * @typedef {{path: string, body: string}} Handed
+ */
 
 /**
  * @typedef {object} Ask
@@ -12,45 +19,100 @@ import { FleetError, Refused, Unavailable } from "./errors.js";
 
 /** How long nothing may arrive before a request counts as lost. The server sends a sign of life every 10 s, and waits for 20 s. */
 const silenceMs = 45_000;
-/** How long a fleet that has never answered is tried. */
-const firstContactMs = 3000;
+/** How long one request waits for its batch. What is on the way cuts off longer ones. */
+const waitSeconds = 20;
 
-/** Requests to the HTTP API that are repeated until they are answered. */
+/**
+ * The HTTP API of a fleet.
+ * @implements {Wire}
+ */
 export class Api {
-  #met = false; // a fleet has answered
+  #repeater;
 
   /** @param {{url: string, token?: string, patienceMs: number, fetch: typeof globalThis.fetch}} to */
   constructor({ url, token, patienceMs, fetch }) {
     this.url = url.replace(/\/+$/, "");
     this.token = token;
-    this.patienceMs = patienceMs;
     this.fetch = fetch;
+    this.#repeater = new Repeater(patienceMs);
   }
 
   /**
-   * Sends a request, and again until there is an answer that says how it stands.
-   * @param {string} method
-   * @param {string} path
-   * @param {Ask} ask
+   * @param {{provider?: string, names?: string[], strict?: string, cache?: boolean}} want
+   * @param {AbortSignal} [signal]
    */
-  async ask(method, path, ask = {}) {
-    let lostAt = 0; // since when the fleet is away
-    for (let wait = 100; ; wait = Math.min(2 * wait, 2000)) {
-      const began = Date.now();
+  definitions({ provider, names, strict, cache }, signal) {
+    const query = new URLSearchParams();
+    if (provider !== undefined) query.set("provider", provider);
+    if (names !== undefined) query.set("names", names.join(","));
+    if (strict !== undefined) query.set("strict", strict);
+    if (cache) query.set("cache", "1");
+    return this.#ask("GET", `/v1/tools${query.size ? `?${query}` : ""}`, { signal });
+  }
+
+  /** @param {string} session @param {string} id @param {object} members */
+  batch(session, id, members) {
+    return { path: pathOf(session, "batches", id), body: JSON.stringify(members) };
+  }
+
+  /** @param {string} session @param {string} id @param {object} members */
+  call(session, id, members) {
+    return { path: pathOf(session, "calls", id), body: JSON.stringify(members) };
+  }
+
+  /**
+   * @param {Handed} handed
+   * @param {{signal?: AbortSignal, store?: boolean, onEvent?: (event: Event) => void}} options
+   */
+  put({ path, body }, { signal, store, onEvent }) {
+    if (onEvent) return this.#ask("PUT", path, { body, signal, headers: { accept: "text/event-stream" }, read: readStream(onEvent) });
+    const read = async (/** @type {Response} */ response) => {
+      const answer = await response.json();
+      if (response.status !== 202 || store) return answer;
+      throw new FleetError("running", "the batch goes on", { status: 202, retryAfterMs: 1000 * Number(response.headers.get("retry-after") ?? 1) });
+    };
+    return this.#ask("PUT", path, { body, signal, headers: { prefer: `wait=${store ? 0 : waitSeconds}` }, read });
+  }
+
+  /** @param {string} session @param {string} id @param {{results?: "full", signal?: AbortSignal}} options */
+  get(session, id, { results, signal }) {
+    return this.#ask("GET", pathOf(session, "batches", id) + (results ? `?results=${results}` : ""), { signal });
+  }
+
+  /** @param {string} session @param {"steer" | "abort"} what @param {object} members @param {{signal?: AbortSignal, once?: boolean}} options */
+  control(session, what, members, options) {
+    return this.#ask("POST", `${pathOf(session)}/${what}`, { body: JSON.stringify(members), ...options });
+  }
+
+  /**
+   * @param {string | undefined} session
+   * @param {AbortSignal} [signal]
+   * @returns {AsyncGenerator<Event, never>}
+   */
+  async *follow(session, signal) {
+    const path = session === undefined ? "/v1/events" : `${pathOf(session)}/events`;
+    let last = "";
+    for (;;) {
+      const left = new AbortController();
+      const headers = { accept: "text/event-stream", ...(last && { "last-event-id": last }) };
+      const until = signal ? AbortSignal.any([signal, left.signal]) : left.signal;
       try {
-        return await this.#attempt(method, path, ask);
-      } catch (error) {
-        ask.signal?.throwIfAborted();
-        if (!(error instanceof FleetError) || ask.once || !mayRepeat(error)) throw error;
-        const { code, retryAfterMs } = error;
-        if (!(error instanceof Unavailable)) {
-          lostAt = 0; // it runs, or the fleet has enough to do
-        } else {
-          lostAt ||= began;
-          if (Date.now() - lostAt >= (this.#met ? this.patienceMs : Math.min(firstContactMs, this.patienceMs))) throw error;
+        // The reader goes on after #ask has returned, so it watches for silence itself.
+        const stream = await this.#ask("GET", path, { headers, signal: until, read: async (response) => response });
+        const watch = silence(left);
+        try {
+          for await (const event of eventsOf(stream, watch.alive)) {
+            last = event.id ?? last;
+            yield { type: event.type, ...JSON.parse(event.data) };
+          }
+        } finally {
+          watch.stop();
         }
-        // A batch that was waited for already is asked about at once.
-        await pause(code === "running" ? (retryAfterMs ?? 0) - (Date.now() - began) : Math.max(wait, retryAfterMs ?? 0), ask.signal);
+      } catch (error) {
+        signal?.throwIfAborted();
+        if (error instanceof FleetError) throw error;
+      } finally {
+        left.abort();
       }
     }
   }
@@ -60,11 +122,22 @@ export class Api {
    * @param {string} path
    * @param {Ask} ask
    */
-  async #attempt(method, path, { body, headers, signal, read = (response) => response.json() }) {
+  #ask(method, path, ask) {
+    return this.#repeater.repeat((alive) => this.#attempt(method, path, ask, alive), ask);
+  }
+
+  /**
+   * @param {string} method
+   * @param {string} path
+   * @param {Ask} ask
+   * @param {() => void} heard
+   */
+  async #attempt(method, path, { body, headers, signal, read = (response) => response.json() }, heard) {
     const silence = new AbortController();
     const lost = () => silence.abort(new Error(`nothing has arrived for ${silenceMs / 1000} s`));
     let timer = setTimeout(lost, silenceMs);
     const alive = () => {
+      heard();
       clearTimeout(timer);
       timer = setTimeout(lost, silenceMs);
     };
@@ -77,14 +150,11 @@ export class Api {
         signal: signal ? AbortSignal.any([signal, silence.signal]) : silence.signal,
       });
       if (!response.ok) throw problemOf(response.status, await response.text());
-      this.#met = true;
+      alive();
       return await read(response, alive);
     } catch (error) {
       signal?.throwIfAborted();
-      if (error instanceof FleetError) {
-        this.#met ||= !(error instanceof Unavailable);
-        throw error;
-      }
+      if (error instanceof FleetError) throw error;
       const why = error instanceof Error ? (error.cause instanceof Error ? error.cause.message || String(error.cause) : error.message) : String(error);
       throw new Unavailable("no_connection", `${this.url} cannot be reached: ${why}; start a fleet with \`toolfleet dev\``, { cause: error });
     } finally {
@@ -92,9 +162,6 @@ export class Api {
     }
   }
 }
-
-/** @param {FleetError} error */
-const mayRepeat = ({ code, status }) => [0, 408, 429, 502, 503, 504].includes(status) || code === "running";
 
 /**
  * The error of an answer, whose body may not be ours but that of a proxy.
@@ -142,20 +209,52 @@ export async function* eventsOf(response, alive) {
 }
 
 /**
- * @param {number} ms
- * @param {AbortSignal} [signal]
- * @returns {Promise<void>}
+ * Reads the events of a batch up to its reply.
+ * @param {(event: Event) => void} onEvent
  */
-function pause(ms, signal) {
-  return new Promise((resolve, reject) => {
-    const stop = () => {
+function readStream(onEvent) {
+  return async (/** @type {Response} */ response, /** @type {() => void} */ alive) => {
+    if (!response.headers.get("content-type")?.startsWith("text/event-stream")) return response.json();
+    for await (const { type, data } of eventsOf(response, alive)) {
+      const event = JSON.parse(data);
+      if (type === "reply") return event;
+      if (type === "error") throw problemOf(statusOf(event.error.code), data);
+      onEvent(event);
+    }
+    throw new Unavailable("no_connection", "the stream has ended before its reply");
+  };
+}
+
+/**
+ * The status that an error of a stream would have as an answer of its own.
+ * @param {string} code
+ */
+export const statusOf = (code) =>
+  ({ batch_conflict: 409, too_large: 413, busy: 429, internal: 500, unauthorized: 401, no_fleet: 503, unavailable: 503, stopping: 503, no_answer: 503 })[code] ?? 422;
+
+/**
+ * The path of a session, or of something in it.
+ * @param {...string} parts
+ */
+function pathOf(...parts) {
+  return "/v1/sessions/" + parts.map((part) => {
+    if (typeof part !== "string" || part === "" || part === "." || part === "..") throw new TypeError(`an id is a text that is not empty, . or ..; got ${JSON.stringify(part)}`);
+    return encodeURIComponent(part);
+  }).join("/");
+}
+
+/**
+ * Ends a stream that has said nothing for three heartbeats.
+ * @param {AbortController} left
+ */
+function silence(left) {
+  const lost = () => left.abort(new Error("no sign of life"));
+  let timer = setTimeout(lost, 30_000);
+  return {
+    alive: () => {
       clearTimeout(timer);
-      reject(signal?.reason);
-    };
-    const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", stop);
-      resolve();
-    }, Math.max(0, ms));
-    signal?.addEventListener("abort", stop, { once: true });
-  });
+      timer = setTimeout(lost, 30_000);
+    },
+    stop: () => clearTimeout(timer),
+  };
 }

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,25 +22,23 @@ import (
 
 // fleet is a `toolfleet dev` with the tools of testdata.
 type fleet struct {
-	url string // of the HTTP API
-	dir string // hold writes runs here, and ends when open is there
+	url  string // of the HTTP API
+	nats string // of the NATS server
+	dir  string // hold writes runs here, and ends when open is there
 }
 
 // startFleet starts a fleet whose tools are those of a program, one of them with this name.
 func startFleet(t *testing.T, name string, program ...string) fleet {
 	t.Helper()
 	f := fleet{dir: t.TempDir()}
-	command := filepath.Join(t.TempDir(), "toolfleet")
-	if out, err := exec.Command("go", "build", "-o", command, "../../../cmd/toolfleet").CombinedOutput(); err != nil {
-		t.Fatalf("build the command: %v\n%s", err, out)
-	}
+	command := toolfleet(t)
 	words, err := json.Marshal(append(program, f.dir))
 	must(t, err)
 	tools := filepath.Join(f.dir, "tools.yaml")
 	must(t, os.WriteFile(tools, fmt.Appendf(nil, "programs: [{command: %s, sandbox: {off: true}}]\n", words), 0o600))
-	api := natstest.FreeAddr(t)
-	f.url = "http://" + api
-	start(t, command, []string{"XDG_CONFIG_HOME=" + t.TempDir()}, "dev", "--listen", natstest.FreeAddr(t), "--api", api, "--tools", tools, "--root", t.TempDir(), "--data", t.TempDir())
+	api, server := natstest.FreeAddr(t), natstest.FreeAddr(t)
+	f.url, f.nats = "http://"+api, "nats://"+server
+	start(t, command, []string{"XDG_CONFIG_HOME=" + t.TempDir()}, "dev", "--listen", server, "--api", api, "--tools", tools, "--root", t.TempDir(), "--data", t.TempDir())
 	until(t, "the tools are served", func() bool {
 		response, err := http.Get(f.url + "/v1/tools?names=" + name)
 		if err != nil {
@@ -49,6 +48,35 @@ func startFleet(t *testing.T, name string, program ...string) fleet {
 		return response.StatusCode == http.StatusOK
 	})
 	return f
+}
+
+var built struct {
+	once sync.Once
+	dir  string
+	err  error
+}
+
+// toolfleet returns the command, which is built once for all tests.
+func toolfleet(t *testing.T) string {
+	t.Helper()
+	built.once.Do(func() {
+		if built.dir, built.err = os.MkdirTemp("", "toolfleet"); built.err != nil {
+			return
+		}
+		if out, err := exec.Command("go", "build", "-o", built.dir, "../../../cmd/toolfleet").CombinedOutput(); err != nil {
+			built.err = fmt.Errorf("build the command: %w\n%s", err, out)
+		}
+	})
+	must(t, built.err)
+	return filepath.Join(built.dir, "toolfleet")
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if built.dir != "" {
+		_ = os.RemoveAll(built.dir)
+	}
+	os.Exit(code)
 }
 
 // start starts a program, which is ended with the test, and returns its stdout.

@@ -34,6 +34,14 @@ func folder(t *testing.T) string {
 	return dir
 }
 
+// withNATS returns such a folder with the client of NATS beside the packages.
+func withNATS(t *testing.T, packages string) string {
+	t.Helper()
+	dir := folder(t)
+	must(t, os.Symlink(filepath.Join(packages, "node_modules", "@nats-io"), filepath.Join(dir, "node_modules", "@nats-io")))
+	return dir
+}
+
 // A client program in each language, with tools in the same language: calls that are handed over
 // together keep their order, reads among them run together, and a client that is killed gets its
 // result when it is started again, of the one run that there was. TOOLFLEET_ROUNDS=200 looks at the
@@ -43,40 +51,60 @@ func TestLive(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			program, dir := l.program(t), folder(t)
 			f := startFleet(t, "hold", program, filepath.Join(dir, l.tools))
-			client := func(args ...string) *exec.Cmd {
-				cmd := exec.CommandContext(t.Context(), program, append([]string{filepath.Join(dir, l.client)}, args...)...)
-				cmd.Env, cmd.Stderr = append(append(os.Environ(), "TOOLFLEET_URL="+f.url), l.env(t)...), t.Output()
-				return cmd
-			}
-			rounds := cmp.Or(os.Getenv("TOOLFLEET_ROUNDS"), "5")
-			for _, of := range []struct {
-				args []string
-				want string
-			}{{[]string{"reads"}, "met,met,met"}, {[]string{"order", rounds}, rounds}} {
-				out, err := client(of.args...).Output()
-				if got := strings.TrimSpace(string(out)); err != nil || got != of.want {
-					t.Errorf("%v: got %q and %v, want %q", of.args, got, err, of.want)
-				}
-			}
-			runs := func() string { body, _ := os.ReadFile(filepath.Join(f.dir, "runs")); return string(body) }
-			first := client("hold")
-			must(t, first.Start())
-			until(t, "the write runs", func() bool { return runs() != "" })
-			must(t, first.Process.Kill())
-			_ = first.Wait()
-			var out bytes.Buffer
-			second := client("hold")
-			second.Stdout = &out
-			must(t, second.Start())
-			must(t, os.WriteFile(filepath.Join(f.dir, "open"), nil, 0o600))
-			must(t, second.Wait())
-			if got := strings.TrimSpace(out.String()); got != "held" {
-				t.Errorf("the second client got %q", got)
-			}
-			if got := strings.Count(runs(), "\n"); got != 1 {
-				t.Errorf("the write ran %d times", got)
-			}
+			f.lives(t, program, append(l.env(t), "TOOLFLEET_URL="+f.url), filepath.Join(dir, l.client))
 		})
+	}
+}
+
+// The same over NATS, and every method of that client once.
+func TestLiveOverNATS(t *testing.T) {
+	dir := withNATS(t, installed(t))
+	f := startFleet(t, "hold", node(t), filepath.Join(dir, "tools.mjs"))
+	env := []string{"NATS_URL=" + f.nats}
+	f.lives(t, node(t), env, filepath.Join(dir, "live.mjs"))
+	must(t, os.Remove(filepath.Join(f.dir, "open")))
+	cmd := exec.CommandContext(t.Context(), node(t), filepath.Join(dir, "nats.mjs"))
+	cmd.Env, cmd.Stderr = append(os.Environ(), env...), t.Output()
+	if out, err := cmd.Output(); err != nil || string(out) != "ok\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// lives tries a client program with the fleet.
+func (f fleet) lives(t *testing.T, program string, env []string, file string) {
+	t.Helper()
+	client := func(args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(t.Context(), program, append([]string{file}, args...)...)
+		cmd.Env, cmd.Stderr = append(os.Environ(), env...), t.Output()
+		return cmd
+	}
+	rounds := cmp.Or(os.Getenv("TOOLFLEET_ROUNDS"), "5")
+	for _, of := range []struct {
+		args []string
+		want string
+	}{{[]string{"reads"}, "met,met,met"}, {[]string{"order", rounds}, rounds}} {
+		out, err := client(of.args...).Output()
+		if got := strings.TrimSpace(string(out)); err != nil || got != of.want {
+			t.Errorf("%v: got %q and %v, want %q", of.args, got, err, of.want)
+		}
+	}
+	runs := func() string { body, _ := os.ReadFile(filepath.Join(f.dir, "runs")); return string(body) }
+	first := client("hold")
+	must(t, first.Start())
+	until(t, "the write runs", func() bool { return runs() != "" })
+	must(t, first.Process.Kill())
+	_ = first.Wait()
+	var out bytes.Buffer
+	second := client("hold")
+	second.Stdout = &out
+	must(t, second.Start())
+	must(t, os.WriteFile(filepath.Join(f.dir, "open"), nil, 0o600))
+	must(t, second.Wait())
+	if got := strings.TrimSpace(out.String()); got != "held" {
+		t.Errorf("the second client got %q", got)
+	}
+	if got := strings.Count(runs(), "\n"); got != 1 {
+		t.Errorf("the write ran %d times", got)
 	}
 }
 
@@ -87,7 +115,7 @@ func TestPackages(t *testing.T) {
 		dir     string
 		args    []string
 	}{
-		{node, "typescript", []string{"--test", "test/client.test.js", "test/testing.test.js", "test/worker.test.js"}},
+		{node, "typescript", []string{"--test", "test/client.test.js", "test/repeat.test.js", "test/testing.test.js", "test/worker.test.js"}},
 		{python, "python", []string{"-B", "-m", "unittest", "discover", "-s", "tests"}},
 	} {
 		t.Run(of.dir, func(t *testing.T) {

@@ -1,10 +1,13 @@
 // A client program. `order N` hands over a write and a read at once, N times, and prints how many reads saw their write. `reads` hands over three
 // reads that wait for one another. `hold` waits for one long write.
-import { connect, outputOf } from "toolfleet";
+// With NATS_URL it speaks NATS.
+import { outputOf } from "toolfleet";
 
+const over = process.env.NATS_URL ? "nats" : "http";
+const { connect } = await import(over === "nats" ? "toolfleet/nats" : "toolfleet");
 const [what, n] = process.argv.slice(2);
-const fleet = connect();
-const session = `${what}-mjs`;
+const fleet = await connect();
+const session = `${what}-${over}`;
 const call = async (id, name) => outputOf(await fleet.call({ session, id, name }));
 
 if (what === "order") {
@@ -19,3 +22,4 @@ if (what === "order") {
 } else {
   console.log(await call("the-id", "hold"));
 }
+await fleet.close?.();

@@ -14,9 +14,11 @@ serve([
   }) }),
   tool({ name: "note", description: "Notes.", run: (_, { session }) => notes.set(session, (notes.get(session) ?? 0) + 1) && "noted" }),
   tool({ name: "look", description: "Tells how often was noted.", kind: "read", run: (_, { session }) => String(notes.get(session) ?? 0) }),
-  tool({ name: "hold", description: "Ends when it may.", timeout: "60s", run: async (_, { key }) => {
+  tool({ name: "large", description: "Tells much.", kind: "read", run: () => "x".repeat(9000) }),
+  tool({ name: "hold", description: "Ends when it may.", timeout: "60s", run: async (_, { key, signal }) => {
     fs.appendFileSync(`${folder}/runs`, `${key}\n`);
-    while (!fs.existsSync(`${folder}/open`)) await new Promise((again) => setTimeout(again, 5));
+    while (!signal.aborted && !fs.existsSync(`${folder}/open`)) await new Promise((again) => setTimeout(again, 5));
+    signal.throwIfAborted();
     return "held";
   } }),
 ]);
