@@ -6,6 +6,11 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from toolfleet import worker
 
+try:
+    import pydantic
+except ImportError:
+    pydantic = None
+
 
 @dataclasses.dataclass
 class Address:
@@ -75,6 +80,31 @@ class WorkerTest(unittest.TestCase):
             return f"{to.street} {to.number} {times}"
 
         self.assertEqual(call(made(send), {"to": {"street": "a"}})["content"][0]["text"], "a 1 2")
+
+    @unittest.skipUnless(pydantic, "no pydantic: its models as annotations are not tried")
+    def test_a_model_of_pydantic_is_an_annotation(self):
+        class Line(pydantic.BaseModel):
+            item: str
+            count: int = 1
+
+        class Order(pydantic.BaseModel):
+            customer: str
+            lines: list[Line]
+
+        def order(orders, note=None):
+            """Orders things."""
+            return orders[0] if isinstance(orders[0].lines[0], Line) and isinstance(note, Line) else None
+
+        order.__annotations__ = {"orders": list[Order], "note": Line | None}
+        one = made(order)
+        schema = one.listed()["inputSchema"]
+        self.assertEqual(schema["required"], ["orders"])
+        self.assertEqual(schema["properties"]["orders"]["items"]["required"], ["customer", "lines"])
+        place, name = schema["properties"]["orders"]["items"]["properties"]["lines"]["items"]["$ref"].removeprefix("#/").split("/")
+        self.assertEqual(schema[place][name]["properties"]["count"]["type"], "integer")
+        answer = call(one, {"orders": [{"customer": "ann", "lines": [{"item": "pen"}]}], "note": {"item": "ink"}})
+        self.assertEqual(json.loads(answer["content"][0]["text"]), {"customer": "ann", "lines": [{"item": "pen", "count": 1}]})
+        self.assertIn("customer", call(one, {"orders": [{"lines": []}]})["content"][0]["text"])
 
     def test_a_coroutine_is_a_tool_too(self):
         async def look() -> str:

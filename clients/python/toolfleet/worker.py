@@ -299,6 +299,8 @@ def _plain(value: Any) -> Any:
         return dataclasses.asdict(value)
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
+    if hasattr(value, "parse_obj"):  # pydantic 1
+        return json.loads(value.json())
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
@@ -325,13 +327,25 @@ class _Arguments:
             elif parameter.default is not None:
                 properties[name] = {**properties[name], "default": parameter.default}
         schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-        shared = {name: of for one in properties.values() for name, of in one.pop("$defs", {}).items()}  # of pydantic: a $ref starts at the root
-        return {**schema, "$defs": shared} if shared else schema
+        shared: dict[str, Any] = {}
+        for one in properties.values():
+            _lift(one, shared)
+        return {**schema, **shared}
 
     def of(self, input: dict[str, Any], do: Callable[..., Any], call: Call) -> dict[str, Any]:
         """The arguments for do, the run or its check."""
         arguments = input if self._own else {name: _value_of(self._hints[name], value) for name, value in input.items() if name in self._hints}
         return {**arguments, "call": call} if "call" in inspect.signature(do).parameters else dict(arguments)
+
+
+def _lift(schema: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Moves the definitions of pydantic, 2 and 1, to the root, where a $ref starts."""
+    for place in ("$defs", "definitions"):
+        if place in schema:
+            shared.setdefault(place, {}).update(schema.pop(place))
+    for part in (schema.get("items"), schema.get("additionalProperties"), *schema.get("anyOf", ()), *schema.get("properties", {}).values()):
+        if isinstance(part, dict):
+            _lift(part, shared)
 
 
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null", dict: "object", list: "array"}
@@ -344,6 +358,8 @@ def _schema_of(hint: Any) -> dict[str, Any]:
         return {}
     if hasattr(hint, "model_json_schema"):
         return hint.model_json_schema()
+    if hasattr(hint, "parse_obj"):  # pydantic 1
+        return hint.schema()
     if origin is typing.Annotated:
         texts = [extra for extra in args[1:] if isinstance(extra, str)]
         return {**_schema_of(args[0]), **({"description": texts[0]} if texts else {})}
@@ -371,9 +387,15 @@ def _value_of(hint: Any, value: Any) -> Any:
     """A value that fits the schema of its annotation, as the annotation wants it."""
     if hasattr(hint, "model_validate"):
         return hint.model_validate(value)
+    if hasattr(hint, "parse_obj"):  # pydantic 1
+        return hint.parse_obj(value)
     if dataclasses.is_dataclass(hint):
         hints = typing.get_type_hints(hint)
         return hint(**{name: _value_of(hints[name], member) for name, member in value.items()})
-    if typing.get_origin(hint) is list:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType) and value is not None:
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return _value_of(kinds[0], value) if len(kinds) == 1 else value
+    if origin is list:
         return [_value_of(typing.get_args(hint)[0], member) for member in value]
     return value

@@ -309,31 +309,48 @@ func TestTableOverNATS(t *testing.T) {
 	}
 }
 
-// ofPackages lists what the client for Go leaves to its caller: Tools and Abort are not repeated,
-// and Run has no patience that ends.
+// ofPackages lists what the client for Go leaves to its caller: Tools and controls are not
+// repeated, and say after 10 s that no answer came. Run has no patience that ends.
 var ofPackages = []string{
 	"run: nobody is there",
 	"run: too large",
 	"tools: it is tried again",
+	"steer: it is never said twice",
 	"abort: a batch, tried again",
 }
 
 // The client for Go does what those of the packages do.
 func TestTableInGo(t *testing.T) {
-	for _, p := range play(t, table(t, append(ofPackages, ofHTTP...)...)) {
-		t.Run(p.Name, func(t *testing.T) {
-			t.Parallel()
+	players := play(t, table(t, append(ofPackages, ofHTTP...)...))
+	type outcome struct {
+		returns any
+		err     error
+		events  []any
+	}
+	came := make([]outcome, len(players))
+	var all sync.WaitGroup
+	for i, p := range players {
+		all.Go(func() {
+			of := &came[i]
 			c, err := client.Connect(t.Context(), connection.Options{URL: p.url, Prefix: p.prefix})
-			must(t, err)
+			if err != nil {
+				of.err = err
+				return
+			}
 			defer c.Close()
+			of.returns, of.err = p.perform(t.Context(), c, func(e messages.Event) { of.events = append(of.events, plain(e)) })
+		})
+	}
+	all.Wait()
+	for i, p := range players {
+		t.Run(p.Name, func(t *testing.T) {
 			for i := range p.Events { // with the members that the table leaves out
 				var e messages.Event
 				must(t, json.Unmarshal(rawjson.MustMarshal(p.Events[i]), &e))
 				p.Events[i] = plain(e)
 			}
-			var events []any
-			returns, err := p.perform(t.Context(), c, func(e messages.Event) { events = append(events, plain(e)) })
-			p.judge(t, plain(returns), thrown(err, returns), events)
+			of := came[i]
+			p.judge(t, plain(of.returns), thrown(of.err, of.returns), of.events)
 		})
 	}
 }
