@@ -4,7 +4,7 @@
 //	TestPrograms    tools of each language pass the table of long-lived programs
 //	TestLive        a client and tools of each language with a real fleet
 //	TestTable…      the shared table of client behaviour: TypeScript over NATS, and Go
-//	TestRecipes     each program of docs/recipes.md, with the SDK of npm and a scripted model
+//	Test…Recipes    each block of docs/recipes.md, with the SDK of npm and a scripted model
 //
 // Tests skip without Node 20 or Python 3.11. `.ci/run packages` installs the SDKs for TestRecipes,
 // and the packed packages into empty projects.

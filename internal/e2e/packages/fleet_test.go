@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
@@ -154,6 +156,59 @@ func TestRecipes(t *testing.T) {
 	if want := strings.Count(string(document), "```js\n"); tried != want {
 		t.Errorf("%d of %d blocks are tried", tried, want)
 	}
+}
+
+// The blocks of docs/recipes.md that need no package of npm: curl, an MCP client's configuration,
+// and what a framework in Python calls.
+func TestOtherRecipes(t *testing.T) {
+	document := string(read(t, "../../../docs/recipes.md"))
+	block := func(language string) string {
+		_, rest, ok := strings.Cut(document, "```"+language+"\n")
+		text, more, _ := strings.Cut(rest, "\n```")
+		if !ok || strings.Contains(more, "```"+language+"\n") {
+			t.Fatalf("want one block of %s, which is tried", language)
+		}
+		return text
+	}
+	dir := folder(t)
+	f := startFleet(t, "hold", python(t), filepath.Join(dir, "tools.py"))
+	here := strings.NewReplacer("http://127.0.0.1:8090", f.url)
+	t.Run("curl", func(t *testing.T) {
+		if _, err := exec.LookPath("curl"); err != nil {
+			t.Skip("no curl: its recipe is not tried")
+		}
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", here.Replace(block("sh")))
+		cmd.Dir = "../../.."
+		out, err := cmd.Output()
+		var reply struct{ Status string }
+		if err != nil || json.Unmarshal(out, &reply) != nil || reply.Status != "completed" {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+	t.Run("MCP", func(t *testing.T) {
+		var config struct {
+			MCPServers map[string]struct{ Type, URL string } `json:"mcpServers"`
+		}
+		must(t, json.Unmarshal([]byte(here.Replace(block("json"))), &config))
+		server := config.MCPServers["fleet"]
+		transport := &mcp.StreamableClientTransport{Endpoint: server.URL}
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "recipe", Version: "1"}, nil).Connect(t.Context(), transport, nil)
+		must(t, err)
+		defer session.Close()
+		answer, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "look"})
+		if err != nil || answer.IsError || server.Type != "http" {
+			t.Errorf("got %+v and %v", answer, err)
+		}
+	})
+	t.Run("Python", func(t *testing.T) {
+		program := "import asyncio\nfrom toolfleet import AsyncFleet, text_of\nfleet, session = AsyncFleet(), 'framework'\n" + block("python") +
+			"\nasync def main():\n    print(await asyncio.gather(execute('1', 'note', {}), execute('2', 'look', {})))\n\nasyncio.run(main())\n"
+		cmd := exec.CommandContext(t.Context(), python(t), "-B", "-c", program)
+		cmd.Dir, cmd.Env, cmd.Stderr = dir, append(os.Environ(), "TOOLFLEET_URL="+f.url), t.Output()
+		if out, err := cmd.Output(); err != nil || string(out) != "['noted', '1']\n" {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
 }
 
 // talk runs an agent with a scripted model. It returns the results that the model was sent last,
