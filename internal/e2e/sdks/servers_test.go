@@ -137,7 +137,7 @@ func TestServers(t *testing.T) {
 				tried[server+"__"+c.tool] = true
 				list = append(list, fmt.Sprintf(`{"id":"c%d","name":"%s__%s","input":%s}`, i, server, c.tool, c.input))
 			}
-			for _, served := range f.tools.Promises() {
+			for _, served := range f.tools.Definitions() {
 				if strings.HasPrefix(served.Name, server+"__") && !tried[served.Name] {
 					t.Errorf("%s is not tried", served.Name)
 				}
