@@ -41,9 +41,9 @@ func TestHooksOfEachKind(t *testing.T) {
 	p := policed(t, `hooks:
 - {name: one, match: one, after: {command: [sh, -c, "echo 'the program says so' >&2; exit 2"]}}
 - {name: two, match: two, before: {http: {url: "`+service.URL+`", loopback: true, headers: {Authorization: {secret: token}}}}}
-- {name: three, match: three, budget: 60s, before: {program: {command: ["`+python+`", "`+stays+`"]}}, after: {http: {url: "`+service.URL+`", loopback: true}}}
+- {name: three, match: three, budget: 60s, before: {program: {command: ["`+python+`", "-B", "`+stays+`"]}}, after: {http: {url: "`+service.URL+`", loopback: true}}}
 `, "secrets: "+secrets+"\n", schemas.Rules{})
-	if diff := cmp.Diff([][]string{{"sh", "-c", "echo 'the program says so' >&2; exit 2"}, {python, stays}}, p.HookCommands()); diff != "" {
+	if diff := cmp.Diff([][]string{{"sh", "-c", "echo 'the program says so' >&2; exit 2"}, {python, "-B", stays}}, p.HookCommands()); diff != "" {
 		t.Errorf("the commands of hooks (-want +got):\n%s", diff)
 	}
 	set, err := p.Hooks("1", nil)

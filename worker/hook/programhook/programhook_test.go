@@ -285,7 +285,7 @@ func TestTheExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := programs.Target("tidy", schemas.HookProgram{Command: []string{python(t), "stays.py"}, Tool: schemas.DefaultHookTool, Processes: 1}, nil)
+	target := programs.Target("tidy", schemas.HookProgram{Command: []string{python(t), "-B", "stays.py"}, Tool: schemas.DefaultHookTool, Processes: 1}, nil)
 	h := hookjson.New(hook.Hook{Name: "tidy"}, target, target)
 	defer h.Keep[0].Stop()
 	call := callTo("")
