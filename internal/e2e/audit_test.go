@@ -228,7 +228,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 				t.Errorf("what a call was about is on record at %s: %s", m.Subject, m.Data)
 			}
 			schema := line
-			if strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside") {
+			if strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside") || strings.HasSuffix(m.Subject, ".question") {
 				schema = several
 			}
 			if err := schema.Validate(m.Data); err != nil {

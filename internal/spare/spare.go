@@ -2,8 +2,13 @@
 // with a small stack, which is copied each time it has to grow; a kept one has grown already.
 package spare
 
-// Goroutines runs functions, each on a goroutine of its own. It keeps as many goroutines as there
-// were functions at once, until End.
+import "time"
+
+// keep is how long a goroutine waits for the next function before it ends.
+const keep = time.Second
+
+// Goroutines runs functions, each on a goroutine of its own. A goroutine that has done its work is
+// kept for a second, and at most until End.
 type Goroutines struct {
 	next  chan func()
 	ended chan struct{}
@@ -22,10 +27,15 @@ func (g *Goroutines) Go(f func()) {
 }
 
 func (g *Goroutines) run(f func()) {
+	idle := time.NewTimer(keep)
+	defer idle.Stop()
 	for {
 		f()
+		idle.Reset(keep)
 		select {
 		case f = <-g.next:
+		case <-idle.C:
+			return
 		case <-g.ended:
 			return
 		}

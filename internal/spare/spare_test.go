@@ -36,6 +36,14 @@ func TestGoroutines(t *testing.T) {
 	})
 }
 
+// A goroutine without work ends by itself: the bubble fails if one is left.
+func TestAnIdleGoroutineEnds(t *testing.T) {
+	synctest.Test(t, func(*testing.T) {
+		spare.New().Go(func() {})
+		time.Sleep(2 * time.Second)
+	})
+}
+
 func BenchmarkGoroutines(b *testing.B) {
 	deep := func(done chan bool) {
 		var grow func(n int) int

@@ -324,9 +324,9 @@ func (c *canaries) found() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// These belong into the audit log: what a person said about a question, the agent's name of its
-// provider, and the model's name of a tool.
-var recorded = []string{"the AUDIT stream: cnry-provider", "the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
+// These belong into the audit log: the labels of a batch, what a person said about a question, the
+// agent's name of its provider, and the model's name of a tool.
+var recorded = []string{"the AUDIT stream: cnry-label", "the AUDIT stream: cnry-provider", "the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
 
 func TestNoSecretLeavesTheProcesses(t *testing.T) {
 	t.Parallel()

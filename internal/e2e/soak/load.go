@@ -327,14 +327,16 @@ func (l *load) lines(ctx context.Context) (map[string]map[int]int, error) {
 	names, counts := l.conn.Names(), map[string]map[int]int{}
 	err := l.conn.Scan(ctx, names.Stream(bus.Audit), names.All(wire.VerbAudit), bus.From{}, func(m bus.Msg) bool {
 		var part wire.AuditLines
-		if json.Unmarshal(m.Data, &part) != nil || part.Token == "" { // a line about a question or a decision
+		if json.Unmarshal(m.Data, &part) != nil || part.Token == "" { // a line of a worker
 			return true
 		}
 		if counts[part.Token] == nil {
 			counts[part.Token] = map[int]int{}
 		}
 		for _, line := range part.Lines {
-			counts[part.Token][line.Index]++
+			if line.Type == messages.AuditCall { // not a question or a decision
+				counts[part.Token][line.Index]++
+			}
 		}
 		return true
 	})
