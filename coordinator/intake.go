@@ -140,11 +140,11 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery *pull.Delivery, offers ...offer) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)
+		s.offers = offers // before others find the run, and offer it more
 		if c.runs.enter(s) != nil {
 			c.handOver(s.log, head, delivery, offers)
 			return true
 		}
-		s.offers = offers
 		done = s.run(ctx, head, delivery)
 		s.end()
 		c.runs.leaveSession(s)
