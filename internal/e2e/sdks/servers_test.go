@@ -182,9 +182,9 @@ func (f *testFleet) all(t *testing.T, id string, calls []string) messages.Reply 
 	must(t, f.client.Submit(t.Context(), b))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	reply, err := f.client.Await(ctx, b.Session, b.ID)
+	_, err := f.client.Await(ctx, b.Session, b.ID)
 	must(t, err)
-	reply, err = f.client.Get(ctx, b.Session, b.ID, client.FullResults())
+	reply, err := f.client.Get(ctx, b.Session, b.ID, client.FullResults())
 	must(t, err)
 	return reply
 }
