@@ -105,11 +105,11 @@ func TestWhoAsks(t *testing.T) {
 				}
 			}
 			e := start[messages.BatchID(row.id)]
-			lines := f.auditLines(audit.Filter{Session: "s", Batch: messages.BatchID(row.id)})
-			if len(lines) != 1 {
-				t.Errorf("%s: %d lines in the audit log", row.id, len(lines))
-				continue
-			}
+			var lines []messages.AuditRecord
+			f.until("the call of "+row.id+" has its line", func() bool { // it comes after the reply
+				lines = f.auditLines(audit.Filter{Session: "s", Batch: messages.BatchID(row.id)})
+				return len(lines) == 1
+			})
 			for where, got := range map[string]struct {
 				who    *messages.Principal
 				labels map[string]string
