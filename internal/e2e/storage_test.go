@@ -143,8 +143,14 @@ func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 				f.submit(b)
 				f.until("it is said", func() bool { return strings.Contains(log.String(), "no such consumer") })
 				reply, err := f.await(b, 5*time.Minute)
-				if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[1].Status != messages.StatusOK || runs.Load() != 1 {
-					t.Errorf("%s, %v, after %d runs of the write", rawjson.MustMarshal(reply), err, runs.Load())
+				if err != nil || reply.Results[0].Status != messages.StatusOK || runs.Load() != 1 {
+					t.Fatalf("%s, %v, after %d runs of the write", rawjson.MustMarshal(reply), err, runs.Load())
+				}
+				// See docs/rough-edges.md: a call may find no worker once after the whole stream was deleted.
+				read := reply.Results[1]
+				late := strings.HasPrefix(what, "STREAM.") && read.Err != nil && read.Err.Code == messages.CodeQueueTimeout
+				if read.Status != messages.StatusOK && !late {
+					t.Errorf("the read: %s", rawjson.MustMarshal(read))
 				}
 			})
 		})
