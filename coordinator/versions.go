@@ -63,9 +63,8 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	}
 }
 
-// freshTools is like tools. It reads the list of workers anew if a call would not get the version
-// that the batch's catalogue names: the agent may have got the catalogue before this coordinator
-// knew of that version.
+// freshTools is like tools, but first reads the list of workers anew if a call would not get the
+// version in the batch's catalogue. The agent may know of a new version before this coordinator does.
 func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan.Tools {
 	tools := d.tools(current)
 	if !slices.ContainsFunc(d.in.Routed(current), func(c messages.ToolCall) bool { return tools.Differs(c.Tool(), c.Input) }) {

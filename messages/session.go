@@ -28,9 +28,9 @@ const NoBatch BatchID = "_"
 type BatchList struct {
 	V       int           `json:"v"`
 	Batches []ListedBatch `json:"batches"`
-	// Place is the value of After for the next request. That request then lists what did not fit
-	// into this answer, and the batches that end later. More says that some did not fit; the answer
-	// then has no open batches. Place 0: no reply is kept, so repeat the same request.
+	// Place goes into After of the next request, which then lists the batches that did not fit into
+	// this answer and those that ended later. More: some did not fit, and this answer has no open
+	// batches. Place 0: no reply is kept, so repeat the same request.
 	Place uint64 `json:"place"`
 	More  bool   `json:"more,omitempty"`
 	// Newest is the batch that ended last, while its reply is kept.

@@ -41,8 +41,8 @@ func (m *Machine) letsPass() bool {
 	return !m.Passable() && m.waitedFor(func(c *call) bool { return c.state() == ended })
 }
 
-// waitedFor reports whether ok holds for each call that later batches wait for. Those are the calls
-// that are exclusive or could become so, without those that the plan has refused.
+// waitedFor reports whether ok holds for each call that later batches wait for. Later batches wait
+// for exclusive calls and for calls that could become exclusive. They do not wait for refused calls.
 func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]

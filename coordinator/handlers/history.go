@@ -268,9 +268,9 @@ func (b *history) question(asked journal.CallEntry) *messages.Pending {
 	return &pending
 }
 
-// proven returns the decisions of a question that their approvers have signed. Workers may write call
-// records too, so a decision counts only by its signature. Late records leave out the arguments of an
-// edit, which its signature covers, so an earlier record of the call may prove it.
+// proven returns the decisions about a question whose signatures hold. Workers may write call
+// records too, so nothing else proves a decision. The signature of an edit covers its arguments, and
+// late records leave these out, so an earlier record of the call may prove the edit.
 func (b *history) proven(key wire.CallKey, q messages.Approval) (proven []messages.Decision) {
 	type decision struct{ by, nonce string }
 	signed := map[decision]bool{}

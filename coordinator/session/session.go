@@ -82,9 +82,9 @@ func Decide(o Observation) Action {
 	return TakeOver
 }
 
-// RemovesHead reports whether a coordinator that looks for the oldest open batch removes one that
-// has its reply already. With settled 0 it always does. Otherwise it leaves the batch to its
-// driver, if the batch is driven here or its reply is younger than settled.
+// RemovesHead decides about an answered batch at the front of the log: does the coordinator that
+// finds it there remove it? With settled 0 it does. Otherwise it leaves the batch to its driver, if
+// the batch is driven here or its reply is younger than settled.
 func RemovesHead(settled time.Duration, driven bool, age time.Duration) bool {
 	return settled == 0 || !driven && age >= settled
 }

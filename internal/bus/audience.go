@@ -85,9 +85,9 @@ func (a *Audience) reported(subject, number string) {
 // number names the newest message that asked for a report.
 func (t *topic) number() string { return strconv.FormatInt(t.asked.UnixNano(), 36) }
 
-// Quiet takes over from another process that nobody listened to a subject at a moment. That process
-// knew it for up to quietFor. A moment in the future counts as now, because clocks of servers may
-// differ.
+// Quiet records what another process found out: nobody listened to the subject at that moment. The
+// other process may have known it for up to quietFor. A moment in the future counts as now, because
+// the clocks of two machines may differ.
 func (a *Audience) Quiet(subject string, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -50,8 +50,8 @@ func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 	s.goesOn(q)
 }
 
-// An HTTP server is inside the fleet's account: the acknowledgement of its batch lands where it says.
-// So the test above would see what it looks for.
+// An HTTP server is in the fleet's account, so the acknowledgement of its batch goes to any subject
+// that it names. The test shows that the test above would see such a message.
 func TestAnHTTPServerIsInsideTheFleet(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ids.Witness()

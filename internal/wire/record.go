@@ -26,9 +26,9 @@ const (
 	Ended    CallState = "ended"
 )
 
-// CallRecord is one entry in the journal of a call, on the subject call.<t>.<s>.<b>.<i>. A record
-// is stored only if the one that its writer has seen is still the newest, so of two writers one
-// wins. The newest record has all that is needed to decide the next step. The sequence of the
+// CallRecord is one entry in the journal of a call, on the subject call.<t>.<s>.<b>.<i>. Two
+// writers never follow the same record: the server refuses a record if its writer has not seen the
+// newest one. The newest record has all that is needed to decide the next step. The sequence of the
 // newest claim is the fencing token.
 type CallRecord struct {
 	V     int       `json:"v"`

@@ -26,8 +26,8 @@ import (
 // serverCall is a call of a tool of a server from npm, and what its answer has to say.
 type serverCall struct{ tool, input, says string }
 
-// needsTasks is what a server says of a tool that runs only as a task of the protocol, which toolfleet
-// does not have.
+// needsTasks is the answer about a tool that runs only as a task of the protocol. toolfleet has no
+// tasks.
 const needsTasks = "requires task augmentation"
 
 // callsOf returns calls of every tool that the three servers list, in the order of a conversation:

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// hostileWord as the first argument makes this test program a server that is hostile in the way
-// that the second one names.
+// hostileWord is the first argument of a hostile server: this test program, started again. The
+// second argument says what the server does.
 const hostileWord = "serve-hostile"
 
 // serveHostile answers a list of tools with what no server should send. It writes the messages

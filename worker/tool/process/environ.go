@@ -28,9 +28,10 @@ var inherited = []string{"PATH", "HOME", "LANG"}
 //
 // An id may hold any bytes and be long, but an environment variable has no NUL and at most 128 KiB.
 // A call whose ids do not fit is refused with a *messages.Error, because a changed id would name
-// another call. Labels are TOOLFLEET_LABEL_ and the name in capitals, with _ for . - and /; of two
-// with the same variable the last by name counts. [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if
-// the command may report progress.
+// another call. The variable of a label is TOOLFLEET_LABEL_ and its name in capitals, with _ for the
+// characters . - and /. If two labels have the same variable, the last by name counts. [Run] adds
+// two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if the command may report
+// progress.
 func Environ(ctx context.Context, call tool.Call, names []string) ([]string, error) {
 	env := Inherited(names)
 	for _, v := range [][2]string{

@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The doctor does not report a session whose oldest batch runs, nor the batches behind it. It names
-// a session with an answered batch that is back in the log, and one that no coordinator drives.
+// The doctor names two kinds of sessions: those that have an answered batch in the log again, and
+// those that no coordinator drives. It does not name a session whose oldest batch runs.
 func TestDoctorNamesSessionsThatStandStill(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
