@@ -7,58 +7,47 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nkeys"
 
+	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/identities"
 )
 
-// Tenants lists the agent tenants of a server with [Identities]. The first has a file in
-// deploy/nats/tenants. The file of the other is made from that one, as its comments say.
+// Tenants lists the agent tenants of a server with [Identities].
 var Tenants = []string{"acme", "globex"}
 
-// Identities are the identities of deploy/nats/identities.conf, each with a fresh key.
+// Identities are the identities that `toolfleet identities new` makes, in a folder of the test.
 type Identities struct {
-	tb    testing.TB
-	dir   string // holds a copy of deploy/nats, and the seeds
-	keys  map[string]string
-	seeds map[string]string
+	tb   testing.TB
+	home string // what is made, for each identity a folder
+	dir  string // the server's files
+	// keys has the public halves, and seeds the files of the keys, by the identity's name.
+	keys, seeds map[string]string
 }
 
-// NewIdentities makes the keys and writes the public ones into a copy of the configuration, in the
-// place of their variables. So a server that runs sees a key that changes.
+// NewIdentities makes keys and the server's configuration, without TLS.
 func NewIdentities(tb testing.TB) *Identities {
 	tb.Helper()
-	ids := &Identities{tb: tb, dir: tb.TempDir(), keys: map[string]string{}, seeds: map[string]string{}}
-	if err := os.CopyFS(ids.dir, os.DirFS(deployed(tb))); err != nil {
+	ids := &Identities{tb: tb, home: tb.TempDir(), keys: map[string]string{}, seeds: map[string]string{}}
+	ids.dir = filepath.Join(ids.home, "nats")
+	made, err := identities.New(ids.home, identities.Options{Tenants: Tenants, Approvers: []string{"approver"}, TLS: identities.TLS{None: true}})
+	if err != nil {
 		tb.Fatal(err)
 	}
-	first, other := Tenants[0], Tenants[1]
-	ids.edit("tenants/"+other+".conf", "tenants/"+first+".conf", first, other, strings.ToUpper(first),
-		strings.ToUpper(other))
-	include := `include "tenants/` + first + `.conf"`
-	ids.edit("identities.conf", "identities.conf", include, include+"\n"+strings.Replace(include, first, other, 1))
-	for _, who := range append([]string{"coordinator", "worker", "http", "operator", "approver"}, Tenants...) {
-		ids.keys[who] = "$TOOLFLEET_" + strings.ToUpper(who) + "_NKEY"
-		ids.Renew(who)
+	for _, i := range made {
+		ids.keys[i.Name], ids.seeds[i.Name] = i.Key, identities.KeyFile(ids.home, i.Name)
 	}
 	return ids
 }
 
-// deployed returns the folder deploy/nats of this module.
-func deployed(tb testing.TB) string {
-	dir, err := os.Getwd()
-	for ; err == nil && filepath.Dir(dir) != dir; dir = filepath.Dir(dir) {
-		if found := filepath.Join(dir, "deploy", "nats", "identities.conf"); exists(found) {
-			return filepath.Dir(found)
-		}
+// Add makes another identity. A server that runs takes it after Reload.
+func (ids *Identities) Add(i identities.Identity) {
+	ids.tb.Helper()
+	made, err := identities.Add(ids.home, i)
+	if err != nil {
+		ids.tb.Fatal(err)
 	}
-	tb.Fatal("deploy/nats/identities.conf is in no folder above this one: ", err)
-	return ""
-}
-
-func exists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
+	ids.keys[made.Name], ids.seeds[made.Name] = made.Key, identities.KeyFile(ids.home, made.Name)
 }
 
 // edit writes a file of the copy from another file or from itself, with replacements.
@@ -81,46 +70,42 @@ func (ids *Identities) Witness() {
 	const first = "{ nkey: "
 	ids.keys["witness"] = "WITNESS"
 	coordinator := first + ids.keys["coordinator"]
-	ids.edit("identities.conf", "identities.conf", coordinator, first+"WITNESS }\n"+coordinator)
+	ids.edit("users/fleet.conf", "users/fleet.conf", coordinator, first+"WITNESS }\n"+coordinator)
 	ids.Renew("witness")
 }
 
 // Option makes a server use the configuration file of the identities.
 func (ids *Identities) Option(o *devserver.Options) {
-	o.Config = filepath.Join(ids.dir, "identities.conf")
+	o.Config = filepath.Join(ids.home, filepath.FromSlash(identities.ServerFile))
 }
 
 // Renew gives an identity a new key. The old key is refused after the next Reload of the server.
 func (ids *Identities) Renew(who string) {
 	ids.tb.Helper()
-	key, err := nkeys.CreateUser()
+	key, err := approval.NewKey()
 	if err != nil {
 		ids.tb.Fatal(err)
 	}
-	public, err := key.PublicKey()
+	confs, err := filepath.Glob(filepath.Join(ids.dir, "*", "*.conf"))
 	if err != nil {
 		ids.tb.Fatal(err)
 	}
-	seed, err := key.Seed()
-	if err != nil {
+	for _, conf := range confs {
+		name := strings.TrimPrefix(conf, ids.dir)
+		ids.edit(name, name, ids.keys[who], key.Public())
+	}
+	ids.keys[who] = key.Public()
+	ids.seeds[who] = filepath.Join(ids.home, key.Public()+".nkey")
+	if err := key.Write(ids.seeds[who]); err != nil {
 		ids.tb.Fatal(err)
 	}
-	for _, conf := range []string{"identities.conf", "tenants/" + Tenants[0] + ".conf", "tenants/" + Tenants[1] + ".conf"} {
-		ids.edit(conf, conf, ids.keys[who], public)
-	}
-	ids.keys[who] = public
-	file := filepath.Join(ids.dir, public+".seed")
-	if err := os.WriteFile(file, seed, 0o600); err != nil {
-		ids.tb.Fatal(err)
-	}
-	ids.seeds[who] = file
 }
 
 // Seed returns the file with an identity's key: coordinator, worker, http, operator, approver,
 // witness, or a tenant's name for its agent.
 func (ids *Identities) Seed(who string) string {
 	ids.tb.Helper()
-	if ids.seeds[who] == "" {
+	if ids.keys[who] == "" {
 		ids.tb.Fatalf("there is no identity %q", who)
 	}
 	return ids.seeds[who]
@@ -139,7 +124,7 @@ func (ids *Identities) Inbox(who string) string {
 // May returns what an identity may publish and subscribe to, in its own account.
 func (ids *Identities) May(who string) (publish, subscribe []string) {
 	ids.tb.Helper()
-	opts, err := server.ProcessConfigFile(filepath.Join(ids.dir, "identities.conf"))
+	opts, err := server.ProcessConfigFile(filepath.Join(ids.home, filepath.FromSlash(identities.ServerFile)))
 	if err != nil {
 		ids.tb.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 package natstest
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -18,7 +20,7 @@ func TestExportsAreForTheirOwn(t *testing.T) {
 		`{ stream: { account: FLEET, subject: "toolfleet.reply.*.*.*" } }`, `{ stream: { account: FLEET, subject: "toolfleet.refused.globex.*.*" } }`,
 		`{ stream: { account: FLEET, subject: "toolfleet.event.globex.*.*" } }`, `{ stream: { account: FLEET, subject: "toolfleet.call.>" } }`,
 	} {
-		expectRefused(t, "tenants/acme.conf", "acme {\n  imports: [", wanted)
+		expectRefused(t, "tenants/acme.conf", "acme {", wanted)
 	}
 }
 
@@ -26,7 +28,15 @@ func TestExportsAreForTheirOwn(t *testing.T) {
 func expectRefused(t *testing.T, file, place, wanted string) {
 	t.Helper()
 	ids := NewIdentities(t)
-	ids.edit(file, file, place, place+"\n"+wanted)
+	text, err := os.ReadFile(filepath.Join(ids.dir, file))
+	at, list, found := strings.Cut(string(text), place)
+	before, after, listed := strings.Cut(list, "imports: [")
+	if err != nil || !found || !listed {
+		t.Fatalf("%s has no list of imports in %s: %v", file, place, err)
+	}
+	if err := os.WriteFile(filepath.Join(ids.dir, file), []byte(at+place+before+"imports: [\n"+wanted+after), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	o := devserver.Options{DataDir: t.TempDir()}
 	ids.Option(&o)
 	srv, err := devserver.Start(o)
@@ -46,9 +56,9 @@ func TestExportsToWorkers(t *testing.T) {
 		"$JS.API.DIRECT.GET.TOOLFLEET_AUDIT", "toolfleet.batch.*.*.*", "toolfleet.read.>", "toolfleet.write.>", "toolfleet.plan.>", "toolfleet.final.>", "toolfleet.ctl.>", "toolfleet.audit.>",
 		"toolfleet.approval.decide.*.*.*.*", "$KV.TOOLFLEET_keys.audit", "$KV.TOOLFLEET_approvals.>",
 	} {
-		expectRefused(t, "identities.conf", "WORKERS {\n    imports: [", `{ service: { account: FLEET, subject: "`+subject+`" } }`)
+		expectRefused(t, "identities.conf", "  WORKERS {", `{ service: { account: FLEET, subject: "`+subject+`" } }`)
 	}
 	for _, subject := range []string{"$JS.API.STREAM.INFO.*", "$KV.TOOLFLEET_tools.*", "toolfleet.call.>", "$JS.API.DIRECT.GET.TOOLFLEET_CALLS"} {
-		expectRefused(t, "tenants/acme.conf", "acme {\n  imports: [", `{ service: { account: FLEET, subject: "`+subject+`" } }`)
+		expectRefused(t, "tenants/acme.conf", "acme {", `{ service: { account: FLEET, subject: "`+subject+`" } }`)
 	}
 }

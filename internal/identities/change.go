@@ -1,0 +1,65 @@
+package identities
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// List returns the identities of a folder that [New] has made.
+func List(dir string) ([]Identity, error) {
+	s := server{dir: filepath.Join(dir, "nats")}
+	if _, err := os.Stat(filepath.Join(dir, filepath.FromSlash(ServerFile))); err != nil {
+		return nil, fmt.Errorf("%s holds no identities: %w; `toolfleet identities new` makes them, --dir names their folder", dir, err)
+	}
+	return s.list()
+}
+
+// Add makes one more identity, with a folder of its own. The server takes it after a reload.
+func Add(dir string, i Identity) (Identity, error) {
+	all, err := List(dir)
+	if err != nil {
+		return i, err
+	}
+	if err := check([]Identity{i}); err != nil {
+		return i, err
+	}
+	for _, other := range all {
+		if strings.EqualFold(other.Name, i.Name) {
+			return i, fmt.Errorf("there is a %s %s already: choose another name", other.Kind, other.Name)
+		}
+	}
+	if _, err := os.Stat(KeyFile(dir, i.Name)); !errors.Is(err, fs.ErrNotExist) {
+		return i, fmt.Errorf("%s is there already, and nothing is replaced: move it away, or choose another name", KeyFile(dir, i.Name))
+	}
+	url, err := urlOf(dir, all)
+	if err != nil {
+		return i, err
+	}
+	authority, err := readAuthority(dir)
+	if err != nil {
+		return i, err
+	}
+	if i, err = (server{dir: filepath.Join(dir, "nats")}).add(i); err != nil {
+		return i, err
+	}
+	return i, writeFolder(dir, i, url, authority, append(all, i))
+}
+
+// Remove takes an identity out of the server's files. The server disconnects it after a reload. Its
+// folder stays.
+func Remove(dir, name string) (Identity, error) {
+	all, err := List(dir)
+	if err != nil {
+		return Identity{}, err
+	}
+	for _, i := range all {
+		if i.Name == name {
+			return i, server{dir: filepath.Join(dir, "nats")}.remove(i)
+		}
+	}
+	return Identity{}, fmt.Errorf("there is no identity %.80q: `toolfleet identities ls` shows all", name)
+}

@@ -1,0 +1,253 @@
+// Package identities writes who is who in a fleet: the keys of every part, the configuration of the
+// NATS server that knows them, and TLS. Its templates are the files of deploy/nats.
+//
+//	FOLDER/
+//	  nats/         for the NATS server: server.conf and what it includes, its certificate
+//	  coordinator/  for coordinators: toolfleet.yaml, key.nkey, ca.crt
+//	  worker/       for one worker; one folder for each of the other keys too
+//	  ca/           the trial authority's key, which stays where it was made
+//
+// No file is ever replaced, except by [Certificate]. Nothing in the server's files is secret but the
+// key of its certificate: they hold the public halves.
+//
+// The server's users stand one to a line, with kind and name behind it, so that people can read and
+// edit the files, and [Add] and [Remove] still find their lines.
+package identities
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	natsfiles "github.com/toolfleet/toolfleet/deploy/nats"
+	"github.com/toolfleet/toolfleet/internal/approval"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// Kind says what an identity is for.
+type Kind string
+
+// The kinds of identities.
+const (
+	Coordinator Kind = "coordinator"
+	Worker      Kind = "worker"
+	HTTP        Kind = "http"
+	Operator    Kind = "operator"
+	Approver    Kind = "approver"
+	Agent       Kind = "agent"
+)
+
+// Kinds lists all kinds.
+var Kinds = []Kind{Coordinator, Worker, HTTP, Operator, Approver, Agent}
+
+// Identity is who a program or a person is at the NATS server.
+type Identity struct {
+	Kind Kind   `json:"kind"`
+	Name string `json:"name"`
+	// Tenant of an agent, or of a worker that works for one tenant only.
+	Tenant string `json:"tenant,omitempty"`
+	Key    string `json:"key"` // public half
+}
+
+// InboxPrefix is where answers to the identity come in.
+func (i Identity) InboxPrefix() string { return "_INBOX." + string(i.Kind) }
+
+// Options say what [New] writes. The zero value is a fleet on this machine, without agents.
+type Options struct {
+	Tenants   []string // of agents; each gets an agent of its name
+	Workers   []string // names; none: one worker
+	Approvers []string // names
+	// Hosts are the names and addresses at which clients reach the server. The first is that of the
+	// settings. None: localhost, 127.0.0.1 and ::1.
+	Hosts []string
+	// URL of the settings; "" = the first host, port 4222.
+	URL string
+	// At is the folder of the server's files on its machine; "" = where they are written.
+	At       string
+	TLS      TLS
+	MaxStore string // bound of all streams on disk, such as 10GB; "" = none
+}
+
+// names of identities are names of files, and stand in a comment.
+var nameForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$`)
+
+// ServerFile is the configuration that the server is started with, below the folder.
+const ServerFile = "nats/server.conf"
+
+// New writes everything into a folder, and returns the identities. If the folder has a file
+// already, it changes nothing.
+func New(dir string, o Options) ([]Identity, error) {
+	o.Hosts = slices.Clone(o.Hosts)
+	if len(o.Hosts) == 0 {
+		o.Hosts = []string{"localhost", "127.0.0.1", "::1"}
+	}
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	all := o.identities()
+	if err := errors.Join(check(all), o.TLS.check()); err != nil {
+		return nil, err
+	}
+	if err := free(dir); err != nil {
+		return nil, err
+	}
+	s := server{dir: filepath.Join(dir, "nats")}
+	if err := s.unpack(o.MaxStore); err != nil {
+		return nil, err
+	}
+	at := cmp.Or(o.At, s.dir)
+	authority, err := o.TLS.write(dir, at, o.Hosts)
+	if err != nil {
+		return nil, err
+	}
+	url := cmp.Or(o.URL, o.TLS.scheme()+net.JoinHostPort(o.Hosts[0], "4222"))
+	for n := range all {
+		if all[n], err = s.add(all[n]); err != nil {
+			return nil, err
+		}
+	}
+	for _, i := range all {
+		if err := writeFolder(dir, i, url, authority, all); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// identities returns the identities of a new fleet, without keys.
+func (o Options) identities() []Identity {
+	all := []Identity{{Kind: Coordinator, Name: "coordinator"}}
+	workers := o.Workers
+	if len(workers) == 0 {
+		workers = []string{"worker"}
+	}
+	for _, name := range workers {
+		all = append(all, Identity{Kind: Worker, Name: name})
+	}
+	all = append(all, Identity{Kind: HTTP, Name: "http"}, Identity{Kind: Operator, Name: "operator"})
+	for _, tenant := range o.Tenants {
+		all = append(all, Identity{Kind: Agent, Name: tenant, Tenant: tenant})
+	}
+	for _, name := range o.Approvers {
+		all = append(all, Identity{Kind: Approver, Name: name})
+	}
+	return all
+}
+
+// check returns what is wrong with the names of identities.
+func check(all []Identity) error {
+	var errs []error
+	seen := map[string]bool{"nats": true, "ca": true}
+	for _, i := range all {
+		folded := strings.ToLower(i.Name)
+		switch {
+		case !slices.Contains(Kinds, i.Kind):
+			errs = append(errs, fmt.Errorf("kind %.80q: want one of %v", i.Kind, Kinds))
+		case !nameForm.MatchString(i.Name):
+			errs = append(errs, fmt.Errorf("name %.80q: want 1 to 64 of A-Z a-z 0-9 _ . @ -, and no . @ or - at the beginning", i.Name))
+		case seen[folded]:
+			errs = append(errs, fmt.Errorf("two folders would be called %s: give the %s another name", folded, i.Kind))
+		case i.Kind == Agent && i.Tenant == "":
+			errs = append(errs, fmt.Errorf("the agent %s has no tenant: name it with --tenant", i.Name))
+		case i.Kind != Agent && i.Kind != Worker && i.Tenant != "":
+			errs = append(errs, fmt.Errorf("the %s %s has a tenant: only agents and workers have one", i.Kind, i.Name))
+		case i.Tenant != "":
+			errs = append(errs, checkTenant(i.Tenant))
+		}
+		seen[folded] = true
+	}
+	return errors.Join(errs...)
+}
+
+// checkTenant returns what is wrong with the name of a tenant, which becomes the name of an account.
+func checkTenant(tenant string) error {
+	switch upper := strings.ToUpper(tenant); {
+	case !messages.IsToken(tenant) || tenant == "_" || strings.HasPrefix(tenant, "="):
+		return fmt.Errorf("tenant %.80q: want 1 to 64 of A-Z a-z 0-9 _ -", tenant)
+	case slices.Contains([]string{"SYS", "FLEET", "APPROVERS"}, upper) || strings.HasPrefix(upper, "WORKERS"):
+		return fmt.Errorf("tenant %s: an account of the fleet has this name; choose another", tenant)
+	}
+	return nil
+}
+
+// free returns an error if there is a file in a folder. Empty folders in it do not count: a container
+// may have them from its volumes.
+func free(dir string) error {
+	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			return fmt.Errorf("%s is there already, and nothing is replaced: name another folder with --dir, or make further keys with `toolfleet identities add`", name)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// write writes a new file that only its owner may read, and the folders above it.
+func write(file string, body []byte) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(body)
+	return errors.Join(err, f.Close())
+}
+
+// replace puts another content in the place of a file, at once.
+func replace(file string, body []byte) error {
+	next := file + ".new"
+	if err := write(next, body); err != nil {
+		return err
+	}
+	return os.Rename(next, file)
+}
+
+// unpack writes the templates, without their users and tenants.
+func (s server) unpack(maxStore string) error {
+	return fs.WalkDir(natsfiles.Files, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || path.Dir(name) == "tenants" {
+			return err
+		}
+		body, err := fs.ReadFile(natsfiles.Files, name)
+		if err != nil {
+			return err
+		}
+		text := string(body)
+		switch {
+		case path.Dir(name) == "users":
+			text = userLine.ReplaceAllString(text, "")
+		case name == "identities.conf":
+			text = strings.Replace(text, tenantInclude("acme"), "", 1)
+			if maxStore != "" {
+				text = strings.Replace(text, "jetstream: { ", "jetstream: { max_file: "+maxStore+", ", 1)
+			}
+		}
+		return write(filepath.Join(s.dir, filepath.FromSlash(name)), []byte(text))
+	})
+}
+
+// newKey makes a key in a new file and returns its public half.
+func newKey(file string) (string, error) {
+	key, err := approval.NewKey()
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(file), 0o700)
+	}
+	if err == nil {
+		err = key.Write(file)
+	}
+	return key.Public(), err
+}

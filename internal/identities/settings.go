@@ -1,0 +1,62 @@
+package identities
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// settingsFile is the name of the settings in the folder of an identity.
+const settingsFile = "toolfleet.yaml"
+
+// writeFolder writes what an identity needs beside its key: the settings, and the authority that the
+// server's certificate comes from, if there is one.
+func writeFolder(dir string, i Identity, url string, authority []byte, all []Identity) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "# Who the %s %s is. `toolfleet identities` has written it; paths are relative to this file.\n", i.Kind, i.Name)
+	fmt.Fprintf(&text, "nats:\n  url: %s\n  nkey: key.nkey\n  inbox_prefix: %s\n", url, i.InboxPrefix())
+	if authority != nil {
+		text.WriteString("  tls_ca: ca.crt\n")
+		if err := write(filepath.Join(dir, i.Name, "ca.crt"), authority); err != nil {
+			return err
+		}
+	}
+	switch i.Kind {
+	case Coordinator:
+		fmt.Fprintf(&text, "# HTTP servers: who says which user asks.\nhttp_keys: [%s]\n", strings.Join(keysOf(HTTP, all), ", "))
+	case Worker:
+		fmt.Fprintf(&text, "name: %s\n", i.Name)
+	case Approver:
+		fmt.Fprintf(&text, "approver: {key: key.nkey, name: %s}\n", i.Name)
+	case HTTP, Operator, Agent:
+	}
+	return write(filepath.Join(dir, i.Name, settingsFile), []byte(text.String()))
+}
+
+// keysOf returns the public keys of a kind.
+func keysOf(kind Kind, all []Identity) (keys []string) {
+	for _, i := range all {
+		if i.Kind == kind {
+			keys = append(keys, i.Key)
+		}
+	}
+	return keys
+}
+
+var urlLine = regexp.MustCompile(`(?m)^  url: (.+)$`)
+
+// urlOf returns the server's URL from the settings of an identity that is there.
+func urlOf(dir string, all []Identity) (string, error) {
+	for _, i := range all {
+		text, err := os.ReadFile(filepath.Join(dir, i.Name, settingsFile))
+		if err != nil {
+			continue
+		}
+		if m := urlLine.FindStringSubmatch(string(text)); m != nil {
+			return m[1], nil
+		}
+	}
+	return "", fmt.Errorf("no %s in %s names the server: keep the folder of one identity there", settingsFile, dir)
+}

@@ -1,0 +1,186 @@
+package identities
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+)
+
+// TLS says where the server's certificate comes from. The zero value makes a trial authority and a
+// certificate of it.
+type TLS struct {
+	None bool // the server speaks no TLS
+	// Cert, Key and CA are files that are there already, on the server's machine too. Clients trust
+	// CA, or the authorities of their systems if it is empty.
+	Cert, Key, CA string
+}
+
+// How long the certificates of the trial authority, and its own, hold.
+const (
+	certificateHolds = 365 * 24 * time.Hour
+	authorityHolds   = 10 * certificateHolds
+)
+
+func (t TLS) check() error {
+	switch {
+	case t.None && (t.Cert != "" || t.Key != "" || t.CA != ""):
+		return errors.New("without TLS there is no certificate: leave out --no-tls, or --tls-cert, --tls-key and --tls-ca")
+	case (t.Cert == "") != (t.Key == ""), t.CA != "" && t.Cert == "":
+		return errors.New("a certificate needs --tls-cert and --tls-key; --tls-ca names who has signed it")
+	case t.Cert != "":
+		if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
+			return fmt.Errorf("read the certificate: %w", err)
+		}
+	}
+	return nil
+}
+
+func (t TLS) scheme() string {
+	if t.None {
+		return "nats://"
+	}
+	return "tls://"
+}
+
+// write writes server.conf, and the certificates. at is the folder of the server's files on its
+// machine. It returns the authority that clients trust; nil if it is that of their systems.
+func (t TLS) write(dir, at string, hosts []string) (authority []byte, err error) {
+	conf := "# The configuration of the server: identities.conf, and TLS. Paths are those of its machine.\n\ninclude \"identities.conf\"\n"
+	cert, key := path.Join(filepath.ToSlash(at), "tls/server.crt"), path.Join(filepath.ToSlash(at), "tls/server.key")
+	switch {
+	case t.Cert != "":
+		cert, err = filepath.Abs(t.Cert)
+		if err == nil {
+			key, err = filepath.Abs(t.Key)
+		}
+		if err == nil && t.CA != "" {
+			if authority, err = os.ReadFile(t.CA); err == nil && !x509.NewCertPool().AppendCertsFromPEM(authority) {
+				err = fmt.Errorf("%s holds no certificate", t.CA)
+			}
+		}
+	case !t.None:
+		authority, err = newAuthority(dir)
+		if err == nil {
+			err = newCertificate(dir, hosts, write)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !t.None {
+		conf += fmt.Sprintf("\ntls {\n  cert_file: %q\n  key_file: %q\n  min_version: \"1.2\"\n  timeout: 5\n}\n", cert, key)
+	}
+	if authority != nil && t.Cert != "" {
+		if err := write(authorityFile(dir), authority); err != nil {
+			return nil, err
+		}
+	}
+	return authority, write(filepath.Join(dir, filepath.FromSlash(ServerFile)), []byte(conf))
+}
+
+func authorityFile(dir string) string { return filepath.Join(dir, "ca", "ca.crt") }
+
+// readAuthority returns the authority that clients trust; nil if it is that of their systems.
+func readAuthority(dir string) ([]byte, error) {
+	body, err := os.ReadFile(authorityFile(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return body, err
+}
+
+// Certificate makes another certificate of the trial authority for the server, in the place of the
+// one that is there. The server takes it after a reload.
+func Certificate(dir string, hosts []string) error {
+	if _, err := List(dir); err != nil {
+		return err
+	}
+	return newCertificate(dir, hosts, replace)
+}
+
+// newAuthority makes the trial authority and returns its certificate.
+func newAuthority(dir string) ([]byte, error) {
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "toolfleet trial authority"}, NotAfter: time.Now().Add(authorityHolds),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	cert, key, err := sign(template, nil)
+	if err == nil {
+		err = write(authorityFile(dir), cert)
+	}
+	if err == nil {
+		err = write(filepath.Join(dir, "ca", "ca.key"), key)
+	}
+	return cert, err
+}
+
+// newCertificate makes a certificate for the server and stores it.
+func newCertificate(dir string, hosts []string, store func(string, []byte) error) error {
+	issuer, err := tls.LoadX509KeyPair(authorityFile(dir), filepath.Join(dir, "ca", "ca.key"))
+	if err != nil {
+		return fmt.Errorf("read the trial authority: %w", err)
+	}
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: hosts[0]}, NotAfter: time.Now().Add(certificateHolds),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	cert, key, err := sign(template, &issuer)
+	if err == nil {
+		err = store(filepath.Join(dir, "nats", "tls", "server.key"), key)
+	}
+	if err == nil {
+		err = store(filepath.Join(dir, "nats", "tls", "server.crt"), cert)
+	}
+	return err
+}
+
+// sign makes a key and its certificate, both as PEM. Without an issuer it signs itself.
+func sign(template *x509.Certificate, issuer *tls.Certificate) (cert, key []byte, err error) {
+	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	if template.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120)); err != nil {
+		return nil, nil, err
+	}
+	template.NotBefore = time.Now().Add(-time.Hour) // clocks differ
+	parent, signer := template, any(pair)
+	if issuer != nil {
+		parent, signer = issuer.Leaf, issuer.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, pair.Public(), signer)
+	if err != nil {
+		return nil, nil, err
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(pair)
+	if err != nil {
+		return nil, nil, err
+	}
+	encode := func(kind string, der []byte) []byte {
+		var out bytes.Buffer
+		_ = pem.Encode(&out, &pem.Block{Type: kind, Bytes: der})
+		return out.Bytes()
+	}
+	return encode("CERTIFICATE", der), encode("PRIVATE KEY", secret), nil
+}
