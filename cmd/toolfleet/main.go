@@ -38,6 +38,7 @@ type cli struct {
 	Dev         devCmd           `cmd:"" help:"Run a whole fleet in this process and listen for agents."`
 	NATS        natsCmd          `cmd:"" name:"nats" help:"Run a NATS server with safe settings."`
 	Nkey        nkeyCmd          `cmd:"" help:"Make a key: who a program or a person is at the NATS server."`
+	Identities  identitiesCmd    `cmd:"" help:"Write who is who in a fleet: keys, the NATS server's configuration, certificates."`
 	Coordinator coordinatorCmd   `cmd:"" help:"Run a coordinator: it takes batches, plans them and replies."`
 	Worker      workerCmd        `cmd:"" help:"Run a worker: it runs tool calls."`
 	HTTP        httpCmd          `cmd:"" name:"http" help:"Serve the HTTP API: for agents without a NATS client."`

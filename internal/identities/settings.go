@@ -15,7 +15,7 @@ const settingsFile = "toolfleet.yaml"
 // server's certificate comes from, if there is one.
 func writeFolder(dir string, i Identity, url string, authority []byte, all []Identity) error {
 	var text strings.Builder
-	fmt.Fprintf(&text, "# Who the %s %s is. `toolfleet identities` has written it; paths are relative to this file.\n", i.Kind, i.Name)
+	fmt.Fprintf(&text, "# Settings with the identity %s (%s), from `toolfleet identities`. Paths are relative to this file.\n", i.Name, i.Kind)
 	fmt.Fprintf(&text, "nats:\n  url: %s\n  nkey: key.nkey\n  inbox_prefix: %s\n", url, i.InboxPrefix())
 	if authority != nil {
 		text.WriteString("  tls_ca: ca.crt\n")
@@ -26,11 +26,9 @@ func writeFolder(dir string, i Identity, url string, authority []byte, all []Ide
 	switch i.Kind {
 	case Coordinator:
 		fmt.Fprintf(&text, "# HTTP servers: who says which user asks.\nhttp_keys: [%s]\n", strings.Join(keysOf(HTTP, all), ", "))
-	case Worker:
-		fmt.Fprintf(&text, "name: %s\n", i.Name)
 	case Approver:
 		fmt.Fprintf(&text, "approver: {key: key.nkey, name: %s}\n", i.Name)
-	case HTTP, Operator, Agent:
+	case Worker, HTTP, Operator, Agent:
 	}
 	return write(filepath.Join(dir, i.Name, settingsFile), []byte(text.String()))
 }

@@ -37,12 +37,11 @@ func TestIdentitiesPage(t *testing.T) {
 	if err != nil || len(all) == 0 {
 		t.Fatalf("%d commands, %v", len(all), err)
 	}
-	dependOn(t, "../../../cmd", "../../../internal")
+	dependOn(t, "../../../cmd", "../../../internal", "../../../deploy/nats")
 	command := binary(t)
 	p := page{&reader{t: t, dir: t.TempDir(), server: natstest.FreeAddr(t)}}
 	if err := errors.Join(
 		os.CopyFS(filepath.Join(p.dir, "examples"), os.DirFS("../../../examples")),
-		os.CopyFS(filepath.Join(p.dir, "deploy"), os.DirFS("../../../deploy")),
 		os.Symlink(command, filepath.Join(p.dir, "toolfleet")),
 	); err != nil {
 		t.Fatal(err)
@@ -59,10 +58,10 @@ func TestIdentitiesPage(t *testing.T) {
 	if err := p.begun.cmd.Wait(); err != nil || !strings.Contains(fmt.Sprint(p.begun.cmd.Stdout), `"output":"refunded`) {
 		t.Errorf("the agent's run: %v\n%s%s", err, p.begun.cmd.Stdout, p.begun.log)
 	}
-	for _, file := range []string{"acme", "ann", "coordinator", "globex", "operator", "worker"} {
-		info, err := os.Stat(filepath.Join(p.dir, "keys", file+".nkey"))
+	for _, name := range []string{"acme", "ann", "coordinator", "globex", "http", "operator", "worker"} {
+		info, err := os.Stat(filepath.Join(p.dir, "identities", name, "key.nkey"))
 		if err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("the key of %s: %v, %v", file, info, err)
+			t.Errorf("the key of %s: %v, %v", name, info, err)
 		}
 	}
 	p.stop()
@@ -121,7 +120,8 @@ func (p page) shell(commands string) error {
 
 func (p page) reload(key string) error {
 	nats := p.daemons[0]
-	if conn, err := bus.Connect(p.t.Context(), bus.Options{URL: p.server, NKey: key, InboxPrefix: "_INBOX.agent"}); err == nil {
+	o := bus.Options{URL: p.server, NKey: key, InboxPrefix: "_INBOX.agent", TLSCA: filepath.Join(filepath.Dir(key), "ca.crt")}
+	if conn, err := bus.Connect(p.t.Context(), o); err == nil {
 		conn.Close()
 		return errors.New("it is let in before the reload")
 	}
@@ -129,7 +129,7 @@ func (p page) reload(key string) error {
 		return err
 	}
 	return p.until(func() error {
-		conn, err := bus.Connect(p.t.Context(), bus.Options{URL: p.server, NKey: key, InboxPrefix: "_INBOX.agent"})
+		conn, err := bus.Connect(p.t.Context(), o)
 		if err == nil {
 			conn.Close()
 		}
