@@ -21,21 +21,22 @@ type Identities struct {
 	tb   testing.TB
 	home string // what is made, for each identity a folder
 	dir  string // the server's files
-	// keys has the public halves, and seeds the files of the keys, by the identity's name.
-	keys, seeds map[string]string
+	// keys has the public halves, seeds the files of the keys, and inboxes the prefixes of reply
+	// subjects, by the identity's name.
+	keys, seeds, inboxes map[string]string
 }
 
 // NewIdentities makes keys and the server's configuration, without TLS.
 func NewIdentities(tb testing.TB) *Identities {
 	tb.Helper()
-	ids := &Identities{tb: tb, home: tb.TempDir(), keys: map[string]string{}, seeds: map[string]string{}}
+	ids := &Identities{tb: tb, home: tb.TempDir(), keys: map[string]string{}, seeds: map[string]string{}, inboxes: map[string]string{}}
 	ids.dir = filepath.Join(ids.home, "nats")
 	made, err := identities.New(ids.home, identities.Options{Tenants: Tenants, Approvers: []string{"approver"}, TLS: identities.TLS{None: true}})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	for _, i := range made {
-		ids.keys[i.Name], ids.seeds[i.Name] = i.Key, identities.KeyFile(ids.home, i.Name)
+		ids.know(i)
 	}
 	return ids
 }
@@ -47,7 +48,11 @@ func (ids *Identities) Add(i identities.Identity) {
 	if err != nil {
 		ids.tb.Fatal(err)
 	}
-	ids.keys[made.Name], ids.seeds[made.Name] = made.Key, identities.KeyFile(ids.home, made.Name)
+	ids.know(made)
+}
+
+func (ids *Identities) know(i identities.Identity) {
+	ids.keys[i.Name], ids.seeds[i.Name], ids.inboxes[i.Name] = i.Key, identities.KeyFile(ids.home, i.Name), i.InboxPrefix()
 }
 
 // edit writes a file of the copy from another file or from itself, with replacements.
@@ -113,10 +118,8 @@ func (ids *Identities) Seed(who string) string {
 
 // Inbox returns the prefix of the reply subjects that an identity may use.
 func (ids *Identities) Inbox(who string) string {
-	for _, tenant := range Tenants {
-		if who == tenant {
-			who = "agent"
-		}
+	if inbox := ids.inboxes[who]; inbox != "" {
+		return inbox
 	}
 	return "_INBOX." + who
 }
