@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -196,43 +194,6 @@ func TestACall(t *testing.T) {
 	if a := f.do("GET", "/v1/sessions/s/batches/look", ""); a.Status != http.StatusOK {
 		t.Errorf("the batch of a call: %d %s", a.Status, a.Body)
 	}
-}
-
-// Single calls that are handed over one by one keep their order, although the client waits only
-// until each is stored. Three reads run together.
-func TestSingleCallsKeepTheirOrder(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *testFleet) {
-		const path = "/v1/sessions/s/calls/"
-		rounds := 200
-		if testing.Short() {
-			rounds = 20
-		}
-		for i := range rounds {
-			write := fmt.Sprintf("%swrite-%d", path, i)
-			if a := f.do("PUT", write, `{"name":"note"}`, "Prefer", "wait=0"); a.Status != http.StatusAccepted && a.Status != http.StatusOK {
-				t.Fatalf("%d %s", a.Status, a.Body)
-			}
-			if a := f.do("PUT", fmt.Sprintf("%sread-%d", path, i), `{"name":"look"}`); a.Status != http.StatusOK {
-				t.Fatalf("%d %s", a.Status, a.Body)
-			}
-			if noted := int(f.noted.Load()); noted != i+1 { // the read came after its write
-				t.Fatalf("after read %d: %d notes", i, noted)
-			}
-		}
-		var reads sync.WaitGroup
-		for i := range 3 {
-			reads.Go(func() {
-				if a := f.do("PUT", fmt.Sprintf("%sgate-%d", path, i), `{"name":"gate"}`); a.Status != http.StatusOK {
-					t.Errorf("%d %s", a.Status, a.Body)
-				}
-			})
-		}
-		for range 3 {
-			f.waitEntered() // none has ended yet
-		}
-		f.open()
-		reads.Wait()
-	})
 }
 
 // What a client does wrong is said with the status that fits.

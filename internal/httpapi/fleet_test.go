@@ -35,7 +35,7 @@ import (
 )
 
 // testFleet is a NATS server, a coordinator, a worker and an HTTP server. The worker serves look (a
-// read), note (a write) and gate (a read that ends when the gate is open).
+// read), note (a write) and gate (a read that ends when the gate is open), and those of [meeting].
 type testFleet struct {
 	t       testing.TB
 	nats    *devserver.Server
@@ -44,6 +44,7 @@ type testFleet struct {
 	noted   atomic.Int32  // runs of note
 	entered chan struct{} // a value for each run of gate
 	gate    chan struct{} // closed when the gate is open
+	meeting meeting
 
 	opened sync.Map // the open streams
 
@@ -188,6 +189,7 @@ func (f *testFleet) startWorker() {
 			return tool.Output{}, context.Cause(ctx)
 		}
 	})
+	f.meeting.serve(add)
 	add("secret", messages.KindRead, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("secret"), nil })
 	add("refund", messages.KindWrite, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("refunded"), nil })
 	policy, err := schemas.ParsePolicy("policy.yaml", []byte("ask: [refund]\ndeny: [secret]\n"))

@@ -20,12 +20,17 @@ const memory = 192 << 20
 // TOOLFLEET_HTTP_ROUNDS, in make soak, says how often the streams come back; then the test runs in
 // real time, over real connections.
 func TestManyStreams(t *testing.T) {
-	rounds, _ := strconv.Atoi(os.Getenv("TOOLFLEET_HTTP_ROUNDS"))
-	if rounds > 0 {
+	if rounds := longRounds(); rounds > 0 {
 		manyStreams(t, newFleetAlone(t), rounds)
 		return
 	}
 	inBubble(t, func(t *testing.T, f *testFleet) { manyStreams(t, f, 0) })
+}
+
+// longRounds returns how often the long form of a test does what it does; 0: it is not asked for.
+func longRounds() int {
+	n, _ := strconv.Atoi(os.Getenv("TOOLFLEET_HTTP_ROUNDS"))
+	return n
 }
 
 func manyStreams(t *testing.T, f *testFleet, rounds int) {
