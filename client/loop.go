@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/messages"
@@ -29,9 +30,23 @@ type Conversation struct {
 	// Catalogue is the digest of the tool definitions that the model was given; see
 	// [messages.Batch]. May be empty.
 	Catalogue string `json:"catalogue,omitempty"`
-	// Rounds counts the answered messages of an unfinished turn. Loop sets it to 0 when the turn
-	// ends.
+	// Rounds counts the answered messages of an unfinished turn. The batch of Message says the next
+	// number as its round.
 	Rounds int `json:"rounds,omitempty"`
+	// Began is when the unfinished turn began; [MaxDuration] counts from there.
+	Began time.Time `json:"began,omitzero"`
+	// Batches are those of the answered messages of an unfinished turn. [MaxDuration] leaves out the
+	// time in which they waited for people.
+	Batches []messages.BatchID `json:"batches,omitempty"`
+}
+
+// endTurn lets the next Loop begin a turn. A message that is still unanswered keeps its round, since
+// the number is part of its batch.
+func (v *Conversation) endTurn() {
+	if v.Message == nil {
+		v.Rounds = 0
+	}
+	v.Began, v.Batches = time.Time{}, nil
 }
 
 // Errors of [Client.Loop]. The history is valid after them, and another Loop may go on with it.
@@ -54,16 +69,20 @@ var (
 // *messages.Refusal nothing ran and the message is dropped: change the history before another Loop,
 // for example by a message about the mistake.
 //
-// The id of each batch is a hash of the history before the message. So after a crash, a Loop over
-// the same history runs nothing twice: it gets the stored replies. If the model answers differently
-// this time, the error is a refusal of the class batch_conflict. Programs that [SaveWith] the
-// conversation do not see that error. A new conversation needs another session.
+// After a crash, a Loop over the conversation that was last stored by [SaveWith] goes on with the
+// same turn: its rounds and its time go on too. A program without SaveWith begins the turn again,
+// over the same conversation as before. The id of each batch is a hash of the history before the
+// message, so nothing runs twice: Loop gets the stored replies. If the model answers differently this
+// time, the error is a refusal of the class batch_conflict. A new conversation needs another session.
 func (c *Client) Loop(ctx context.Context, v *Conversation, ask ModelFunc, options ...LoopOption) error {
 	l := newLoop(c, v, ask, options)
+	if err := l.begin(ctx); err != nil {
+		return err
+	}
 	for {
 		over, err := l.round(ctx)
 		if over {
-			v.Rounds = 0
+			v.endTurn()
 		}
 		if unsaved := l.store(ctx); unsaved != nil {
 			return errors.Join(err, unsaved)
@@ -72,6 +91,18 @@ func (c *Client) Loop(ctx context.Context, v *Conversation, ask ModelFunc, optio
 			return err
 		}
 	}
+}
+
+// begin begins a turn, unless the conversation is in the middle of one.
+func (l *loop) begin(ctx context.Context) error {
+	if !l.conversation.Began.IsZero() {
+		return nil
+	}
+	l.conversation.Began = time.Now()
+	if l.wall.limit == 0 {
+		return nil
+	}
+	return l.store(ctx) // the time counts, even if the program ends while it asks the model
 }
 
 // round asks the model, unless its message is there already, and runs the calls of the message.
@@ -98,6 +129,7 @@ func (l *loop) round(ctx context.Context) (over bool, err error) {
 	v.History = reply.Extend(append(v.History, parts(v.Message)...))
 	v.Message = nil
 	v.Rounds++
+	v.Batches = append(v.Batches, reply.Batch)
 	switch {
 	case reply.Done():
 		return true, nil
@@ -148,7 +180,8 @@ func (l *loop) askModel(ctx context.Context) (json.RawMessage, error) {
 func (l *loop) runCalls(ctx context.Context) (messages.Reply, error) {
 	v := l.conversation
 	batch := messages.Batch{
-		ID: roundID(v.History), Session: v.Session, Provider: v.Provider, Message: steady(v.Message), Catalogue: v.Catalogue,
+		ID: roundID(v.History), Session: v.Session, Provider: v.Provider, Message: steady(v.Message),
+		Catalogue: v.Catalogue, Round: v.Rounds + 1,
 	}
 	running, done := l.wall.watch(ctx, batch.ID)
 	defer done()

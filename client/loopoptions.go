@@ -12,15 +12,16 @@ type LoopOption func(*loop)
 func MaxRounds(n int) LoopOption { return func(l *loop) { l.maxRounds = n } }
 
 // MaxDuration bounds the duration of a turn, including the model's time. Time in which the fleet
-// waits for a person does not count. By default there is no bound. The time starts anew with each
-// Loop.
+// waits for a person does not count. By default there is no bound. If a turn goes on in another
+// Loop, or in another process, the time goes on from [Conversation.Began], and the time between the
+// two counts.
 //
 // When the time is over, the running batch is aborted. A write that is stopped in the middle may
 // end with an unknown outcome.
 func MaxDuration(d time.Duration) LoopOption { return func(l *loop) { l.wall.limit = d } }
 
 // SaveWith makes Loop store the conversation after each change: before the calls of a message run,
-// and when they are answered. A Loop over the stored conversation continues there, without asking
+// and when they are answered, and with [MaxDuration] when a turn begins. A Loop over the stored conversation continues there, without asking
 // the model again. An error of store ends the Loop.
 func SaveWith(store func(context.Context, Conversation) error) LoopOption {
 	return func(l *loop) { l.save = store }
@@ -44,7 +45,7 @@ type loop struct {
 }
 
 func newLoop(c *Client, v *Conversation, ask ModelFunc, options []LoopOption) *loop {
-	l := &loop{client: c, conversation: v, ask: ask, maxRounds: 5, wall: newWallTime(c, v.Session)}
+	l := &loop{client: c, conversation: v, ask: ask, maxRounds: 5, wall: newWallTime(c, v)}
 	for _, option := range options {
 		option(l)
 	}

@@ -11,14 +11,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// wallTime limits the time of one [Client.Loop]. Time in which a batch waits for people does not
-// count. How long that was is found out only when the time would otherwise be over.
+// wallTime limits the time of a turn. Time in which a batch waits for people does not count. How
+// long that was is found out only when the time would otherwise be over.
 type wallTime struct {
-	client  *Client
-	session messages.SessionID
-	limit   time.Duration // 0: no bound
-	began   time.Time
-	cut     bool // a batch was aborted because the time was over
+	client *Client
+	turn   *Conversation
+	limit  time.Duration // 0: no bound
+	cut    bool          // a batch was aborted because the time was over
 
 	ended  []messages.BatchID // batches whose waits are not yet part of waited
 	waited time.Duration      // how long batches that have ended waited for people
@@ -28,8 +27,8 @@ type wallTime struct {
 // returns without the reply.
 const overtime = 30 * time.Second
 
-func newWallTime(c *Client, s messages.SessionID) *wallTime {
-	return &wallTime{client: c, session: s, began: time.Now()}
+func newWallTime(c *Client, v *Conversation) *wallTime {
+	return &wallTime{client: c, turn: v, ended: slices.Clone(v.Batches)}
 }
 
 // bound returns a context that ends with the cause [ErrMaxDuration] when the time is over. The
@@ -89,7 +88,7 @@ func (w *wallTime) until(ctx context.Context, batch messages.BatchID) bool {
 		case left <= 0:
 			w.cut = true
 			why := Reason{By: "the agent", Text: "the time for this turn is over"}
-			if _, err := w.client.Abort(ctx, w.session, batch, why); err == nil || w.lateBy() > overtime {
+			if _, err := w.client.Abort(ctx, w.turn.Session, batch, why); err == nil || w.lateBy() > overtime {
 				return true
 			}
 			left = time.Second
@@ -102,7 +101,7 @@ func (w *wallTime) until(ctx context.Context, batch messages.BatchID) bool {
 
 // lateBy returns how far the turn is over its limit. Only waits for people that are known already
 // are left out.
-func (w *wallTime) lateBy() time.Duration { return time.Since(w.began) - w.limit - w.waited }
+func (w *wallTime) lateBy() time.Duration { return time.Since(w.turn.Began) - w.limit - w.waited }
 
 // left returns the time that is left. running is the running batch; "": none.
 func (w *wallTime) left(ctx context.Context, running messages.BatchID) (time.Duration, error) {
@@ -124,7 +123,7 @@ func (w *wallTime) left(ctx context.Context, running messages.BatchID) (time.Dur
 
 // waitOf returns how long the batch has waited for people.
 func (w *wallTime) waitOf(ctx context.Context, batch messages.BatchID) (time.Duration, error) {
-	timeline, err := w.client.Timeline(ctx, w.session, batch)
+	timeline, err := w.client.Timeline(ctx, w.turn.Session, batch)
 	if errors.Is(err, ErrUnknown) {
 		return 0, nil
 	}

@@ -37,7 +37,7 @@ def rounds(conversation: Conversation, max_rounds: int) -> Generator[tuple[str, 
             yield "save", conversation
         message = conversation["message"]
         batch = {"session": conversation["session"], "id": round_id(history), "provider": conversation["provider"], "message": message,
-                 "catalogue": conversation.get("catalogue")}
+                 "catalogue": conversation.get("catalogue"), "round": conversation.get("rounds", 0) + 1}
         try:
             reply = yield "run", batch
         except Refused:

@@ -43,7 +43,8 @@ export async function loop(fleet, conversation, ask, { maxRounds = 5, save = () 
     const { message } = conversation;
     let reply;
     try {
-      reply = await fleet.run({ session, id: await roundID(history), provider, message, catalogue, signal, onEvent });
+      const round = (conversation.rounds ?? 0) + 1;
+      reply = await fleet.run({ session, id: await roundID(history), provider, message, catalogue, round, signal, onEvent });
     } catch (error) {
       if (error instanceof Refused) {
         delete conversation.message;

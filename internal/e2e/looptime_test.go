@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/toolfleet/toolfleet/client"
+	"github.com/toolfleet/toolfleet/coordinator"
+	"github.com/toolfleet/toolfleet/internal/audit"
+	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/natstest"
+	"github.com/toolfleet/toolfleet/internal/worker"
+	"github.com/toolfleet/toolfleet/messages"
+)
+
+// restarting is a conversation of a program that stores it and may end at any moment.
+type restarting struct {
+	t      *testing.T
+	f      *fleet
+	stored []byte
+}
+
+// loop runs a Loop over the stored conversation, as a new process does.
+func (r *restarting) loop(ctx context.Context, ask client.ModelFunc, options ...client.LoopOption) (*client.Conversation, error) {
+	r.t.Helper()
+	v := turn(messages.Anthropic)
+	if r.stored != nil {
+		v = new(client.Conversation)
+		if err := json.Unmarshal(r.stored, v); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	save := client.SaveWith(func(_ context.Context, v client.Conversation) (err error) {
+		r.stored, err = json.Marshal(v)
+		return err
+	})
+	return v, r.f.client.Loop(ctx, v, ask, append(options, save)...)
+}
+
+// The time of a turn goes on while its program is away. What a person took before does not count
+// afterwards either.
+func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		p := newPeople(t, "alice")
+		ledger := f.bank()
+		anHour(f)
+		f.worker(p.worker(t, refunds))
+		f.coordinator(p.coordinator())
+		program := &restarting{t: t, f: f}
+		began := time.Now()
+		crash := errors.New("the program ends")
+		go func() {
+			var pending []messages.Pending
+			f.until("a person is asked", func() bool {
+				pending, _ = f.client.Approvals(context.Background())
+				return len(pending) == 1
+			})
+			time.Sleep(10 * time.Minute)
+			f.approve(p, "alice", f.question(messages.Batch{Session: "s", ID: pending[0].Batch}, 0))
+		}()
+		refundNow := always(messages.Anthropic, refund("149.99"))
+		_, err := program.loop(t.Context(), func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
+			if len(history) == 1 {
+				return refundNow(ctx, history)
+			}
+			time.Sleep(10 * time.Second) // the model thinks when the program ends
+			return nil, crash
+		}, client.MaxDuration(30*time.Second))
+		if !errors.Is(err, crash) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		v, err := program.loop(t.Context(), always(messages.Anthropic, call{"slow", ""}), client.MaxDuration(30*time.Second))
+		wantLoop(t, v, err, client.ErrMaxDuration, 5)
+		if took := time.Since(began) - 10*time.Minute; took < 29*time.Second || took > 45*time.Second {
+			t.Errorf("it took %v beside the person", took)
+		}
+		if n := len(ledger.all()); n != 1 {
+			t.Errorf("refunded %d times", n)
+		}
+		// The next turn has a time of its own.
+		v, err = program.loop(t.Context(), silent, client.MaxDuration(30*time.Second))
+		wantLoop(t, v, err, nil, 6)
+	})
+}
+
+// A turn that a crash cuts in two has five rounds all the same, and its batches say which they are.
+func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		ledger := f.bank()
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		program := &restarting{t: t, f: f}
+		model := always(messages.Anthropic, refund("1"))
+		// The program ends when the calls of the third round have begun.
+		ctx, die := context.WithCancel(t.Context())
+		batches, seen := []messages.BatchID{}, map[messages.BatchID]bool{}
+		hears := client.RunOptions(client.OnEvent(func(e messages.Event) {
+			if e.Type != messages.EventRunning || seen[e.Batch] {
+				return
+			}
+			seen[e.Batch] = true
+			if batches = append(batches, e.Batch); len(batches) == 3 {
+				die()
+			}
+		}))
+		if _, err := program.loop(ctx, model, hears); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		v, err := program.loop(t.Context(), model, hears)
+		wantLoop(t, v, err, client.ErrMaxRounds, 1+2*5)
+		if n := len(ledger.all()); n != 5 {
+			t.Errorf("refunded %d times", n)
+		}
+		for i, batch := range batches {
+			f.gone(messages.Batch{Session: "s", ID: batch})
+			lines := f.auditLines(audit.Filter{Session: "s", Batch: batch})
+			if len(lines) != 1 || lines[0].Round != i+1 {
+				t.Errorf("batch %d has the lines %+v", i+1, lines)
+			}
+		}
+		if len(batches) != 5 {
+			t.Errorf("ran %d batches", len(batches))
+		}
+	})
+}
