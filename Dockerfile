@@ -13,7 +13,7 @@ RUN go mod download
 COPY . .
 RUN CGO_ENABLED=0 go build -trimpath -ldflags='-s -w' -o /out/toolfleet ./cmd/toolfleet
 # Folders that a process without root can write to; a new volume takes over their owner.
-RUN mkdir -p /rootfs/tmp /rootfs/workspace
+RUN mkdir -p /rootfs/tmp /rootfs/workspace /rootfs/identities
 
 FROM debian:12.12-slim AS shell
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/

@@ -25,9 +25,9 @@ import (
 type httpCmd struct {
 	daemon.Server
 	daemon.Listens
-	Listen string `setting:"api.listen" placeholder:"ADDR"`
-	Tokens string `setting:"api.tokens" placeholder:"FILE"`
-	Open   string `setting:"api.open" placeholder:"true"`
+	Listen string         `setting:"api.listen" placeholder:"ADDR"`
+	Tokens string         `setting:"api.tokens" placeholder:"FILE"`
+	Open   command.Switch `setting:"api.open"`
 }
 
 // Help is shown below the command's usage.
@@ -172,7 +172,7 @@ func accessTo(ctx context.Context, cfg *config.Config, addr net.Addr, log *slog.
 		log.Warn("the HTTP API has no tokens and other machines reach it: whoever does can run every tool", "address", addr.String())
 		return access.Anybody{As: everybody}, nil
 	}
-	return nil, command.Usagef("other machines reach %s, and there are no tokens: name a file of them with --tokens, listen on 127.0.0.1, or let everybody in with --open true", addr)
+	return nil, command.Usagef("other machines reach %s, and there are no tokens: name a file of them with --tokens, listen on 127.0.0.1, or let everybody in with --open (setting api.open)", addr)
 }
 
 // serverOver returns the function that serves the API over a connection until its context ends.

@@ -15,6 +15,7 @@ type identitiesCmd struct {
 	Add         identitiesAddCmd         `cmd:"" help:"Make one more key, and let the server know it."`
 	Rm          identitiesRmCmd          `cmd:"" help:"Take a key away."`
 	Ls          identitiesLsCmd          `cmd:"" help:"List who the server knows."`
+	Accounts    identitiesAccountsCmd    `cmd:"" help:"Print the server's accounts as one file, to include it in a configuration of yours."`
 	Certificate identitiesCertificateCmd `cmd:"" help:"Make another certificate of the trial authority for the server."`
 }
 
@@ -187,6 +188,19 @@ func (c identitiesLsCmd) Run(a *command.App) error {
 		rows = append(rows, []string{string(i.Kind), i.Name, i.Tenant, i.Key})
 	}
 	return a.Table(rows)
+}
+
+type identitiesAccountsCmd struct {
+	identitiesFolder
+}
+
+func (c identitiesAccountsCmd) Run(a *command.App) error {
+	text, err := identities.Accounts(c.Dir)
+	if err != nil {
+		return command.Usage(err)
+	}
+	_, err = io.WriteString(a.Stdout, text)
+	return err
 }
 
 type identitiesCertificateCmd struct {

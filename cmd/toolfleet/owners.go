@@ -33,7 +33,7 @@ func coordinatorConfig(c *config.Config, p *config.Policy, log *slog.Logger, met
 func devserverOptions(c *config.Config, log *slog.Logger) devserver.Options {
 	s := c.Server
 	return devserver.Options{
-		Listen: s.Listen, DataDir: string(s.Data), SyncInterval: time.Duration(s.Sync), MaxPayload: int32(s.MaxPayload), Logger: log,
+		Listen: s.Listen, DataDir: string(s.Data), SyncInterval: time.Duration(s.Sync), MaxPayload: int32(s.MaxPayload), Open: s.Open, Logger: log,
 	}
 }
 

@@ -138,7 +138,11 @@ func TestMain(m *testing.M) {
 // commandProblems returns the flags of a command line that the binary does not know.
 func commandProblems(t *testing.T, args []string) []string {
 	t.Helper()
-	help, err := exec.Command(binary(t), args[0], "--help").CombinedOutput()
+	words := slices.IndexFunc(args, func(s string) bool { return strings.HasPrefix(s, "-") })
+	if words < 0 {
+		words = len(args)
+	}
+	help, err := exec.Command(binary(t), append(args[:words:words], "--help")...).CombinedOutput()
 	if err != nil {
 		return []string{args[0] + " --help: " + err.Error() + ": " + string(help)}
 	}

@@ -34,6 +34,9 @@ func TestCompose(t *testing.T) {
 		"traces by default":   {source{"docker-compose.yml": {"${COMPOSE_PROFILES:+http://otel-collector:4318}", "http://otel-collector:4318"}}, "without the profile traces go to"},
 		"traces to nobody":    {source{"docker-compose.yml": {"+http://otel-collector:4318", "+http://collector:4318"}}, "collector:4318 is no service"},
 		"traces to no port":   {source{"docker-compose.yml": {"+http://otel-collector:4318", "+http://otel-collector:4319"}}, "otel-collector does not listen at 4319"},
+		"another's identity":  {source{"docker-compose.yml": {"{subpath: worker}", "{subpath: operator}"}}, "worker: sees the identities of others"},
+		"every identity":      {source{"docker-compose.yml": {", volume: {subpath: http}", ""}}, "http: sees the identities of others"},
+		"no identity":         {source{"docker-compose.yml": {"source: identities, target: /identity, read_only: true, volume: {subpath: coordinator}", "source: nats, target: /identity"}}, "coordinator: has no identity"},
 		"lost settings":       {source{"docker-compose.yml": {"prometheus/prometheus.yml:/etc", "prometheus/prom.yml:/etc"}}, "prom.yml is missing"},
 	} {
 		t.Run(name, func(t *testing.T) { expect(t, composeProblems(t, tc.edit), tc.want) })
@@ -75,6 +78,29 @@ func loadCompose(t *testing.T, edits source, profile string) (*types.Project, er
 	})
 }
 
+// restarts returns the restart policy that a service should have: one that others wait for ends.
+func restarts(project *types.Project, name string) string {
+	for _, s := range project.Services {
+		if s.DependsOn[name].Condition == types.ServiceConditionCompletedSuccessfully {
+			return types.RestartPolicyNo
+		}
+	}
+	return types.RestartPolicyUnlessStopped
+}
+
+// identityProblems checks that a part of the fleet sees its own identity and no other.
+func identityProblems(name string, s types.ServiceConfig) (found []string) {
+	for _, v := range s.Volumes {
+		if v.Source == "identities" && (v.Volume == nil || v.Volume.Subpath != name || !v.ReadOnly || v.Target != "/identity") {
+			found = append(found, name+": sees the identities of others, or may change its own")
+		}
+	}
+	if !slices.ContainsFunc(s.Volumes, func(v types.ServiceVolumeConfig) bool { return v.Source == "identities" }) {
+		found = append(found, name+": has no identity")
+	}
+	return found
+}
+
 func composeProblems(t *testing.T, edits source) (found []string) {
 	bare, err := loadCompose(t, edits, "")
 	if err != nil {
@@ -95,8 +121,11 @@ func composeProblems(t *testing.T, edits source) (found []string) {
 		if s.Build != nil && s.Build.Target != "" && !slices.Contains(stages(t), s.Build.Target) {
 			report(name, "the Dockerfile has no stage %s", s.Build.Target)
 		}
-		if s.Restart != types.RestartPolicyUnlessStopped {
-			report(name, "restart is %q", s.Restart)
+		if want := restarts(project, name); s.Restart != want {
+			report(name, "restart is %q, want %q", s.Restart, want)
+		}
+		if s.Environment["TOOLFLEET_CONFIG"] != nil {
+			found = append(found, identityProblems(name, s)...)
 		}
 		for _, p := range s.Ports {
 			if p.HostIP != "127.0.0.1" {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -59,6 +60,8 @@ func TestKustomize(t *testing.T) {
 		"api at no port":        {source{http: {"targetPort: api", "targetPort: web"}}, "no service leads to its API"},
 		"api for no agent":      {source{http: {"port: api}\n", "port: http}\n"}}, "no network policy lets agents in"},
 		"api for everybody":     {source{http: {"    - from:\n        - namespaceSelector:\n            matchLabels: {toolfleet.dev/agents: \"true\"}\n      ports:", "    - ports:"}}, "no network policy lets agents in"},
+		"another's identity":    {source{worker: {"toolfleet-worker-identity", "toolfleet-operator-identity"}}, "does not have the identity"},
+		"no TLS":                {source{worker: {"tls://", "nats://"}}, "without TLS"},
 		"api without tokens":    {source{http: {"secret: {secretName: toolfleet-http-tokens}", "emptyDir: {}"}}, "tokens are in no secret"},
 		"lax namespace":         {source{base + "/namespace.yaml": {"enforce: restricted", "enforce: privileged"}}, "namespace"},
 	} {
@@ -164,7 +167,7 @@ func (m manifests) problems(t *testing.T) (found []string) {
 		}
 	}
 	for _, d := range m.deployments {
-		for _, p := range slices.Concat(m.aboutPods(t, d), m.aboutNeighbours(d), m.aboutAPI(d), podSecurity(d)) {
+		for _, p := range slices.Concat(m.aboutPods(t, d), m.aboutNeighbours(d), m.aboutAPI(d), aboutIdentity(d), podSecurity(d)) {
 			found = append(found, d.Name+": "+p)
 		}
 	}
@@ -278,8 +281,25 @@ func (m manifests) aboutAPI(d appsv1.Deployment) (found []string) {
 	}) {
 		found = append(found, "no network policy lets agents in, and nobody else")
 	}
-	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Secret != nil }) {
+	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "tokens" && v.Secret != nil }) {
 		found = append(found, "its tokens are in no secret")
+	}
+	return found
+}
+
+// aboutIdentity checks that the pods connect over TLS with the identity of their part, from its secret.
+func aboutIdentity(d appsv1.Deployment) (found []string) {
+	pod, c := d.Spec.Template.Spec, d.Spec.Template.Spec.Containers[0]
+	part := d.Spec.Template.Labels["app.kubernetes.io/component"]
+	if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool {
+		return v.Name == "identity" && v.Secret != nil && v.Secret.SecretName == "toolfleet-"+part+"-identity"
+	}) || !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+		return m.Name == "identity" && m.MountPath == path.Dir(env(c, "NATS_NKEY")) && m.MountPath == path.Dir(env(c, "NATS_CA"))
+	}) {
+		found = append(found, "does not have the identity of its part")
+	}
+	if prefix := env(c, "TOOLFLEET_NATS_INBOX_PREFIX"); prefix != "_INBOX."+part || !strings.HasPrefix(env(c, "NATS_URL"), "tls://") {
+		found = append(found, "connects without TLS, or hears its answers at "+prefix)
 	}
 	return found
 }

@@ -66,12 +66,12 @@ func TestNATSIdentities(t *testing.T) {
 		}
 		t.Setenv("TOOLFLEET_"+who+"_NKEY", public)
 	}
-	opts, err := server.ProcessConfigFile(filepath.Join(root, "deploy/nats/identities.conf"))
+	opts, err := server.ProcessConfigFile(filepath.Join(root, "deploy/nats/server.conf"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !opts.SyncAlways || opts.StoreDir != "/data" {
-		t.Error("identities.conf does not include nats.conf: its sync or store_dir is missing")
+		t.Error("server.conf does not include nats.conf: its sync or store_dir is missing")
 	}
 	if opts.NoAuthUser != "" || len(opts.Users) > 0 {
 		t.Error("somebody may connect without a key")
@@ -155,16 +155,25 @@ func TestNATSValues(t *testing.T) {
 			Monitor struct {
 				Enabled bool `json:"enabled"`
 			} `json:"monitor"`
+			NATS struct {
+				TLS struct {
+					Enabled    bool   `json:"enabled"`
+					SecretName string `json:"secretName"`
+				} `json:"tls"`
+			} `json:"nats"`
 			Merge struct {
-				MaxPayload int `json:"max_payload"`
+				MaxPayload int    `json:"max_payload"`
+				Accounts   string `json:"accounts$include"`
 			} `json:"merge"`
 		} `json:"config"`
 		Container struct {
 			Image struct {
 				Tag string `json:"tag"`
 			} `json:"image"`
+			Patch []patch `json:"patch"`
 		} `json:"container"`
 		PodTemplate struct {
+			Patch  []patch `json:"patch"`
 			Spread map[string]struct {
 				MaxSkew           int    `json:"maxSkew"`
 				WhenUnsatisfiable string `json:"whenUnsatisfiable"`
@@ -178,7 +187,22 @@ func TestNATSValues(t *testing.T) {
 	if !c.Cluster.Enabled || c.Cluster.Replicas != 3 || !c.JetStream.Enabled || c.JetStream.Merge.SyncInterval != "always" || c.Merge.MaxPayload != 1<<20 {
 		t.Errorf("want three servers, sync always, 1 MiB: got %+v", c)
 	}
+	if !c.NATS.TLS.Enabled || c.NATS.TLS.SecretName == "" || c.Merge.Accounts != "../toolfleet-accounts/accounts.conf" {
+		t.Errorf("the servers ask nobody who they are, or speak no TLS: %+v", c)
+	}
+	for what, patches := range map[string][]patch{"the server": values.Container.Patch, "the pod": values.PodTemplate.Patch} {
+		if len(patches) != 1 || patches[0].Value["name"] != "toolfleet-accounts" {
+			t.Errorf("%s does not have the accounts: %+v", what, patches)
+		}
+	}
 	if !pinned("nats:" + values.Container.Image.Tag) {
 		t.Errorf("image tag %q names no version", values.Container.Image.Tag)
 	}
+}
+
+// patch is a JSON patch of the chart's own objects.
+type patch struct {
+	Op    string         `json:"op"`
+	Path  string         `json:"path"`
+	Value map[string]any `json:"value"`
 }

@@ -110,6 +110,7 @@ type Config struct {
 		Sync       Interval
 		MaxPayload Size
 		Config     Path
+		Open       bool
 	}
 
 	file    string            // path of the file that was read; "": none

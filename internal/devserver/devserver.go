@@ -12,8 +12,8 @@
 // configuration file bounds JetStream itself.
 //
 // Unless [Options.Config] names some, the server has no users and no passwords: any client that can
-// connect may do everything. A fleet that others can reach needs a NATS server of its own, with
-// accounts and TLS.
+// connect may do everything. Where other machines reach it, such a server starts only with
+// [Options.Open].
 package devserver
 
 import (
@@ -48,6 +48,8 @@ type Options struct {
 	// also options here, the options count: see ReadConfig. Its monitoring port is not opened. It
 	// is read at every start and by Reload. "" = none.
 	Config string
+	// Open lets the server listen where other machines reach it although it asks nobody who they are.
+	Open bool
 	// Logger gets the server's own log. nil = silent.
 	Logger *slog.Logger
 }
@@ -182,6 +184,9 @@ func run(o Options, addr string) (*server.Server, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	if o.Logger != nil && o.Open && !asks(opts) && addr != "" && !local(addr) {
+		o.Logger.Warn("other machines reach the NATS server and it asks nobody who they are: each of them can run every tool", "address", addr)
+	}
 	srv, err := server.NewServer(opts)
 	if err != nil {
 		return nil, "", fmt.Errorf("configure the embedded NATS server: %w", err)
@@ -216,7 +221,10 @@ func settings(o Options, addr string) (*server.Options, error) {
 	}
 	fill(opts, o)
 	opts.DontListen = addr == ""
-	return opts, listen(opts, addr)
+	if err := listen(opts, addr); err != nil {
+		return nil, err
+	}
+	return opts, guarded(o, opts, addr)
 }
 
 // read parses a configuration file; "" stands for an empty one.

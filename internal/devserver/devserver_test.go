@@ -138,6 +138,53 @@ func TestListenAddresses(t *testing.T) {
 	}
 }
 
+// Where other machines reach the server, it asks who they are, or is open because somebody said so.
+func TestOtherMachinesNeedIdentities(t *testing.T) {
+	conf := func(text string) string {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "nats.conf")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	anybody := conf("accounts { A { users: [{user: a, password: b}] } }\nno_auth_user: a")
+	for name, o := range map[string]devserver.Options{
+		"every address": {Listen: "0.0.0.0:0"}, "no host": {Listen: ":0"}, "every IPv6 address": {Listen: "[::]:0"}, "without users": {Listen: "0.0.0.0:0", Config: conf("max_payload: 1MB")},
+		"accounts alone": {Listen: "0.0.0.0:0", Config: conf("accounts { A {} }")}, "a user for everybody": {Listen: "0.0.0.0:0", Config: anybody},
+	} {
+		srv, err := devserver.Start(o)
+		if err == nil {
+			srv.Shutdown()
+			t.Errorf("%s: it starts", name)
+			continue
+		}
+		for _, want := range []string{"identities new", "--open", "127.0.0.1"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %q does not say %s", name, err, want)
+			}
+		}
+	}
+	for name, o := range map[string]devserver.Options{
+		"open": {Listen: "0.0.0.0:0", Open: true}, "IPv6 loopback": {Listen: "[::1]:0"}, "a name of this machine": {Listen: "localhost:0"}, "users": {Listen: "0.0.0.0:0", Config: conf("authorization { user: a, password: b }")},
+		"a token": {Listen: "0.0.0.0:0", Config: conf("authorization { token: t }")}, "nobody listens": {},
+	} {
+		if name == "IPv6 loopback" {
+			l, err := net.Listen("tcp", "[::1]:0")
+			if err != nil {
+				continue // this machine has none
+			}
+			l.Close()
+		}
+		srv, err := devserver.Start(o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		srv.Shutdown()
+	}
+}
+
 func TestMaxPayload(t *testing.T) {
 	if got := dial(t, start(t, devserver.Options{})).MaxPayload(); got != 1<<20 {
 		t.Errorf("default max payload is %d, want 1 MiB", got)

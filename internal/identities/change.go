@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -62,4 +63,30 @@ func Remove(dir, name string) (Identity, error) {
 		}
 	}
 	return Identity{}, fmt.Errorf("there is no identity %.80q: `toolfleet identities ls` shows all", name)
+}
+
+var includeLine = regexp.MustCompile(`include "([^"]+)"`)
+
+// Accounts returns who is who as one text: identities.conf with what it includes. It is for servers
+// whose own configuration comes from elsewhere, such as a chart's.
+func Accounts(dir string) (string, error) {
+	if _, err := List(dir); err != nil {
+		return "", err
+	}
+	return flat(filepath.Join(dir, "nats", "identities.conf"))
+}
+
+// flat returns a file with the files that it includes in their places.
+func flat(file string) (string, error) {
+	body, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var errs []error
+	text := includeLine.ReplaceAllStringFunc(string(body), func(include string) string {
+		part, err := flat(filepath.Join(filepath.Dir(file), filepath.FromSlash(includeLine.FindStringSubmatch(include)[1])))
+		errs = append(errs, err)
+		return "\n" + part
+	})
+	return text, errors.Join(errs...)
 }

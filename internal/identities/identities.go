@@ -219,7 +219,7 @@ func replace(file string, body []byte) error {
 // unpack writes the templates, without their users and tenants.
 func (s server) unpack(maxStore string) error {
 	return fs.WalkDir(natsfiles.Files, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path.Dir(name) == "tenants" {
+		if err != nil || d.IsDir() || path.Dir(name) == "tenants" || name == path.Base(ServerFile) {
 			return err
 		}
 		body, err := fs.ReadFile(natsfiles.Files, name)

@@ -150,6 +150,33 @@ func TestChangesWithoutARestart(t *testing.T) {
 	}
 }
 
+// A server takes the accounts as one file, in a configuration of its own.
+func TestAccountsAsOneFile(t *testing.T) {
+	dir := fill(t, identities.Options{TLS: identities.TLS{None: true}})
+	text, err := identities.Accounts(dir)
+	if err != nil || strings.Contains(text, "include \"") {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	file := filepath.Join(t.TempDir(), "accounts.conf")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	srv, err := devserver.Start(devserver.Options{Config: file, Listen: "127.0.0.1:0", DataDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Shutdown()
+	all, err := identities.List(dir)
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	for _, i := range all {
+		if err := connect(t, srv, dir, i); err != nil {
+			t.Errorf("%s: %v", i.Name, err)
+		}
+	}
+}
+
 // A certificate that is there already is used where it is.
 func TestACertificateByPath(t *testing.T) {
 	theirs := filepath.Join(fill(t, identities.Options{}), "nats", "tls")

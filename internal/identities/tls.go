@@ -18,6 +18,8 @@ import (
 	"path"
 	"path/filepath"
 	"time"
+
+	natsfiles "github.com/toolfleet/toolfleet/deploy/nats"
 )
 
 // TLS says where the server's certificate comes from. The zero value makes a trial authority and a
@@ -59,7 +61,11 @@ func (t TLS) scheme() string {
 // write writes server.conf, and the certificates. at is the folder of the server's files on its
 // machine. It returns the authority that clients trust; nil if it is that of their systems.
 func (t TLS) write(dir, at string, hosts []string) (authority []byte, err error) {
-	conf := "# The configuration of the server: identities.conf, and TLS. Paths are those of its machine.\n\ninclude \"identities.conf\"\n"
+	template, err := fs.ReadFile(natsfiles.Files, path.Base(ServerFile))
+	if err != nil {
+		return nil, err
+	}
+	conf := string(template)
 	cert, key := path.Join(filepath.ToSlash(at), "tls/server.crt"), path.Join(filepath.ToSlash(at), "tls/server.key")
 	switch {
 	case t.Cert != "":
@@ -82,7 +88,7 @@ func (t TLS) write(dir, at string, hosts []string) (authority []byte, err error)
 		return nil, err
 	}
 	if !t.None {
-		conf += fmt.Sprintf("\ntls {\n  cert_file: %q\n  key_file: %q\n  min_version: \"1.2\"\n  timeout: 5\n}\n", cert, key)
+		conf += fmt.Sprintf("\n# Paths on the server's machine.\ntls {\n  cert_file: %q\n  key_file: %q\n  min_version: \"1.2\"\n  timeout: 5\n}\n", cert, key)
 	}
 	if authority != nil && t.Cert != "" {
 		if err := write(authorityFile(dir), authority); err != nil {
