@@ -3,6 +3,7 @@ package provision
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -35,6 +36,11 @@ func KeepRemade(ctx context.Context, c *bus.Conn, p Config, consumers ...Consume
 	}
 }
 
+// deletion is how long a server may need to remove the files of a deleted stream. It says before
+// that the stream is gone. The files of a stream that is created meanwhile are removed too: it then
+// stores nothing until the server restarts, and says so to nobody (nats-server 2.15.2).
+const deletion = 2 * time.Second
+
 func remake(ctx context.Context, c *bus.Conn, p Config, consumers []Consumer) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -42,6 +48,12 @@ func remake(ctx context.Context, c *bus.Conn, p Config, consumers []Consumer) er
 	for _, want := range streams(c.Names(), p.WithDefaults()) {
 		if want.PersistMode == jetstream.AsyncPersistMode {
 			errs = append(errs, Patiently(ctx, func(ctx context.Context) error {
+				if _, err := c.JetStream().Stream(ctx, want.Name); errors.Is(err, jetstream.ErrStreamNotFound) {
+					select {
+					case <-time.After(deletion):
+					case <-ctx.Done():
+					}
+				}
 				if err := ensureStream(ctx, c, want); !errors.Is(err, errNotOurs) {
 					return err
 				}
