@@ -45,6 +45,30 @@ func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	}
 }
 
+// This coordinator's plan refuses a call, and a worker has ended it under the plan of another one.
+// The worker's record counts, also when it is read before that plan.
+func TestARecordOverridesOurOwnRefusal(t *testing.T) {
+	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
+	calls := []messages.ToolCall{{Index: 0, ID: "c0", Name: "pay", Input: []byte("{}")}}
+	full, _ := schemas.NewCatalog(pay)
+	less, _ := schemas.NewCatalog()
+	paid := messages.Result{Index: 0, CallID: "c0", Tool: "pay", Status: messages.StatusOK, Outcome: messages.Text("paid")}
+	theirs := batch.Planned{Record: wire.PlanRecord{V: 1, Nonce: "theirs", Calls: plan.New(calls, full).Record()}, Seq: 1}
+	record := batch.Recorded{Index: 0, Seq: 2, Record: wire.CallRecord{State: wire.Ended, Nonce: "w", Attempt: 1, Result: &paid}}
+	for _, events := range [][]batch.Event{{theirs, record}, {record, theirs}} {
+		m := batch.New(plan.New(calls, less), config("mine"))
+		m.Step(epoch, batch.Begin{})
+		var wants []batch.Effect
+		for _, event := range events {
+			wants = append(wants, m.Step(epoch, event)...)
+		}
+		finish, is := wants[len(wants)-1].(batch.Finish)
+		if !is || finish.Results[0].Status != messages.StatusOK {
+			t.Errorf("after %T and %T: %+v, want the end of the record", events[0], events[1], wants)
+		}
+	}
+}
+
 // The refusal of a call is stored, in a plan, before the reply. Otherwise another driver, which
 // knows the tool or a worker with its version, would run the call.
 func TestARefusalIsStoredBeforeTheReply(t *testing.T) {

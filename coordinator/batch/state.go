@@ -138,6 +138,9 @@ func (m *Machine) onRecord(now time.Time, ev Recorded) {
 	default:
 		c.become(running, now)
 		if record.State == wire.Ended && record.Result != nil {
+			if m.plan.Calls[ev.Index].Refused != nil && !c.durable { // a driver with another plan had it run
+				c.result, c.told = nil, false
+			}
 			m.end(ev.Index, *record.Result)
 			c.durable = true
 		}
