@@ -13,6 +13,7 @@ import (
 type identitiesCmd struct {
 	New         identitiesNewCmd         `cmd:"" help:"Write keys, the NATS server's configuration and certificates into a new folder."`
 	Add         identitiesAddCmd         `cmd:"" help:"Make one more key, and let the server know it."`
+	Renew       identitiesRenewCmd       `cmd:"" help:"Put another key in the place of one."`
 	Rm          identitiesRmCmd          `cmd:"" help:"Take a key away."`
 	Ls          identitiesLsCmd          `cmd:"" help:"List who the server knows."`
 	Accounts    identitiesAccountsCmd    `cmd:"" help:"Print the server's accounts as one file, to include it in a configuration of yours."`
@@ -153,6 +154,27 @@ func (c identitiesAddCmd) Run(a *command.App) error {
 		a.Say("Coordinators believe it which user asks once their setting http_keys has %s", made.Key)
 	}
 	a.Say("The server takes it after SIGHUP.")
+	return nil
+}
+
+type identitiesRenewCmd struct {
+	identitiesFolder
+	Name string `arg:"" help:"Name of the identity."`
+}
+
+// Help is shown below the command's usage.
+func (identitiesRenewCmd) Help() string {
+	return `Bring the new key to where it is used, then have the server read its files again: SIGHUP. It disconnects who has the old key, and
+programs connect with the new one, without a restart. Only what an HTTP server signs needs its restart, and coordinators its key in http_keys;
+decisions need the approver's key in the policy.`
+}
+
+func (c identitiesRenewCmd) Run(a *command.App) error {
+	made, err := identities.Renew(c.Dir, c.Name)
+	if err != nil {
+		return command.Usage(err)
+	}
+	a.Say("%s has another key, whose public half is %s. SIGHUP has the server take it.", identities.KeyFile(c.Dir, made.Name), made.Key)
 	return nil
 }
 

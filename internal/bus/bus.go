@@ -101,6 +101,7 @@ type Conn struct {
 	names  wire.Names
 	log    *slog.Logger
 	opts   Options
+	nkey   *nkeyFile     // nil: who this is comes from no file of a key
 	closed chan struct{} // closed when the connection is closed for good
 	holder atomic.Pointer[holder]
 	clock  serverClock
@@ -159,6 +160,9 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 		return nil, c.connectError(err)
 	}
 	c.connectedAt.Store(time.Now().UnixNano())
+	if c.nkey != nil {
+		c.nkey.conn.Store(c.nc)
+	}
 	if c.js, err = jetstream.New(c.nc, jetstream.WithDefaultTimeout(CallTimeout)); err != nil {
 		c.nc.Close()
 		return nil, fmt.Errorf("open JetStream: %w", err)
@@ -195,8 +199,8 @@ func (h hidden) Error() string { return withoutSecrets(h.error.Error()) }
 func (h hidden) Unwrap() error { return h.error }
 
 // natsOptions returns the options of the NATS client. It reads the nkey seed and the TLS files, so
-// that a wrong one is reported before the first try to connect. The client reads a credentials file
-// when it connects.
+// that a wrong one is reported before the first try to connect. All of them are read again at every
+// connect, so that what has changed holds without a restart.
 func (c *Conn) natsOptions() (*nats.Options, error) {
 	o := c.opts
 	options := []nats.Option{
@@ -238,9 +242,10 @@ func (c *Conn) natsOptions() (*nats.Options, error) {
 		options = append(options, nats.UserCredentials(o.Creds))
 	}
 	if o.NKey != "" {
-		key, err := nats.NkeyOptionFromSeed(o.NKey)
+		c.nkey = &nkeyFile{path: o.NKey, in: o.InProcess, dial: net.Dialer{Timeout: dialTimeout}}
+		key, err := c.nkey.option()
 		if err != nil {
-			return nil, fmt.Errorf("read the nkey seed %s: %w", o.NKey, err)
+			return nil, err
 		}
 		options = append(options, key)
 	}

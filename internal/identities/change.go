@@ -50,16 +50,44 @@ func Add(dir string, i Identity) (Identity, error) {
 	return i, writeFolder(dir, i, url, authority, append(all, i))
 }
 
+// Renew gives an identity another key, in the place of the one that is there. Programs read the file
+// at their next connect, and the server takes the new key, and refuses the old one, after a reload.
+func Renew(dir, name string) (Identity, error) {
+	i, err := find(dir, name)
+	if err != nil {
+		return i, err
+	}
+	file := KeyFile(dir, i.Name)
+	key, err := newKey(file + ".new")
+	if err != nil {
+		return i, err
+	}
+	if err := (server{dir: filepath.Join(dir, "nats")}).rekey(i, key); err != nil {
+		return i, err
+	}
+	i.Key = key
+	return i, os.Rename(file+".new", file)
+}
+
 // Remove takes an identity out of the server's files. The server disconnects it after a reload. Its
 // folder stays.
 func Remove(dir, name string) (Identity, error) {
+	i, err := find(dir, name)
+	if err != nil {
+		return i, err
+	}
+	return i, server{dir: filepath.Join(dir, "nats")}.remove(i)
+}
+
+// find returns an identity by its name.
+func find(dir, name string) (Identity, error) {
 	all, err := List(dir)
 	if err != nil {
 		return Identity{}, err
 	}
 	for _, i := range all {
 		if i.Name == name {
-			return i, server{dir: filepath.Join(dir, "nats")}.remove(i)
+			return i, nil
 		}
 	}
 	return Identity{}, fmt.Errorf("there is no identity %.80q: `toolfleet identities ls` shows all", name)

@@ -150,6 +150,56 @@ func TestChangesWithoutARestart(t *testing.T) {
 	}
 }
 
+// A program that is connected takes another key and another authority from its files when it connects
+// again, as often as they change.
+func TestProgramsReadTheirFilesAgain(t *testing.T) {
+	dir, other := fill(t, identities.Options{}), fill(t, identities.Options{})
+	srv := serve(t, dir)
+	ca := filepath.Join(dir, "worker", "ca.crt")
+	back := make(chan struct{}, 10)
+	connected := func(o bus.Options) *bus.Conn {
+		t.Helper()
+		o.NKey, o.InboxPrefix, o.Timeout = identities.KeyFile(dir, "worker"), "_INBOX.worker", time.Minute
+		conn, err := bus.Connect(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn.OnReconnect(func() { back <- struct{}{} })
+		return conn
+	}
+	for _, o := range []bus.Options{{URL: srv.URL(), TLSCA: ca}, {InProcess: srv}} {
+		conn := connected(o)
+		for range 3 {
+			if _, err := identities.Renew(dir, "worker"); err != nil {
+				t.Fatal(err)
+			}
+			if err := srv.Reload(); err != nil { // the server disconnects the old key
+				t.Fatal(err)
+			}
+			<-back
+		}
+		conn.Close()
+	}
+	conn := connected(bus.Options{URL: srv.URL(), TLSCA: ca})
+	defer conn.Close()
+	for from, to := range map[string]string{
+		filepath.Join(other, "worker", "ca.crt"):          ca,
+		filepath.Join(other, "nats", "tls", "server.crt"): filepath.Join(dir, "nats", "tls", "server.crt"), filepath.Join(other, "nats", "tls", "server.key"): filepath.Join(dir, "nats", "tls", "server.key"),
+	} {
+		text, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := srv.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	<-back
+}
+
 // A server takes the accounts as one file, in a configuration of its own.
 func TestAccountsAsOneFile(t *testing.T) {
 	dir := fill(t, identities.Options{TLS: identities.TLS{None: true}})

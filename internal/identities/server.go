@@ -155,15 +155,25 @@ func (s server) list() (all []Identity, err error) {
 
 // remove takes the line of an identity out of the server's files.
 func (s server) remove(i Identity) error {
+	return s.edit(i, func(string) string { return "" })
+}
+
+// rekey puts another key into the line of an identity.
+func (s server) rekey(i Identity, key string) error {
+	return s.edit(i, func(line string) string { return strings.Replace(line, i.Key, key, 1) })
+}
+
+// edit changes the line of an identity.
+func (s server) edit(i Identity, change func(line string) string) error {
 	text, err := os.ReadFile(s.file(i))
 	if err != nil {
 		return err
 	}
-	kept := userLine.ReplaceAllStringFunc(string(text), func(line string) string {
+	changed := userLine.ReplaceAllStringFunc(string(text), func(line string) string {
 		if strings.HasSuffix(line, "# "+string(i.Kind)+" "+i.Name+"\n") {
-			return ""
+			return change(line)
 		}
 		return line
 	})
-	return replace(s.file(i), []byte(kept))
+	return replace(s.file(i), []byte(changed))
 }
