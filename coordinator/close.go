@@ -21,15 +21,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// This file closes a batch that no driver can bring to its end. The coordinator ends each open call
-// in the journal by compare-and-set. It leaves a call that a worker has claimed until the lease of
-// the claim has lapsed. Only after all calls have ended it answers the batch. The next write of the
-// session cannot start before, so it never runs beside a call of this batch.
+// This file closes a batch that no driver can bring to its end. The coordinator ends each
+// open call in the journal by compare-and-set. A call that a worker has claimed stays open
+// until the lease of the claim has lapsed. The batch gets its reply only after all its
+// calls have ended. The next write of the session waits for that reply, so it never runs
+// beside a call of this batch.
 
-// errPanic says that driving the batch caused a panic. Another driver would panic too.
+// errPanic is the cause if driving the batch panicked. Another driver would panic too.
 var errPanic = errors.New("panic")
 
-// guard calls do and returns its panic as an error that wraps errPanic.
+// guard calls do. If do panics, guard returns an error that wraps errPanic.
 func guard(log *slog.Logger, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -40,8 +41,8 @@ func guard(log *slog.Logger, do func() error) (err error) {
 	return do()
 }
 
-// whyClosed returns why no driver can bring the batch to its end, in words for the model. It
-// returns "" for an error that may pass, after which a batch is never closed.
+// whyClosed returns why no driver can bring the batch to its end, in words for the model.
+// It returns "" for an error that may go away: such an error does not close the batch.
 func whyClosed(err error) string {
 	switch {
 	case errors.Is(err, errPanic):
@@ -56,8 +57,9 @@ func whyClosed(err error) string {
 	return ""
 }
 
-// close ends every open call of the batch and makes its reply. It returns cause if another try of
-// the driver may succeed, and an error if ctx ends first.
+// close ends every open call of the batch and makes its reply. It returns cause unchanged
+// if the batch must not be closed, because another driver may succeed. It returns another
+// error if ctx ends first.
 func (d *batchRun) close(ctx context.Context, cause error) error {
 	why := whyClosed(cause)
 	if why == "" || ctx.Err() != nil {
@@ -91,7 +93,7 @@ func (d *batchRun) closeUndecoded(ctx context.Context) error {
 	return err
 }
 
-// closer ends the open calls of a batch that has no state machine here.
+// closer ends the open calls of a batch without a batch.Machine.
 type closer struct {
 	journal   *journal.Journal
 	questions *approvals.Service
@@ -135,8 +137,8 @@ func (c *closer) run(ctx context.Context) (results []messages.Result, err error)
 	}
 }
 
-// once reads each call once, and ends the calls that no worker runs. wait is how long to wait
-// before the next try, because of calls that a worker still runs; 0: every call has ended.
+// once reads every call and ends those that no worker runs. wait is the time until the next
+// try, because workers still run some calls. wait is 0 when every call has ended.
 func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	now := time.Now()
 	newest, err := c.readEnds(ctx)
@@ -152,9 +154,9 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 			wait = max(wait, next.Until.Sub(now))
 			continue
 		}
-		record := entry.Record // keeps what the record says about the arguments and the tool
+		record := entry.Record // the new record keeps the arguments and the tool of the old one
 		result := c.result(i, record, next.Unknown)
-		if entry.Seq == 0 { // the worker of such a call looks only for a result
+		if entry.Seq == 0 { // before it runs such a call, a worker looks only for a result
 			stored, resultErr := c.journal.WriteResult(ctx, c.key.Call(i), result)
 			if resultErr != nil {
 				open, err = open+1, errors.Join(err, resultErr)
@@ -175,7 +177,7 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 			if entry.Record.State == wire.Parked {
 				c.questions.Withdraw(ctx, c.key.Call(i), "", messages.PendingGone)
 			}
-		default: // a worker was faster, or the outcome is unknown: the next read tells
+		default: // a worker wrote first, or the write may have been stored: the next read shows it
 			open++
 			var lost *journal.Lost
 			if !errors.As(writeErr, &lost) {
@@ -189,8 +191,9 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	return 0, errors.Join(err, c.queue.withdrawAll(ctx))
 }
 
-// open returns the open calls. Besides those of this batch, they are calls that only the journal
-// has: an earlier batch with the same id may have had more calls.
+// open returns the indexes of the open calls. Some may be beyond the calls of this batch:
+// an earlier batch with the same id may have had more calls, and the journal still holds
+// them.
 func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	for i := range c.results {
 		if c.results[i].Status == "" {
@@ -205,7 +208,8 @@ func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	return open
 }
 
-// readEnds sets the results that the journal has, and returns the newest record of each call.
+// readEnds copies the results in the journal to c.results, and returns the newest record of
+// each call.
 func (c *closer) readEnds(ctx context.Context) (newest map[int]journal.CallEntry, err error) {
 	known, err := c.journal.Calls(ctx, c.key)
 	if err != nil {

@@ -40,7 +40,7 @@ func (d *batchRun) onNotice(ctx context.Context, n wire.Notice) {
 	d.step(ctx, event)
 }
 
-// noteWait tells the pace how long a call has waited.
+// noteWait adds the waiting time of a call to the mean in d.pace.
 func (d *batchRun) noteWait(index int, result messages.Result) {
 	if sent, known := d.sent[index]; known {
 		delete(d.sent, index)
@@ -48,8 +48,8 @@ func (d *batchRun) noteWait(index int, result messages.Result) {
 	}
 }
 
-// removeJob deletes the job of a failed attempt from the queue. The worker has left it there. The
-// next attempt gets a new job.
+// removeJob deletes the job of a failed attempt from the queue, because its worker did not.
+// The next attempt gets a new job.
 func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
@@ -59,8 +59,8 @@ func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// look reads the journal and gives what it finds to the machine. A nudge asks for it: another
-// goroutine knows that the journal may have something new.
+// look reads the journal and gives its news to the machine. It runs after a nudge: another
+// goroutine has learned that the journal may hold something new.
 func (d *batchRun) look(ctx context.Context) {
 	if _, rests := d.machine.Rest(); rests {
 		d.askLeader(ctx)
@@ -77,8 +77,8 @@ func (d *batchRun) recorded(ctx context.Context, index int, record wire.CallReco
 	return recall.Recorded(index, record, seq, func(t time.Time) time.Time { return d.conn.Local(ctx, t) })
 }
 
-// lookAll returns what the journal holds about the open calls, and the controls of the session. The
-// next poll repeats a read that failed.
+// lookAll returns as events what the journal holds about the open calls, and the controls
+// of the session. If a read fails, the next poll repeats it.
 func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	open := d.machine.Open()
 	if len(open) == 0 {
@@ -100,7 +100,7 @@ func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	return append(append(controls, d.known(ctx, known)...), batch.Looked{})
 }
 
-// known returns the journal's content about the calls, as events.
+// known converts what the journal holds about the calls into events.
 func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event {
 	for _, err := range known.Unread {
 		d.log.Error("a record in the journal cannot be read and is left out; inspect the stream of calls", "err", err)
@@ -114,7 +114,7 @@ func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event
 	return events
 }
 
-// recalled returns the batch in the form that package recall needs.
+// recalled returns what package recall needs to know of the batch.
 func (d *batchRun) recalled(ctx context.Context) recall.Batch {
 	return recall.Batch{
 		Calls: len(d.in.Calls), Claims: d.machine.Claims, IsOf: d.isOf,
@@ -122,15 +122,16 @@ func (d *batchRun) recalled(ctx context.Context) recall.Batch {
 	}
 }
 
-// noteRan remembers what a record says about the run of a call. The audit log needs it.
+// noteRan remembers what a record says about the run of a call, for the audit log.
 func (d *batchRun) noteRan(index int, record wire.CallRecord) {
 	if ran, ok := audit.RanOf(record); ok {
 		d.ran[index] = ran
 	}
 }
 
-// isOf reports whether a result belongs to the call at an index. A call id that is not UTF-8 is
-// changed in records, so such a call is recognized by its index alone.
+// isOf reports whether a result belongs to the call at index i. A record cannot hold a call
+// id that is not valid UTF-8 unchanged, so for such a call only the index and the tool are
+// compared.
 func (d *batchRun) isOf(i int, r messages.Result) bool {
 	id := d.in.Calls[i].ID
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
@@ -140,10 +141,10 @@ func (d *batchRun) isOf(i int, r messages.Result) bool {
 	return false
 }
 
-// errOtherPlan: another batch with the same id has its plan in the journal.
+// errOtherPlan says that the journal holds the plan of another batch with the same id.
 var errOtherPlan = errors.New("the journal holds the plan of another body under this id")
 
-// samePlan returns errOtherPlan if the plan record is of a body with another digest.
+// samePlan returns errOtherPlan if the plan record was made for another body.
 func samePlan(rec wire.PlanRecord, digest string) error {
 	if rec.Digest != digest {
 		return fmt.Errorf("%w (digest %s)", errOtherPlan, rec.Digest)
@@ -151,9 +152,9 @@ func samePlan(rec wire.PlanRecord, digest string) error {
 	return nil
 }
 
-// storePlan stores the plan record and returns what is stored then: this record, or that of a
-// coordinator that was faster. It tries until it succeeds, because no exclusive call may start
-// before the plan is stored.
+// storePlan stores the plan record and returns the stored records as events. If another
+// coordinator was faster, that is its record. storePlan tries until it succeeds, because no
+// exclusive call may start before the plan is stored.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "storing the plan", func() error {
@@ -170,8 +171,8 @@ func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.
 	return events
 }
 
-// end stores the result of a call that no worker will end. It returns what is stored then: this
-// result, or the record of a worker that was faster.
+// end stores the result of a call that no worker will end. It returns an event about what
+// is stored afterwards: this result, or what a faster worker has written.
 func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	if want.Result.Err.Code == messages.CodeToolVersionGone {
@@ -221,8 +222,8 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// isGone reports whether no worker has the tool of a call. It reads the list of workers anew. A
-// worker may have come, unnoticed while this process was stopped.
+// isGone reports whether no worker has the tool of a call. It reads the list of workers
+// again, because this process may have been stopped while a worker came.
 func (d *batchRun) isGone(ctx context.Context, index int) (events []batch.Event, gone bool) {
 	fleet, err := d.toolsets.read(ctx)
 	if err != nil {
@@ -236,15 +237,17 @@ func (d *batchRun) isGone(ctx context.Context, index int) (events []batch.Event,
 	return events, gone
 }
 
-// noWorker reports whether a call ends because no worker took it.
+// noWorker reports whether the code means that no worker took the call.
 func noWorker(code messages.Code) bool {
 	return code == messages.CodeQueueTimeout || code == messages.CodeToolVersionGone
 }
 
-// publishedElsewhere reports whether another coordinator has published the job of a call, so that
-// the notices of its worker go there and not here. It returns true at most once in a run. It is
-// asked even if the batch was delivered for the first time: another coordinator may have driven the
-// batch without a delivery, after the batch before it had ended.
+// publishedElsewhere reports whether another coordinator has published the job of a call.
+// The worker of that job sends its notices to the other coordinator and not here. The
+// method returns true at most once in a run.
+//
+// Do not skip this check for a batch on its first delivery: another coordinator may have
+// driven the batch without a delivery, as a batch behind the head of the session.
 func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false

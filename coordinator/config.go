@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// Config holds the tunables of a Coordinator. The zero value works.
+// Config holds the settings of a Coordinator. The zero value works.
 type Config struct {
 	Slots        int           // batches driven at once. Default 1024
 	Window       int           // calls of one session dispatched at once. Default 8
@@ -25,15 +25,16 @@ type Config struct {
 	AckWait      time.Duration // longest silence of a driver before a redelivery. Default 10 s
 	Poll         time.Duration // time between reads of the journal. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
-	// BatchTTL is how long a batch may start calls, counted from when it was stored. Time in which
-	// a call waits for a person extends it, up to another BatchTTL. Default 1 h.
+	// BatchTTL is how long a batch may start calls, counted from when it was stored. While
+	// a call waits for a person the clock stops, for up to another BatchTTL. Default 1 h.
 	BatchTTL time.Duration
 	Grace    time.Duration // added to a lease before it counts as lapsed. Default 2 s
-	// StartWait is how long a batch waits if the fleet has no tool at all. A call waits at least as
-	// long if its pool has workers but none with the tool as planned; then the wait is also at
-	// least twice the time for which an announcement of a worker counts. Default 30 s.
+	// StartWait is how long a batch waits while the fleet has no tools at all. A call also
+	// waits at least this long if its pool has workers, but none that serves the planned
+	// version of its tool. That wait is never shorter than two lifetimes of a worker's
+	// announcement. Default 30 s.
 	StartWait time.Duration
-	Drain     time.Duration   // how long batches may continue after Run's ctx has ended. Default 5 s
+	Drain     time.Duration   // how long open batches go on after Run's ctx has ended. Default 5 s
 	Hurry     <-chan struct{} // closing it ends the drain at once. May be nil
 	Poison    int             // lost claims after which a call is given up. Default 5
 	// AfterUnknown decides what happens to the later writes of a batch after a write whose outcome
@@ -41,11 +42,11 @@ type Config struct {
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // the people whose decisions count. Default: none
 	Audit        audit.Config       // settings of the audit log
-	// HTTPKeys are the public nkeys of the HTTP servers, which may say who asks for a batch. Default:
-	// none.
+	// HTTPKeys are the public nkeys of the HTTP servers. They sign which user asks for a
+	// batch. Default: none.
 	HTTPKeys []string
-	// Policy is the version of the platform's policy. Every job names it, and a worker without a
-	// policy does not take such a job. Default: none.
+	// Policy is the version of the platform's policy. Every job names this version. A
+	// worker without a policy refuses such a job. Default: none.
 	Policy    string
 	Provision provision.Config // the streams that Run makes if they are missing
 	Logger    *slog.Logger     // nil: silent
@@ -57,7 +58,8 @@ type Config struct {
 // unknown.
 type AfterUnknown string
 
-// Stop skips them, because they may build on a write that did not happen. Continue runs them.
+// Stop skips the later writes, because they may build on a write that did not happen.
+// Continue runs them.
 const (
 	Stop     AfterUnknown = "stop"
 	Continue AfterUnknown = "continue"
@@ -105,8 +107,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// unservedWait returns how long a call waits if its pool has workers but none with its tool as
-// planned. A worker whose announcement was lost announces itself again within that time.
+// unservedWait returns how long a call waits if its pool has workers, but none that serves
+// the planned version of its tool. A worker whose announcement was lost announces itself
+// again within that time.
 func (c Config) unservedWait() time.Duration {
 	return max(c.StartWait, 2*c.Provision.WithDefaults().WorkerTTL)
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// controls returns the session's controls that concern this batch, as events.
+// controls reads the session's controls and returns those that concern this batch, as
+// events.
 func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	entries, err := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 	if err != nil {
@@ -24,9 +25,9 @@ func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	return recall.Controls(entries, d.accepted, d.cfg.BatchTTL), nil
 }
 
-// steering returns the steering messages that go into this reply. It first stores a record that
-// they are taken, so that no other reply has them too. A message that comes later, or whose record
-// cannot be stored, waits for the next reply.
+// steering returns the steering messages that go into this reply. It first stores a record
+// that this reply takes them, so that no other reply repeats them. A message waits for the
+// next reply if it comes later or if this record cannot be stored.
 func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	var taken []json.RawMessage
 	d.insist(ctx, "recording which steering the reply takes along", func() error {
@@ -35,8 +36,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 			if taken, untaken = journal.Steering(d.controlsRead, d.accepted.Key.Batch); untaken == 0 {
 				return nil
 			}
-			// A peer that also drives the batch may have stored the reply already: later steering
-			// goes into the next reply.
+			// A peer that also drives the batch may have stored the reply already. Steering
+			// that comes after that reply belongs to the next one.
 			if _, replied, err := d.journal.Reply(ctx, d.accepted.Key); err != nil || replied {
 				taken = nil
 				return err
@@ -50,7 +51,7 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 				taken = nil
 				return nil
 			}
-			// Another control was stored first, or it is not known whether this write was stored.
+			// Another control was stored first, or the outcome of this write is unknown.
 			// Read again.
 			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 			if readErr != nil {
@@ -68,9 +69,9 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	return rawjson.MustMarshal(taken)
 }
 
-// steerAgain is for a reply that lost a race: another coordinator has stored its own reply first,
-// without the steering messages of this one. steerAgain stores the messages as new controls, for
-// the next reply.
+// steerAgain is called when another coordinator was first to store the reply of this batch.
+// If that reply has no steering messages, the messages of this reply would be lost. So
+// steerAgain stores them as new controls, and the next reply takes them.
 func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	var reply messages.Reply
 	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {

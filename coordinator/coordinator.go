@@ -1,20 +1,21 @@
 // Package coordinator drives batches: it takes them from the log, plans them, hands their calls to
 // the workers, collects the results and replies.
 //
-//	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go: the happy path
-//	             toolsets.go     in which queue a job waits for a worker
-//	             successors.go   which batches behind the head are driven too
-//	             recover.go      what an earlier driver has left behind
-//	             control.go      aborts and steering
-//	             close.go        a batch that no driver can bring to its end
-//	suspend.go, resume.go        a batch that only waits for people has no driver
-//	rested.go                    its session is left alone
-//	sweep.go                     a batch whose driver is gone
+//	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go: the usual way
+//	toolsets.go     in which queue a job waits for a worker
+//	successors.go   which batches behind the head are driven too
+//	recover.go      what an earlier driver has left in the journal
+//	control.go      aborts and steering
+//	close.go        a batch that no driver can bring to its end
+//	suspend.go      a batch that only waits for people loses its driver
+//	resume.go       a suspended or abandoned batch gets a driver again
+//	rested.go       which sessions are suspended, so that their deliveries need no look
+//	sweep.go        finds batches whose driver is gone
 //
-// No coordinator owns a session. Any of them may drive the head of a session's log, and the batches
-// behind it up to Config.Lookahead. Packages session and batch decide what may start next. They
-// decide from the journal, whose records are written by compare-and-set. Two coordinators that
-// drive one batch repeat each other's work and do no harm.
+// No coordinator owns a session. Any of them may drive the head of a session and, up to
+// Config.Lookahead, the batches behind it. Packages session and batch decide what may start
+// next, from what the journal holds. Journal records are written by compare-and-set, so two
+// coordinators that drive one batch do the same work twice and cause no harm.
 //
 // Other packages hold the rest:
 //
@@ -77,17 +78,18 @@ type Coordinator struct {
 	id         string // workers and peers address this coordinator by this token
 	log        *slog.Logger
 
-	runs    *runs // the batches that this coordinator drives
+	runs    *runs // the sessions and batches that this coordinator drives
 	peers   *peers.Peers
 	resumer *resumer
-	// successors limits how many batches are driven at once that are not the oldest of their
-	// session. The limit is for all sessions together.
+	// successors limits how many batches behind the heads of their sessions are driven at
+	// once, over all sessions.
 	successors *semaphore.Weighted
-	bodies     *semaphore.Weighted // bounds the bytes of their bodies
-	serving    atomic.Bool         // whether this coordinator takes requests and batches
+	bodies     *semaphore.Weighted // limits the bytes of the bodies of these batches
+	serving    atomic.Bool         // whether this coordinator accepts requests and batches
 }
 
-// New returns a coordinator that uses conn. It sends nothing yet, and never closes conn.
+// New returns a coordinator that uses conn. It sends nothing before Run, and never closes
+// conn.
 func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -123,9 +125,10 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
-// Run drives batches until ctx ends. After that it continues the open batches for Config.Drain, and
-// hands the rest back to the broker. It makes the streams that are missing, and returns an error if
-// an existing one would break a promise.
+// Run drives batches until ctx ends. Then it goes on with the open batches for
+// Config.Drain, and hands those that are left back to the broker. Run creates missing
+// streams. It returns an error if the settings of an existing stream would break a promise
+// of the fleet.
 func (c *Coordinator) Run(ctx context.Context) error {
 	if err := provision.Ensure(ctx, c.conn, c.cfg.Provision, provision.BatchesConsumer(c.conn.Names(), c.cfg.AckWait)); err != nil {
 		if ctx.Err() != nil {
@@ -173,7 +176,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 	}
 	defer c.conn.OnReconnect(func() { c.runs.Nudge("") })()
-	// The key is made here because workers need it too and may not make it.
+	// Make the hash key here: workers need it too, but may not make it.
 	if _, err := c.auditLog.Hasher(ctx); err != nil && ctx.Err() == nil {
 		c.log.Warn("the audit log is not ready; no batch ends before it is", "err", err)
 	}
@@ -194,14 +197,14 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	if err != nil { // the server has revoked this user's access: begin the drain
 		stopPulling()
 	}
-	_ = slots.Wait(context.WithoutCancel(ctx)) // every driver has returned soon after work ended
+	_ = slots.Wait(context.WithoutCancel(ctx)) // no error: every driver returns soon after work has ended
 	c.resumer.wait(work)
 	cancel()
 	stopServing()
 	return err
 }
 
-// drain waits for Config.Drain, or until Config.Hurry is closed, and then ends the work.
+// drain cancels the work after Config.Drain, or as soon as Config.Hurry is closed.
 func (c *Coordinator) drain(work context.Context, cancel func()) {
 	drain := time.NewTimer(c.cfg.Drain)
 	defer drain.Stop()
@@ -213,8 +216,8 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 	cancel()
 }
 
-// serve answers requests. When ctx ends it takes no new request. Requests that it has taken are
-// answered until work ends.
+// serve answers requests. It accepts no new request after ctx has ended. Requests that it
+// has accepted before are answered until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.announced, c.catalogues, handlers.Config{
 		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Signed: c.cfg.Approvers.Signed, Logger: c.log,
@@ -226,8 +229,8 @@ func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) 
 	})
 }
 
-// Ready reports whether the coordinator takes batches: it is connected, knows the tools, and
-// answers requests.
+// Ready reports whether the coordinator accepts batches. It does when it is connected,
+// knows the tools and answers requests.
 func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
 
 // Gauges returns a collector for the gauges of the whole fleet.

@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	// "Delivered" stays true, so that answer is kept for a second. "Not delivered" may become wrong
-	// at any moment, so that answer only serves requests of about the same time.
+	// A job that was delivered stays delivered, so this answer is kept for a second. A job
+	// that was not delivered may be delivered at any moment, so that answer is shared only
+	// by requests at about the same time.
 	deliveredHolds, undeliveredHolds = time.Second, 100 * time.Millisecond
-	// maxDelivered bounds the queues in the cache.
+	// maxDelivered limits the number of cached queues.
 	maxDelivered = 1024
 )
 
-// delivered caches, for a moment, up to which job each queue's consumer has delivered. When a
-// worker goes, many batches ask about the same queue.
+// delivered caches, per queue, up to which job its consumer has delivered. When a worker
+// leaves, many batches ask about the same queue at once.
 type delivered struct {
 	ask func(ctx context.Context, token string) (inspect.ConsumerState, error)
 
@@ -27,7 +28,8 @@ type delivered struct {
 	queues map[string]*deliveredUpTo // by token; guarded by mu
 }
 
-// deliveredUpTo is the last job, as a sequence, that one consumer had delivered when it was asked.
+// deliveredUpTo is the sequence of the last job that a consumer had delivered when it was
+// asked.
 type deliveredUpTo struct {
 	turn chan struct{} // holds one token; taken while the server is asked
 	seq  uint64        // owned by the holder of turn
@@ -59,7 +61,7 @@ func (d *delivered) maybe(ctx context.Context, token string, seq uint64) bool {
 	}
 	state, err := d.ask(ctx, token)
 	switch {
-	case errors.Is(err, bus.ErrNotFound): // without a consumer nobody has pulled a job
+	case errors.Is(err, bus.ErrNotFound): // without a consumer, no worker can have pulled a job
 		q.seq, q.at = 0, time.Now()
 		return false
 	case err != nil:

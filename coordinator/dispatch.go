@@ -15,14 +15,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// prepare plans the batch, gives the machine what the journal already holds, and lets it begin.
+// prepare plans the batch, gives the machine what the journal already holds, and sends it
+// Begin.
 func (d *batchRun) prepare(ctx context.Context) error {
 	calls, tools, err := d.awaitTools(ctx)
 	if err != nil {
 		return err
 	}
 	past, err := d.readPast(ctx)
-	// A call is not refused if it may have run already: something of it is stored or queued.
+	// A call that may have run already must not be refused: the journal or a queue holds
+	// something of it.
 	tools.Kept = func(index int) bool { return past.holds(index) || d.jobs.Holding(index) }
 	d.machine = batch.New(plan.With(calls, tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
@@ -37,8 +39,8 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	}
 	d.recall(ctx, past)
 	if !d.resumed {
-		// The start event of one call goes out early: while the controls are read, the server finds
-		// out whether anybody listens to more events.
+		// Publish the start event of one call early. While the controls are read, the
+		// server finds out whether anyone listens to more events.
 		d.events.starts(min(1, len(d.in.Calls)))
 	}
 	var controls []batch.Event // read after the records; see askLeader
@@ -68,8 +70,9 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	return nil
 }
 
-// firstPoll returns how long after a dispatch the machine looks into the journal. A batch that may
-// have another driver is looked at soon, because that driver may get the notices.
+// firstPoll returns how long after a dispatch the machine reads the journal. A batch that
+// may have another driver is read soon, because that driver may get the notices about its
+// calls.
 func (d *batchRun) firstPoll() time.Duration {
 	soon := min(200*time.Millisecond, d.cfg.Poll)
 	if d.again {
@@ -78,12 +81,12 @@ func (d *batchRun) firstPoll() time.Duration {
 	return d.pace.firstPoll(soon, d.cfg.Poll)
 }
 
-// notAfter returns the time after which no call starts, by the server's clock. Time that people
-// have for their answers is not in it.
+// notAfter returns the time after which no call starts, by the server's clock. Time that
+// calls spend waiting for people is added elsewhere.
 func (d *batchRun) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
 
-// step gives an event to the machine and carries out the effects, in order. An effect may cause
-// further events; step goes on with these until there are none.
+// step gives an event to the machine and carries out the effects in order. If an effect
+// causes further events, step gives these to the machine too, until there are none.
 func (d *batchRun) step(ctx context.Context, ev batch.Event) {
 	events := []batch.Event{ev}
 	effects := d.session.step(d, time.Now(), ev)
@@ -134,9 +137,9 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	return nil
 }
 
-// dispatch publishes a job and does not wait for the acknowledgement. A lost job does no harm: the
-// poll publishes it again while its call is open. A second job does none either: the broker refuses
-// a job that is already queued.
+// dispatch publishes a job without waiting for the acknowledgement. A lost job does no
+// harm: while its call is open, the poll publishes the job again. A second job does no harm
+// either: the broker refuses a job that is already queued.
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
@@ -146,7 +149,7 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 	}
 	tool := d.ask(want.Index)
 	queue, placed := d.jobs.For(ctx, time.Now(), want.Index)
-	if events = append(events, placed...); queue == "" { // an older job may still be there; the next poll looks again
+	if events = append(events, placed...); queue == "" { // an older job may still be in another queue; the next poll looks again
 		return events
 	}
 	job := wire.Job{
@@ -171,8 +174,8 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 	return events
 }
 
-// syncQuestion announces the question of a call while it is open, and withdraws it once it is
-// closed. It acts once for each state of the question.
+// syncQuestion lists the question of a call while it is open, and withdraws it once it is
+// closed. Each state of a question is handled once.
 func (d *batchRun) syncQuestion(ctx context.Context, index int) {
 	q, open := d.machine.Question(index)
 	if q == nil {

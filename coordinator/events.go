@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// events publishes the events of a batch, as long as somebody may listen. It does not repeat a lost
-// event: the history of the batch has it.
+// events publishes the events of a batch while anyone may be listening. A lost event is not
+// repeated, because the history of the batch has it.
 type events struct {
 	conn     *bus.Conn
 	audience *bus.Audience
@@ -36,7 +36,7 @@ func (e *events) publish(ev messages.Event) {
 	header := bus.Header{messages.EventHeader: {string(ev.Type)}}
 	var err error
 	switch ev.Type {
-	case messages.EventReply, messages.EventAwaiting: // once a batch, and worth it for those who just came
+	case messages.EventReply, messages.EventAwaiting: // at most one per batch or question, and also for listeners that came a moment ago
 		err = e.conn.Publish(e.subject, header, rawjson.MustMarshal(ev))
 	default:
 		err = e.audience.Publish(e.subject, header, func() []byte { return rawjson.MustMarshal(ev) })
@@ -46,11 +46,11 @@ func (e *events) publish(ev messages.Event) {
 	}
 }
 
-// unwatched reports whether nobody listened to the batch a moment ago.
+// unwatched reports whether, a moment ago, nobody listened to the events of the batch.
 func (e *events) unwatched() bool { return !e.audience.Has(e.subject) }
 
-// starts publishes the start events of the first upTo calls, except those that it has published
-// already. All start events come before any call runs.
+// starts publishes the start events of the first upTo calls, and skips those that it has
+// published before. No call of the batch runs before all start events are published.
 func (e *events) starts(upTo int) {
 	for ; e.started < upTo; e.started++ {
 		call := e.plan().Calls[e.started]
@@ -65,8 +65,9 @@ func (e *events) starts(upTo int) {
 	}
 }
 
-// result publishes an event with the result of a call. An end event may have the output. A result
-// event has none, because the reply, which follows, has it.
+// result publishes an event about the result of a call. An end event carries a short form
+// of the result. A result event leaves out the output, because the reply follows and has
+// it.
 func (e *events) result(kind messages.EventType, r messages.Result) {
 	if e.unwatched() {
 		e.counters[r.Index]++

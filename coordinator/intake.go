@@ -21,8 +21,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// intake handles one delivery from the log. It drives the session if the batch is its head. Any
-// other batch goes back to the broker; the driver of the session reads it from the log.
+// intake handles one delivery from the log. It drives the session if the batch is the
+// session's head. Any other batch goes back to the broker, and the driver of the session
+// reads it from the log.
 func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
@@ -34,7 +35,7 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	}
 	log := logfields.Batch(tracing.Extract(ctx, accepted.Header), c.log, accepted.Key)
 	live := c.runs.of(accepted.Key)
-	if live == nil && d.Delivered == 1 { // the run of its session reads the log and finds it there
+	if live == nil && d.Delivered == 1 { // the run of its session can read this batch from the log
 		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil && s.offer(accepted.Key, d) {
 			return
 		}
@@ -67,7 +68,7 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil {
 			s.readSoon()
 		}
-		if c.peers.DriveBatch(accepted.Key) { // if that peer is lost, this delivery finds the batch
+		if c.peers.DriveBatch(accepted.Key) { // if that peer is lost, the next delivery of this batch shows it
 			logUnsettled(log, d.Nak(c.cfg.Poll))
 			return
 		}
@@ -75,15 +76,15 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	case session.TakeOver:
 		c.takeOver(ctx, log, accepted, d)
 	case session.Vanished:
-		// A stale replica may have answered. The next delivery tries again.
+		// A replica that lags behind may have answered. The next delivery tries again.
 		logUnsettled(log, d.Nak(time.Second))
 	case session.Drive:
 		c.driveSession(ctx, accepted, d)
 	}
 }
 
-// decline hands a delivery back to the broker, with a growing delay: thousands of batches of a
-// session may wait.
+// decline hands a delivery back to the broker. The delay grows with each delivery, because
+// thousands of batches of one session may wait.
 func (c *Coordinator) decline(log *slog.Logger, d *pull.Delivery) {
 	soon := bus.Backoff{First: c.cfg.Poll, Most: 3 * c.cfg.AckWait}
 	if c.cfg.Lookahead > 1 { // the batch may be driven before the head has ended
@@ -92,11 +93,13 @@ func (c *Coordinator) decline(log *slog.Logger, d *pull.Delivery) {
 	logUnsettled(log, d.Nak(soon.Pause(d.Delivered-1)))
 }
 
-// declinedFirst is the first delay. The driver of the session has this long to announce itself.
+// declinedFirst is the first delay. Within this time the driver of the session announces
+// itself.
 const declinedFirst = 200 * time.Millisecond
 
-// observe reads what Decide needs to know about a batch, and its stored reply if there is one. The
-// reply may belong to an earlier batch with the same id.
+// observe reads what session.Decide needs to know about a batch. It also returns the stored
+// reply under the batch's id, if there is one. That reply may belong to an earlier batch
+// with the same id.
 func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen session.Observation, reply journal.StoredReply, err error) {
 	var head journal.Accepted
 	var headErr, replyErr error
@@ -113,7 +116,7 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
-// takeOver drives a session from its head because a batch behind the head was delivered again, and
+// takeOver drives a session from its head. A batch behind the head was delivered again, and
 // no coordinator has said that it drives the session.
 func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
@@ -125,7 +128,7 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 		logUnsettled(log, d.Nak(time.Second))
 	case head.Seq == a.Seq:
 		c.driveSession(ctx, a, d)
-	case c.cfg.Lookahead == 1: // the run takes no batch behind the head
+	case c.cfg.Lookahead == 1: // with a lookahead of 1, a run takes only the head
 		c.decline(log, d)
 		c.driveSession(ctx, head, nil)
 	default:
@@ -133,14 +136,16 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 	}
 }
 
-// driveSession drives a session from its head. delivery is that of the head; nil: there is none.
-// offers are those of later batches. done: this goroutine need do no more for the session, because
-// it has no open batch, or another run, a decision of a person or a delivery continues it. Not
-// done: the run gave up, and another driver has to drive the session.
+// driveSession drives a session from its head. delivery is the delivery of the head, or
+// nil. offers are deliveries of later batches.
+//
+// done means that the caller need not try again: the session has no open batch, or it has
+// another run, or a person's decision or a delivery will continue it. If done is false,
+// this run gave up and another driver must be found.
 func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery *pull.Delivery, offers ...offer) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)
-		s.offers = offers // before others find the run, and offer it more
+		s.offers = offers // before the run is visible to goroutines that add offers
 		if c.runs.enter(s) != nil {
 			c.handOver(s.log, head, delivery, offers)
 			return true
@@ -169,8 +174,8 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 	}
 }
 
-// handOver settles the deliveries of a session that already has a run here. The batch of a delivery
-// takes it if it is driven; else the broker delivers it again.
+// handOver settles the deliveries of a session that already has a run here. A delivery of a
+// batch that is driven goes to its run. Any other delivery goes back to the broker.
 func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery *pull.Delivery, offers []offer) {
 	if delivery != nil {
 		offers = append(offers, offer{head.Key, delivery})
@@ -184,9 +189,11 @@ func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery
 	}
 }
 
-// nextHead returns the oldest batch of the session without a reply. It answers and removes every
-// batch before it: such a batch was submitted again, or came back into the log. It leaves a batch
-// alone whose reply is younger than settled, since its driver may be about to remove it.
+// nextHead returns the oldest batch of the session that has no reply. It publishes the
+// replies of older batches again and removes them from the log: they were submitted again,
+// or a restart of the server brought them back. It does not remove a batch whose reply is
+// younger than settled, because the batch's driver may be about to do so; then it returns
+// that batch.
 func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
@@ -209,10 +216,10 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 	}
 }
 
-// answerAgain answers a batch that already has its reply. The same body gets that reply; another
-// body under the same id is refused. If the reply is the batch's own, answerAgain also writes
-// missing audit lines. If that fails it returns an error, and the caller keeps the batch in the
-// log.
+// answerAgain answers a batch whose id already has a stored reply. A batch with the same
+// body gets that reply. A batch with another body is refused. If the reply was made for
+// this very batch, answerAgain first writes its missing audit lines. If it returns an
+// error, the caller must keep the batch in the log.
 func (c *Coordinator) answerAgain(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
 	reply, err := decodeReply(stored.Body)
 	if err != nil {
@@ -244,8 +251,8 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 	return reply, err
 }
 
-// auditReplied writes the audit lines of a batch whose reply is stored. The driver that stored the
-// reply may have died before it wrote them.
+// auditReplied writes the audit lines of a batch whose reply is stored, unless they are
+// written. The driver that stored the reply may have died in between.
 func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
 	body, err := c.journal.FullReply(ctx, stored)
 	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
@@ -278,8 +285,8 @@ func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a jour
 	return c.recorder.Write(ctx, log, e)
 }
 
-// publishRefusal publishes a refusal on a subject of its own, so that nobody takes it for the reply
-// of the batch.
+// publishRefusal publishes a refusal on the subject for refusals. An agent that waits for
+// the reply of the other batch with this id does not receive it.
 func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
 	batch = submission.Identified(batch, a.Key)
@@ -291,8 +298,8 @@ func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refus
 	}
 }
 
-// deadLetter keeps a message that is no batch as a dead letter with the reason, and takes it out of
-// the log.
+// deadLetter stores a message that is not a batch as a dead letter, with the reason, and
+// removes it from the log.
 func (c *Coordinator) deadLetter(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("a message in the log is no batch and becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
 	if err := c.journal.DeadLetter(ctx, d.Msg, reason.Error()); err != nil {

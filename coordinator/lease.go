@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// lease tells the broker and the other coordinators that this coordinator drives a batch, so that
-// they leave it alone. This only saves work: two drivers of one batch do no harm. Safe for
-// concurrent use.
+// lease tells the broker and the other coordinators that this coordinator drives a batch,
+// so that they do not drive it too. This only saves work: two drivers of one batch do no
+// harm. Safe for concurrent use.
 type lease struct {
 	peers    *peers.Peers
 	cfg      Config
@@ -25,10 +25,10 @@ type lease struct {
 
 	mu       sync.Mutex
 	log      *slog.Logger   // guarded by mu
-	delivery *pull.Delivery // the newest of the batch; nil: there was none; guarded by mu
+	delivery *pull.Delivery // the batch's newest delivery, or nil; guarded by mu
 	ended    bool           // the run of the batch has ended; guarded by mu
-	head     bool           // it is the oldest batch of its session that is not over; guarded by mu
-	told     bool           // peers were told that this coordinator drives the batch; guarded by mu
+	head     bool           // the batch is the oldest of its session without a reply; guarded by mu
+	told     bool           // this coordinator has told its peers that it drives the batch; guarded by mu
 }
 
 func (l *lease) setLog(log *slog.Logger) {
@@ -44,10 +44,10 @@ func (l *lease) current() *pull.Delivery {
 	return l.delivery
 }
 
-// adopt takes over a further delivery of the batch. The broker delivers a batch again unless its
-// newest delivery is renewed, so that one is renewed from now on. Any of the deliveries can take
-// the batch out of the log. A delivery with another sequence is of a later batch with the same id;
-// it goes back to the broker.
+// adopt takes over a further delivery of the batch. The broker delivers a batch again
+// unless the newest delivery is renewed, so keep renews this one from now on. A delivery
+// with another sequence belongs to a later batch with the same id, and goes back to the
+// broker.
 func (l *lease) adopt(delivery *pull.Delivery) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,8 +58,8 @@ func (l *lease) adopt(delivery *pull.Delivery) {
 	l.delivery = delivery
 }
 
-// announce starts to tell the other coordinators about the batch, which is now the oldest of its
-// session.
+// announce marks the batch as the oldest of its session. From now on the lease tells the
+// peers about the batch if it has no delivery.
 func (l *lease) announce() {
 	l.mu.Lock()
 	before := l.head || l.ended
@@ -70,7 +70,8 @@ func (l *lease) announce() {
 	}
 }
 
-// keep tells the broker and the peers, at intervals, that the batch is driven. It ends with stop.
+// keep tells the broker and the peers at intervals that the batch is driven. stop ends
+// that.
 func (l *lease) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var signs sync.WaitGroup
@@ -100,8 +101,8 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the other coordinators that this one drives the batch although it has no
-// delivery. The broker may deliver the batch to one of them.
+// publishRunning tells the peers that this coordinator drives the batch, if it has no
+// delivery of it. In that case the broker may deliver the batch to a peer.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
 	publish := l.head && l.delivery == nil
@@ -112,9 +113,10 @@ func (l *lease) publishRunning() {
 	}
 }
 
-// release ends the lease. An unfinished batch goes back to the broker, which delivers it again: at
-// once if this coordinator shuts down; at the time suspended if the batch only waits for people;
-// else later with each delivery, because perhaps no coordinator can drive it.
+// release ends the lease. If the batch is unfinished, its delivery goes back to the broker.
+// The broker delivers it again at once if ends is set, because this coordinator shuts down.
+// A suspended batch is delivered again at the time suspended. In any other case the delay
+// grows with each delivery, because perhaps no coordinator can drive the batch.
 func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,15 +9,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// queue lists and removes the jobs of one batch in the job stream. If a worker already has a
-// removed job, it looks into the journal and finds that the call has ended.
+// queue lists and removes the jobs of one batch in the job stream. Removing a job that a
+// worker already has does no harm: the worker reads in the journal that the call has ended.
 type queue struct {
 	conn      *bus.Conn
 	key       wire.BatchKey
 	delivered *delivered
 }
 
-// of returns the jobs of a call, waiting or held by workers.
+// of returns the jobs of a call, both waiting ones and those that workers hold.
 func (q queue) of(ctx context.Context, index int) ([]bus.Msg, error) {
 	names := q.conn.Names()
 	return q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.JobOf(q.key.Call(index))...)

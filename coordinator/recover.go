@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// past is what earlier drivers and workers of a batch have left in the journal.
+// past is what earlier drivers and workers of a batch have written to the journal.
 type past struct {
 	plans []journal.PlanEntry
 	known journal.Known
@@ -26,22 +26,22 @@ func (p past) holds(index int) bool {
 		slices.ContainsFunc(p.known.Hands, func(k wire.CallKey) bool { return k.Index == index })
 }
 
-// fresh reports whether the batch certainly had no driver before.
+// fresh reports whether no coordinator can have driven the batch before.
 func (d *batchRun) fresh(ctx context.Context) bool {
 	delivery := d.lease.current()
 	switch {
 	case !d.first, delivery == nil, delivery.Delivered > 1:
 		return false
-	case d.conn.Before(ctx, d.accepted.Stored): // the server may not know how often it was delivered
+	case d.conn.Before(ctx, d.accepted.Stored): // after a restart the server may have lost the delivery count
 		return false
 	}
 	// If the batch has waited here for long, a peer may have taken over its session.
 	return time.Since(d.came) <= d.cfg.AckWait/2
 }
 
-// readPast reads what earlier drivers of a batch have left in the journal and in the queues. It
-// reads the queues first: a worker stores the end of a call before it removes the job, so a call is
-// in one of them. A fresh batch has no past.
+// readPast reads what earlier drivers and workers have left in the queues and in the
+// journal. It reads the queues first. A worker stores the end of a call before it removes
+// the job, so no call is missing in both. A fresh batch has no past.
 func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	if d.fresh(ctx) {
 		return past{}, nil
@@ -50,7 +50,7 @@ func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.jobs.Adopt(ctx, time.Now()) }); err != nil {
 		return past{}, err
 	}
-	var other error // the journal holds the plan of another body: reading again does not help
+	var other error // the journal holds the plan of another body: no use in reading again
 	err = d.retry(ctx, "reading what the journal holds of the batch", func() (err error) {
 		if p.plans, err = d.journal.Plans(ctx, d.accepted.Key); err != nil {
 			return err
@@ -66,8 +66,8 @@ func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	return p, cmp.Or(err, other)
 }
 
-// recall gives the past to the machine, which handles old records like new ones. There is no other
-// code for recovery.
+// recall gives the past to the machine as events, the same events that new records cause.
+// There is no other code for recovery.
 func (d *batchRun) recall(ctx context.Context, p past) {
 	for _, entry := range p.plans {
 		d.machine.Step(time.Now(), batch.Planned{Record: entry.Record, Seq: entry.Seq})
@@ -85,9 +85,9 @@ func (d *batchRun) recall(ctx context.Context, p past) {
 	d.log.Log(ctx, level, what, "calls", len(d.in.Calls), "ended", d.machine.Ended())
 }
 
-// describeResume returns the log line about a batch that had a driver before. It is a warning if
-// that driver was lost. A suspended batch has lost none: it goes on because a person has answered
-// or a question has expired.
+// describeResume returns the level and text of the log line about a batch that had a driver
+// before. A batch that was suspended is driven again because a person has answered or a
+// question has expired. Any other batch was taken over from a driver that is gone.
 func describeResume(records []journal.CallEntry) (slog.Level, string) {
 	states := map[wire.CallState]bool{}
 	denied := false
@@ -98,7 +98,7 @@ func describeResume(records []journal.CallEntry) (slog.Level, string) {
 		}
 	}
 	switch {
-	case states[wire.Claimed]: // a worker has the call, so there was a driver after the answer
+	case states[wire.Claimed]: // a worker got the call after the answer, so a driver was lost since
 	case states[wire.Granted], denied && !states[wire.Parked]:
 		return slog.LevelInfo, "batch goes on after an answer"
 	case states[wire.Parked]:

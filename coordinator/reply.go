@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// assemble makes the reply from the results, which are in call order.
+// assemble makes the reply from the results, which are in the order of the calls.
 func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	outcomes := make([]messages.Outcome, len(results))
 	for i := range results {
@@ -58,9 +58,9 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	}
 }
 
-// finish stores the reply and the audit lines at the same time, and then removes the batch from the
-// log. The server publishes the stored reply itself. finished reports whether the batch has left
-// the log.
+// finish stores the reply and writes the audit lines at the same time. Then it removes the
+// batch from the log. The server itself publishes the stored reply to the agent. finished
+// reports whether the batch has left the log.
 func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	for _, r := range d.reply.Results {
 		d.events.result(messages.EventResult, r)
@@ -105,8 +105,8 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	return true
 }
 
-// leaveLog removes the batch from the log and reports whether it did. It keeps the batch if the
-// reply or the audit lines could not be stored.
+// leaveLog removes the batch from the log and reports whether it did. The batch stays if
+// the reply or the audit lines could not be stored.
 func (d *batchRun) leaveLog(ctx context.Context) bool {
 	if d.fatal == nil {
 		d.insist(ctx, "taking the batch out of the log", func() error { return d.remove(ctx) })
@@ -118,11 +118,12 @@ func (d *batchRun) leaveLog(ctx context.Context) bool {
 	return d.fatal == nil
 }
 
-// remove removes the batch from the log, by its delivery if it has one, else by its sequence.
+// remove removes the batch from the log: by acknowledging its delivery if there is one,
+// otherwise by its sequence.
 func (d *batchRun) remove(ctx context.Context) error {
 	delivery := d.lease.current()
-	// An acknowledgement names only a sequence. After a restart, the server may have given that
-	// sequence to another batch.
+	// An acknowledgement names only a sequence. After a restart the server may have given
+	// the same sequence to another batch.
 	if delivery != nil && !d.conn.Before(ctx, d.accepted.Stored) && delivery.AckSync(ctx) == nil {
 		return nil
 	}
@@ -144,9 +145,8 @@ func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finis
 	return d.finish(ctx)
 }
 
-// stopSummary returns what the hooks of a batch did, from the results in call order. It is nil if
-// no hook ran. It asks the agent to stop if any hook wants that; the reason is that of the first
-// such hook.
+// stopSummary returns what the hooks of a batch did, or nil if no hook ran. It asks the
+// agent to stop if any hook wants that, and gives the reason of the first such hook.
 func stopSummary(results []messages.Result) *messages.StopSummary {
 	sum := messages.StopHookSummary{HookInfos: []messages.HookMessage{}, HookErrors: []messages.HookMessage{}}
 	for _, r := range results {
@@ -170,7 +170,8 @@ func stopSummary(results []messages.Result) *messages.StopSummary {
 	return &messages.StopSummary{StopHookSummary: sum}
 }
 
-// ending returns the audit log's data about this batch. The reply is made, but not stored yet.
+// ending returns what the audit log needs about this batch. The reply is made by now, but
+// not stored.
 func (d *batchRun) ending() audit.Ending {
 	e := audit.Ending{Accepted: d.accepted, Batch: d.in.Batch, Results: d.reply.Results}
 	if d.reply.Error != nil {
@@ -191,7 +192,8 @@ func (d *batchRun) ending() audit.Ending {
 	return e
 }
 
-// ranCalls returns the audit log's data about the calls of this batch. All have ended.
+// ranCalls returns what the audit log needs about the calls of this batch, which have all
+// ended.
 func (d *batchRun) ranCalls(ctx context.Context) ([]audit.Call, error) {
 	calls := make([]audit.Call, len(d.ended))
 	for i, r := range d.ended {

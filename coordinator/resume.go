@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// resumer drives batches that were suspended, or whose driver is gone. It drives as many at once as
-// there are slots for delivered batches.
+// resumer drives batches that were suspended, or whose driver is gone. It has as many slots
+// as there are for delivered batches.
 type resumer struct {
 	c     *Coordinator
 	slots *semaphore.Weighted
@@ -30,13 +30,14 @@ type resumer struct {
 	waiting map[wakeRequest]bool
 }
 
-// wakeRequest is what a goroutine waits for to resume a session. Equal requests share one
-// goroutine. The head is part of the request because the goroutine returns once that batch has left
-// the log. onlySuspended is part of it because such a goroutine returns once no call waits for
-// people; after a denial the batch still has to be driven.
+// wakeRequest is a request to resume a session. Equal requests share one waiting goroutine.
+// head and onlySuspended are part of it, because they decide when that goroutine returns.
+// It returns once the head has left the log. With onlySuspended it also returns once no
+// call of the head waits for people. After a denial, for example, no call waits any more,
+// but the batch must still be driven.
 type wakeRequest struct {
-	session       wire.BatchKey // the Batch in it does not count
-	head          uint64        // the head when the goroutine started; 0: not read yet
+	session       wire.BatchKey // the Batch field is not used
+	head          uint64        // the head when the goroutine began; 0: not read yet
 	onlySuspended bool          // drive the head only if one of its calls waits for people
 }
 
@@ -44,8 +45,9 @@ func newResumer(c *Coordinator, slots int) *resumer {
 	return &resumer{c: c, slots: semaphore.NewWeighted(int64(slots)), size: int64(slots), waiting: map[wakeRequest]bool{}}
 }
 
-// Resume makes sure that the head of a session is driven, by this coordinator or a peer. It returns
-// when that is over, or when another goroutine already waits for the same.
+// Resume makes sure that the head of a session is driven, by this coordinator or a peer. It
+// returns when this run is over, or at once if another goroutine already waits to do the
+// same.
 func (r *resumer) Resume(ctx context.Context, tenant, session string) {
 	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}})
 }
@@ -79,8 +81,8 @@ func (r *resumer) run(ctx context.Context, want wakeRequest) {
 	r.c.peers.Publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
 }
 
-// try drives the oldest batch of the session if that is possible now. done says that nothing is
-// left to resume, or that another driver has the batch.
+// try drives the oldest batch of the session if that is possible now. done means that
+// nothing is left to resume, or that another driver has the batch.
 func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) (done bool, err error) {
 	head, found, err := r.c.nextHead(ctx, log, want.session, 0)
 	if err != nil {
@@ -116,9 +118,10 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 	return r.c.driveSession(ctx, head, nil), nil
 }
 
-// waitForAll calls wait, unless another goroutine already waits for the same request. Then it
-// returns false and the caller may return: the waiting goroutine looks again after its wait, and
-// finds what the caller has stored. So any number of equal requests holds one goroutine.
+// waitForAll calls wait, unless another goroutine waits for an equal request. Then it
+// returns false and the caller may return as well: after its wait, the other goroutine
+// finds what the caller has stored. So any number of equal requests keeps only one
+// goroutine.
 func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	r.mu.Lock()
 	another := r.waiting[want]
@@ -137,9 +140,9 @@ func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 // wait waits until all resumed batches have ended, or ctx ends.
 func (r *resumer) wait(ctx context.Context) { _ = r.slots.Acquire(ctx, r.size) }
 
-// resumeAbandoned drives batches that other coordinators have given up, until ctx ends. The
-// coordinator that gave a batch up had no delivery of it to hand back, so the broker might not
-// deliver the batch for minutes.
+// resumeAbandoned drives batches that other coordinators have given up, until ctx ends.
+// Those coordinators had no delivery to hand back, so the broker might not deliver the
+// batch for minutes.
 func (r *resumer) resumeAbandoned(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -165,8 +168,8 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 	}
 }
 
-// waitsForPeople reports whether a batch may be suspended: one of its calls waits for a decision,
-// or has been granted and no worker has claimed it yet.
+// waitsForPeople reports whether a call of the batch waits for a decision, or was granted
+// and is not yet claimed by a worker. Such a batch may be suspended.
 func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
 	known, err := j.Calls(ctx, key)
 	return err == nil && recall.WaitsForPeople(known), err

@@ -28,8 +28,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// batchRun drives one batch: it carries out the effects of the batch's machine. Its fields are
-// owned by run's goroutine, except for lease, notices and nudge, which others use too.
+// batchRun drives one batch: it carries out the effects of the batch's machine. The
+// goroutine of run owns its fields, except lease, notices and nudge, which other goroutines
+// use too.
 type batchRun struct {
 	cfg            Config
 	conn           *bus.Conn
@@ -44,14 +45,14 @@ type batchRun struct {
 	pace           *pace
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
 	id             string       // of this coordinator
-	log            *slog.Logger // has the trace once that has begun
+	log            *slog.Logger // names the trace once the spans have begun
 
 	accepted journal.Accepted
-	came     time.Time // when this coordinator got the batch
+	came     time.Time // when this coordinator received the batch
 	digest   string    // of the batch's body
 	user     string    // who asks for the tenant; "": not known
 	in       submission.Submission
-	named    *schemas.Catalog // the batch's catalogue; nil: none is named, or it is unknown
+	named    *schemas.Catalog // the catalogue that the batch names; nil if it names none or an unknown one
 	machine  *batch.Machine
 	spans    *spans.Batch
 	events   *events
@@ -59,13 +60,13 @@ type batchRun struct {
 	lease    *lease
 	notices  chan wire.Notice // from workers
 	nudge    chan struct{}    // asks run to read the journal now
-	turned   chan struct{}    // signals that the batch has another turn
-	waits    atomic.Bool      // the batch waits for an earlier one, and its machine has not begun
-	// workersChanged gets a signal when workers have come or gone: jobs may be in the wrong queue
-	// then.
+	turned   chan struct{}    // signals that the turn of the batch has changed
+	waits    atomic.Bool      // the batch waits for an earlier batch, so its machine has not begun
+	// workersChanged gets a signal when workers have come or gone. Jobs may then be in the
+	// wrong queue.
 	workersChanged chan struct{}
 	session        *sessionRun
-	place          *place // of a batch behind the first of its session; owned by the session's run
+	place          *place // nil for the first batch of the session; owned by the session's run
 	finished       bool   // the batch has left the log; set when run has ended
 
 	turn batch.Turn // the newest turn that the machine got
@@ -73,22 +74,22 @@ type batchRun struct {
 	jobs    *placement.Jobs      // nil until the batch is decoded
 	asked   map[int]toolset.Tool // the tool in the last job of each call
 	sent    map[int]time.Time    // when the first job of each call was published
-	missed  map[int]time.Time    // by call: since when its version is gone
-	recheck bool                 // check whether the jobs are in the right queues
+	missed  map[int]time.Time    // by call: since when no worker serves its version
+	recheck bool                 // whether to check that the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
-	// sure says that records and controls were read from the leader, later than the newest record
-	// that is known here was stored.
+	// sure means that records and controls were read from the stream's leader, and that no
+	// further record has become known since.
 	sure      bool
 	first     bool              // no coordinator is known to have driven the batch before
 	resumed   bool              // an earlier driver has left records
-	again     bool              // jobs of the batch may have been published before
+	again     bool              // jobs of the batch may have been published before this run
 	late      bool              // another coordinator may have driven the batch before, or drives it now
 	synced    map[int]string    // the last state in which each question was announced, by call
 	ran       map[int]audit.Ran // what the records say about the newest attempt, by call
 	ended     []messages.Result // the results of all calls, with outputs; nil until all have ended
 	reply     *messages.Reply
-	suspended time.Time // set if the batch waits only for people: the latest time to resume
+	suspended time.Time // when a suspended batch must be resumed at the latest; else zero
 	closed    bool      // close has ended the open calls
 	fatal     error     // why this coordinator cannot continue the batch
 }
@@ -115,7 +116,8 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 	return d
 }
 
-// userOf returns the user who asks for a batch, if an HTTP server of the fleet has signed who it is.
+// userOf returns the user who asks for a batch, if an HTTP server of the fleet has signed
+// the name.
 func (c *Coordinator) userOf(a journal.Accepted) string {
 	header := bus.Header(a.Header).Get(messages.PrincipalHeader)
 	if header == "" {
@@ -136,7 +138,7 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	defer d.lease.keep(ctx)()
 	defer func() { d.leaveQueues(ctx, finished) }()
 	err := guard(d.log, func() error { return d.untilReply(ctx) })
-	if err == nil && d.reply == nil { // it is suspended
+	if err == nil && d.reply == nil { // the batch is suspended
 		return false
 	}
 	end := d.finish
@@ -151,19 +153,19 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	if err == nil {
 		err = guard(d.log, func() error { finished = end(ctx); return nil })
 	}
-	if err != nil { // the obstacle may be gone by the next try
+	if err != nil { // the cause of the error may be gone at the next try
 		d.log.Warn("the batch goes back to the broker; another driver goes on with it", "err", err)
 		d.failSpan(ctx)
 	}
 	return finished
 }
 
-// untilReply drives the batch until d.reply is set or the batch is suspended. For a batch that
-// cannot be decoded the error is a *messages.Refusal.
+// untilReply drives the batch until d.reply is set or the batch is suspended. If the batch
+// cannot be decoded, the error is a *messages.Refusal.
 func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	if d.in, err = submission.Decode(d.log, d.accepted, d.conn.MaxBody()); err != nil {
 		refusal := submission.AsRefusal(err)
-		if refusal.Class == messages.ClassSubjectMismatch { // its ids may be another batch's
+		if refusal.Class == messages.ClassSubjectMismatch { // its ids may belong to another batch
 			d.in.Batch.ID, d.in.Batch.Session = "", ""
 		}
 		d.events.in = d.in.Batch
@@ -185,7 +187,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		if d.suspend(ctx) {
 			return nil
 		}
-		if d.reply != nil || d.fatal != nil { // the last look before suspending may end the batch
+		if d.reply != nil || d.fatal != nil { // suspend may have read news that ends the batch
 			break
 		}
 		wait := time.Hour
@@ -199,7 +201,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 			act = func() { d.onNotice(ctx, n) }
 		case <-timer.C:
 			act = func() { d.step(ctx, batch.Tick{}) }
-		case <-d.turned: // the step takes the turn
+		case <-d.turned: // step takes the changed turn itself
 			act = func() { d.step(ctx, batch.Tick{}) }
 		case <-d.nudge:
 			act = func() { d.look(ctx) }
@@ -224,9 +226,9 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 	return d.fatal
 }
 
-// awaitTurn waits until a call of the batch may start. It returns earlier if no call should start
-// any more, because the batch was aborted or steered or is too old, and if the session is
-// suspended.
+// awaitTurn waits until a call of the batch may start. It returns earlier if the session is
+// suspended, or if no call should start any more: the batch was aborted or steered, or is
+// too old.
 func (d *batchRun) awaitTurn(ctx context.Context) error {
 	if len(d.in.Calls) == 0 || d.mayStart() {
 		return nil
@@ -252,7 +254,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 		unwanted := false
 		select {
 		case <-d.turned:
-		case <-d.notices: // about an earlier driver's job; the journal has the same
+		case <-d.notices: // about an earlier driver's job; the journal holds the same
 		case <-d.nudge:
 			unwanted = d.unwanted(ctx)
 			d.session.waits(d, d.beginsSafe())
@@ -277,8 +279,8 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 	return nil
 }
 
-// unwanted reports whether a control ends calls of the batch. If the controls cannot be read, the
-// session's next poll tries again.
+// unwanted reports whether a control ends calls of the batch. If the controls cannot be
+// read, it returns false and the session's next poll tries again.
 func (d *batchRun) unwanted(ctx context.Context) bool {
 	controls, err := d.controls(ctx)
 	if err != nil {
@@ -287,8 +289,8 @@ func (d *batchRun) unwanted(ctx context.Context) bool {
 	return err == nil && len(controls) > 0
 }
 
-// mayStart reports whether a call of the batch may start, by the tools that are known now. The plan
-// is fixed only when the first call may start.
+// mayStart reports whether a call of the batch may start, judged by the tools that are
+// known now. The plan itself is made only when the first call may start.
 func (d *batchRun) mayStart() bool {
 	switch d.session.turnOf(d) {
 	case batch.Everything:
@@ -299,7 +301,7 @@ func (d *batchRun) mayStart() bool {
 	return false
 }
 
-// beginsSafe reports whether the first call that can run may run beside others.
+// beginsSafe reports whether the first call that is not refused may run beside others.
 func (d *batchRun) beginsSafe() bool {
 	tools := d.announced.Current()
 	calls := d.in.Routed(tools)
@@ -311,7 +313,8 @@ func (d *batchRun) beginsSafe() bool {
 	return false
 }
 
-// lookSoon asks the goroutine that drives the batch to read the journal. It does not wait for that.
+// lookSoon asks the goroutine that drives the batch to read the journal. It returns at
+// once.
 func (d *batchRun) lookSoon() {
 	select {
 	case d.nudge <- struct{}{}:
@@ -322,15 +325,16 @@ func (d *batchRun) lookSoon() {
 // insistLogEvery is the time between two log lines about the same failure.
 const insistLogEvery = time.Minute
 
-// insist repeats try until it succeeds, ctx ends, or the error is final. In the last two cases it
-// sets fatal, because the batch cannot go on without it.
+// insist repeats try until it succeeds, ctx ends, or the error is final. In the last two
+// cases it sets d.fatal, because the batch cannot go on without this step.
 func (d *batchRun) insist(ctx context.Context, what string, try func() error) {
 	if err := d.retry(ctx, what, try); err != nil {
 		d.fatal = err
 	}
 }
 
-// retry is insist for any goroutine: it returns the error and does not set fatal.
+// retry is like insist, but returns the error and does not set d.fatal, so any goroutine
+// may use it.
 func (d *batchRun) retry(ctx context.Context, what string, try func() error) error {
 	var logged time.Time // the last log line
 	return bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second, OnFailure: func(err error, _ time.Duration) {

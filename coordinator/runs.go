@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// runs holds the runs of this coordinator: one for each session that it drives, and one for each
-// batch that it drives.
+// runs holds the runs of this coordinator: one for each session and one for each batch that
+// it drives.
 type runs struct {
 	size   prometheus.Gauge
 	log    *slog.Logger
@@ -28,11 +28,11 @@ func newRuns(size prometheus.Gauge, log *slog.Logger) *runs {
 	return &runs{size: size, log: log, byKey: map[string]*batchRun{}, sessions: map[string]*sessionRun{}}
 }
 
-// sessionName names a session as notices between coordinators do.
+// sessionName names a session in the form that notices between coordinators use.
 func sessionName(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// enter adds the run of a session. If the session has a run already, enter returns that run. It
-// also makes its batches read the journal, because the run may be about to suspend them and would
+// enter adds the run of a session. If the session already has a run, enter returns that run
+// and makes all its batches read the journal. Otherwise that run might suspend them and
 // miss what is new.
 func (r *runs) enter(s *sessionRun) (other *sessionRun) {
 	r.mu.Lock()
@@ -72,9 +72,9 @@ func (r *runs) leaveSession(s *sessionRun) {
 	}
 }
 
-// leaveIfQuiet removes the runs of a session and of its batches, unless one of the batches has an
-// unread notice, or was just asked to look or allowed to start a call. Whoever drives the session
-// later finds no run here, and starts one.
+// leaveIfQuiet removes the runs of a session and of its batches, unless there is news for
+// one of the batches: an unread notice, a request to read the journal, or a changed turn.
+// Later drivers of the session find no run here and start one.
 func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +90,8 @@ func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
 	return true
 }
 
-// remove drops this run. If another run of the same batch is there, remove leaves it. The caller
-// holds mu.
+// remove drops this run of a batch. It leaves another run of the same batch alone. The
+// caller holds mu.
 func (r *runs) remove(d *batchRun) {
 	if key := d.accepted.Key.String(); r.byKey[key] == d {
 		delete(r.byKey, key)
@@ -106,8 +106,9 @@ func (r *runs) ofSession(name string) *sessionRun {
 	return r.sessions[name]
 }
 
-// Asked answers a peer: does this coordinator drive this batch or session? If so, the run of the
-// session reads the log, because a later batch of the session was delivered to the peer.
+// Asked reports to a peer whether this coordinator drives a batch or session. If it drives
+// the session, it also reads the log, because the peer asks after it got a later batch of
+// the session.
 func (r *runs) Asked(name string) (driven bool) {
 	if s := r.ofSession(name); s != nil {
 		s.askedByPeer()
@@ -142,8 +143,8 @@ func (r *runs) nudge(prefix string) {
 	}
 }
 
-// onNotice hands a worker's notice to the run of its batch. If there is no run, or the run's
-// channel is full, it drops the notice: the next poll finds out what happened.
+// onNotice hands a worker's notice to the run of its batch. It drops the notice if there is
+// no run or its channel is full, since the next poll finds the same in the journal.
 func (r *runs) onNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := rawjson.Unmarshal(m.Data, &n); err != nil {

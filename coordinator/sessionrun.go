@@ -17,28 +17,28 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// sessionRun drives the batches of one session: the oldest in the log (the head), and some of those
-// behind it. Together they are the line, in the order of the log. Each batch has its own goroutine,
-// so waiting for the I/O of one holds up no other. Only one machine steps at a time, so what may
-// start is decided in one place.
+// sessionRun drives batches of one session: the oldest in the log (the head), and some of
+// those behind it. In the order of the log they form the line. Each batch has a goroutine
+// of its own, so that the I/O of one does not delay the others. Only one machine of the
+// session steps at a time, so one place decides what may start.
 type sessionRun struct {
 	c     *Coordinator
 	key   wire.BatchKey // of the first batch; all have its tenant and session
 	log   *slog.Logger
-	more  chan struct{}  // signals that the log may hold another batch
+	more  chan struct{}  // signals that the log may hold another batch of the session
 	left  chan *batchRun // batches whose runs have ended
 	quiet chan struct{}  // closed when the session is suspended
 	asked atomic.Bool    // a peer has asked who drives the session
-	since time.Time      // batches stored later have surely had no other driver
+	since time.Time      // batches stored later have certainly had no other driver
 
 	mu        sync.Mutex
 	line      session.Line[*batchRun] // guarded by mu
 	driven    map[*batchRun]bool      // batches in the line that were not given up; guarded by mu
-	suspended time.Time               // set if every batch only waits: the latest time to resume; guarded by mu
-	reading   bool                    // the log is still to be read for the first time; guarded by mu
-	again     bool                    // a batch had news when the session was suspended; guarded by mu
-	full      bool                    // there is no place for another batch in the line; guarded by mu
-	offers    []offer                 // deliveries of batches that are not read yet; guarded by mu
+	suspended time.Time               // the latest time to resume; zero while the session is not suspended; guarded by mu
+	reading   bool                    // the first read of the log is not done; guarded by mu
+	again     bool                    // something new came for a batch while the session was suspended; guarded by mu
+	full      bool                    // the line has no room for another batch; guarded by mu
+	offers    []offer                 // deliveries of batches that are not yet read from the log; guarded by mu
 	ended     bool                    // the run takes no more offers; guarded by mu
 }
 
@@ -50,9 +50,10 @@ func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
 	}
 }
 
-// run drives the session from its head. It returns when the log has no more batches of the session,
-// when every batch only waits, or when the rest cannot be driven here. done says that nobody here
-// has to go on: a decision of a person or a delivery of the broker will.
+// run drives the session from its head. It returns when the log has no more batches of the
+// session, when every batch only waits, or when the other batches cannot be driven here.
+// done means that nobody here must go on: a person's decision or a delivery of the broker
+// will.
 func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *pull.Delivery) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -63,7 +64,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	s.since = head.Stored.Add(-1)
 	if delivery == nil || delivery.Delivered > 1 {
 		s.since = s.c.conn.Now(ctx)
-		s.readSoon() // nobody announces batches that are in the log already
+		s.readSoon() // no notice comes about batches that are already in the log
 	}
 	s.reading = len(s.more) > 0
 	s.begin(ctx, head, delivery, nil)
@@ -80,7 +81,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 				continue
 			}
 			select {
-			case <-s.more: // this is the read that was asked for
+			case <-s.more: // the read below is the one that was asked for
 			default:
 			}
 			if err := s.readLog(ctx); err != nil {
@@ -108,8 +109,9 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	}
 }
 
-// hasRead follows a reading of the log. Deliveries that were offered for that reading go back to
-// the broker, because nothing here renews them. If nothing is left to do, it suspends the session.
+// hasRead is called after a read of the log. Offered deliveries that the read did not use
+// go back to the broker, because nothing here renews them. If every batch only waits,
+// hasRead suspends the session.
 func (s *sessionRun) hasRead() {
 	s.returnOffers()
 	s.mu.Lock()
@@ -118,15 +120,15 @@ func (s *sessionRun) hasRead() {
 	s.suspendIfQuiet()
 }
 
-// askedByPeer reads the log for the batch that a peer asks about. From now on each poll tells the
-// peers that this coordinator drives the session.
+// askedByPeer makes run read the log, because a peer has got a batch of the session. From
+// now on each poll tells the peers that this coordinator drives the session.
 func (s *sessionRun) askedByPeer() {
 	s.asked.Store(true)
 	s.readSoon()
 }
 
-// begin adds a batch to the end of the line and drives it. It returns false if the session was
-// suspended meanwhile. The session is then driven again at once, from its head.
+// begin adds a batch to the end of the line and drives it. It returns false if the session
+// has been suspended. Then the caller of run drives the session again, from its head.
 func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pull.Delivery, p *place) bool {
 	d := s.c.newRun(s, a, delivery)
 	d.place, d.first = p, a.Stored.After(s.since)
@@ -146,7 +148,8 @@ func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pu
 	return true
 }
 
-// take adds a batch to the end of the line. It returns false if the session was suspended.
+// take adds a batch to the end of the line. It returns false if the session has been
+// suspended.
 func (s *sessionRun) take(d *batchRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,10 +164,11 @@ func (s *sessionRun) take(d *batchRun) bool {
 	return true
 }
 
-// leave ends the run of a batch. A batch that has left the log is removed from the line. A batch
-// that was given up stays in the line, so that the batches behind it keep waiting. It is tried
-// again when the session is driven anew: after Config.AckWait, or later while other batches of the
-// session go on. last says that no batch of the session is driven any more.
+// leave ends the run of a batch. A batch that has left the log is removed from the line. A
+// batch that was given up stays in the line, so that the batches behind it keep waiting. It
+// is tried again with the next run of the session: after Config.AckWait, or later if other
+// batches of the session still run. last means that no batch of the session is driven any
+// more.
 func (s *sessionRun) leave(d *batchRun) (last bool) {
 	s.c.runs.leave(d)
 	d.place.free()
@@ -182,8 +186,8 @@ func (s *sessionRun) leave(d *batchRun) (last bool) {
 	return len(s.driven) == 0
 }
 
-// freeFirst gives back the place of a batch that is now the first in the line: only batches behind
-// the first take places. The caller holds mu.
+// freeFirst gives back the place of a batch that has become the first in the line. Only
+// batches behind the first need places. The caller holds mu.
 func (s *sessionRun) freeFirst() {
 	if all := s.line.All(); len(all) > 0 && s.driven[all[0]] {
 		all[0].place.free()
@@ -191,9 +195,9 @@ func (s *sessionRun) freeFirst() {
 	}
 }
 
-// announceHead starts to tell the other coordinators about the head, because the broker may deliver
-// it to one of them. If it delivers a later batch to them, they leave that to the driver of the
-// session.
+// announceHead makes the lease of the head tell the peers about it, because the broker may
+// deliver the head to one of them. Later batches need no announcement: peers leave them to
+// the driver of the session.
 func (s *sessionRun) announceHead() {
 	s.mu.Lock()
 	head, found := s.line.Head()
@@ -204,8 +208,9 @@ func (s *sessionRun) announceHead() {
 	}
 }
 
-// abandoned reports whether the log may hold a batch of the session that nobody drives for long.
-// The run has ended, and it had no delivery to hand back to the broker.
+// abandoned reports, after the run has ended, whether the log may hold a batch of the
+// session that would stay without a driver for long. This run had no delivery of it to hand
+// back to the broker.
 func (s *sessionRun) abandoned(ctx context.Context) bool {
 	s.mu.Lock()
 	head, left := s.line.Head()
@@ -227,7 +232,7 @@ func (s *sessionRun) empty() bool {
 	return s.line.Empty()
 }
 
-// readSoon makes run read the log for later batches. It does not wait for that.
+// readSoon makes run read the log for later batches. It returns at once.
 func (s *sessionRun) readSoon() {
 	select {
 	case s.more <- struct{}{}:
@@ -235,8 +240,8 @@ func (s *sessionRun) readSoon() {
 	}
 }
 
-// step gives an event to a batch's machine. It then wakes the batches that may start more calls, or
-// fewer, because of that.
+// step gives an event to a batch's machine. Then it wakes every batch of the session whose
+// turn has changed because of it.
 func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []batch.Effect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,8 +257,8 @@ func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []b
 	return wants
 }
 
-// waits records that a batch waits until it may start its first calls, and whether these are safe:
-// they may run beside others.
+// waits records that a batch waits for its turn, and whether its first calls are safe: they
+// may run beside others.
 func (s *sessionRun) waits(d *batchRun, safe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,7 +266,8 @@ func (s *sessionRun) waits(d *batchRun, safe bool) {
 	s.giveTurns()
 }
 
-// over records that the reply of a batch is stored. Later batches may then start more.
+// over records that the reply of a batch is stored. Later batches may then start more
+// calls.
 func (s *sessionRun) over(d *batchRun) {
 	defer s.announceHead()
 	s.mu.Lock()
@@ -270,8 +276,8 @@ func (s *sessionRun) over(d *batchRun) {
 	s.giveTurns()
 }
 
-// giveTurns wakes the batches for which it has changed which calls they may start. The caller holds
-// mu.
+// giveTurns wakes the batches whose turn has changed: they may start other calls than
+// before. The caller holds mu.
 func (s *sessionRun) giveTurns() {
 	for _, d := range s.line.GiveTurns() {
 		select {
@@ -288,9 +294,9 @@ func (s *sessionRun) turnOf(d *batchRun) batch.May {
 	return s.line.Turn(d).May
 }
 
-// rest records that a batch only waits: for people, or for an earlier batch. until is when it has
-// to be looked at again. rest reports whether all batches of the session only wait, so that the
-// session is now suspended.
+// rest records that a batch only waits, for people or for an earlier batch, and needs no
+// look before until. It reports whether the session is now suspended, which happens when
+// all its batches only wait.
 func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 	s.mu.Lock()
 	s.line.Rest(d, until)
@@ -298,8 +304,8 @@ func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 	return s.suspendIfQuiet()
 }
 
-// suspendIfQuiet ends the runs of all batches of the session, if every batch only waits and nothing
-// new has come for any. It reports whether the session is suspended.
+// suspendIfQuiet ends the runs of all batches of the session if every batch only waits and
+// none has news. It reports whether the session is suspended.
 func (s *sessionRun) suspendIfQuiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -316,8 +322,8 @@ func (s *sessionRun) suspendIfQuiet() bool {
 	return true
 }
 
-// noteRested makes intake hand back the deliveries of this session's waiting batches without a look
-// at them. The caller holds mu.
+// noteRested remembers the session in runs.rested. Intake then hands deliveries of its
+// waiting batches back without a look at them. The caller holds mu.
 func (s *sessionRun) noteRested() {
 	head, _ := s.line.Head()
 	last := s.line.Last()
@@ -329,8 +335,8 @@ func (s *sessionRun) noteRested() {
 	}
 }
 
-// wake records that something new has come for a batch. It returns false if the session is
-// suspended: its next driver finds what is new when it begins.
+// wake records news for a batch. It returns false if the session is suspended. Then the
+// caller stops, and the next driver finds the news in the journal.
 func (s *sessionRun) wake(d *batchRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -342,15 +348,16 @@ func (s *sessionRun) wake(d *batchRun) bool {
 	return false
 }
 
-// suspendedUntil returns the latest time to look at the session again.
+// suspendedUntil returns when a suspended session must be looked at again, or zero if the
+// session is not suspended.
 func (s *sessionRun) suspendedUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.suspended
 }
 
-// lookForControls is for batches that still wait for an earlier batch, so that their machines do
-// not poll yet. It makes them look for controls, such as an abort.
+// lookForControls looks for controls, such as an abort, for batches that still wait for an
+// earlier batch. Their machines have not begun, so they do not poll themselves.
 func (s *sessionRun) lookForControls(ctx context.Context) {
 	s.mu.Lock()
 	var waiting []*batchRun

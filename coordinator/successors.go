@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Limits, in bytes, on the bodies of batches that are not the first of their session: within one
-// session, and in all sessions together.
+// Limits, in bytes, on the bodies of batches behind the first of their session: per
+// session, and for all sessions together.
 const (
 	maxSuccessors    = 8 << 20
 	maxAllSuccessors = 256 << 20
@@ -22,9 +22,9 @@ type offer struct {
 	delivery *pull.Delivery
 }
 
-// offer hands the run a delivery of a batch behind those that it drives. The run then reads the
-// log. If it comes to this batch, it drives it with this delivery; else it hands the delivery back.
-// The body of the delivery is dropped, because the log has it.
+// offer gives the run a delivery of a batch that it does not drive yet. The run then reads
+// the log. If it reaches this batch, it drives the batch with this delivery. Otherwise it
+// hands the delivery back. offer drops the delivery's body, because the log has it.
 func (s *sessionRun) offer(key wire.BatchKey, d *pull.Delivery) (taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s *sessionRun) offer(key wire.BatchKey, d *pull.Delivery) (taken bool) {
 	return true
 }
 
-// offered returns the delivery of a batch that was offered, or nil.
+// offered removes and returns the offered delivery of a batch, or nil.
 func (s *sessionRun) offered(a journal.Accepted) *pull.Delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +50,8 @@ func (s *sessionRun) offered(a journal.Accepted) *pull.Delivery {
 	return nil
 }
 
-// returnOffers settles the deliveries of batches that were not read from the log. A batch that is
-// driven anyhow takes its delivery. Any other delivery goes back to the broker.
+// returnOffers settles the offered deliveries whose batches were not read from the log. If
+// a batch is driven, its run gets the delivery. Any other delivery goes back to the broker.
 func (s *sessionRun) returnOffers() {
 	s.mu.Lock()
 	offers := s.offers
@@ -66,18 +66,19 @@ func (s *sessionRun) returnOffers() {
 	}
 }
 
-// end makes the run refuse further offers. It keeps those that it has.
+// end makes the run refuse further offers. It keeps the offers that it has.
 func (s *sessionRun) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
 }
 
-// readLog reads the batches of the log behind those that are driven, as many as the limits allow,
-// and starts to drive them. A batch that has its reply already is answered and removed: it was
-// submitted again, or came back into the log.
+// readLog reads batches behind those that are driven, as many as the limits allow, and
+// starts to drive them. If a batch already has a reply, readLog publishes that reply again
+// and removes the batch: it was submitted again, or a restart of the server brought it
+// back.
 func (s *sessionRun) readLog(ctx context.Context) error {
-	for s.c.serving.Load() { // when stopping, leave the next batch to the broker and a peer
+	for s.c.serving.Load() { // a stopping coordinator leaves the next batch to a peer
 		place, ok := s.place()
 		if !ok {
 			return nil
@@ -109,8 +110,8 @@ func (s *sessionRun) readLog(ctx context.Context) error {
 	return nil
 }
 
-// next reads the oldest batch of the log that is not in the line. The line may hold batches that
-// have their reply and are still in the log.
+// next reads the oldest batch of the log that is not in the line. It skips batches that the
+// line holds: they may have a reply and still be in the log.
 func (s *sessionRun) next(ctx context.Context) (a journal.Accepted, found bool, err error) {
 	s.mu.Lock()
 	after := s.line.Last()
@@ -130,8 +131,8 @@ func (s *sessionRun) holds(a journal.Accepted) bool {
 	return s.line.Holds(a.Seq, a.Stored)
 }
 
-// place is the right to drive one batch that is not the first of its session. All sessions share a
-// limited number of places. The first batch of a session needs none; its place is nil.
+// place is the right to drive one batch behind the first of its session. All sessions share
+// a limited number of places. The first batch of a session has the place nil.
 type place struct {
 	c    *Coordinator
 	size int64 // of the body
@@ -144,7 +145,7 @@ func (p *place) free() {
 	}
 }
 
-// hold reserves bytes for a batch's body. It returns false if the bodies of all sessions together
+// hold reserves bytes for a batch's body. It returns false if all held bodies together
 // would be too large.
 func (p *place) hold(a journal.Accepted) bool {
 	size := int64(len(a.Body))
@@ -158,7 +159,7 @@ func (p *place) hold(a journal.Accepted) bool {
 	return true
 }
 
-// place takes a place for another batch. The first batch of the session needs none.
+// place takes a place for another batch of the session. For the first batch it returns nil.
 func (s *sessionRun) place() (p *place, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,7 +174,7 @@ func (s *sessionRun) place() (p *place, ok bool) {
 	return &place{c: s.c}, true
 }
 
-// fits reports whether the body of another batch may be held.
+// fits reports whether the line has room for the body of another batch.
 func (s *sessionRun) fits(a journal.Accepted) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/session"
 )
 
-// suspend ends the run if the batch only waits for people. It reports whether it did.
+// suspend suspends the session if this batch and all others of the session only wait. It
+// reports whether it did.
 func (d *batchRun) suspend(ctx context.Context) bool {
 	for d.fatal == nil {
 		until, waits := d.machine.Rest()
@@ -29,10 +30,10 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 	return false
 }
 
-// askLeader reads everything about the batch from the leader and gives it to the machine. It tries
-// until it succeeds, because a suspended batch is not looked at for minutes. It reads the controls
-// after the records. So it sees every control that was stored before a call began to wait for a
-// person.
+// askLeader reads everything about the batch from the stream's leader and gives it to the
+// machine. It tries until it succeeds, because nobody looks at a suspended batch for
+// minutes. It reads the controls after the records, so it sees every control that was
+// stored before a call began to wait for a person.
 func (d *batchRun) askLeader(ctx context.Context) {
 	var events []batch.Event
 	d.insist(ctx, "read the journal before the batch is suspended", func() error {

@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// After a restart of the server, a batch that was answered and removed can be back in the log. The
-// server takes it as settled and never delivers it. If a later batch of the session is delivered,
-// its coordinator finds the old one (intake.go). Otherwise the sweep finds it, after each reconnect
-// and every few minutes.
+// This file finds batches that nobody drives. After a restart of the server, a batch that
+// was answered and removed can be back in the log. The server counts its delivery as
+// settled and never delivers it again. If a later batch of the session is delivered, intake
+// finds the old one. Otherwise the sweep does, after each reconnect and every few minutes.
 
 const (
 	// sweepEvery is the time between two sweeps without a reconnect.
@@ -27,7 +27,7 @@ const (
 	peerTimeout = time.Second
 )
 
-// sweepLog looks for oldest batches of sessions that nobody drives, until ctx ends.
+// sweepLog looks for heads of sessions that nobody drives, until ctx ends.
 func (c *Coordinator) sweepLog(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -43,7 +43,7 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again: // give messages in flight time to settle
+		case <-again: // wait until messages that are on their way have arrived
 			wait = c.cfg.AckWait
 			continue
 		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // so that not all peers sweep at once
@@ -57,9 +57,9 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 	}
 }
 
-// sweepJobs removes jobs of ended batches from queues without workers. Workers remove such jobs
-// from their own queues. A job is left over if its driver died after it had published the job, or
-// if the job arrived late, and the next driver has put another job into another queue.
+// sweepJobs removes jobs of ended batches from queues without workers. In queues with
+// workers, the workers do that. Such a job is left over if its driver died after publishing
+// it, or if it arrived late, and the next driver published the call's job in another queue.
 func (c *Coordinator) sweepJobs(ctx context.Context) error {
 	subjects, err := inspect.Subjects(ctx, c.conn, c.names.Stream(bus.Jobs))
 	if err != nil {
@@ -104,7 +104,7 @@ func (c *Coordinator) removeStrays(ctx context.Context, key wire.BatchKey) error
 	return err
 }
 
-// sweep removes heads that have their reply, and drives old heads without a driver.
+// sweep removes heads that already have a reply, and drives old heads that nobody drives.
 func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error {
 	now := c.conn.Now(ctx)
 	heads, err := c.oldHeads(ctx, now)
@@ -114,7 +114,7 @@ func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error 
 	var suspects []journal.Accepted
 	for _, head := range heads {
 		alone, headErr := c.unattended(ctx, head, now)
-		if headErr != nil { // the error is about this session; the others are still swept
+		if headErr != nil { // the error concerns only this session; go on with the others
 			err = errors.Join(err, headErr)
 		}
 		if alone {
@@ -153,8 +153,8 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 	return heads, err
 }
 
-// unattended reports whether a head is old enough to have no driver. It removes a head that has its
-// reply.
+// unattended reports whether a head is so old that it should have a driver, and none is
+// known. It removes a head that already has a reply.
 func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now time.Time) (bool, error) {
 	if c.runs.of(head.Key) != nil || c.peers.Drive(head.Key) {
 		return false, nil

@@ -15,18 +15,18 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolsets follows the announcements of workers. From them, packages toolset and placement decide
-// where a job goes.
+// toolsets follows the announcements of workers. Packages toolset and placement use them to
+// decide in which queue a job waits.
 type toolsets struct {
 	conn    *bus.Conn
 	log     *slog.Logger
-	changed func()        // called when other tools are served, or from other queues
-	ready   chan struct{} // closed once the announcements before run are known
+	changed func()        // called when the served tools or their queues have changed
+	ready   chan struct{} // closed once the announcements from before run are known
 	board   *placement.Board
 	once    sync.Once
 
 	workers *placement.Workers
-	stale   chan struct{} // has a value if the board lacks an announcement
+	stale   chan struct{} // has a value if the board is out of date
 }
 
 func newToolsets(conn *bus.Conn, log *slog.Logger, changed func()) *toolsets {
@@ -36,8 +36,8 @@ func newToolsets(conn *bus.Conn, log *slog.Logger, changed func()) *toolsets {
 	}
 }
 
-// glanceEvery is how often the announcements are read, if the coordinator's user may not watch
-// them.
+// glanceEvery is the time between two reads of the announcements, for a coordinator whose
+// user may not watch them.
 const glanceEvery = 2 * time.Second
 
 // run follows the announcements until ctx ends.
@@ -71,7 +71,7 @@ func (s *toolsets) run(ctx context.Context) error {
 	return nil
 }
 
-// replace applies the whole bucket.
+// replace applies the whole content of the bucket, and forgets workers that are not in it.
 func (s *toolsets) replace(values map[string][]byte) {
 	for _, key := range s.workers.Keys() {
 		if values[key] == nil {
@@ -83,7 +83,7 @@ func (s *toolsets) replace(values map[string][]byte) {
 	}
 }
 
-// learn applies one announcement; nil removes it.
+// learn applies one announcement. A nil value removes the worker's.
 func (s *toolsets) learn(key string, value []byte) {
 	var w wire.Presence
 	if value != nil {
@@ -110,11 +110,12 @@ func (s *toolsets) learn(key string, value []byte) {
 	}
 }
 
-// rebuildShare is how many times longer the pause after a rebuild is than the rebuild was. A small
-// fleet sees a change at once; in a large fleet, rebuilds take at most a tenth of one core.
+// rebuildShare is the length of the pause after a rebuild, in units of the time that the
+// rebuild took. So a small fleet sees a change at once, and in a large fleet rebuilds take
+// at most a tenth of one core.
 const rebuildShare = 9
 
-// rebuild updates the board when announcements have changed, until ctx ends.
+// rebuild updates the board whenever announcements have changed, until ctx ends.
 func (s *toolsets) rebuild(ctx context.Context) {
 	select {
 	case <-s.ready:
@@ -141,7 +142,7 @@ func (s *toolsets) serves(t schemas.Tool) bool {
 	return s.board.Fleet().Serves(wanted(t))
 }
 
-// read reads the announcements of the present workers.
+// read reads the announcements of all workers anew.
 func (s *toolsets) read(ctx context.Context) (*toolset.Fleet, error) {
 	values, err := s.conn.Values(ctx, s.conn.Names().Stream(bus.BucketWorkers))
 	var present []wire.Presence
@@ -154,7 +155,8 @@ func (s *toolsets) read(ctx context.Context) (*toolset.Fleet, error) {
 	return toolset.New(present), err
 }
 
-// moveJobs makes every run check whether its jobs are in queues that have workers for them.
+// moveJobs makes the run of every batch check that its jobs are in queues with workers for
+// them.
 func (r *runs) moveJobs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -166,7 +168,7 @@ func (r *runs) moveJobs() {
 	}
 }
 
-// newJobs returns the Jobs of the batch. Call it when the batch is decoded.
+// newJobs returns the Jobs of the batch. The batch must be decoded.
 func (d *batchRun) newJobs() *placement.Jobs {
 	return placement.New(d.toolsets.board, d.queue, placement.Batch{
 		Key: d.accepted.Key, Calls: len(d.in.Calls), Tool: d.toolOf, Silence: d.cfg.AckWait,
@@ -176,8 +178,9 @@ func (d *batchRun) newJobs() *placement.Jobs {
 	})
 }
 
-// moveJobs moves jobs into other queues: jobs whose queue has lost its workers, and jobs that
-// waited for a worker that is there now.
+// moveJobs moves jobs into other queues: jobs whose queue has lost its workers, and jobs
+// that waited for a worker that is there now. It also ends calls whose tool version is
+// gone.
 func (d *batchRun) moveJobs(ctx context.Context) {
 	for _, event := range d.jobs.Move(ctx, time.Now(), d.machine.JobOut) {
 		d.step(ctx, event)
@@ -192,7 +195,8 @@ func (d *batchRun) moveJobs(ctx context.Context) {
 	}
 }
 
-// leaveQueues gives up the batch's Jobs when its run has ended.
+// leaveQueues is called when the run of the batch has ended. If the batch is finished, it
+// removes jobs that may be left in queues without workers.
 func (d *batchRun) leaveQueues(ctx context.Context, finished bool) {
 	if d.jobs == nil || !d.jobs.Leave() || !finished {
 		return

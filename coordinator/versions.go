@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// loadCatalogue reads the catalogue that the batch names. An unknown catalogue is no error: package
-// plan decides what its calls use.
+// loadCatalogue reads the catalogue that the batch names. It is no error if the catalogue
+// is unknown: package plan decides which versions the calls use then.
 func (d *batchRun) loadCatalogue(ctx context.Context) error {
 	digest := d.in.Batch.Catalogue
 	if digest == "" || len(d.in.Calls) == 0 {
@@ -29,16 +29,16 @@ func (d *batchRun) loadCatalogue(ctx context.Context) error {
 	})
 }
 
-// tools returns everything that the choice of versions depends on.
+// tools returns what package plan needs to choose the versions of tools.
 func (d *batchRun) tools(current schemas.Catalog) plan.Tools {
 	return plan.Tools{
 		Current: current, Named: d.named, Unknown: d.named == nil && d.in.Batch.Catalogue != "", Served: d.toolsets.serves,
 	}
 }
 
-// awaitTools returns the calls and the tools to plan them with. If the batch names an older version
-// of a tool, and no worker serves the tool in any version, it waits for workers, at most
-// Config.StartWait.
+// awaitTools returns the calls and the tools for their plan. If the batch names an older
+// version of a tool that no worker serves in any version, awaitTools waits for workers, at
+// most Config.StartWait.
 func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.Tools, error) {
 	wait := time.NewTimer(d.cfg.StartWait)
 	defer wait.Stop()
@@ -63,8 +63,9 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	}
 }
 
-// freshTools is like tools, but first reads the list of workers anew if a call would not get the
-// version in the batch's catalogue. The agent may know of a new version before this coordinator does.
+// freshTools is like tools. If a call would not get the version in the batch's catalogue,
+// it first reads the list of workers again: the agent may know of a new version before this
+// coordinator does.
 func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan.Tools {
 	tools := d.tools(current)
 	if !slices.ContainsFunc(d.in.Routed(current), func(c messages.ToolCall) bool { return tools.Differs(c.Tool(), c.Input) }) {
@@ -79,16 +80,20 @@ func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan
 	return tools
 }
 
-// isPlanned reports whether an earlier driver has stored a plan. Then there is nothing to choose.
+// isPlanned reports whether an earlier driver has stored a plan, so that no version is left
+// to choose.
 func (d *batchRun) isPlanned(ctx context.Context) bool {
 	plans, err := d.journal.Plans(ctx, d.accepted.Key)
 	return err == nil && len(plans) > 0
 }
 
-// toolOf returns the tool, in one version, that a call's job asks for: the version in the call's
-// record, if it has one, which a worker has claimed or a person was asked about; else the version
-// in the last job, if a worker still has it; else the planned version. If no worker has the planned
-// version any more, it is another version that the plan allows.
+// toolOf returns the tool and version that a call's job asks for. The first of these that
+// applies:
+//
+//   - the version in the call's record, which a worker has claimed or a person was asked about
+//   - the version in the last job, if a worker still has it
+//   - another version that the plan allows, if no worker has the planned one any more
+//   - the planned version
 func (d *batchRun) toolOf(index int) toolset.Tool {
 	if digest := d.machine.ToolDigest(index); digest != "" {
 		tool := d.planned(index)
@@ -104,26 +109,26 @@ func (d *batchRun) toolOf(index int) toolset.Tool {
 	return d.planned(index)
 }
 
-// lastServed reports whether a worker has the tool of a call's last job. A draining worker counts,
-// because it may take that job.
+// lastServed reports whether a worker has the tool of the call's last job. A worker that
+// drains counts too, because it may take that job.
 func (d *batchRun) lastServed(index int) bool {
 	last, has := d.asked[index]
 	return has && d.toolsets.board.Fleet().Has(last)
 }
 
-// ask returns the tool for a job that is published now. It remembers the tool as that of the last
-// job.
+// ask returns the tool for a job that is about to be published, and remembers it as the
+// tool of the call's last job.
 func (d *batchRun) ask(index int) toolset.Tool {
 	tool := d.toolOf(index)
 	d.asked[index] = tool
 	return tool
 }
 
-// goneAfter is how long a version must be missing before its calls end. Workers announce themselves
-// every 10 s, and again after the server was away.
+// goneAfter is how long a version must be missing before its calls end. Workers announce
+// themselves every 10 s, and again after the server was away.
 const goneAfter = 10 * time.Second
 
-// gone reports whether a call has to end because of its version: no worker has it any more, and the
+// gone reports whether a call has to end because no worker has its version any more and its
 // input does not fit the version that workers have. events are for the machine.
 func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	why := ""
@@ -146,9 +151,10 @@ func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	return []batch.Event{batch.Unserved{Index: index, Is: true, Gone: why}}, true
 }
 
-// instead returns the version that workers have, for a call whose planned version no worker has any
-// more. The result is not Known if no other version is needed, or if something of the call is
-// stored: a worker may have claimed its version, or a person may have agreed to it.
+// instead returns the version to use for a call whose planned version no worker has any
+// more. The result is not Known if the planned version is served or if the journal holds
+// something of the call: then a worker may have claimed the planned version, or a person
+// may have agreed to it.
 func (d *batchRun) instead(index int) plan.Choice {
 	if d.toolsets.board.Fleet().Serves(d.planned(index)) || !d.machine.Fresh(index) {
 		return plan.Choice{}
@@ -166,7 +172,7 @@ func (d *batchRun) planned(index int) toolset.Tool {
 	return toolset.Tool{Pool: call.Pool, Name: call.PlannedCall.Tool, Digest: call.ToolDigest}
 }
 
-// wanted returns a tool in the form that jobs use.
+// wanted returns a tool in the form that jobs name it.
 func wanted(t schemas.Tool) toolset.Tool {
 	return toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest}
 }
