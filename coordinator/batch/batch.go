@@ -7,28 +7,29 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Config bounds how long a batch and its calls may take.
+// Config holds the limits of a batch and its calls.
 type Config struct {
 	Digest       string        // of the Batch as received
 	Nonce        string        // part of every record that this machine's driver writes
 	Window       int           // how many calls may be dispatched and open at once
 	FirstPoll    time.Duration // time from a dispatch to the first look into the journal
 	Poll         time.Duration // time between later looks
-	QueueTimeout time.Duration // how long a call may wait for a sign of a worker
-	// Unserved is how long a call may wait if workers of its pool are there but none has its tool.
-	// It is never longer than QueueTimeout; 0: as long as QueueTimeout.
+	QueueTimeout time.Duration // how long a call may wait until a worker reports that it has it
+	// Unserved is how long a call may wait while its pool has workers and none of them
+	// serves its tool. It is never longer than QueueTimeout. 0: as long as QueueTimeout.
 	Unserved time.Duration
 	Grace    time.Duration // added to every lease and deadline
-	NotAfter time.Time     // no call starts later; time for answers of people is added
+	NotAfter time.Time     // no call starts later; Machine.Waits is added
 	Forgets  time.Time     // records of the batch may be deleted later; zero: they are kept
-	Waits    time.Duration // how much time for answers is added to NotAfter at most
-	Timeout  time.Duration // how much active time the whole batch has; 0: no bound
-	Poison   int           // lapsed claims after which a call is given up; 0: no bound
+	Waits    time.Duration // the most that waiting for people may add to NotAfter
+	Timeout  time.Duration // limit on the active time of the whole batch (see keepTime); 0: none
+	Poison   int           // number of lapsed claims after which a call is given up; 0: no limit
 	// KeepGoing lets later writes of the batch run after a write whose outcome is unknown.
 	KeepGoing bool
 }
 
-// Machine drives one batch. Its methods are for one goroutine.
+// Machine is the state machine of one batch. Only one goroutine at a time may call its
+// methods.
 type Machine struct {
 	cfg    Config
 	plan   plan.Plan
@@ -36,34 +37,35 @@ type Machine struct {
 	began  bool
 	late   bool      // another coordinator may have driven the batch before, or drives it now
 	again  bool      // jobs of the batch may have been published before
-	pollAt time.Time // when to look into the journal next; zero: no look is planned
-	// lookedAt is the time of the last look, or of the beginning.
+	pollAt time.Time // when to read the journal next; zero: no read is planned
+	// lookedAt is the time of the last read of the journal, or of Begin.
 	lookedAt time.Time
 
 	active       time.Duration // active time used up to activeSince
-	activeSince  time.Time     // zero while the batch only waits for people
+	activeSince  time.Time     // zero while no call uses active time: see keepTime
 	activeStored time.Duration // active time in the newest plan record
 
-	turn       Turn     // what the earlier batches of the session let this one do
+	turn       Turn     // what the batch may start beside earlier batches of its session
 	abort      *Aborted // nil, or why the batch was aborted
 	steer      *Steered // nil, or the steering that skips calls
-	steerAfter int      // with steer: calls of the stages after this one do not run
-	tookOver   int      // the stage of which reads may have run under an earlier driver; -1: none
+	steerAfter int      // only with steer: the last stage whose calls still run
+	tookOver   int      // the stage whose reads may have run under an earlier driver; -1: none
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
-	storing  bool // a StorePlan was asked for, and its Planned has not come
+	storing  bool // a StorePlan was asked for, and no Planned has come since
 	finished bool
 }
 
-// New returns a machine for a batch. So far it knows only the plan.
+// New returns a machine that has the plan and no events yet.
 func New(p plan.Plan, cfg Config) *Machine {
 	m := &Machine{cfg: cfg, plan: p, calls: make([]call, len(p.Calls)), turn: Turn{Room: cfg.Window}}
 	m.applyRefusals()
 	return m
 }
 
-// Plan returns the plan that the machine follows: its own, or that of another coordinator.
+// Plan returns the plan that counts: this machine's, or the stored plan of another
+// coordinator.
 func (m *Machine) Plan() plan.Plan { return m.plan }
 
 // Open returns the open calls of the current stage.
@@ -88,8 +90,8 @@ func (m *Machine) Ended() int {
 	return n
 }
 
-// Step applies one event at the given time and returns the effects that the driver carries out, in
-// order.
+// Step applies one event and returns the effects for the driver, which carries them out in
+// order. now is the time of the event.
 func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	if m.finished {
 		return nil
@@ -104,7 +106,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		}
 	case Late:
 		m.late = true
-		for i := range m.calls { // reconsider each End: the other driver may know more
+		for i := range m.calls { // decide again about each End: the other driver may know more
 			m.calls[i].endAt = time.Time{}
 		}
 	case Planned:
@@ -153,8 +155,9 @@ func (m *Machine) onBegin(now time.Time, ev Begin) {
 	}
 }
 
-// onSteered applies a steering message: no further call starts, either from now on or from the next
-// stage on. If there are several messages, the strictest counts.
+// onSteered applies a steering message. If it is immediate, no further call starts.
+// Otherwise the calls of later stages do not start. Of several messages the strictest
+// counts.
 func (m *Machine) onSteered(ev Steered) {
 	if m.steer == nil {
 		m.steer, m.steerAfter = &ev, m.current()
@@ -165,7 +168,7 @@ func (m *Machine) onSteered(ev Steered) {
 	m.steer.Now = m.steer.Now || ev.Now
 }
 
-// started reports whether the driver knows that one of these calls has begun.
+// started reports whether, as far as the driver knows, one of these calls has begun.
 func (m *Machine) started(calls []int) bool {
 	for _, i := range calls {
 		c := &m.calls[i]
@@ -176,7 +179,7 @@ func (m *Machine) started(calls []int) bool {
 	return false
 }
 
-// advance returns what to do next. It looks only at the states of the calls.
+// advance returns the effects that the states of the calls ask for now.
 func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	wants := m.tellEnds()
 	calls, exclusive := m.runnable()
@@ -218,24 +221,24 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 			wants = append(wants, m.dispatch(now, i, exclusive))
 		case looked && now.Sub(c.since) >= m.cfg.FirstPoll: // the job or the notice about it may be lost
 			wants = append(wants, m.dispatch(now, i, exclusive))
-		case looked && c.base == queued: // the look came too soon to find anything
+		case looked && c.base == queued: // this read was too early to find anything
 			m.pollSoon(c.since)
 		}
 	}
 	return append(wants, m.poll(now, looked)...)
 }
 
-// inWindow reports whether the call counts against the window (the largest number of calls that are
-// out at once): a job of it is published, or a worker holds it.
+// inWindow reports whether the call takes a place in the window, which limits how many
+// calls are out at once. It does if its job is published or a worker holds it.
 func (m *Machine) inWindow(now time.Time, c *call) bool { return c.published || m.live(now, c) }
 
-// needsJob reports whether a job of the call has to be published: none that a worker could take is
-// in the queue.
+// needsJob reports whether a job of the call has to be published, because the queue has
+// none that a worker could take.
 func (m *Machine) needsJob(now time.Time, c *call) bool {
 	switch c.base {
 	case waiting, released:
 		return true
-	case running: // a worker runs it by the job of another driver
+	case running: // a worker runs it because of another driver's job
 		return !c.published
 	case claimed:
 		return !c.published || m.lapsed(now, c)
@@ -243,9 +246,9 @@ func (m *Machine) needsJob(now time.Time, c *call) bool {
 	return false
 }
 
-// runnable returns the open calls of the current stage that may run now, in call order. A call that
-// was handed back comes only after all others, and alone. exclusive says that the returned call
-// must run alone.
+// runnable returns the open calls of the current stage that may run now, in call order. A
+// call that was handed back runs after all others, alone. exclusive means that the returned
+// calls must run one at a time.
 func (m *Machine) runnable() (calls []int, exclusive bool) {
 	var handedBack []int
 	for _, i := range m.stage() {
@@ -264,8 +267,8 @@ func (m *Machine) runnable() (calls []int, exclusive bool) {
 	return calls, exclusive
 }
 
-// stopRun asks the worker that runs an aborted call to stop it. It asks at once, and again each
-// time that the journal was read.
+// stopRun asks the worker of an aborted call to stop it: once at the abort, and again after
+// each read of the journal.
 func (m *Machine) stopRun(i int, looked bool) []Effect {
 	c := &m.calls[i]
 	if m.abort == nil || c.stopped && !looked {
@@ -275,7 +278,7 @@ func (m *Machine) stopRun(i int, looked bool) []Effect {
 	return []Effect{Stop{i, m.abort.Stop}}
 }
 
-// tellEnds returns a Tell for each call that has ended since the last time.
+// tellEnds returns a Tell for each ended call that watchers have not been told about.
 func (m *Machine) tellEnds() []Effect {
 	var wants []Effect
 	for i := range m.calls {
@@ -299,7 +302,7 @@ func (m *Machine) current() int {
 	return len(m.plan.Stages)
 }
 
-// stage returns the calls of the current stage, ended ones too.
+// stage returns all calls of the current stage, including those that have ended.
 func (m *Machine) stage() []int {
 	if s := m.current(); s < len(m.plan.Stages) {
 		return m.plan.Stages[s]
@@ -307,8 +310,8 @@ func (m *Machine) stage() []int {
 	return nil
 }
 
-// dispatch returns the effect that publishes the job of a call. If nobody took the job, publishing
-// it again does not reset c.since: the waiting time of the call counts from its first job.
+// dispatch returns the effect that publishes the job of a call. Publishing a job again does
+// not reset c.since, because the waiting time of a call counts from its first job.
 func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	c := &m.calls[i]
 	if !c.published || m.lapsed(now, c) {
@@ -322,7 +325,7 @@ func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 		c.become(queued, now)
 	}
 	d := Dispatch{Index: i, Again: c.dispatches, Exclusive: exclusive, TakeOver: c.seq, Attempt: c.attempts}
-	if m.late || m.again { // another driver may have published a job before
+	if m.late || m.again { // another driver may have published a job of the call
 		d.Again++
 	}
 	c.dispatches++
@@ -332,7 +335,7 @@ func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	return d
 }
 
-// results returns every result in call order. It marks results whose runs overlapped.
+// results returns all results in call order, and marks those whose runs overlapped.
 func (m *Machine) results() []messages.Result {
 	results := make([]messages.Result, len(m.calls))
 	for i, c := range m.calls {

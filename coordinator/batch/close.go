@@ -6,11 +6,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Closing decides how to end the calls of a batch that no driver can bring to its end, for example
-// because its machine panics. It has no plan and no machine; each call's newest record is enough.
+// Closing decides how to end the calls of a batch that no driver can finish, for example
+// because its machine panics. It needs neither a plan nor a machine, only the newest record
+// of each call.
 //
-// All calls end before the batch is answered. The answered batch leaves the log, and then the next
-// write of the session may start: no call of this batch may be queued or running at that time.
+// All calls must end before the batch is answered. With its answer the batch leaves the
+// log, and the next write of the session may start. At that time no call of this batch may
+// be queued or running.
 type Closing struct {
 	Lease time.Duration // for a claim whose record has no lease
 	Grace time.Duration // added to a lease before the claim counts as lapsed
@@ -33,10 +35,12 @@ type Close struct {
 	Until   time.Time // without End: a worker may run the call until then
 }
 
-// Call decides about an open call. seq is the sequence of its newest record; 0: it has none. If a
-// worker's claim is live, the worker may be running the tool. It may finish, because its result is
-// worth more than an unknown outcome. A claim that is renewed for longer than any run can take is
-// of a broken worker: that call ends.
+// Call decides about an open call. seq is the sequence of its newest record, or 0 if it has
+// none.
+//
+// While the claim of a worker is live, the call stays open: the worker may finish it, and a
+// real result is better than an unknown outcome. A worker that renews its claim for longer
+// than any run can take is broken. Then the call ends.
 func (c *Closing) Call(now time.Time, index int, record wire.CallRecord, seq uint64) Close {
 	if !isClaim(record.State) {
 		return Close{End: true, Unknown: record.Unsure()}

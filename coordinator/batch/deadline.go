@@ -9,28 +9,27 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// live reports whether a worker holds the call: the lease of its claim has not lapsed, and the
-// claim is not overdue. Until that changes, the driver only sends a Stop, if the call is to be
-// stopped.
+// live reports whether a worker holds the call: its claim has neither lapsed nor become
+// overdue. The driver leaves a live call alone, except that it may send a Stop.
 func (m *Machine) live(now time.Time, c *call) bool {
 	return c.hasClaim() && now.Before(m.lapse(c)) && !m.overdue(now, c)
 }
 
-// overdue reports whether a worker holds a claim for longer than the run and the work around it can
-// take. Such a worker is broken: it renews its claim and does nothing else.
+// overdue reports whether a worker has held a claim for longer than the run and the work
+// around it can take. Such a worker is broken: it renews its claim and does nothing else.
 func (m *Machine) overdue(now time.Time, c *call) bool {
 	return c.hasClaim() && c.record.DeadlineMS > 0 && !now.Before(m.due(c))
 }
 
-// due returns when a claim becomes overdue. Its record has a deadline.
+// due returns when a claim becomes overdue. The claim's record must have a deadline.
 func (m *Machine) due(c *call) time.Time {
 	run := time.Duration(c.record.DeadlineMS) * time.Millisecond
 	return c.claimSeen.Add(run + m.cfg.QueueTimeout + m.cfg.Grace)
 }
 
-// lapse returns when a claim counts as lapsed. Its lease is counted from when this driver first saw
-// the record. So clocks need not agree, and the claim lapses rather too late than too early. A
-// record without a lease gets a long one.
+// lapse returns when a claim counts as lapsed. The lease counts from the time when this
+// driver first saw the record. So clocks need not agree, and a claim may lapse too late but
+// not too early. A record without a lease gets QueueTimeout as its lease.
 func (m *Machine) lapse(c *call) time.Time {
 	lease := time.Duration(c.record.LeaseMS) * time.Millisecond
 	if lease == 0 {
@@ -39,23 +38,24 @@ func (m *Machine) lapse(c *call) time.Time {
 	return c.seen.Add(lease + m.cfg.Grace)
 }
 
-// silent reports whether the newest record is a claim, and nothing has come since the claim lapsed:
-// no report of a worker, and no new job by which another worker could take the call over.
+// silent reports whether the newest record is a claim and nothing has followed it until it
+// lapsed: no report of a worker, and no new job with which another worker could take the
+// call over.
 func (m *Machine) silent(c *call) bool { return c.hasClaim() && c.since.Before(m.lapse(c)) }
 
-// lapsed reports whether the claim has lapsed, and no job is published yet by which another worker
-// could take the call over.
+// lapsed reports whether the claim has lapsed and no job is published yet with which
+// another worker could take the call over.
 func (m *Machine) lapsed(now time.Time, c *call) bool {
 	return m.silent(c) && !now.Before(m.lapse(c))
 }
 
-// giveUp asks for the End of a call that no worker holds, if the call is not to run any more or its
-// time is up. It asks again at every poll until the call has ended.
+// giveUp returns the End of a call that no worker holds, if it must not run any more or its
+// time is up. Until the call has ended, giveUp returns the End again at every poll.
 func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	c := &m.calls[i]
 	result, over := m.givenUp(now, i, c)
 	if !over {
-		c.endAt = time.Time{} // a worker has reported since the End was asked for
+		c.endAt = time.Time{} // the reason for the End is gone, for example because a worker has reported
 		return nil, false
 	}
 	if c.state() != ending || now.Sub(c.endAt) >= m.cfg.Poll {
@@ -68,8 +68,8 @@ func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	return wants, true
 }
 
-// givenUp returns the result of a call that is given up now. It returns false for a call that is
-// not. If the call may have been applied, its outcome is unknown.
+// givenUp returns the result with which a call is given up now, or false if it is not given
+// up. If the call may have been applied, the result says that its outcome is unknown.
 func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool) {
 	var result messages.Result
 	var over bool
@@ -91,14 +91,14 @@ func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool)
 	return result, over
 }
 
-// forgotten reports whether records of the batch may have been deleted. A call without a record may
-// then have run.
+// forgotten reports whether records of the batch may already be deleted. Then a call
+// without a record may have run all the same.
 func (m *Machine) forgotten(now time.Time) bool {
 	return !m.cfg.Forgets.IsZero() && now.After(m.cfg.Forgets)
 }
 
-// unwanted ends a call that must not run any more. If there are several reasons, an abort counts
-// first, then a reason to skip the call, then the age of the batch.
+// unwanted ends a call that must not run any more. Of several reasons the first counts: an
+// abort, a reason to skip the call, the age of the batch.
 func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool) {
 	switch {
 	case m.abort != nil:
@@ -111,7 +111,8 @@ func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool
 	return messages.Result{}, false
 }
 
-// timedOut ends a call without a claim if its own time is up, or that of its batch.
+// timedOut ends a call that has no claim, if the call's own time or that of the batch is
+// up.
 func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool) {
 	tool := m.plan.Calls[i].PlannedCall.Tool
 	quiet := c.published && now.Sub(c.since) >= m.patience(i, c)
@@ -121,7 +122,7 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 			return messages.Result{}, false
 		}
 		return m.endWith(i, messages.StatusExpired, messages.CodeApprovalExpired, "Not run: a person was asked whether it may run, and nobody answered in time."), true
-	case running: // its worker ends it when the time of the batch is up
+	case running: // its worker ends the run when the time of the batch is up
 		if !quiet {
 			return messages.Result{}, false
 		}
@@ -153,7 +154,7 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 // reached reports whether a time has come. A zero time never comes.
 func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// notRunHere is notRun for a call whose queue has no workers.
+// notRunHere is like notRun, for a call whose queue has no workers.
 func (m *Machine) notRunHere(i int, c *call) string {
 	if m.hasFailed(i, c) || c.taken {
 		return m.notRun(i, c)
@@ -161,31 +162,33 @@ func (m *Machine) notRunHere(i int, c *call) string {
 	return "Not run"
 }
 
-// notRun begins the sentence for the model about a call that is given up. It says how far the call
-// came.
+// notRun returns the beginning of the message to the model about a call that is given up.
+// It says how far the call came.
 func (m *Machine) notRun(i int, c *call) string {
 	switch p := m.plan.Calls[i]; {
 	case m.hasFailed(i, c):
 		return "It failed and is not run again"
-	case m.Claims(i): // otherwise it would have a claim
+	case m.Claims(i): // if it had run, it would have a claim
 		return "Not run"
 	case c.base == running:
 		return "Stopped while it ran"
-	// A worker may have taken the job without sending a report, or without sending another one.
+	// A worker may have taken the job without reporting, or may have sent its last report
+	// too early.
 	case c.base == queued, c.taken, p.Stage == m.tookOver:
 		return "Not known to have run"
 	}
 	return "Not run"
 }
 
-// hasFailed reports whether the newest attempt has failed. For a call that claims, the record says
-// so; attempts then counts only workers that were lost before they claimed the call.
+// hasFailed reports whether the newest attempt has failed. A call that claims has this in
+// its record. For such a call, attempts counts only workers that were lost before they
+// claimed it.
 func (m *Machine) hasFailed(i int, c *call) bool {
 	return c.record.Error != nil || c.attempts > 0 && !c.taken && !m.Claims(i)
 }
 
-// lostClaim ends a call whose claim has lapsed or is overdue, unless another worker may take the
-// call over and there is time for that.
+// lostClaim ends a call whose claim has lapsed or is overdue. It leaves the call open if
+// another worker may still take it over in time.
 func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, bool) {
 	waited := c.published && !m.silent(c) && now.Sub(c.since) >= m.cfg.QueueTimeout
 	poison := m.cfg.Poison > 0 && c.record.Lapsed+1 >= m.cfg.Poison
@@ -202,14 +205,14 @@ func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, boo
 		m.plan.Calls[i].PlannedCall.Tool))), true
 }
 
-// lostBy copies from the claim to the result what the lost worker cannot report: its name, the
-// start, and the permission.
+// lostBy copies into the result what the lost worker cannot report any more: its name, the
+// start of the run, and the permission.
 func lostBy(claim wire.CallRecord, r messages.Result) messages.Result {
 	r.Worker, r.Started, r.Permission = claim.Worker, claim.Started, claim.Permission
 	return r
 }
 
-// wanted reports whether the call is still to run, time limits aside.
+// wanted reports whether the call should still run. It does not look at time limits.
 func (m *Machine) wanted(i int) bool { return m.abort == nil && m.whySkipped(i) == "" }
 
 // whySkipped returns why the call is skipped, or "" if it is not.
@@ -225,9 +228,9 @@ func (m *Machine) whySkipped(i int) string {
 	return ""
 }
 
-// mayRun reports whether a worker may have a job of the call, published by this driver or by an
-// earlier one. If the call claims, a job of an earlier driver does not count: its run would have a
-// record.
+// mayRun reports whether a worker may have a job of the call, from this driver or an
+// earlier one. If the call claims, an earlier driver's job does not count: a run by that
+// job would have left a record.
 func (m *Machine) mayRun(i int) bool {
 	return m.calls[i].published || m.plan.Calls[i].Stage == m.tookOver && !m.Claims(i)
 }
@@ -244,8 +247,9 @@ func (s *Steered) said() string {
 	return by + " has something to say"
 }
 
-// keepTime adds up the active time of the batch. Time does not count while every call that could
-// run waits: for a person, for an earlier batch, or for room in the session's window.
+// keepTime adds to the active time of the batch. Time does not count while every call that
+// could run only waits: for a person, for an earlier batch, or for room in the session's
+// window.
 func (m *Machine) keepTime(now time.Time) {
 	if !m.activeSince.IsZero() {
 		m.active += now.Sub(m.activeSince)
@@ -262,7 +266,7 @@ func (m *Machine) keepTime(now time.Time) {
 	}
 }
 
-// left returns how much active time the batch has left. Only for a batch with a Timeout.
+// left returns how much active time the batch has left. The batch must have a Timeout.
 func (m *Machine) left(now time.Time) time.Duration {
 	used := m.active
 	if !m.activeSince.IsZero() {
@@ -271,9 +275,9 @@ func (m *Machine) left(now time.Time) time.Duration {
 	return m.cfg.Timeout - used
 }
 
-// slack returns how long after the end of the batch's time this driver waits before it ends the
-// call. It waits longer if a job is published, because a worker may be running the call. The worker
-// ends the run in time, and then needs a grace to report that.
+// slack returns how long after the end of the batch's time the driver ends the call. If a
+// job is published, a worker may be running the call. The worker ends the run in time, but
+// its report needs a moment more.
 func (m *Machine) slack(c *call) time.Duration {
 	if c.published {
 		return m.cfg.Grace + m.cfg.FirstPoll
@@ -281,17 +285,17 @@ func (m *Machine) slack(c *call) time.Duration {
 	return 0
 }
 
-// patience returns how long to wait for a sign of a worker that has the call.
+// patience returns how long to wait for the next report about the call.
 func (m *Machine) patience(i int, c *call) time.Duration {
 	switch {
-	case c.reported(): // a sign is due at every poll, and the broker needs time to notice a crash
+	case c.reported(): // a report is due at every poll, and the broker needs time to notice a crash
 		return m.cfg.QueueTimeout + 3*m.cfg.Poll
 	}
 	return m.cfg.QueueTimeout + m.unheard(i)
 }
 
-// unheard returns how long a worker may run a call of which this driver hears nothing, because the
-// worker reports to a coordinator that is gone.
+// unheard returns for how long a worker may run the call while this driver hears nothing of
+// it, because the worker reports to a coordinator that is gone.
 func (m *Machine) unheard(i int) time.Duration {
 	if m.late {
 		return m.plan.Calls[i].Tool.Timeout()
@@ -299,7 +303,7 @@ func (m *Machine) unheard(i int) time.Duration {
 	return 0
 }
 
-// unknownBefore reports whether an earlier call of the batch ended with its outcome unknown.
+// unknownBefore reports whether the outcome of an earlier call of the batch is unknown.
 func (m *Machine) unknownBefore(i int) bool {
 	for j := range m.calls[:i] {
 		if r := m.calls[j].result; r != nil && r.Status == messages.StatusOutcomeUnknown {
@@ -309,7 +313,7 @@ func (m *Machine) unknownBefore(i int) bool {
 	return false
 }
 
-// endWith returns a result that the coordinator makes, because no worker did.
+// endWith returns a result that the coordinator makes because no worker has made one.
 func (m *Machine) endWith(i int, status messages.Status, code messages.Code, message string) messages.Result {
 	c := m.plan.Calls[i]
 	r := messages.Result{

@@ -6,20 +6,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Claims reports whether a worker must claim the call in the call's own journal before it runs.
-// That is so for every write. For any other call it is so once the call has a record there, as
-// after a question to a person.
+// Claims reports whether a worker must claim the call before it runs, by a record in the
+// call's journal. Every write must be claimed. Any other call must be claimed once it has a
+// record, for example after a question to a person.
 func (m *Machine) Claims(i int) bool { return m.plan.Calls[i].Claims() || m.calls[i].seq > 0 }
 
-// Question returns the question in the call's newest record, or nil if there is none. open: the
+// Question returns the question in the call's newest record, or nil. open means that the
 // question waits for an answer.
 func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 	c := &m.calls[i]
 	return c.record.Approval, c.record.Approval != nil && c.base == parked && c.state() != ended
 }
 
-// ToolDigest returns the version of the tool that a worker has claimed or a person was asked about,
-// or "".
+// ToolDigest returns the version of the tool in the newest record, which a worker has
+// claimed or a person was asked about, or "".
 func (m *Machine) ToolDigest(i int) string {
 	record := &m.calls[i].record
 	if record.Approval != nil {
@@ -31,10 +31,11 @@ func (m *Machine) ToolDigest(i int) string {
 // Span returns the traceparent of the attempt in the call's newest record, or "".
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits: for people, or for an earlier batch. until is the
-// latest time to go on. It only waits if every call that could run is parked (a person is asked) or
-// may not start yet, and no End or plan record is under way. The driver may then drop the machine:
-// a new one with the same records reaches the same state.
+// Rest reports whether the batch only waits, for people or for an earlier batch. until is
+// the latest time to go on. It only waits if two things hold. Every call that could run is
+// parked (people are asked) or may not start yet. And no End and no plan record is under
+// way. Then the driver may drop the machine: a new machine with the same records reaches
+// the same state.
 func (m *Machine) Rest() (until time.Time, rests bool) {
 	calls, exclusive := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {
@@ -55,7 +56,7 @@ func (m *Machine) Rest() (until time.Time, rests bool) {
 	return until, true
 }
 
-// Waits returns how much longer the batch may live because people had time to answer.
+// Waits returns the time that is added to NotAfter because people had time to answer.
 func (m *Machine) Waits() time.Duration {
 	var sum time.Duration
 	for i := range m.calls {
@@ -64,11 +65,11 @@ func (m *Machine) Waits() time.Duration {
 	return min(sum, m.cfg.Waits)
 }
 
-// notAfter returns when the life of the batch ends.
+// notAfter returns the time after which no call starts, with the time for people added.
 func (m *Machine) notAfter() time.Time { return m.cfg.NotAfter.Add(m.Waits()) }
 
-// Answer returns how a question was closed: granted, denied or expired, or gone if the call ended
-// for another reason.
+// Answer returns how a question was closed: granted, denied or expired. It returns gone if
+// the call ended for another reason.
 func (m *Machine) Answer(i int) string {
 	c := &m.calls[i]
 	switch {

@@ -7,18 +7,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// state is the state of a call, as far as this driver knows. The package comment has the table of
-// states and events.
+// state is the state of a call as far as this driver knows. The package comment has the
+// table.
 type state uint8
 
 const (
-	waiting  state = iota // this driver has no job of the call in the queue
-	queued                // the job is published, and no worker has reported
-	running               // a worker has reported a run, and the call's newest record is no claim
+	waiting  state = iota // the queue has no job of the call from this driver
+	queued                // a job is published, and no worker has reported
+	running               // a worker has reported a run, and the newest record is not a claim
 	claimed               // a worker's claim is the newest record, live or lapsed
-	released              // the job has left the queue; the next is published at notBefore or later
-	parked                // people were asked whether the call may run
-	ending                // the machine asked for an End, and does not know yet what is stored
+	released              // the job has left the queue; the next one is due at notBefore
+	parked                // people are asked whether the call may run
+	ending                // the machine has asked for an End, and what is stored is not known yet
 	ended                 // the call has a result
 )
 
@@ -28,35 +28,36 @@ func (s state) String() string { return stateNames[s] }
 
 // call is what the machine knows about one call, apart from its plan.
 type call struct {
-	// base is the state without ending and ended; only become changes it. A call can leave those
-	// two again. The machine may take back an End, and another coordinator's plan may know a tool
-	// that this machine's plan refused.
+	// base is the state, apart from ending and ended. Only become changes it. A call can
+	// leave ending and ended again: the machine may take an End back, and a stored plan may
+	// know a tool that this machine's plan refused.
 	base state
 
-	// since is when the last sign of life came: a worker's report, the end of the pause that it
-	// asked for, or the first dispatch. It means nothing in parked, and in waiting only if the
-	// newest record is a claim.
+	// since is the time of the last sign of life: a worker's report, the end of the pause
+	// that it asked for, or the first dispatch. In parked it has no meaning. In waiting it
+	// has one only if the newest record is a claim.
 	since time.Time
-	// published says that this driver has published the job, and that the call has counted against
-	// the window since. It is always true in queued, and never in waiting and parked.
+	// published says that this driver has published the job, and that the call has held a
+	// place in the window since. It is always true in queued, and never in waiting and
+	// parked.
 	published bool
-	// held says that at the last step the job was due and was not published, because the window was
-	// full or an earlier batch came first.
+	// held says that in the last step the job was due but not published, because the window
+	// was full or an earlier batch came first.
 	held      bool
-	notBefore time.Time // no dispatch before this time; it counts in every base state
+	notBefore time.Time // no dispatch before this time, in any state
 	expires   time.Time // parked: when the question expires
 	endAt     time.Time // when the machine last asked for an End; zero: the call is not ending
 
 	result  *messages.Result // nil until the call has ended
-	told    bool             // ended: watchers were told
-	durable bool             // ended: a record has the result, so it survives a power loss
+	told    bool             // ended: the end was published to watchers
+	durable bool             // ended: a record holds the result, so it survives a power loss
 
-	// The fields below mean the same in every state.
+	// The next fields mean the same in every state.
 
 	handedBack bool          // a worker has handed the call back: see Machine.handedBack
-	taken      bool          // a worker had the call, and no later news has come
-	unserved   time.Time     // since when none of the present workers has the tool; zero: one has
-	gone       string        // why no other version of the tool can take its place
+	taken      bool          // a worker had the call, and nothing newer is known of it
+	unserved   time.Time     // since when none of the present workers serves the tool; zero: one does
+	gone       string        // why no other version of the tool can be used, for the model
 	stopped    bool          // the machine asked for a Stop
 	dispatches int           // how many times this driver has published the job
 	attempts   int           // failed attempts of a call that does not claim
@@ -78,11 +79,11 @@ func (c *call) state() state {
 	return c.base
 }
 
-// become changes the base state, and the fields that depend on it.
+// become changes the base state and the fields that depend on it.
 func (c *call) become(s state, now time.Time) {
 	switch s {
 	case waiting, parked:
-		c.published = false // no job of the call is of use, so it leaves the window
+		c.published = false // no job of the call can be used, so it leaves the window
 	case queued:
 		c.published = true
 	case running, claimed:
@@ -94,14 +95,14 @@ func (c *call) become(s state, now time.Time) {
 // reported reports whether a worker runs the call, by its own report or by its claim.
 func (c *call) reported() bool { return c.base == running || c.base == claimed }
 
-// hasClaim reports whether the newest record is a claim. It always is in claimed. It may be in
-// waiting, queued and released too, after a worker's hint that contradicts the record. The claim
-// protects the call until it lapses.
+// hasClaim reports whether the newest record is a claim. In claimed that is always so. In
+// waiting, queued and released it can be so after a worker's hint that contradicts the
+// record. The claim protects the call until it lapses.
 func (c *call) hasClaim() bool { return isClaim(c.record.State) }
 
-// isClaim reports whether a worker may be running a call, given the state of its newest record. A
-// record that cannot be read counts as a claim, and so does a state that this version does not
-// know.
+// isClaim reports whether a worker may be running a call, by the state of its newest
+// record. A record that cannot be read counts as a claim, and so does a state that this
+// version does not know.
 func isClaim(newest wire.CallState) bool {
 	switch newest {
 	case "", wire.Released, wire.Parked, wire.Granted, wire.Ended:
@@ -138,7 +139,7 @@ func (m *Machine) onRecord(now time.Time, ev Recorded) {
 	default:
 		c.become(running, now)
 		if record.State == wire.Ended && record.Result != nil {
-			if m.plan.Calls[ev.Index].Refused != nil && !c.durable { // a driver with another plan had it run
+			if m.plan.Calls[ev.Index].Refused != nil && !c.durable { // another driver's plan let it run
 				c.result, c.told = nil, false
 			}
 			m.end(ev.Index, *record.Result)
@@ -147,8 +148,8 @@ func (m *Machine) onRecord(now time.Time, ev Recorded) {
 	}
 }
 
-// onRunning applies a worker's report that it runs the call. If a person is asked about the call,
-// it does not run, and the report is out of date.
+// onRunning applies a worker's report that it runs the call. If people are asked about the
+// call, it does not run, so the report is old and has no effect.
 func (m *Machine) onRunning(now time.Time, i int) {
 	c := &m.calls[i]
 	c.taken = true
@@ -171,12 +172,13 @@ func (m *Machine) onUnserved(now time.Time, ev Unserved) {
 	}
 	m.calls[ev.Index].gone = ev.Gone
 	if c := &m.calls[ev.Index]; m.hasFailed(ev.Index, c) || c.taken && !m.Claims(ev.Index) {
-		c.gone = "" // gone says that the call was not run
+		c.gone = "" // the text in gone says that the call did not run
 	}
 }
 
-// JobOut reports whether a job of the call is published, and no live claim shows that a worker has
-// it. sign is when a worker last reported a run of the call; zero: not since the job was published.
+// JobOut reports whether a job of the call is published, and no claim shows that a worker
+// has it. sign is when a worker last reported that it runs the call, or zero if none has
+// since the job was published.
 func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 	c := &m.calls[i]
 	if !c.published || c.state() == ended || c.base == released || m.live(now, c) || m.silent(c) {
@@ -188,8 +190,7 @@ func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 	return sign, true
 }
 
-// Fresh reports whether nothing is stored about the call: it has no claim, no question and no
-// result.
+// Fresh reports whether the call has no record: no claim, no question and no end.
 func (m *Machine) Fresh(i int) bool { return m.calls[i].seq == 0 }
 
 // onHandedBack makes the call wait for the rest of its stage. Its job cannot be used any more: the
@@ -202,18 +203,22 @@ func (m *Machine) onHandedBack(now time.Time, i int) {
 	c.handedBack = true
 }
 
-// handedBack reports whether the call runs alone at the end of its stage, because its final input
-// must not run beside others. It is false for a call that the stored plan fixes (no input can make
-// it exclusive): later batches may have started calls beside it. A worker that hands such a call
-// back has another definition of the tool than the plan.
+// handedBack reports whether the call runs alone at the end of its stage, because its final
+// input must not run beside others.
+//
+// It is false if the stored plan fixes the call. Then no input can make it exclusive, and
+// later batches may already run calls beside it. A worker that hands such a call back has
+// another definition of the tool than the plan.
 func (m *Machine) handedBack(i int) bool {
 	return m.calls[i].handedBack && !(m.planned && m.plan.Calls[i].Fixed)
 }
 
-// onLetGo makes the call wait for the pause that the worker asks for. Then its job is published
-// again. The limit on the time in the queue goes on, unless an attempt failed or a worker was lost.
-// A lost worker counts as a failed attempt, because the next job begins its count of deliveries
-// anew. If there is a claim, its lapse counts instead.
+// onLetGo keeps the call waiting for the pause that the worker asked for. After that its
+// job is published again. The time in the queue counts from anew if an attempt failed or a
+// worker was lost; otherwise it goes on.
+//
+// A lost worker counts as a failed attempt, because the broker counts the deliveries of the
+// next job from one again. If there is a claim, the lapse of the claim counts instead.
 func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c := &m.calls[ev.Index]
 	if !c.published || c.base == released {
@@ -231,7 +236,7 @@ func (m *Machine) onLetGo(now time.Time, ev LetGo) {
 	c.become(released, now)
 }
 
-// end stores the first result of a call and ignores later ones, which repeat it.
+// end stores the first result of a call. Later results repeat it and are ignored.
 func (m *Machine) end(index int, r messages.Result) {
 	if c := &m.calls[index]; c.result == nil {
 		c.result = &r

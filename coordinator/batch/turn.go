@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// The batches of a session overlap. What a batch may start depends on the earlier batches: package
-// session has the rule.
+// This file is about the batches of one session, which overlap. Package session has the
+// rule which calls of a batch may start beside earlier batches.
 
 // mayStart reports whether earlier batches allow the calls of the current stage to start.
 func (m *Machine) mayStart(exclusive bool) bool {
 	return m.turn.May == Everything || m.turn.May == SafeCalls && !exclusive
 }
 
-// behind reports whether a call of the current stage only waits for an earlier batch: it may not
-// start, and no worker has started it.
+// behind reports whether a call of the current stage waits only for an earlier batch: it
+// may not start, and no worker has started it.
 func (m *Machine) behind(c *call, exclusive bool) bool {
 	return !m.mayStart(exclusive) && !c.published && !c.reported() && !c.hasClaim()
 }
 
-// crowdedOut reports whether the batch may have no call out, because other batches use up the limit
-// of the session.
+// crowdedOut reports whether no call of the batch may be out, because the other batches use
+// up the limit of the session.
 func (m *Machine) crowdedOut(now time.Time) bool { return m.turn.Room <= 0 && m.Running(now) == 0 }
 
 // Safe reports whether the calls that run next may run beside others.
@@ -29,20 +29,21 @@ func (m *Machine) Safe() bool {
 	return len(calls) > 0 && !exclusive
 }
 
-// Passable reports whether later batches may start calls beside this one: the plan is stored, and
-// each call that they wait for has ended durably. Once true, it stays true.
+// Passable reports whether later batches may start calls beside this one: the plan is
+// stored, and every call that they wait for has ended and its result is stored. Once true,
+// it stays true.
 func (m *Machine) Passable() bool {
 	return m.planned && m.waitedFor(func(c *call) bool { return c.durable })
 }
 
-// letsPass reports whether only the plan record is missing until later batches may start calls
-// beside this one: each call that they wait for has ended.
+// letsPass reports whether later batches could start calls beside this one if the plan
+// record were stored: every call that they wait for has ended.
 func (m *Machine) letsPass() bool {
 	return !m.Passable() && m.waitedFor(func(c *call) bool { return c.state() == ended })
 }
 
-// waitedFor reports whether ok holds for each call that later batches wait for. Later batches wait
-// for exclusive calls and for calls that could become exclusive. They do not wait for refused calls.
+// waitedFor reports whether ok holds for each call that later batches wait for. They wait
+// for exclusive calls and for calls that could become exclusive, except refused ones.
 func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
@@ -53,12 +54,12 @@ func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	return true
 }
 
-// Running counts the calls that count against the window.
+// Running counts the calls that take a place in the window.
 func (m *Machine) Running(now time.Time) int {
 	return m.count(func(c *call) bool { return m.inWindow(now, c) })
 }
 
-// Held counts the calls that start as soon as the window has room for them.
+// Held counts the calls that will start as soon as the window has room for them.
 func (m *Machine) Held() int {
 	_, exclusive := m.runnable()
 	if !m.mayStart(exclusive) {
@@ -77,15 +78,15 @@ func (m *Machine) count(is func(*call) bool) (n int) {
 	return n
 }
 
-// storesFirst reports whether a plan record may have to be stored before the open calls of the
-// current stage go on. planFirst decides about that.
+// storesFirst reports whether the open calls of the current stage may have to wait for a
+// plan record. planFirst decides whether they do.
 func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 	return slices.ContainsFunc(calls, m.wanted) &&
 		(exclusive && m.mayStart(exclusive) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
 }
 
-// losesExclusive reports whether a power loss could delete the result of an exclusive call. Without
-// the result, that call would run again, beside the calls that start now.
+// losesExclusive reports whether a power loss could delete the result of an exclusive call.
+// Without that result, the call would run again, beside the calls that start now.
 func (m *Machine) losesExclusive() bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]
@@ -96,8 +97,8 @@ func (m *Machine) losesExclusive() bool {
 	return false
 }
 
-// storesTime reports whether the batch is about to be suspended, so that the active time that it
-// has used must be stored first.
+// storesTime reports whether the used active time must be stored now, because the batch is
+// about to be suspended.
 func (m *Machine) storesTime(calls []int, exclusive bool) bool {
 	if m.cfg.Timeout == 0 {
 		return false

@@ -2,16 +2,17 @@ package batch
 
 import "time"
 
-// pollSoon plans a reading of the journal after FirstPoll, unless an earlier one is planned.
+// pollSoon plans a read of the journal after FirstPoll, unless an earlier read is planned.
 func (m *Machine) pollSoon(now time.Time) {
 	if at := now.Add(m.cfg.FirstPoll); m.pollAt.IsZero() || at.Before(m.pollAt) {
 		m.pollAt = at
 	}
 }
 
-// poll asks for a reading of the journal when one is due. Notices of workers may be lost, so a
-// batch cannot do without these readings. A reading that was planned for calls that have ended waits
-// until one of the open calls has waited for FirstPoll, but no longer than Poll after the last one.
+// poll asks for a read of the journal when one is due. These reads are necessary, because
+// notices of workers can get lost. A read that was planned for calls that have ended
+// meanwhile is put off until an open call has waited for FirstPoll. It is not put off for
+// longer than Poll after the last read.
 func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	if looked || m.pollAt.IsZero() || now.Before(m.pollAt) {
 		return nil
@@ -24,8 +25,8 @@ func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	return []Effect{Look{}}
 }
 
-// waitingSince returns since when the open call that has waited longest has a job and no sign of a
-// worker; zero: no open call has a job.
+// waitingSince returns the earliest c.since of the open calls that have a job; zero if none
+// has one.
 func (m *Machine) waitingSince() (first time.Time) {
 	calls, _ := m.runnable()
 	for _, i := range calls {
@@ -36,8 +37,8 @@ func (m *Machine) waitingSince() (first time.Time) {
 	return first
 }
 
-// Wake returns when the machine needs its next [Tick]. It returns false if only another event can
-// change anything.
+// Wake returns when the machine needs its next [Tick]. It returns false if time alone
+// changes nothing.
 func (m *Machine) Wake() (time.Time, bool) {
 	calls, _ := m.runnable()
 	if !m.began || m.finished || len(calls) == 0 {
@@ -69,13 +70,13 @@ func (m *Machine) Wake() (time.Time, bool) {
 	return wake, !wake.IsZero()
 }
 
-// waitsUntil returns when something is due for the call: its job is published again, or it is given
-// up. The time of the batch does not count here. Zero: nothing before an event.
+// waitsUntil returns when the call's job is published again, or the call is given up, apart
+// from the time limits of the batch. Zero: only an event changes anything.
 func (m *Machine) waitsUntil(i int, c *call) time.Time {
 	switch {
 	case c.base == parked:
 		return c.expires
-	case c.held: // the end of another call is the event
+	case c.held: // the call waits for the end of another one
 	case c.base == released:
 		return c.notBefore
 	case c.published:
@@ -84,7 +85,8 @@ func (m *Machine) waitsUntil(i int, c *call) time.Time {
 	return time.Time{}
 }
 
-// timeUp returns when the call is given up because the time of the batch is up; zero: never.
+// timeUp returns when the call is given up because the time of the batch is used up; zero:
+// never.
 func (m *Machine) timeUp(c *call) time.Time {
 	if m.cfg.Timeout == 0 || m.activeSince.IsZero() || c.hasClaim() {
 		return time.Time{}
@@ -96,7 +98,8 @@ func (m *Machine) timeUp(c *call) time.Time {
 	return time.Time{}
 }
 
-// unservedUntil returns when the call is given up because no worker has its tool; zero: never.
+// unservedUntil returns when the call is given up because no worker serves its tool; zero:
+// never.
 func (m *Machine) unservedUntil(i int, c *call) time.Time {
 	if m.cfg.Unserved == 0 || c.unserved.IsZero() || c.hasClaim() || c.base != queued && c.base != released {
 		return time.Time{}

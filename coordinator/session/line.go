@@ -7,30 +7,34 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 )
 
-// The batches of a session overlap: a call that may run beside others starts although an earlier
-// batch still runs such calls. An exclusive call starts when every earlier batch is over.
+// The batches of a session overlap. A call that may run beside others may start although an
+// earlier batch still runs, if all that is left there are such calls too. An exclusive call
+// starts only when every earlier batch is over.
 //
-// Stored facts about earlier batches decide what a batch may start, and a stored fact stays true.
-// So a coordinator that knows only some of the facts starts nothing that may not start.
+// What a batch may start depends only on stored facts about earlier batches, and such a
+// fact stays true. So a coordinator that knows only some of the facts starts too little,
+// never too much.
 
-// Standing is what is known about one batch of the line.
+// Standing is what is known about one batch in the line.
 type Standing struct {
-	// Over says that it is answered: its reply is stored, or a reading of the log found a later
-	// batch and not this one.
+	// Over says that the batch is answered: its reply is stored, or a read of the log has
+	// found a later batch and no longer this one.
 	Over bool
-	// Passable says that later batches may start calls beside it. See [batch.Machine.Passable].
+	// Passable says that later batches may start calls beside this one. See
+	// [batch.Machine.Passable].
 	Passable bool
-	// Safe says that the calls which it starts next may run beside others, also beside those of
+	// Safe says that the next calls of the batch may run beside others, including calls of
 	// earlier batches.
 	Safe    bool
 	Running int // calls that have a place in the window
-	Held    int // calls that start as soon as the window has room for them
+	Held    int // calls that are out, up to the window
 }
 
-// Turns returns what each batch of the line may start. The line has the batches of a session in the
-// order of the log, from the oldest that is not over, without gaps. At most window calls of the
-// session may be out at a time, and earlier batches come first. A batch is passed if the next batch
-// starts safe calls beside it, or is passed itself.
+// Turns returns what each batch of the line may start. The line holds the batches of a
+// session in the order of the log, from the oldest that is not over, without gaps. At most
+// window calls of the session may be out at a time, and earlier batches come first. A batch
+// is Passed if the next batch has safe calls to start beside it, or lets a later batch do
+// so.
 func Turns(line []Standing, window int) []batch.Turn {
 	turns := make([]batch.Turn, len(line))
 	running := 0
@@ -52,7 +56,7 @@ func Turns(line []Standing, window int) []batch.Turn {
 			may = batch.Nothing
 		}
 	}
-	passed := false // a later batch wants to pass this one
+	passed := false // a later batch wants to start calls beside this one
 	for i, s := range slices.Backward(line) {
 		if !s.Over {
 			turns[i].Passed = passed && turns[i].May != batch.Nothing
@@ -62,10 +66,10 @@ func Turns(line []Standing, window int) []batch.Turn {
 	return turns
 }
 
-// Line is the batches of a session that one coordinator drives, in the order of the log and without
-// gaps. B is what the coordinator uses to name a batch.
+// Line holds the batches of a session that one coordinator drives, in the order of the log
+// and without gaps. B is the type by which the coordinator names a batch.
 type Line[B comparable] struct {
-	Window  int // calls of the session that may have a place at the same time
+	Window  int // calls of the session that may be out at the same time
 	members []*member[B]
 }
 
@@ -76,11 +80,11 @@ type member[B comparable] struct {
 	size     int
 	standing Standing
 	turn     batch.Turn
-	resting  time.Time // until when it only waits; zero: it does not
+	resting  time.Time // the batch only waits until then; zero: it does not only wait
 }
 
-// Add adds a batch to the end of the line, with its sequence in the log, the time when the log
-// stored it, and the size of its body.
+// Add adds a batch to the end of the line. seq is its sequence in the log, stored the time
+// when the log stored it, size the size of its body.
 func (l *Line[B]) Add(b B, seq uint64, stored time.Time, size int) {
 	l.members = append(l.members, &member[B]{batch: b, seq: seq, stored: stored, size: size})
 	l.members[len(l.members)-1].turn.May = batch.Nothing
@@ -104,8 +108,8 @@ func (l *Line[B]) Over(b B) { l.find(b).standing.Over = true }
 // Turn returns what a batch may start.
 func (l *Line[B]) Turn(b B) batch.Turn { return l.find(b).turn }
 
-// GiveTurns works out anew what each batch may start. It returns the batches for which that has
-// changed.
+// GiveTurns works out again what each batch may start, and returns the batches for which
+// this has changed.
 func (l *Line[B]) GiveTurns() (changed []B) {
 	standings := make([]Standing, len(l.members))
 	for i, m := range l.members {
@@ -120,11 +124,12 @@ func (l *Line[B]) GiveTurns() (changed []B) {
 	return changed
 }
 
-// Rest records that a batch only waits, for people or for an earlier batch, and until when at most.
-// The zero time says that it has something to do again.
+// Rest records that a batch only waits, for people or for an earlier batch, until this time
+// at most. The zero time records that it has something to do again.
 func (l *Line[B]) Rest(b B, until time.Time) { l.find(b).resting = until }
 
-// Resting reports whether every batch only waits, and until when at most.
+// Resting reports whether every batch only waits. until is the earliest time at which one
+// of them must go on.
 func (l *Line[B]) Resting() (until time.Time, rests bool) {
 	for i, m := range l.members {
 		if m.resting.IsZero() {
@@ -159,9 +164,10 @@ func (l *Line[B]) Head() (b B, found bool) {
 // Empty reports whether the line holds no batch.
 func (l *Line[B]) Empty() bool { return len(l.members) == 0 }
 
-// Last returns the sequence of the last batch that is not over; 0: there is none. The next batch of
-// the log is behind it, although a batch that is over may have a higher sequence: a server that
-// restarts may give the sequence of a batch that has left the log to a new one.
+// Last returns the sequence of the last batch that is not over, or 0 if there is none. The
+// next batch of the log comes after that sequence. A batch that is over does not count,
+// because its sequence may be higher: after a restart, the server may give the sequence of
+// a batch that has left the log to a new batch.
 func (l *Line[B]) Last() uint64 {
 	for _, m := range slices.Backward(l.members) {
 		if !m.standing.Over {

@@ -1,22 +1,22 @@
-// Package session decides which coordinator drives the batches of a session, and what each of them
-// may start.
+// Package session decides which coordinator drives the batches of a session, and what each
+// batch may start.
 //
-// The oldest batch of a session in the log is its head. A coordinator drives the head and the
-// batches behind it, in the order of the log. Coordinators need not agree about that, because what
-// a batch may start depends on stored facts that stay true ([Turns]). So a decision may use an old
-// observation. At worst two coordinators drive one session, or one drives a batch that has already
-// ended, and finds its reply.
+// The oldest batch of a session in the log is its head. A coordinator drives the head and
+// the batches behind it, in the order of the log. Coordinators need not agree who does:
+// what a batch may start depends on stored facts that stay true ([Turns]), so a decision
+// may rest on an old observation. At worst two coordinators drive one session, or one
+// drives a batch that has already ended, and finds its reply.
 //
 // The package is pure. The coordinator and the simulation both call it.
 package session
 
 import "time"
 
-// MaxSuspend is how long a suspended batch is left alone at most.
+// MaxSuspend is the longest time for which nobody looks at a suspended batch.
 const MaxSuspend = 5 * time.Minute
 
-// Observation is what a coordinator knows about a batch that was delivered to it. The parts are
-// read one after the other, and each may be out of date.
+// Observation is what a coordinator knows about a batch that was delivered to it. The
+// fields are read one after the other, and each may be out of date.
 type Observation struct {
 	Seq        uint64 // its sequence in the log
 	Head       uint64 // sequence of the oldest batch of its session; 0: the session has none
@@ -25,8 +25,8 @@ type Observation struct {
 	Here       bool   // this coordinator drives the session
 	Elsewhere  bool   // another coordinator said lately that it drives the batch
 	Peer       bool   // another coordinator said lately that it drives the session
-	Rests      bool   // this coordinator saw lately that the session only waits, this batch too
-	Deliveries int    // how many times the batch was delivered so far, this delivery included
+	Rests      bool   // this coordinator saw lately that all batches of the session only wait, including this one
+	Deliveries int    // how many times the batch was delivered, including this delivery
 }
 
 // Action is what a coordinator does about a delivered batch.
@@ -40,14 +40,15 @@ const (
 	Join
 	// Answer: the batch has its reply. Publish the reply again and remove the batch from the log.
 	Answer
-	// Wait: the session has a driver, which comes to this batch in time; or the session only waits
-	// for people.
+	// Wait: do nothing. The session has a driver that will come to this batch, or it only
+	// waits for people.
 	Wait
 	// AskPeers: an earlier batch comes first. Ask the other coordinators which of them drives it.
 	AskPeers
-	// TakeOver: an earlier batch comes first, and no coordinator says that it drives the session.
-	// Drive the session from its head. Remove a head that has its reply: after a restart the
-	// consumer can count a message as settled that is still in the stream.
+	// TakeOver: an earlier batch comes first, and no coordinator says that it drives the
+	// session. Drive the session from its head. If the head already has its reply, remove
+	// it: after a restart, the server may count a message as settled that is still in the
+	// log.
 	TakeOver
 	// Vanished: the batch has just left the log.
 	Vanished
@@ -57,9 +58,9 @@ func (a Action) String() string {
 	return [...]string{"drive", "join", "answer", "wait", "ask", "take over", "vanished"}[a]
 }
 
-// Decide returns what to do about a delivered batch. If an earlier batch comes first, the first
-// delivery only asks who drives the session. A later delivery takes the session over, unless a
-// coordinator is known to drive it or to have suspended it.
+// Decide returns what to do about a delivered batch. If an earlier batch comes first, the
+// first delivery only asks who drives the session. A later delivery takes the session over,
+// unless some coordinator is known to drive it or to have suspended it.
 func Decide(o Observation) Action {
 	switch {
 	case o.Driven:
@@ -70,7 +71,7 @@ func Decide(o Observation) Action {
 		return Vanished
 	case o.Here, o.Elsewhere:
 		return Wait
-	case o.Head == o.Seq: // if a peer drove the session, it has ended or names this batch soon
+	case o.Head == o.Seq: // a peer that drove the session has ended, or will soon say that it drives this batch
 		return Drive
 	case o.Peer:
 		return Wait
@@ -82,14 +83,14 @@ func Decide(o Observation) Action {
 	return TakeOver
 }
 
-// RemovesHead decides about an answered batch at the front of the log: does the coordinator that
-// finds it there remove it? With settled 0 it does. Otherwise it leaves the batch to its driver, if
-// the batch is driven here or its reply is younger than settled.
+// RemovesHead reports whether a coordinator that finds an answered batch at the front of
+// the log removes it. With settled 0 it always does. Otherwise it leaves the batch to its
+// driver, if the batch is driven here or its reply is younger than settled.
 func RemovesHead(settled time.Duration, driven bool, age time.Duration) bool {
 	return settled == 0 || !driven && age >= settled
 }
 
-// Unattended reports whether a head of this age may have no driver, provided that none of its calls
-// waits for people. In less time, the driver would have announced itself, or the batch would have
-// been delivered again.
+// Unattended reports whether a head of this age has no driver, provided that none of its
+// calls waits for people. At a lower age, the driver may still announce itself, or the
+// broker may deliver the batch again.
 func Unattended(age, ackWait time.Duration) bool { return age >= MaxSuspend+2*ackWait }

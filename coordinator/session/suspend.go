@@ -2,19 +2,20 @@ package session
 
 import "time"
 
-// A batch that only waits for people is suspended. Its driver ends, its delivery goes back to the
-// broker until the first question expires, and no process keeps any state of it. A coordinator that
-// stores a decision or a control for the session resumes it, by driving the head of the session
-// again. If that coordinator dies before, the broker delivers the batch again.
+// A batch that only waits for people is suspended: its driver ends, and no process keeps
+// state of it. Its delivery goes back to the broker until the first question expires. A
+// coordinator that stores a decision or a control for the session resumes it: it drives the
+// head of the session again. If that coordinator dies first, the broker delivers the batch
+// again.
 
-// Quiet is what a driver knows about its batch when nothing is left to do at the moment.
+// Quiet is what a driver knows about its batch when it has nothing to do at present.
 type Quiet struct {
 	Waits bool      // the batch waits only for people
 	Until time.Time // when the first question expires; only with Waits
 	Now   time.Time
-	// Sure says that the leader was asked for records and controls after the newest known record
-	// was stored. Anybody who stores a record or a control later finds a call that waits for a
-	// person, and so resumes the batch.
+	// Sure says that records and controls were read from the stream's leader after the
+	// newest known record was stored. If someone stores a record or control after that,
+	// they find a call that waits for a person, and resume the batch.
 	Sure bool
 }
 
@@ -27,8 +28,8 @@ const (
 	Continue SuspendAction = iota
 	// Ask: ask the leader for records and controls, then decide again.
 	Ask
-	// Suspend: end the driver, unless a notice is unread or somebody has asked it to read the
-	// journal.
+	// Suspend: end the driver, unless a notice is unread or the driver was asked to read
+	// the journal.
 	Suspend
 )
 
@@ -47,7 +48,7 @@ func DecideSuspend(q Quiet) SuspendAction {
 	return Suspend
 }
 
-// PutOff returns the delay after which the broker is to deliver a suspended batch again.
+// PutOff returns the delay after which the broker should deliver a suspended batch again.
 func PutOff(now, until time.Time) time.Duration {
 	return min(max(until.Sub(now), 100*time.Millisecond), MaxSuspend)
 }
@@ -69,8 +70,8 @@ const (
 	Resume ResumeAction = iota
 	// Leave: nothing is left to resume.
 	Leave
-	// Return: another coordinator drives the batch and may be about to suspend it. Try again after
-	// a pause.
+	// Return: another coordinator drives the head and may be about to suspend it. Try again
+	// after a pause.
 	Return
 )
 
