@@ -172,8 +172,7 @@ func (m *Machine) notRun(i int, c *call) string {
 		return "Not run"
 	case c.base == running:
 		return "Stopped while it ran"
-	// A worker may have taken the job without reporting, or may have sent its last report
-	// too early.
+	// A worker may have taken the job and reported nothing, or nothing more.
 	case c.base == queued, c.taken, p.Stage == m.tookOver:
 		return "Not known to have run"
 	}

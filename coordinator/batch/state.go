@@ -214,8 +214,8 @@ func (m *Machine) handedBack(i int) bool {
 }
 
 // onLetGo keeps the call waiting for the pause that the worker asked for. After that its
-// job is published again. The time in the queue counts from anew if an attempt failed or a
-// worker was lost; otherwise it goes on.
+// job is published again. If an attempt failed or a worker was lost, the limit on the time
+// in the queue begins anew; otherwise it goes on.
 //
 // A lost worker counts as a failed attempt, because the broker counts the deliveries of the
 // next job from one again. If there is a claim, the lapse of the claim counts instead.

@@ -3,10 +3,14 @@
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
 //	         -> store the result -> notify the coordinator -> settle
 //
-// The shell (package lane, or the simulation) tells the machine what happens and carries out the
-// effects that it returns. The machine is pure: every step is told the time, and random values come
-// with the [Call]. It makes one request to the journal at a time, and each request has one answer.
-// Only the renewals of the lease (lease.go) run beside it.
+// The shell is package lane, or the simulation. It tells the machine what happens and
+// carries out the effects that the machine returns. The phases are the steps of the
+// worker's pipeline, from the check of the input to the run of the tool; the shell runs
+// them on a goroutine.
+//
+// The machine is pure: every step gets the time, and random values come with the [Call]. It
+// has at most one open request to the journal, and each request gets one answer. Only
+// renewals of the lease (lease.go) may be open besides.
 //
 //	Waiting       for the first delivery
 //	Bouncing      the tool is not served here; the job keeps its slot for a moment
@@ -25,8 +29,8 @@
 //	Closing       nothing is left to do here; after it no further delivery comes
 //	Over          the delivery is settled
 //
-// The table says what each event does, by state. An arrow means a new state. ->Storing means
-// ->Offloading if the result is large.
+// The table says what each event does in each state. An arrow leads to a new state.
+// ->Storing stands for ->Offloading if the result is large.
 //
 //	Delivered     Waiting: ->Looking, ->Beginning, ->Bouncing, or ->Closing when it came too late.
 //	              Later: the newest delivery is the one that is settled
@@ -56,8 +60,8 @@
 //	Draining      as Stopped, and bounds every later wait by LastWords. Bouncing: ->Closing
 //	Closed        Closing: ->Over, with the settlement
 //
-// Every other pair does nothing. Such an event comes too late (a renewal that is answered after the
-// end), or cannot come from a shell that obeys the effects.
+// Every other pair does nothing. Such an event comes too late (for example the answer to a
+// renewal after the end), or a shell that follows the effects cannot cause it.
 package attempt
 
 import (
@@ -70,15 +74,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Config holds the bounds of a worker's attempts. All of them have to be set.
+// Config holds the limits of a worker's attempts. Every field must be set.
 type Config struct {
 	Worker      string        // the worker's name in records and events
 	AckWait     time.Duration // how long the broker waits for a sign of life
-	Lease       time.Duration // how long a claim is good without a renewal
-	Grace       time.Duration // how long before the end of the claim's lease a tool is cancelled
+	Lease       time.Duration // how long a claim is valid without renewal
+	Grace       time.Duration // how long before the end of the lease the tool is cancelled
 	ApprovalTTL time.Duration // how long people have to answer a question
-	LastWords   time.Duration // how long storing the end of a call may take after the drain
-	Poison      int           // how many deliveries of one job may be lost with their workers
+	LastWords   time.Duration // how long the worker tries to store the end of a call after the drain
+	Poison      int           // how many workers may be lost while they have one job
 	MaxPayload  int           // largest message, in bytes
 	MaxInline   int           // largest outcome that is stored in a record, in bytes
 }
@@ -87,78 +91,84 @@ type Config struct {
 type Call struct {
 	Job wire.Job
 	Key wire.CallKey
-	// Claims says that the tool may change the world, so each run is claimed.
+	// Claims says that the tool may change the world, so the call is claimed before it
+	// runs.
 	Claims bool
-	// Attempts bounds how many times the call runs, if a run fails and another may succeed.
+	// Attempts limits how many times the call runs, when a run fails and another may
+	// succeed.
 	Attempts int
 	// Backoff returns the pause after an attempt. It must be pure.
 	Backoff func(attempt int) time.Duration
-	Nonce   string  // marks the records of this attempt; each attempt has its own
-	Jitter  float64 // spreads pauses; at least 0 and below 1
+	Nonce   string  // marks the records of this attempt; unique
+	Jitter  float64 // spreads pauses at random; at least 0 and below 1
 }
 
-// Machine is the state of one attempt. Its methods are for one goroutine.
+// Machine is the state machine of one attempt. Only one goroutine at a time may call its
+// methods.
 type Machine struct {
 	cfg     Config
 	call    Call
 	state   State
 	now     time.Time // of the newest step
-	effects []Effect  // of the present step
+	effects []Effect  // of the current step, so far
 
 	began   time.Time // when the worker took the job
 	server  time.Time // the server's time at that moment
-	count   int       // how many times the job had been delivered by then
-	runs    int       // runs of a call that does not claim, this one included
+	count   int       // how many times the job had been delivered at that moment
+	runs    int       // number of this run, for a call that does not claim
 	notify  string    // the coordinator that published the newest delivery
 	seq     uint64    // sequence of the newest delivery
 	queue   string    // the queue of the newest delivery
-	span    string    // the attempt's span, for later attempts to link to; "": it is not recorded
-	counter int       // number of events published to watchers
+	span    string    // traceparent of the attempt's span; "": none
+	counter int       // number of events published for watchers
 
-	// last is the sequence of this attempt's newest record. Before the claim is stored, it is the
-	// sequence of the record that must be the newest then; 0: there must be none.
+	// last is the sequence of this attempt's newest record. Before the claim is stored, it
+	// is the sequence of the record that the claim must follow, or 0 if there must be none.
 	last   uint64
 	record wire.CallRecord // the record at last
 	lease  lease
 	asked  time.Time  // when the claim was first sent; set from Claiming on
-	grant  call.Grant // granted once the claim is stored; set from Claiming on
+	grant  call.Grant // what the phases get once the claim is stored; set from Claiming on
 
-	cause   error     // why the run was cancelled; nil: it was not
-	drained time.Time // when the worker's drain ended; zero: it has not
-	signAt  time.Time // when the next sign of life is due, in Running, Claiming, Holding and while it looks
+	cause   error     // why the run was cancelled; nil: it is not cancelled
+	drained time.Time // when the worker's drain ended; zero: it has not ended
+	signAt  time.Time // when the next sign of life is due; zero: none is
 
-	// due is when a [Tick] moves the present state on. Zero: only another event does.
+	// due is when a [Tick] makes the next step in this state. Zero: only another event
+	// does.
 	due   time.Time
-	pause time.Duration // before the newest try of a write; 0: the first try
-	err   error         // of the newest write that failed
-	words time.Time     // when writes are no longer repeated, after the drain; zero: never
-	// writing is the record that is being written, or that is written again when due has passed. It
-	// is empty during other requests to the journal.
+	pause time.Duration // the pause before the newest try of a write; 0 at the first try
+	err   error         // the error of the newest failed write
+	words time.Time     // after the drain: when tries end; zero: no limit
+	// writing is the record that is being written, or will be written again at due. It is
+	// empty during other requests to the journal.
 	writing wire.CallRecord
-	// result is to be stored. In Releasing, it is the failure after which another attempt follows.
+	// result is what will be stored. In Releasing it is the failure that another attempt
+	// follows.
 	result  *messages.Result
-	back    wire.HandBack // in HandingBack
-	refused bool          // a refused claim was counted
+	back    wire.HandBack // set in HandingBack
+	refused bool          // a refused claim was counted already
 
 	end        End        // what became of the attempt
 	settlement settlement // set from Closing on
 }
 
-// New returns the machine of an attempt. It has not begun.
+// New returns the machine of an attempt that has not begun.
 func New(cfg Config, c Call) *Machine { return &Machine{cfg: cfg, call: c} }
 
-// State returns where the attempt is.
+// State returns the state of the attempt.
 func (m *Machine) State() State { return m.state }
 
-// Claims reports whether the run is claimed. It is if the tool may change the world. It also is if
-// the call has a record for another reason, such as a question to people.
+// Claims reports whether the call must be claimed before it runs. It must if the tool may
+// change the world, and also if the call has a record for another reason, such as a
+// question to people.
 func (m *Machine) Claims() bool { return m.call.Claims || m.call.Job.TakeOver > 0 }
 
 // Wake returns when the machine wants a [Tick]; zero: never.
 func (m *Machine) Wake() time.Time {
 	wake := m.lease.wake()
 	words := m.words
-	if !words.After(m.now) { // the open request was aborted
+	if !words.After(m.now) { // the open request has been aborted already
 		words = time.Time{}
 	}
 	for _, at := range []time.Time{m.due, m.signAt, words} {
@@ -169,7 +179,7 @@ func (m *Machine) Wake() time.Time {
 	return wake
 }
 
-// Step gives the machine one event at the given time. It returns the effects, in order.
+// Step applies one event and returns the effects in order. now is the time of the event.
 func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	m.now = now
 	switch ev := ev.(type) {
@@ -207,7 +217,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	return effects
 }
 
-// become changes the state. No other function does.
+// become changes the state. No other function does so.
 func (m *Machine) become(s State) {
 	m.state, m.due = s, time.Time{}
 	switch {
@@ -228,8 +238,8 @@ func (m *Machine) do(e Effect) { m.effects = append(m.effects, e) }
 
 func (m *Machine) log(level Level, text string, args ...any) { m.do(Log{level, text, args}) }
 
-// delivered begins the attempt at the first delivery, and keeps later ones. The broker delivers a
-// job again if no sign of life reaches it, even if the worker is alive.
+// delivered begins the attempt at the first delivery and remembers later ones. If no sign
+// of life reaches the broker, it delivers the job again although the worker is alive.
 func (m *Machine) delivered(ev Delivered) {
 	if m.state == Over {
 		return
@@ -241,7 +251,7 @@ func (m *Machine) delivered(ev Delivered) {
 	job := &m.call.Job
 	m.began, m.server, m.count, m.runs = m.now, ev.Now, ev.Count, job.Attempt+ev.Count
 	waited := max(ev.Now.Sub(ev.Queued), 0)
-	if job.DeadlineMS > 0 { // the job has used up time of the batch in the queue
+	if job.DeadlineMS > 0 { // waiting in the queue has used up time of the batch
 		job.DeadlineMS = max(job.DeadlineMS-waited.Milliseconds(), 1)
 	}
 	switch {
@@ -251,7 +261,7 @@ func (m *Machine) delivered(ev Delivered) {
 		m.due = m.now.Add(bounceHold)
 	case ev.Now.After(job.NotAfter):
 		m.close(settlement{how: Term, reason: "the batch outlived its time"}, nil)
-	// An earlier worker may have ended the call.
+	// An earlier worker may have ended the call, so read the journal first.
 	case job.TakeOver > 0 || job.Dispatch > 0 || ev.Count > 1 || waited > time.Second:
 		m.look(Looking)
 	default:
@@ -259,21 +269,22 @@ func (m *Machine) delivered(ev Delivered) {
 	}
 }
 
-// open begins the attempt: the journal has nothing that speaks against it.
+// open begins the attempt: nothing in the journal forbids it.
 func (m *Machine) open() {
 	m.become(Beginning)
 	m.do(Begin{m.prior()})
 }
 
-// begin starts the phases, unless the job has lost too many workers.
+// begin starts the phases. If too many workers were lost over the job, it ends the call
+// instead.
 func (m *Machine) begin(span string) {
 	if m.state != Beginning {
 		return
 	}
 	m.span = span
-	// A call is poison if it has lost too many workers. Attempts that failed in good order do not
-	// count. If the call does not claim, they look like lost deliveries, so a tool may have as many
-	// deliveries as it has attempts.
+	// Only lost workers count, not attempts that ended with a failure. But if the call does
+	// not claim, a failed attempt looks like a lost delivery. So such a call may be
+	// delivered at least as many times as it has attempts.
 	poison := m.cfg.Poison
 	if !m.Claims() {
 		poison = max(poison, m.call.Attempts)
@@ -298,7 +309,7 @@ func (m *Machine) stopped(ev Stopped) {
 	}
 }
 
-// draining cancels the run because the worker shuts down, and bounds every later wait.
+// draining cancels the run because the worker shuts down. Later waits end after LastWords.
 func (m *Machine) draining() {
 	if m.state == Bouncing {
 		m.bounce()
@@ -316,7 +327,7 @@ func (m *Machine) draining() {
 	}
 }
 
-// cancel cancels the run, once. The first cause counts.
+// cancel cancels the run. If there are several causes, the first counts.
 func (m *Machine) cancel(cause error) {
 	if m.cause != nil {
 		return
@@ -328,14 +339,14 @@ func (m *Machine) cancel(cause error) {
 	switch {
 	case m.state == Running, m.state == Holding:
 		m.become(Stopping)
-	case m.state == Claiming && m.due.IsZero(): // the answer to the claim still counts
+	case m.state == Claiming && m.due.IsZero(): // the answer to the claim still decides
 		m.do(Abort{})
 	case m.state == Claiming:
 		m.refuse(fmt.Errorf("claim: %w", errors.Join(m.err, cause)))
 	}
 }
 
-// tick does everything whose time has come.
+// tick does everything that is due.
 func (m *Machine) tick() {
 	m.tickLease()
 	if reached(m.now, m.signAt) {
@@ -362,7 +373,8 @@ func (m *Machine) tick() {
 // reached reports whether a time has come. A zero time never comes.
 func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// close ends the attempt. Once no further delivery can come for it, the newest delivery is settled.
+// close ends the attempt. The newest delivery is settled later, when no further one can
+// come.
 func (m *Machine) close(s settlement, err error) {
 	e := &m.end
 	e.Attempt, e.Err = m.attempts(), err

@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// recordHeadroom is how many bytes of a message a record needs apart from its heavy fields
-// (arguments, hooks, approval, permission). Renewals and releases need more than the claim before
-// them.
+// recordHeadroom is how many bytes of a message are reserved for a record apart from its
+// heavy fields: arguments, hooks, approval, permission. Renewals and releases are larger
+// than the claim that they follow, so the claim must leave this room.
 const recordHeadroom = 1 << 10
 
 // prior returns the record from which the job continues, or nil if there is none.
@@ -30,16 +30,16 @@ func (m *Machine) prior() *wire.CallRecord {
 // unsure reports whether an earlier attempt may have changed the world.
 func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
 
-// wanted answers the phases when they want to start the tool. A call that does not claim gets its
-// attempt number at once, even if its run was just cancelled: a refusal would end the call without
-// a result.
+// wanted answers the phases when they want to start the tool. A call that does not claim
+// gets its attempt number even if its run was just cancelled: with a refusal the call would
+// end without a result.
 func (m *Machine) wanted(f call.Frozen) {
 	switch {
 	case m.state == Running && m.Claims():
 		m.claim(f)
 	case m.state == Running:
 		m.start(call.Grant{Attempt: m.runs})
-	case m.state == Stopping && !m.Claims(): // the run is cancelled; the phases say how it ended
+	case m.state == Stopping && !m.Claims(): // the run is cancelled, and the phases report how it ended
 		m.do(Grant{call.Grant{Attempt: m.runs}})
 	case m.cause != nil:
 		m.do(Refuse{m.cause})
@@ -48,9 +48,9 @@ func (m *Machine) wanted(f call.Frozen) {
 	}
 }
 
-// claim writes the claim behind the record from which the job continues. It refuses a claim that is
-// too large to be renewed later. The claim is durable before the tool starts, so a tool never runs
-// without a record.
+// claim writes the claim after the record from which the job continues. The tool starts
+// only when the claim is stored, so a tool never runs without a record. A claim that is too
+// large to be renewed later is refused.
 func (m *Machine) claim(f call.Frozen) {
 	unsure := m.unsure()
 	if unsure && m.record.ArgsHash != f.ArgsHash {
@@ -58,8 +58,8 @@ func (m *Machine) claim(f call.Frozen) {
 		return
 	}
 	record := m.claimRecord(f)
-	// Every later record of the claim has these fields too, so there must be room for them and for
-	// the headroom.
+	// Every later record of the claim repeats these fields, so a message must have room for
+	// them and for the headroom.
 	heavy := wire.CallRecord{Input: record.Input, Hooks: record.Hooks, Approval: record.Approval, Permission: record.Permission}
 	if size := len(rawjson.MustMarshal(heavy)); size > m.cfg.MaxPayload-recordHeadroom {
 		m.refuse(fmt.Errorf("claim with %d bytes of arguments, which could not be renewed: %w", size, ErrTooLarge))
@@ -82,14 +82,14 @@ func (m *Machine) claimRecord(f call.Frozen) wire.CallRecord {
 	if lapsed(before) {
 		record.Lapsed++
 	}
-	// The question in the record has the input already.
+	// The question in the record already has the input.
 	if q := before.Approval; q != nil && q.ArgsHash == f.ArgsHash {
 		record.Input = nil
 	}
 	return record
 }
 
-// changed returns the frozen input if it differs from the job's, and nil if it does not.
+// changed returns the frozen input if it differs from the job's input, otherwise nil.
 func changed(frozen, asked json.RawMessage) json.RawMessage {
 	if bytes.Equal(frozen, asked) {
 		return nil
@@ -97,8 +97,8 @@ func changed(frozen, asked json.RawMessage) json.RawMessage {
 	return frozen
 }
 
-// claimStored keeps the lease from now on. If storing the claim took long, it renews the claim
-// first, so that the tool does not start with half a lease.
+// claimStored starts keeping the lease and lets the tool start. If storing the claim took
+// long, it first renews the claim, because much of the lease is used up.
 func (m *Machine) claimStored(seq uint64) {
 	record := m.writing
 	record.Fence, m.grant.Fence = seq, seq
@@ -111,7 +111,7 @@ func (m *Machine) claimStored(seq uint64) {
 	m.granted(m.asked)
 }
 
-// granted lets the tool start under a lease that began at the given time.
+// granted lets the tool start. since is when the lease began.
 func (m *Machine) granted(since time.Time) {
 	m.lease.keep(since.Add(m.cfg.Lease-m.cfg.Grace), m.now.Add(m.cfg.Lease/3))
 	if m.cause != nil {
@@ -122,9 +122,9 @@ func (m *Machine) granted(since time.Time) {
 	m.start(m.grant)
 }
 
-// start lets the phases start the tool. Only now the watchers get the running event. So the start
-// of a call that claims is durable by then, and a call that is refused or waits for a person never
-// shows as running.
+// start lets the phases start the tool. Watchers get the running event only now. So the
+// claim of the call, if it needs one, is durable by then, and a call that is refused or
+// waits for a person never shows as running.
 func (m *Machine) start(g call.Grant) {
 	m.emit(messages.Event{Type: messages.EventRunning})
 	m.do(Grant{g})
@@ -140,8 +140,8 @@ func (m *Machine) refuse(err error) {
 	m.do(Refuse{err})
 }
 
-// claimFailed writes the claim again. It uses the same nonce, so that the journal takes only one of
-// the two.
+// claimFailed plans another try of the claim, with the same nonce, so that the journal
+// stores it only once.
 func (m *Machine) claimFailed(ev Failed) {
 	switch err := fmt.Errorf("claim: %w", ev.Err); {
 	case ev.Why == TooLarge:

@@ -13,11 +13,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// answerHeadroom is how many bytes of a message a question must leave free for the answers, which
-// are stored with it.
+// answerHeadroom is how many bytes of a message a question leaves free for the answers,
+// which are stored in the same record.
 const answerHeadroom = 8 << 10
 
-// ended decides what follows after the phases have ended.
+// ended decides what follows the end of the phases.
 func (m *Machine) ended(result messages.Result, err error) {
 	if m.state != Running && m.state != Holding && m.state != Stopping {
 		return
@@ -25,7 +25,8 @@ func (m *Machine) ended(result messages.Result, err error) {
 	switch {
 	case err != nil:
 		result, err = m.endOf(err)
-	// This attempt has not run the tool, but the lost attempt before it may have changed the world.
+	// This attempt did not run the tool, but the lost attempt before it may have changed
+	// the world.
 	case m.unsure() && !m.holds():
 		result = m.lost()
 	}
@@ -42,7 +43,7 @@ func (m *Machine) ended(result messages.Result, err error) {
 		m.handBack(back)
 	case errors.As(err, &ask):
 		m.park(ask)
-	// The worker shuts down. The tool has not run, or may run again.
+	// The worker shuts down, and the tool has not run or may run again.
 	case !m.drained.IsZero():
 		m.release(nil, 0)
 	default:
@@ -50,15 +51,15 @@ func (m *Machine) ended(result messages.Result, err error) {
 	}
 }
 
-// endOf turns an error into a result, if every worker would come to the same error. Any other error
-// is returned: another worker then continues the call.
+// endOf turns an error into a result if every worker would get the same error. It returns
+// any other error, and another worker continues the call.
 func (m *Machine) endOf(err error) (messages.Result, error) {
 	var ask *call.Ask
 	tooLarge := errors.Is(err, ErrTooLarge)
 	switch {
 	case errors.Is(err, ErrOtherInput), tooLarge && m.unsure():
 		return m.lost(), nil
-	// The lost attempt may have been applied, so it is too late to ask.
+	// The lost attempt may have changed the world, so it is too late to ask a person.
 	case errors.As(err, &ask) && m.unsure():
 		return m.lost(), nil
 	case tooLarge:
@@ -68,8 +69,8 @@ func (m *Machine) endOf(err error) (messages.Result, error) {
 	return messages.Result{}, err
 }
 
-// queueMS is how long the job was queued, in milliseconds, by the clocks of the coordinator that
-// published it and of this worker.
+// queueMS returns how long the job was queued, in milliseconds. The start is by the clock
+// of the coordinator that published the job, the end by this worker's.
 func (m *Machine) queueMS() float64 {
 	return float64(max(m.began.Sub(m.call.Job.QueuedAt), 0).Microseconds()) / 1000
 }
@@ -82,7 +83,7 @@ func (m *Machine) attempts() int {
 	return m.record.Attempt
 }
 
-// failure returns a result for a call without a result of its tool.
+// failure returns a result that the machine makes because the tool made none.
 func (m *Machine) failure(status messages.Status, code messages.Code, message string) messages.Result {
 	job := m.call.Job
 	return messages.Result{
@@ -91,14 +92,14 @@ func (m *Machine) failure(status messages.Status, code messages.Code, message st
 	}
 }
 
-// lost returns the result of a call whose earlier attempt was lost while it ran, and which must not
-// run again.
+// lost returns the result of a call that must not run again and whose earlier attempt was
+// lost while it ran.
 func (m *Machine) lost() messages.Result {
 	return m.failure(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown, "An attempt of "+m.call.Job.Tool+" was lost or given up while it ran, and it could not be run again. "+
 		"It may or may not have been applied. Do not repeat it blindly: check with a read, or ask a person.")
 }
 
-// poisoned returns the result of a call that was delivered again and again without an end: it
+// poisoned returns the result of a call over which many workers were lost. The call
 // probably kills its workers.
 func (m *Machine) poisoned(lost int) messages.Result {
 	if m.unsure() {
@@ -109,7 +110,8 @@ func (m *Machine) poisoned(lost int) messages.Result {
 		"%d workers in a row were lost over this call of %s, so it is not tried again. It may be what breaks them.", lost, m.call.Job.Tool))
 }
 
-// finishOrRepeat stores the result, or gives the call up so that another attempt follows.
+// finishOrRepeat stores the result, or gives the call up so that another attempt can
+// follow.
 func (m *Machine) finishOrRepeat(result messages.Result) {
 	wait, repeat := m.repeat(result)
 	switch {
@@ -123,8 +125,8 @@ func (m *Machine) finishOrRepeat(result messages.Result) {
 	}
 }
 
-// repeat reports whether another attempt should follow a failed one, and after which pause. The
-// pipeline marks an error as retryable only if another run can do no harm.
+// repeat reports whether another attempt should follow a failed one, and after which pause.
+// The pipeline marks an error as retryable only if another run does no harm.
 func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
 	switch r.Status {
 	case messages.StatusError, messages.StatusTimeout, messages.StatusOutcomeUnknown:
@@ -145,20 +147,20 @@ func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
 // serverTime returns the time by the server's clock.
 func (m *Machine) serverTime() time.Time { return m.server.Add(m.now.Sub(m.began)) }
 
-// retryLater gives up a failed attempt of a call that does not claim. The job stays in the queue
-// until the coordinator has this notice and replaces the job by one with the number of failed
-// attempts. If the worker removed the job before that, the coordinator could publish the call with
-// a wrong number. If the notice is lost, the broker delivers the job again, and that counts as the
-// next attempt.
+// retryLater gives up a failed attempt of a call that does not claim. The job stays in the
+// queue until the coordinator has this notice and replaces it by a job with the number of
+// failed attempts. If the worker removed the job sooner, the coordinator could publish one
+// with a wrong number. If the notice is lost, the broker delivers the job again, and this
+// delivery counts as the next attempt.
 func (m *Machine) retryLater(after time.Duration) {
 	m.end.Became = Released
 	notice := &wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: m.runs}}
 	m.close(settlement{how: Nak, after: after + m.cfg.AckWait/3, notice: notice}, nil)
 }
 
-// release lets another attempt follow after wait. It is for a call that was not applied, or that
-// may run again. A claimed call gets a record in its journal; for any other call the coordinator
-// gets a notice. failed is the result of this attempt; nil: the worker shuts down.
+// release lets another attempt follow after wait. The call was not applied, or may run
+// again. A claimed call gets a record in its journal; for any other call the coordinator
+// gets a notice. failed is the result of this attempt, or nil if the worker shuts down.
 func (m *Machine) release(failed *messages.Result, wait time.Duration) {
 	m.end.Became = Released
 	if !m.holds() {
@@ -175,8 +177,8 @@ func (m *Machine) release(failed *messages.Result, wait time.Duration) {
 	m.do(Write{Record: record, Behind: m.last})
 }
 
-// releaseEnded closes an attempt whose claim is over: this attempt released it, or another writer's
-// record came first.
+// releaseEnded closes an attempt whose claim is over: its release is stored, or another
+// writer's record came first.
 func (m *Machine) releaseEnded(s settlement) {
 	if m.result != nil {
 		m.logFailure("attempt failed; there will be another", *m.result)
@@ -189,7 +191,7 @@ func (m *Machine) releaseFailed(ev Failed) {
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(err, 100*time.Millisecond, 2*time.Second, "release not stored; trying again")
-	// The record has no room for the failure beside the arguments.
+	// The record has no room for the error beside the arguments.
 	case m.result != nil:
 		m.log(Warn, "not tried again: the record of it would be too large", "err", err)
 		m.finish(*m.result)
@@ -198,28 +200,28 @@ func (m *Machine) releaseFailed(ev Failed) {
 	}
 }
 
-// finish stores the result and notifies the coordinator. The first stored result counts, even if it
-// is another worker's. finish tries until the result is stored, or until LastWords has passed since
-// the drain.
+// finish stores the result and notifies the coordinator. The result that is stored first
+// counts, even if it is another worker's. The machine tries until a result is stored. After
+// the drain it tries for LastWords only.
 func (m *Machine) finish(result messages.Result) {
 	if result.Err != nil {
 		own := *result.Err
 		if result.Attempt > 1 && m.call.Attempts > 1 {
 			own.Message += fmt.Sprintf(" (It was attempted %d times.)", result.Attempt)
 		}
-		// Another attempt of this call has the same idempotency key, but a new call of the model
-		// has not. So the model must not be told to retry a call whose outcome is unknown.
+		// Another attempt of this call has the same idempotency key. A new call of the
+		// model has not. So if the outcome is unknown, the model must not be told to retry.
 		own.Retryable = own.Retryable && result.Status != messages.StatusOutcomeUnknown
 		result.Err = &own
 	}
-	if result.Trail == nil && result.Failure() { // the result does not come from the pipeline
+	if result.Trail == nil && result.Failure() { // the pipeline has not made this result
 		m.end.Failure = messages.ErrorType(result.Status, result.Err)
 	}
 	m.result, m.pause = &result, 0
 	m.store()
 }
 
-// store writes the result. It first moves a large one to the object store.
+// store writes the result. A large outcome first goes to the object store.
 func (m *Machine) store() {
 	if m.result.Ref == nil {
 		m.sign()
@@ -233,8 +235,8 @@ func (m *Machine) store() {
 	m.writeEnd()
 }
 
-// sign writes the hash of the outcome and the span of the attempt into the result. It has to be
-// called again after every change of the outcome.
+// sign writes the hash of the outcome and the span of the attempt into the result. Call it
+// again after every change of the outcome.
 func (m *Machine) sign() {
 	var trail messages.Trail
 	if m.result.Trail != nil {
@@ -244,8 +246,8 @@ func (m *Machine) sign() {
 	m.result.Trail = &trail
 }
 
-// writeEnd writes the result. For a call that claims, it is the last record of the call's journal.
-// For any other it goes to the results, where the first one counts.
+// writeEnd writes the result. For a call that claims, that is the last record of its
+// journal. For any other call it goes to the results, where the first one counts.
 func (m *Machine) writeEnd() {
 	m.become(Storing)
 	if !m.Claims() {
@@ -266,7 +268,7 @@ func (m *Machine) storeFailed(ev Failed) {
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)
-	// The record is too large: leave out the copy of the arguments rather than the result.
+	// The record is too large. The copy of the arguments matters less than the result.
 	case heavy(m.writing):
 		m.writing = light(m.writing)
 		m.do(Write{Record: m.writing, Behind: m.last})
@@ -288,7 +290,7 @@ func (m *Machine) offloadFailed(ev Failed) {
 	m.writeEnd()
 }
 
-// drop replaces the outcome of a call by an error that says why it was not kept.
+// drop replaces the outcome of the call by an error that says why it was not kept.
 func (m *Machine) drop(why string) {
 	r := m.result
 	r.Outcome, r.Ref = messages.Failed(messages.CodeTooLarge, why), nil
@@ -306,7 +308,7 @@ func (m *Machine) resultStored(r messages.Result) {
 	m.close(settlement{how: Ack}, nil)
 }
 
-// logFailure logs a failed call or attempt. The line does not quote the tool.
+// logFailure logs a failed call or attempt. It does not quote the tool's output.
 func (m *Machine) logFailure(what string, r messages.Result) {
 	level := Info
 	switch {
@@ -315,16 +317,18 @@ func (m *Machine) logFailure(what string, r messages.Result) {
 	case r.Status == messages.StatusOutcomeUnknown:
 		level = Warn
 	case r.Status == messages.StatusHookError, r.Err != nil && r.Err.Code == messages.CodeInternal:
-		level = Debug // the code that noticed the failure has logged an error, which says more
+		level = Debug // where the failure was noticed, an error with more detail was logged
 	}
 	m.log(level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err), "attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }
 
-// park writes a question to people into the call's journal and gives up the job, so that neither a
-// slot nor a lease is held while they think. If several workers ask at once, one question is
-// stored. A run that is stopped meanwhile is parked too, because it has no result. If the
-// coordinator has already stored a record of the stop, that record comes first and the question is
-// not stored.
+// park writes a question to people into the call's journal and gives up the job. So neither
+// a slot nor a lease is held while they think. If several workers ask at once, only one
+// question is stored.
+//
+// A run that was stopped is parked too, because it has no result. If the coordinator has
+// already stored a record about the stop, that record is newer and the question is not
+// stored.
 func (m *Machine) park(ask *call.Ask) {
 	q := ask.Approval
 	q.Asked = m.serverTime().UTC()
@@ -343,7 +347,8 @@ func (m *Machine) park(ask *call.Ask) {
 	m.do(Write{Record: record, Behind: m.last})
 }
 
-// tooLargeToAsk ends a call whose question does not fit into a message, on any worker.
+// tooLargeToAsk ends a call whose question fits into no message, on this worker or any
+// other.
 func (m *Machine) tooLargeToAsk() {
 	m.finish(m.failure(messages.StatusError, messages.CodeTooLarge,
 		"A person has to allow this call, and its arguments are too large to be put to one. "+m.call.Job.Tool+" was not run. Do it in several smaller calls."))
@@ -357,8 +362,8 @@ func (m *Machine) parked(seq uint64) {
 	m.close(settlement{how: Ack, notice: &wire.Notice{Record: &record, Seq: seq}}, nil)
 }
 
-// parkOvertaken settles the job of a call if another writer's record came before the question, and
-// passes that record on to the coordinator.
+// parkOvertaken handles another writer's record that was stored before the question: it
+// passes that record on to the coordinator and settles the job.
 func (m *Machine) parkOvertaken(newest Entry) {
 	m.log(Info, "not parked: another record came first", "state", newest.Record.State, "seq", newest.Seq)
 	if newest.Record.State == wire.Ended {
@@ -381,8 +386,9 @@ func (m *Machine) parkFailed(ev Failed) {
 	}
 }
 
-// handBack hands back a call whose frozen input must run alone. The coordinator runs it at the end
-// of its stage. The hand-back is first written to the journal, so that every coordinator knows it.
+// handBack hands back a call whose frozen input must run alone. The coordinator then runs
+// it at the end of its stage. The hand-back is first written to the journal, so that every
+// coordinator can read it.
 func (m *Machine) handBack(back *call.HandBack) {
 	m.become(HandingBack)
 	m.writing = wire.CallRecord{}

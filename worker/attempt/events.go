@@ -9,17 +9,17 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Event is something that happened, as input of [Machine.Step].
+// Event is something that has happened: the input of [Machine.Step].
 type Event interface{ event() }
 
 type (
 	// Delivered says that the job was delivered, for the first time or again.
 	Delivered struct {
-		Count  int    // how many times the job was delivered, this time included
+		Count  int    // how many times the job was delivered, including this time
 		Seq    uint64 // sequence of the job in its stream
 		Queue  string // the token of the queue that the job came from
 		Notify string // the coordinator that published the job
-		// Served says that this worker has the tool in the version of the job.
+		// Served says that this worker has the tool in the version that the job names.
 		Served bool
 		Queued time.Time // when the server stored the job, by the server's clock
 		Now    time.Time // the server's time
@@ -28,35 +28,37 @@ type (
 	ResultRead struct{ Result *messages.Result }
 	// RecordRead answers [ReadRecord].
 	RecordRead struct{ Newest Entry }
-	// Began answers [Begin]. Span is the traceparent of the new span; "": there is none.
+	// Began answers [Begin]. Span is the traceparent of the new span, or "" without
+	// tracing.
 	Began struct{ Span string }
 	// Wanted says that the phases have the final input and want to start the tool. [Grant] or
 	// [Refuse] answers it.
 	Wanted struct{ Frozen call.Frozen }
-	// Told is an event of the phases for watchers. The machine fills in its ids.
+	// Told passes on an event of the phases that watchers should see. The machine adds the
+	// ids.
 	Told struct{ Event messages.Event }
 	// Ended says that the phases have ended, with a result or an error.
 	Ended struct {
 		Result messages.Result
 		Err    error
 	}
-	// Stored answers [Write] (with the nonce of the record and its sequence), [WriteResult] (with
-	// the result that counts), [Offload] (with a result that refers to its outcome) and
-	// [WriteHandBack].
+	// Stored answers four requests: [Write], with the nonce and the sequence of the record;
+	// [WriteResult], with the result that counts; [Offload], with a result that refers to
+	// its outcome; and [WriteHandBack].
 	Stored struct {
 		Nonce  string
 		Seq    uint64
 		Result *messages.Result
 	}
-	// Overtaken answers a [Write]: another record was stored first.
+	// Overtaken answers a [Write] if another record was stored first.
 	Overtaken struct {
 		Nonce  string
 		Newest Entry
 	}
-	// Failed answers any request to the journal that has failed. A write that failed may still have
-	// been stored.
+	// Failed answers a request to the journal that failed. A failed write may be stored all
+	// the same.
 	Failed struct {
-		Nonce string // of the record; "": the request was no [Write]
+		Nonce string // of the record; "" if the request was not a [Write]
 		Why   Failure
 		Err   error
 	}
@@ -64,7 +66,7 @@ type (
 	Tick struct{}
 	// Stopped says that the call is no longer wanted.
 	Stopped struct{ Stop wire.Stop }
-	// Draining says that the worker's drain is over, so the run has to end.
+	// Draining says that the worker's drain is over: the run has to end.
 	Draining struct{}
 	// Closed answers [Close].
 	Closed struct{}
@@ -96,30 +98,33 @@ type Failure uint8
 
 // The failures.
 const (
-	Unknown  Failure = iota // no answer, or an answer that decides nothing: another try may help
-	TooLarge                // what was to be stored does not fit into a message
+	Unknown  Failure = iota // no answer, or one that settles nothing: another try may help
+	TooLarge                // the data does not fit into a message
 	Full                    // the store of large results is full
 	Terminal                // every further try would fail the same way
 )
 
-// The errors that end a run. The phases return them unchanged.
+// These errors end a run. The phases return them unchanged.
 var (
 	// ErrLeaseLost is the cause that cancels a run whose lease could not be renewed.
 	ErrLeaseLost = errors.New("the lease on this call could not be renewed")
-	// ErrDraining is the cause that cancels a run which did not end within the worker's drain time.
+	// ErrDraining is the cause that cancels a run that did not end within the worker's
+	// drain.
 	ErrDraining = errors.New("the worker is shutting down")
 	// ErrNotMine refuses a claim on a call that another worker has claimed, or that has ended.
 	ErrNotMine = errors.New("the call is claimed by another worker or has ended")
-	// ErrTooLarge refuses a claim that does not fit into a message, or leaves no headroom there.
+	// ErrTooLarge refuses a claim that does not fit into a message with its headroom.
 	ErrTooLarge = errors.New("the claim is too large")
-	// ErrOtherInput refuses to take over a call if its frozen input differs from that of the lost
-	// attempt: with another idempotency key the effect could happen twice. It is only a guard,
-	// because the input is read from the lost attempt's record.
+	// ErrOtherInput refuses to take over a call whose frozen input differs from that of the
+	// lost attempt. Another input means another idempotency key, so the effect could happen
+	// twice. The worker takes the input from the lost attempt's record, so this error shows
+	// a bug.
 	ErrOtherInput = errors.New("the input is not that of the attempt before")
 	errNotNow     = errors.New("no claim can be made now")
 )
 
-// Effect is something that the shell has to do. The comments name the event that answers it.
+// Effect is something that the shell has to do. Most comments below end with the events
+// that answer the effect.
 type Effect interface{ effect() }
 
 type (
@@ -128,10 +133,10 @@ type (
 	// ReadRecord reads the newest record of the call: [RecordRead] or [Failed].
 	ReadRecord struct{}
 	// Begin opens the span of the attempt: [Began]. Prior is the record from which the job
-	// continues; nil: there is none.
+	// continues, or nil.
 	Begin struct{ Prior *wire.CallRecord }
-	// Run starts the phases: [Wanted] and [Told] on the way, and [Ended]. With a Cause the run is
-	// cancelled from the start.
+	// Run starts the phases. They cause [Told] and [Wanted] while they run, and [Ended] at
+	// the end. With a Cause the run is cancelled from the start.
 	Run struct {
 		Job   wire.Job
 		Prior *wire.CallRecord
@@ -143,23 +148,25 @@ type (
 	Refuse struct{ Err error }
 	// Cancel cancels the run with the cause.
 	Cancel struct{ Cause error }
-	// Abort makes the open requests to the journal end soon. Each of them still gets its answer.
+	// Abort makes the open requests to the journal end soon. Each of them still gets an
+	// answer.
 	Abort struct{}
-	// Write stores the record if the call's newest record is the one at sequence Behind: [Stored],
-	// [Overtaken] or [Failed]. The answer comes no later than a moment after Until (zero: no
-	// bound).
+	// Write stores the record, if the newest record of the call is still that at sequence
+	// Behind: [Stored], [Overtaken] or [Failed]. The answer comes shortly after Until at
+	// the latest (zero: no limit).
 	Write struct {
 		Record wire.CallRecord
 		Behind uint64
 		Until  time.Time
 	}
-	// WriteResult stores the result, unless there is one: [Stored] or [Failed].
+	// WriteResult stores the result, unless one is stored already: [Stored] or [Failed].
 	WriteResult struct{ Result messages.Result }
 	// Offload moves the outcome to the object store: [Stored] or [Failed].
 	Offload struct{ Result messages.Result }
-	// WriteHandBack stores the hand-back, unless there is one: [Stored] or [Failed].
+	// WriteHandBack stores the hand-back, unless one is stored already: [Stored] or
+	// [Failed].
 	WriteHandBack struct{ Back wire.HandBack }
-	// Extend tells the broker that the delivery is being worked on.
+	// Extend is the sign of life to the broker: the worker still has the job.
 	Extend struct{}
 	// Notify sends the notice to a coordinator.
 	Notify struct {
@@ -168,9 +175,9 @@ type (
 	}
 	// Emit publishes the event to watchers.
 	Emit struct{ Event messages.Event }
-	// Report says that a call has ended here, for metrics.
+	// Report counts the call as ended here, for metrics.
 	Report struct{ Result messages.Result }
-	// Count adds one to a count of the worker.
+	// Count adds one to a counter of the worker.
 	Count struct{ What Counted }
 	// Log logs a line. Args are keys and values.
 	Log struct {
@@ -178,10 +185,10 @@ type (
 		Text  string
 		Args  []any
 	}
-	// Close removes the attempt from the worker's list, ends its span and the open requests to the
-	// journal: [Closed], after every [Delivered] that came before.
+	// Close removes the attempt from the worker's list, and ends its span and its open
+	// requests to the journal: [Closed]. Every [Delivered] comes before that.
 	Close struct{ End End }
-	// Settle settles the newest delivery. It comes once.
+	// Settle settles the newest delivery. It is the only Settle of the attempt.
 	Settle struct {
 		How    Settlement
 		Reason string        // of a Term
@@ -227,7 +234,8 @@ type Counted uint8
 // The counted events.
 const (
 	Claimed Counted = iota // a claim is stored
-	// ClaimRefused: another worker has the call, or the call has ended; at most once per attempt.
+	// ClaimRefused: another worker has the call, or the call has ended. Counted at most
+	// once per attempt.
 	ClaimRefused
 	LeaseMissed // a claim could not be renewed in time
 	Progressed  // a tool reported progress
@@ -238,13 +246,13 @@ type Settlement uint8
 
 // The settlements.
 const (
-	Unsettled Settlement = iota // perhaps nothing is stored: the broker delivers the job again
+	Unsettled Settlement = iota // nothing may be stored, so the broker has to deliver the job again
 	Ack
 	Term
 	Nak
 )
 
-// settlement says how to settle the newest delivery, and which notice to send then.
+// settlement says how to settle the newest delivery, and which notice to send with that.
 type settlement struct {
 	how    Settlement
 	reason string
@@ -255,15 +263,15 @@ type settlement struct {
 // End says what became of an attempt, for its span.
 type End struct {
 	Attempt int
-	Fence   uint64 // of its claim; 0: it has none
+	Fence   uint64 // of its claim; 0: it has no claim
 	Became  string // status of the result, or one of the constants below; "": nothing is stored
-	Failure string // how the attempt failed, not its tool; "": it did not
-	// Approval is the id of the question that was stored; "": none was.
+	Failure string // how the attempt itself failed, as opposed to its tool; "": it did not
+	// Approval is the id of the question that was stored, or "".
 	Approval string
-	Err      error // why the call was not brought to its end here; nil: it was
+	Err      error // why this worker did not bring the call to its end; nil: it did
 }
 
-// What became of an attempt without a result, and the failure of an attempt that lost its lease.
+// Values of End.Became for attempts without a result, and of End.Failure for a lost lease.
 const (
 	Parked     = "parked"
 	Released   = "released"

@@ -7,7 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// answers reports whether an answer belongs to the request that the present state waits for.
+// answers reports whether an answer belongs to the request that the current state waits
+// for.
 func (m *Machine) answers(nonce string) bool {
 	return m.due.IsZero() && nonce == m.writing.Nonce && (m.state.asks() || m.state == Claiming && nonce != "")
 }
@@ -50,8 +51,8 @@ func (m *Machine) overtaken(ev Overtaken) {
 		return
 	}
 	newest := ev.Newest
-	// If the call has ended, the job is done. If the call runs elsewhere, its other worker settles
-	// the job.
+	// If the call has ended, the job is done. Otherwise another worker has the call and
+	// settles the job.
 	var s settlement
 	if newest.Record.State == wire.Ended {
 		s.how = Ack
@@ -97,8 +98,8 @@ func (m *Machine) failed(ev Failed) {
 	}
 }
 
-// retry plans the next try of a write. The pause starts with first and doubles up to most. After
-// the drain it retries for LastWords, counted from the first open request, and then gives up.
+// retry plans the next try of a write. The pause begins with first and doubles up to most.
+// After the drain there are tries for LastWords, counted from the first open request.
 func (m *Machine) retry(err error, first, most time.Duration, text string, args ...any) {
 	m.err = err
 	m.pause = min(max(2*m.pause, first), most)
@@ -120,5 +121,5 @@ func (m *Machine) again() {
 	}
 }
 
-// giveUp ends the tries. The broker delivers the job again, to another worker.
+// giveUp ends the tries. The broker then delivers the job to another worker.
 func (m *Machine) giveUp() { m.close(settlement{}, errors.Join(m.err, ErrDraining)) }

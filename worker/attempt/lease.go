@@ -11,38 +11,39 @@ import (
 type leaseState uint8
 
 const (
-	unclaimed leaseState = iota // there is no claim, or the attempt is closed
+	unclaimed leaseState = iota // no claim is stored, or the attempt is closed
 	kept                        // the next renewal is not due yet
 	renewing                    // a renewal is being written
-	lost                        // the claim may have lapsed; it is not renewed any more
+	lost                        // the claim may have lapsed, and is not renewed any more
 )
 
 var leaseNames = [...]string{"unclaimed", "kept", "renewing", "lost"}
 
 func (s leaseState) String() string { return leaseNames[s] }
 
-// lease is the lease of the attempt's claim. It is renewed after each third of its time until the
-// end of the call is stored, and sooner if a renewal failed. Its time counts from before the write
-// was sent. So the lease never ends later for this worker than for the coordinator.
+// lease is the lease of the attempt's claim. It is renewed each time a third of it has
+// passed, until the end of the call is stored. If a renewal fails, it is tried again
+// sooner. The lease counts from the time before its write was sent, so for this worker it
+// never ends later than for the coordinator.
 //
 //	unclaimed -> kept                 the claim is stored
-//	unclaimed -> renewing             it is stored, and took long
+//	unclaimed -> renewing             the claim is stored, and storing it took long
 //	kept      -> renewing             a third of the lease is over
 //	renewing  -> kept                 stored, or failed with time left for another try
 //	renewing  -> lost                 another writer's record came first
-//	kept, renewing -> lost            the time has come at which the tool must be dead
+//	kept, renewing -> lost            it is until: the tool must be dead
 type lease struct {
 	state leaseState
-	until time.Time // the tool must be dead by then; zero: the tool has not started
+	until time.Time // the tool must be dead by then; zero: no tool has started
 	next  time.Time // when the next renewal is due, in kept
-	// record is the newest renewal that was written, and asked is when its first try was sent.
+	// record is the newest renewal, and asked is when its first try was sent.
 	record wire.CallRecord
 	asked  time.Time
-	bound  time.Time // when the tries of that renewal end; zero: never
-	count  int       // number of renewals so far, which makes their nonces different
+	bound  time.Time // when the tries of the renewal end; zero: no limit
+	count  int       // number of renewals, so that each has another nonce
 }
 
-// keep waits for the next renewal.
+// keep sets the lease and the time of the next renewal.
 func (l *lease) keep(until, next time.Time) { l.state, l.until, l.next = kept, until, next }
 
 func (l *lease) wake() time.Time {
@@ -62,16 +63,16 @@ func (m *Machine) holds() bool { return m.lease.state != unclaimed }
 func (m *Machine) tickLease() {
 	l := &m.lease
 	switch {
-	// While the connection hangs no answer comes, so only the time decides.
+	// While the connection hangs, no answer comes. Only the clock can tell.
 	case (l.state == kept || l.state == renewing) && reached(m.now, l.until):
 		m.loseLease(fmt.Errorf("%w in time", ErrLeaseLost))
 	case l.state == kept && reached(m.now, l.next):
-		// A try ends well before the lease does, so that another try can follow.
+		// This try ends well before the lease, so that another one can follow.
 		m.renew(m.now.Add(m.cfg.Lease / 5))
 	}
 }
 
-// renew writes a renewal behind this attempt's newest record.
+// renew writes a renewal after this attempt's newest record.
 func (m *Machine) renew(bound time.Time) {
 	m.lease.state, m.lease.asked, m.lease.bound = renewing, m.now, bound
 	m.writeRenewal()
@@ -94,7 +95,7 @@ func (m *Machine) renewalStored(seq uint64) {
 	l := &m.lease
 	m.last, m.record = seq, l.record
 	switch {
-	case l.state != renewing: // too late
+	case l.state != renewing: // the lease is lost already, or the attempt is closed
 	case m.state == Claiming:
 		m.granted(l.asked)
 	default:
@@ -103,9 +104,9 @@ func (m *Machine) renewalStored(seq uint64) {
 	}
 }
 
-// renewalOvertaken handles a renewal before which another record was stored. If that is an earlier
-// renewal of this attempt, which was not acknowledged, it writes another one behind it: the lease
-// counts from that earlier write. If it is another writer's record, the lease is lost.
+// renewalOvertaken handles a record that was stored before a renewal. It may be an earlier
+// renewal of this attempt, whose acknowledgement was lost. Then another renewal is written
+// after it. If it is another writer's record, the lease is lost.
 func (m *Machine) renewalOvertaken(newest Entry) {
 	switch {
 	case m.isOurs(newest):
@@ -114,8 +115,8 @@ func (m *Machine) renewalOvertaken(newest Entry) {
 			m.writeRenewal()
 		}
 	case m.lease.state != renewing:
-	// The newest record is the end or the release that this attempt is writing. The answer to that
-	// write still comes.
+	// The newest record is the end or the release that this attempt itself is writing. The
+	// answer to that write is still to come.
 	case newest.Record.Nonce == m.writing.Nonce:
 		m.lease.state = lost
 	default:
@@ -133,7 +134,7 @@ func (m *Machine) renewalFailed(err error) {
 	}
 }
 
-// loseLease ends a run whose claim may have lapsed.
+// loseLease cancels a run whose claim may have lapsed.
 func (m *Machine) loseLease(why error) {
 	m.lease.state = lost
 	m.do(Count{LeaseMissed})

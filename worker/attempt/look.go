@@ -6,47 +6,48 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Next says what to do with a delivered job, as far as the call's journal shows.
+// Next is what to do with a delivered job, judged by the call's journal.
 type Next int
 
 // The possible next steps.
 const (
-	// GoOn: the call has no record. Take it through its phases; its claim is the first record.
+	// GoOn: the call has no record. Run its phases. Its claim will be the first record.
 	GoOn Next = iota
-	// TakeOver: the newest record is the one after which the coordinator wants the next claim.
+	// TakeOver: the newest record is the one that the job's claim may follow.
 	TakeOver
 	// PassOn: the call has ended. Send its result to the coordinator and settle the job.
 	PassOn
-	// LeaveAlone: another worker has the call, or it waits for something. The coordinator publishes
-	// its job again when that changes.
+	// LeaveAlone: another worker has the call, or it waits for something. When that
+	// changes, the coordinator publishes its job again.
 	LeaveAlone
 )
 
-// Decide returns what to do about a call that claims or has a record. takeOver is the sequence of
-// the record after which the job allows a claim.
+// Decide returns what to do about a call that claims or has a record. takeOver is the
+// sequence of the record that the job's claim may follow.
 //
-// Only the coordinator decides that a claim has lapsed. A worker that finds another worker's claim
-// leaves the call alone, however old the claim is.
+// Only the coordinator decides that a claim has lapsed. A worker that finds another
+// worker's claim leaves the call alone, however old the claim is.
 func Decide(takeOver uint64, newest Entry) Next {
 	switch {
 	case newest.Seq == 0:
 		return GoOn
 	case newest.Record.State == wire.Ended:
 		return PassOn
-	// A claim never follows an open question, only the answer to it.
+	// A claim may follow the answer to a question, but not an open question.
 	case newest.Seq == takeOver && newest.Record.State != wire.Parked:
 		return TakeOver
 	}
 	return LeaveAlone
 }
 
-// lapsed reports whether a record is a claim. If the coordinator wants such a record taken over,
-// the worker that held the claim was lost, and the call may have been applied.
+// lapsed reports whether a record is a claim. If the coordinator lets another worker take
+// over such a record, the claim's worker was lost, and the call may have been applied.
 func lapsed(before wire.CallRecord) bool {
 	return before.State == wire.Claimed || before.State == wire.Renewed
 }
 
-// look reads what the journal holds about the call. That may take several times AckWait.
+// look reads what the journal holds about the call. Reading may take several times AckWait,
+// so signs of life go on.
 func (m *Machine) look(s State) {
 	m.become(s)
 	m.signAt = m.now.Add(m.cfg.AckWait / 3)
@@ -65,7 +66,7 @@ func (m *Machine) resultRead(ev ResultRead) {
 	case ev.Result != nil:
 		m.tell(wire.Notice{Result: ev.Result})
 		m.close(settlement{how: Ack}, nil)
-	// No worker had the job before, so none can have parked the call.
+	// This is the first delivery of the first job, so no worker can have parked the call.
 	case m.call.Job.Dispatch == 0 && m.count == 1:
 		m.open()
 	default:
@@ -73,8 +74,8 @@ func (m *Machine) resultRead(ev ResultRead) {
 	}
 }
 
-// recordRead decides by the newest record of the call. It continues from that record, or passes on
-// the stored end, or leaves another worker's claim alone.
+// recordRead acts on the newest record of the call: it continues from that record, passes
+// on the stored end, or leaves another worker's claim alone.
 func (m *Machine) recordRead(newest Entry) {
 	if m.state != Looking && m.state != LookingAgain {
 		return
@@ -102,7 +103,7 @@ func (m *Machine) recordRead(newest Entry) {
 	}
 }
 
-// claimRefused counts a refused claim once, even if it is noticed twice.
+// claimRefused counts a refused claim, once per attempt.
 func (m *Machine) claimRefused() {
 	if !m.refused {
 		m.refused = true
@@ -110,21 +111,21 @@ func (m *Machine) claimRefused() {
 	}
 }
 
-// bounceHold is how long a job that is not served here keeps its slot. It bounds the cost of jobs
-// that no worker serves: a worker bounces at most 100 of them a second for each slot.
+// bounceHold is how long a job that is not served here keeps its slot. So a worker bounces
+// at most 100 such jobs a second for each slot.
 const bounceHold = 10 * time.Millisecond
 
-// bounce gives up a job whose tool is not served here, because another worker of the pool may serve
-// it and be idle. The pause is 25 to 40 ms, so that the server can take the job out of the queue,
-// and the job is offered again within 50 ms. A bounce does not count as an attempt.
+// bounce gives up a job whose tool is not served here. Another worker of the pool may serve
+// it. The pause is 25 to 40 ms: by then the server has taken the job out of the queue, and
+// the job is offered again within 50 ms. A bounce does not count as an attempt.
 func (m *Machine) bounce() {
 	after := 25*time.Millisecond + time.Duration(m.call.Jitter*16)*time.Millisecond
 	m.close(m.letGo("not served here", after, m.runs-1), nil)
 }
 
-// letGo gives the job up. The job leaves the queue, and the coordinator publishes it again after
-// the pause. failed is how many attempts have failed, or were lost with their workers, without a
-// claim.
+// letGo gives the job up: it leaves the queue, and the coordinator publishes it again after
+// the pause. failed is the number of attempts without a claim that have failed or were lost
+// with their workers.
 func (m *Machine) letGo(reason string, after time.Duration, failed int) settlement {
 	return settlement{how: Term, reason: reason, notice: &wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: failed}}}
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// firstSign is how long a call runs before its coordinator gets the first notice that it runs. Most
-// calls end sooner and need no such notice.
+// firstSign is how long a call runs before its coordinator gets the first notice about
+// that. Most calls end sooner and need no such notice.
 const firstSign = 100 * time.Millisecond
 
-// alive tells the coordinator that the call runs here, and under which claim. The coordinator
-// counts the lease from when it first sees that record.
+// alive tells the coordinator that the call runs here, and under which claim. The
+// coordinator counts the lease from the time when it first sees that record.
 func (m *Machine) alive() {
 	n := wire.Notice{Running: true, Worker: m.cfg.Worker}
 	if m.holds() {
@@ -22,8 +22,8 @@ func (m *Machine) alive() {
 	m.tell(n)
 }
 
-// tell sends a notice to the coordinator that published the job. A notice may get lost; the
-// coordinator's poll then reads the journal.
+// tell sends a notice to the coordinator that published the job. If it is lost, the
+// coordinator's poll finds the same in the journal.
 func (m *Machine) tell(n wire.Notice) {
 	if !messages.IsToken(m.notify) {
 		return
@@ -32,7 +32,7 @@ func (m *Machine) tell(n wire.Notice) {
 	m.do(Notify{m.notify, n})
 }
 
-// light returns a record without its heavy part, the arguments.
+// light returns a copy of a record without the arguments, its heavy part.
 func light(record wire.CallRecord) wire.CallRecord {
 	record.Input = nil
 	if record.Approval != nil {
@@ -43,12 +43,12 @@ func light(record wire.CallRecord) wire.CallRecord {
 	return record
 }
 
-// heavy reports whether a record has a heavy part.
+// heavy reports whether a record holds arguments.
 func heavy(r wire.CallRecord) bool {
 	return r.Input != nil || r.Approval != nil && (r.Approval.Input != nil || r.Approval.Original != nil)
 }
 
-// told publishes an event of the phases to watchers.
+// told publishes an event of the phases for watchers.
 func (m *Machine) told(e messages.Event) {
 	if !m.state.phases() {
 		return
@@ -59,7 +59,7 @@ func (m *Machine) told(e messages.Event) {
 	m.emit(e)
 }
 
-// emit publishes an event, with its ids.
+// emit publishes an event and adds its ids.
 func (m *Machine) emit(e messages.Event) {
 	m.counter++
 	e.Counter, e.Attempt = m.counter, m.attempts()

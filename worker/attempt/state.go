@@ -30,8 +30,8 @@ var stateNames = [...]string{
 
 func (s State) String() string { return stateNames[s] }
 
-// phases reports whether the phases run.
+// phases reports whether the phases run in this state.
 func (s State) phases() bool { return s >= Running && s <= Stopping }
 
-// asks reports whether a request to the journal is open while no phases run.
+// asks reports whether, in this state, a request to the journal is open and no phases run.
 func (s State) asks() bool { return s == Looking || s >= LookingAgain && s <= HandingBack }

@@ -1,5 +1,6 @@
-// Package call holds the types that the lane and the pipeline exchange about one call: what its
-// claim records, what a won claim grants, and the two ways in which a run ends without a result.
+// Package call holds what the lane and the pipeline tell each other about one call: what
+// its claim records, what the lane grants, and the two ways in which a run ends without a
+// result.
 //
 //	pipeline                                    lane, worker/attempt
 //	  Frozen: the call may start now      ->
@@ -15,34 +16,35 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Frozen is a call whose input no longer changes. Decisions about the call are about exactly these
-// bytes.
+// Frozen is a call whose input no longer changes. All decisions about the call are about
+// exactly these bytes.
 type Frozen struct {
 	Input    json.RawMessage
 	ArgsHash string          // hex SHA-256 of the canonical input
 	Hooks    *messages.Hooks // what the pre-hooks did; nil: there are none
-	// Permission is the decision about the call.
+	// Permission is the decision of the permission rules about the call.
 	Permission *messages.Permission
-	// OnCrash says what may be done about the call if its worker is lost.
+	// OnCrash says what may be done with the call if its worker is lost.
 	OnCrash messages.OnCrash
-	// Deadline is how long the run may take, with the hooks after it. A claim that is held for
-	// longer is given up, because its worker must be broken.
+	// Deadline is how long the run may take, together with the hooks that follow it. If a
+	// claim is held for longer, its worker must be broken, and the claim is given up.
 	Deadline time.Duration
 }
 
 // Grant is the permission to start the tool.
 type Grant struct {
-	// Attempt is the number of this claim, from 1. For a call that does not claim it counts the
-	// failed attempts before its job, and the deliveries of the job.
+	// Attempt is the number of this claim, from 1. For a call that does not claim, it is
+	// the number of this run: failed attempts and earlier deliveries count.
 	Attempt int
 	Fence   uint64 // the sequence of the claim; 0 for a call that does not claim
-	// Probe: an earlier attempt was lost. Ask the tool whether it was applied before running it
-	// again.
+	// Probe says that an earlier attempt was lost. Before running the tool again, ask it
+	// whether that attempt was applied.
 	Probe bool
 }
 
-// Claim asks for the grant, once, right before the tool is started. If the call claims, the claim
-// is durable when Claim returns. An error ends the run without a result.
+// Claim asks for the grant, just before the tool is started, at most once per run. When
+// Claim returns, the claim is durable, if the call claims at all. An error ends the run
+// without a result.
 type Claim func(ctx context.Context, f Frozen) (Grant, error)
 
 // HandBack is the error for a call that was planned to run beside others, although its frozen input

@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// running is one attempt in this worker. It carries out the effects of its machine. Its fields
-// belong to the goroutine of run, except for the mailbox.
+// running is one attempt in this worker. It carries out the effects of the attempt's
+// machine. The goroutine of run owns its fields, except the mailbox.
 type running struct {
 	consumer *Consumer
 	machine  *attempt.Machine
@@ -35,32 +35,33 @@ type running struct {
 	span     trace.Span     // nil: no span
 
 	cancel context.CancelCauseFunc // cancels the phases; nil before they start
-	grants chan granted            // answers the phases, which wait for the grant
-	// questions holds a cancel function for each open request to the journal, by number.
+	grants chan granted            // answers to the phases, which wait for them before they start the tool
+	// questions holds the cancel function of each open request to the journal, by its
+	// number.
 	questions map[int]context.CancelFunc
-	asked     int            // requests to the journal so far
-	outbox    outbox         // sends messages that have no answer
+	asked     int            // number of requests to the journal so far
+	outbox    outbox         // sends messages to which no answer comes
 	work      sync.WaitGroup // counts the goroutines of the phases, the requests and the outbox
 }
 
-// granted is the machine's answer to phases that want to start the tool.
+// granted answers the phases when they want to start the tool: with a grant, or an error.
 type granted struct {
 	grant call.Grant
 	err   error
 }
 
-// mailbox holds the events for the machine, in order. Any goroutine may post.
+// mailbox holds the events for the machine, in order. Any goroutine may add events.
 type mailbox struct {
 	mu    sync.Mutex
 	mails []mail        // guarded by mu
-	ready chan struct{} // has a value if there may be mails; holds one at most
+	ready chan struct{} // has a value if there may be mails
 }
 
-// mail is an event for the machine, with data that only [running] needs.
+// mail is an event for the machine, with data that only [running] uses.
 type mail struct {
 	event    attempt.Event
-	delivery *pull.Delivery // of a Delivered
-	question int            // the number of the request that the event answers; 0: none
+	delivery *pull.Delivery // only with a Delivered event
+	question int            // number of the request that the event answers; 0: none
 }
 
 func (b *mailbox) post(m mail) {
@@ -81,16 +82,16 @@ func (b *mailbox) take() []mail {
 	return mails
 }
 
-// outbox sends messages that have no answer, in order. Its goroutine lives only while there is
-// something to send. A send may block while the connection hangs; run must not, because it watches
-// the lease of the call.
+// outbox sends messages to which no answer comes, in order. A send may block while the
+// connection hangs, and run must not block, because it watches the lease of the call. So a
+// goroutine sends. It lives only while there is something to send.
 type outbox struct {
 	mu    sync.Mutex
 	sends []func() // guarded by mu
-	busy  bool     // a goroutine sends; guarded by mu
+	busy  bool     // a goroutine is sending; guarded by mu
 }
 
-// add queues a send. start says that the caller has to start a goroutine for [outbox.empty].
+// add queues a send. start means that the caller has to run [outbox.empty] on a goroutine.
 func (o *outbox) add(send func()) (start bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -116,8 +117,8 @@ func (o *outbox) empty() {
 	}
 }
 
-// send sends a message that has no answer. If the call claims, the outbox sends it, so that run can
-// watch the lease meanwhile.
+// send sends a message to which no answer comes. If the call claims, the outbox sends the
+// message, because run has to watch the lease.
 func (r *running) send(send func()) {
 	if !r.machine.Claims() {
 		send()
@@ -126,7 +127,7 @@ func (r *running) send(send func()) {
 	r.queue(send)
 }
 
-// goroutine runs f beside run, which waits for it in the end.
+// goroutine starts f on a goroutine. run waits for all of them before it returns.
 func (r *running) goroutine(f func()) {
 	r.work.Add(1)
 	r.consumer.goroutines.Go(func() {
@@ -143,15 +144,16 @@ func (r *running) queue(send func()) {
 
 func (r *running) post(ev attempt.Event) { r.mailbox.post(mail{event: ev}) }
 
-// run gives events to the machine until the delivery is settled and all goroutines of the attempt
-// have ended. When ctx ends, run tells the machine to end the attempt.
+// run gives events to the machine until the delivery is settled. Then it waits for all
+// goroutines of the attempt. When ctx ends, run gives the machine Draining, which ends the
+// attempt.
 func (r *running) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { r.post(attempt.Draining{}) })
 	defer stop()
 	defer r.work.Wait()
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
-	var set time.Time // the time that the alarm is set to
+	var set time.Time // what alarm is set to
 	for {
 		for mails := r.mailbox.take(); len(mails) > 0; mails = r.mailbox.take() {
 			for _, m := range mails {
@@ -190,8 +192,8 @@ func (r *running) open(ctx context.Context, m mail) {
 	r.step(ctx, m.event)
 }
 
-// step gives one event to the machine and carries out the effects. ctx is for requests to the
-// journal that run waits for: see [running.ask].
+// step gives one event to the machine and carries out the effects. ctx is used for requests
+// to the journal that run waits for: see [running.ask].
 func (r *running) step(ctx context.Context, ev attempt.Event) {
 	for _, effect := range r.machine.Step(time.Now(), ev) {
 		r.perform(r.traced(ctx), effect)
@@ -254,7 +256,7 @@ func (r *running) start(ctx context.Context, e attempt.Run) {
 	})
 }
 
-// claim asks the machine for a grant. It always gets an answer, at the latest when the run is
+// claim asks the machine for a grant. An answer always comes, at the latest when the run is
 // cancelled.
 func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	r.post(attempt.Wanted{Frozen: f})
@@ -262,8 +264,9 @@ func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	return answer.grant, answer.err
 }
 
-// ask makes a request to the journal. The answer comes as an event. While run has a lease to keep
-// or signs of life to send, the request runs on a goroutine of its own. Otherwise ask waits for it.
+// ask makes a request to the journal. Its answer comes as an event. If run has a lease to
+// renew or signs of life to send, the request runs on a goroutine. Otherwise run waits for
+// it.
 func (r *running) ask(ctx context.Context, question attempt.Effect) {
 	if s := r.machine.State(); s != attempt.Looking && s != attempt.LookingAgain && !r.machine.Claims() {
 		words, done := r.lastWords(ctx)
@@ -279,22 +282,22 @@ func (r *running) ask(ctx context.Context, question attempt.Effect) {
 	})
 }
 
-// lastWords returns a context that outlives ctx by Config.LastWords, so that the end of a call can
-// still be stored.
+// lastWords returns a context that ends Config.LastWords after ctx, so that the end of a
+// call can still be stored.
 func (r *running) lastWords(ctx context.Context) (context.Context, context.CancelFunc) {
 	words, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(r.consumer.cfg.LastWords, cancel) })
 	return words, func() { stop(); cancel() }
 }
 
-// abort ends the open requests to the journal soon. Each still gets an answer.
+// abort makes the open requests to the journal end soon. Each of them still gets an answer.
 func (r *running) abort() {
 	for _, end := range r.questions {
 		end()
 	}
 }
 
-// answer carries out one request to the journal, and returns its answer as an event.
+// answer carries out one request to the journal and returns the answer as an event.
 func answer(ctx context.Context, j *journal.Journal, key wire.CallKey, question attempt.Effect) attempt.Event {
 	var err error
 	switch q := question.(type) {
@@ -353,7 +356,8 @@ func entry(e journal.CallEntry) attempt.Entry {
 	return attempt.Entry{Seq: e.Seq, Record: e.Record}
 }
 
-// failure says whether another try may help after an error of the journal.
+// failure classifies an error of the journal: whether another try may help, and what
+// prevents it.
 func failure(err error) attempt.Failure {
 	switch {
 	case errors.Is(err, bus.ErrTooLarge):
@@ -366,7 +370,7 @@ func failure(err error) attempt.Failure {
 	return attempt.Unknown
 }
 
-// close removes the attempt from the worker's list. After that no new delivery comes for it.
+// close removes the attempt from the worker's list. From then on no delivery reaches it.
 func (r *running) close(end attempt.End) {
 	r.abort()
 	r.endTrace(end)

@@ -8,10 +8,11 @@ type Count int
 // The counted events. The zero Count is none of them.
 const (
 	Taken       Count = iota + 1 // the worker takes a job
-	Left                         // the worker has no more to do with a job
-	Redelivered                  // a delivery is not the first of its job
+	Left                         // the worker is done with a job
+	Redelivered                  // a job is delivered again
 	Claimed                      // a claim is stored
-	// ClaimRefused: another worker has the call, or the call has ended; at most once per attempt.
+	// ClaimRefused: another worker has the call, or the call has ended. Counted at most
+	// once per attempt.
 	ClaimRefused
 	LeaseLost  // a claim could not be renewed in time
 	Progressed // a tool reported progress

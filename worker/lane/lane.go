@@ -1,26 +1,27 @@
-// Package lane takes jobs from the lanes of a pool (the shared read queue and the sessions' write
-// subjects) and brings each to its end:
+// Package lane takes jobs from the lanes of a pool and brings each to its end. The lanes
+// are the shared queue of reads and one queue of writes per session.
 //
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
 //	         -> store the result -> notify the coordinator -> settle
 //
-// A call that needs a person's approval is parked: its question is written to its journal, its job
-// is settled, and the worker keeps nothing of it. The coordinator publishes the job again after an
-// answer.
+// A call that needs a person's approval is parked: its question is written to its journal,
+// its job is settled, and the worker keeps nothing. After an answer the coordinator
+// publishes the job again.
 //
-// A delivery is only a hint to look. Only the journal holds claims and ends. So a job may be
-// delivered twice, late, or to a worker that was thought dead:
+// A delivery only asks the worker to look. What counts is in the journal: claims and ends.
+// So a job may be delivered twice, late, or to a worker that was thought dead:
 //
-//   - A call that claims is run by the holder of the newest claim. The holder renews its lease
-//     while the tool runs, and kills the tool if it cannot.
-//   - A call that does not claim may run twice. Its first stored result counts.
+//   - If a call claims, the holder of the newest claim runs it. The holder renews its
+//     lease while the tool runs, and kills the tool if it cannot renew the lease.
+//   - A call that does not claim may run twice. The result that is stored first counts.
 //
-// An attempt is released for another if it failed without harm, or if the worker shuts down and has
-// to give it up.
+// An attempt is released, so that another can follow, if it failed without harm, or if the
+// worker shuts down and has to give it up.
 //
-// Package attempt decides all of this, and the lane carries it out: it pulls jobs, tells the
-// machine of each attempt what happens, reads and writes the journal, starts the phases and settles
-// deliveries. Tools runs the tool. The coordinator decides what to start and in which order.
+// Package attempt makes all these decisions and the lane carries them out: it pulls jobs,
+// gives each attempt's machine its events, reads and writes the journal, starts the phases
+// and settles deliveries. Tools runs the phases and the tool. The coordinator decides what
+// to start, and in which order.
 package lane
 
 import (
@@ -54,59 +55,67 @@ import (
 
 // Tools runs calls. The worker's pipeline implements it.
 type Tools interface {
-	// Serves returns what the lane has to know about the job's tool. ok is false if this worker
-	// does not have the tool, or not exactly in the definition that the job was planned with.
+	// Serves returns what the lane has to know about the job's tool. ok is false if this
+	// worker does not have the tool, or has another definition of it than the job was
+	// planned with.
 	Serves(job wire.Job) (service Service, ok bool)
-	// Run takes the call through its phases. prior is the record from which the job continues, or
-	// nil if the call begins; a frozen input in it does not change. Run calls claim once, right
-	// before the tool is started, and returns its error. It returns a *call.HandBack for a call
-	// that was planned to run beside others and must run alone, and a *call.Ask for a call that
-	// needs a person's approval. tell receives events and fills in their ids.
+	// Run takes the call through its phases. prior is the record from which the job
+	// continues, or nil for a new call. If prior has a frozen input, that input does not
+	// change any more. Run calls claim once, just before it starts the tool, and passes on
+	// claim's error. tell receives events and adds their ids.
 	//
-	// If ctx ends with a *wire.Stop as its cause, the call ends as stopped, with a result. With any
-	// other cause the worker shuts down or has lost its claim: Run then returns an error if the
-	// call may run again or never started.
+	// Two errors end a run without a result: *call.HandBack for a call that was planned to
+	// run beside others and must run alone, and *call.Ask for a call that needs a person's
+	// approval.
+	//
+	// If ctx ends with a *wire.Stop as its cause, Run returns a result that says so. With
+	// any other cause the worker shuts down or has lost its claim. Then Run returns an
+	// error if the call never started or may run again.
 	Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, tell func(messages.Event)) (messages.Result, error)
 }
 
 // Service is what the lane has to know about a tool.
 type Service struct {
-	Claims bool // the tool may change the world, so its runs are claimed
-	// Attempts bounds how many times one call runs, if a run fails and another may succeed.
+	Claims bool // the tool may change the world, so its calls are claimed
+	// Attempts limits how many times one call runs, when a run fails and another may
+	// succeed.
 	Attempts int
-	Backoff  func(attempt int) (b time.Duration) // the pause after that attempt
+	Backoff  func(attempt int) (b time.Duration) // the pause after this attempt
 }
 
 // Config holds the settings of a Consumer.
 type Config struct {
 	Worker string // this worker's name in records and events
-	// AckWait is how long the broker waits for a sign of life. The worker sends one every third of
-	// it. Default 10 s.
+	// AckWait is how long the broker waits for a sign of life of a job. The worker sends
+	// one every AckWait/3. Default 10 s.
 	AckWait time.Duration
-	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
-	// Grace is how long before the end of its lease a tool is killed. The coordinator adds its own
-	// grace before it counts a claim as lapsed. Default 2 s, but at most a fifth of Lease.
+	Lease   time.Duration // how long a claim is valid without renewal. Default 10 s
+	// Grace is how long before the end of the lease a tool is killed. The coordinator adds
+	// a grace of its own before it counts the claim as lapsed. Default 2 s, but at most a
+	// fifth of Lease.
 	Grace time.Duration
 	// ApprovalTTL is how long people have to answer a question. Default 15 min
 	ApprovalTTL time.Duration
-	// Drain is how long running calls may continue after the context of Run has ended. Default 30
-	// s.
+	// Drain is how long running calls may go on after the context of Run has ended. Default
+	// 30 s.
 	Drain time.Duration
-	// Closing Hurry ends the drain at once: running tools are stopped and their calls are given up.
-	// May be nil.
+	// Hurry, if closed, ends the drain at once: running tools are stopped and their calls
+	// given up. May be nil.
 	Hurry <-chan struct{}
-	// Leave is called when the context of Run has ended. The worker takes jobs until it returns, or
-	// until its context ends: at half of Drain, or because of Hurry. May be nil.
+	// Leave is called when the context of Run has ended. The worker takes jobs until Leave
+	// returns, or until Leave's context ends: after half of Drain, or with Hurry. May be
+	// nil.
 	Leave func(ctx context.Context)
-	// LastWords is how long storing the end of a call may take after the drain. Default 5 s
+	// LastWords is how long a worker tries to store the end of a call after the drain.
+	// Default 5 s.
 	LastWords time.Duration
-	// Poison is how many deliveries of one job may be lost with their workers before the call
+	// Poison is how many workers may be lost while they have one job, before its call
 	// fails. Default 5.
 	Poison int
 	Slots  int          // how many calls of one pool may run here at once. Default 10
 	Logger *slog.Logger // nil: silent
-	// Observe is called for every call that ended in this worker, with the context of its attempt.
-	// May be nil.
+	// Observe is called for each call that has ended in this worker, with the context of
+	// its attempt. May be nil.
 	Observe func(ctx context.Context, pool string, r messages.Result)
 	// Count is called for each counted event, possibly from many goroutines. May be nil.
 	Count func(what Count, pool string)
@@ -115,7 +124,7 @@ type Config struct {
 	Tracer trace.Tracer
 }
 
-// DefaultConfig returns the defaults of the fields. The default of Grace depends on Lease: see
+// DefaultConfig returns the default settings. The default of Grace depends on Lease: see
 // [journal.DefaultGrace].
 func DefaultConfig() Config {
 	return Config{
@@ -155,7 +164,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Consumer takes the jobs of pools. It never has more jobs of a pool at once than slots.
+// Consumer takes jobs from the queues of pools. It holds at most Config.Slots jobs of a
+// pool at once.
 type Consumer struct {
 	conn    *bus.Conn
 	journal *journal.Journal
@@ -164,24 +174,24 @@ type Consumer struct {
 	log     *slog.Logger
 	// audience publishes events.
 	audience   *bus.Audience
-	goroutines *spare.Goroutines // of the phases and of open requests; set by Run
-	busy       atomic.Int64      // calls that the worker has taken
+	goroutines *spare.Goroutines // run the phases and the open requests; set by Run
+	busy       atomic.Int64      // calls that the worker has taken and not ended
 
 	mu     sync.Mutex
 	inHand map[*running]struct{} // guarded by mu
-	stops  []earlyStop           // received during the last AckWait, the oldest first; guarded by mu
+	stops  []earlyStop           // stops of the last AckWait, the oldest first; guarded by mu
 }
 
-// earlyStop is a stop for a call that this worker did not have when the stop came. The job of the
-// call may still be on its way here.
+// earlyStop is a stop that may have come before the job of its call. enter gives it to the
+// attempt when the job comes.
 type earlyStop struct {
 	key wire.CallKey
 	why wire.Stop
 	at  time.Time
 }
 
-// maxStops is how many early stops are kept. If one is dropped, a call may run to its end although
-// nobody wants its result.
+// maxStops limits the early stops that are kept. If one is dropped, a call may run to its
+// end although nobody wants its result.
 const maxStops = 1024
 
 // New returns a consumer that runs jobs with tools.
@@ -193,18 +203,18 @@ func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 // Busy returns how many calls the worker has taken and not ended.
 func (c *Consumer) Busy() int { return int(c.busy.Load()) }
 
-// Queues says from which queues the jobs of a pool come.
+// Queues says from which queues a pool's jobs come.
 type Queues struct {
 	Pool string
-	// Toolset is the queue of the tools that are served here; "": the pool has only one queue. With
-	// a toolset, the worker also looks at the queue of the pool at intervals, because coordinators
-	// of the previous version put their jobs there.
+	// Toolset is the queue for the tools that this worker serves, or "" if the pool has
+	// only one queue. With a toolset, the worker also looks at the queue of the pool from
+	// time to time, because coordinators of the previous version put their jobs there.
 	Toolset string
 }
 
-// Run takes jobs from the queues until ctx ends and Config.Leave has returned. It then takes no
-// more. When ctx has ended, running calls get Config.Drain to end. After that Run stops the rest
-// and gives their calls up for other workers, if their tools allow that.
+// Run takes jobs from the queues until ctx has ended and Config.Leave has returned. From
+// the end of ctx on, running calls have Config.Drain to end. Then Run stops the rest, and
+// gives their calls up to other workers where the tools allow that.
 func (c *Consumer) Run(ctx context.Context, queues []Queues) error {
 	c.goroutines = spare.New()
 	defer c.goroutines.End()
@@ -287,9 +297,10 @@ func (c *Consumer) leaveQueues(ctx context.Context) {
 	c.cfg.Leave(ctx)
 }
 
-// handle brings one delivery to its end. A second delivery of a call that runs here goes to the
-// attempt that runs it. A delivery is left unsettled, so that the broker delivers the job again,
-// only if nothing could be stored or if another worker took the call over.
+// handle brings one delivery to its end. If this worker already has an attempt of the same
+// call, that attempt gets the delivery. handle leaves a delivery unsettled, so that the
+// broker delivers the job again, in two cases only: nothing could be stored, or another
+// worker has taken the call over.
 func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
@@ -337,8 +348,8 @@ func (c *Consumer) attempt(pool string, job wire.Job, key wire.CallKey, service 
 	}
 }
 
-// read returns the job in a delivery, and the token of its queue. It returns an error if the job's
-// ids are not those of its subject.
+// read returns the job of a delivery and the token of its queue. It returns an error if the
+// ids in the job differ from those in its subject.
 func (c *Consumer) read(d *pull.Delivery) (queue string, job wire.Job, key wire.CallKey, err error) {
 	queue, key, err = c.conn.Names().Job(d.Subject)
 	if err == nil {
@@ -350,9 +361,9 @@ func (c *Consumer) read(d *pull.Delivery) (queue string, job wire.Job, key wire.
 	return queue, job, key, err
 }
 
-// enter adds an attempt with its first delivery. If this worker already has an attempt of the same
-// call, that attempt takes over the delivery, and enter returns false. This happens if the broker
-// delivers a job again although its worker is alive.
+// enter adds an attempt and posts its first delivery. If this worker already has an attempt
+// of the same call, that attempt gets the delivery and enter returns false. This happens
+// when the broker delivers a job again although its worker is alive.
 func (c *Consumer) enter(r *running, first mail) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -373,8 +384,9 @@ func (c *Consumer) enter(r *running, first mail) bool {
 	return true
 }
 
-// forgetStops drops early stops that are older than AckWait: a job that was on its way then has
-// arrived. It also drops the oldest ones over maxStops. The caller holds mu.
+// forgetStops drops early stops that are older than AckWait, because a job that was on its
+// way then has arrived by now. It also drops the oldest ones if there are more than
+// maxStops. The caller holds mu.
 func (c *Consumer) forgetStops() {
 	old := max(len(c.stops)-maxStops, 0)
 	for old < len(c.stops) && time.Since(c.stops[old].at) > c.cfg.AckWait {
@@ -383,8 +395,8 @@ func (c *Consumer) forgetStops() {
 	c.stops = slices.Delete(c.stops, 0, old)
 }
 
-// leave removes an attempt from inHand and posts Closed to its mailbox. Both happen under mu, as in
-// enter, so no delivery comes after Closed.
+// leave removes an attempt from inHand and posts Closed to its mailbox. Like enter it does
+// so under mu, so no delivery follows Closed.
 func (c *Consumer) leave(r *running) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -392,7 +404,7 @@ func (c *Consumer) leave(r *running) {
 	r.post(attempt.Closed{})
 }
 
-// stop ends the run of a call that is no longer wanted.
+// stop handles a Stop message: it stops the run of a call that is no longer wanted.
 func (c *Consumer) stop(m bus.Msg) {
 	var why wire.Stop
 	_, key, err := c.conn.Names().Call(m.Subject)
@@ -414,8 +426,8 @@ func (c *Consumer) stop(m bus.Msg) {
 	c.stops = append(c.stops, earlyStop{key, why, time.Now()})
 }
 
-// bury stores a job that no worker can process as a dead letter, with the reason. So it holds up
-// nothing, and people can find it.
+// bury stores a job that no worker can process as a dead letter, with the reason. Then the
+// job blocks no other, and people can find it.
 func (c *Consumer) bury(ctx context.Context, d *pull.Delivery, reason error) {
 	c.log.Error("a job that cannot be processed becomes a dead letter: see `toolfleet dead ls`", "subject", d.Subject, "err", reason)
 	if err := c.journal.DeadLetter(ctx, d.Msg, reason.Error()); err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// anyBatch stands for the ids in a subject's template, as OpenTelemetry's conventions want it.
+// anyBatch has placeholders instead of ids: OpenTelemetry's conventions want a subject's
+// template.
 var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
 // traced returns a context with the span of the attempt.
@@ -25,9 +26,9 @@ func (r *running) traced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, r.span)
 }
 
-// trace starts the span of the attempt and returns it as a traceparent. It is called only if there
-// is something to do. The span continues the trace of the delivery, and links to the attempt before
-// it if that is known.
+// trace starts the span of the attempt and returns its traceparent. It runs only if the
+// attempt has something to do. The span continues the trace of the delivery, and links to
+// the previous attempt if that is known.
 func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
 	cfg := r.consumer.cfg
 	if cfg.Tracer == nil {
@@ -58,14 +59,15 @@ func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
 	return tracing.Parent(ctx)
 }
 
-// queueMS is how long the job was queued, in milliseconds, by the clocks of the coordinator that
-// published it and of this worker.
+// queueMS returns how long the job was queued, in milliseconds. The start is by the clock
+// of the coordinator that published the job, the end by this worker's.
 func (r *running) queueMS() float64 {
 	return float64(max(r.began.Sub(r.job.QueuedAt), 0).Microseconds()) / 1000
 }
 
-// link returns a link to the attempt before this one. If that attempt left no record, the link is
-// to the message, which was delivered to that attempt too.
+// link returns a link to the previous attempt. If that attempt left no record, the link
+// goes to the span that sent the job, because the same message was delivered to that
+// attempt.
 func (r *running) link(sent trace.SpanContext, prior *wire.CallRecord) (trace.Link, bool) {
 	switch {
 	case prior == nil && r.d.Delivered == 1:
@@ -83,8 +85,8 @@ func (r *running) link(sent trace.SpanContext, prior *wire.CallRecord) (trace.Li
 	return tracing.Link(prior.Span, reason)
 }
 
-// endTrace ends the span of the attempt. It does not mark failures of the tool or of a phase, which
-// have their own spans.
+// endTrace ends the span of the attempt. Failures of the tool or of a phase are not marked
+// here, because these have spans of their own.
 func (r *running) endTrace(end attempt.End) {
 	if r.span == nil {
 		return
@@ -108,7 +110,7 @@ func (r *running) endTrace(end attempt.End) {
 	}
 }
 
-// about returns a logger whose lines name the call, with the same keys as in the coordinator.
+// about returns a logger that names the call with the same keys as the coordinator.
 func (c *Consumer) about(ctx context.Context, key wire.CallKey, job wire.Job) *slog.Logger {
 	call := slog.String("call", string(job.CallID))
 	if job.CallID == "" {
