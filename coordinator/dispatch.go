@@ -9,7 +9,6 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 	"github.com/toolfleet/toolfleet/coordinator/logfields"
 	"github.com/toolfleet/toolfleet/coordinator/plan"
-	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
@@ -167,7 +166,7 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 	subject := d.names.Lane(want.Exclusive, queue, key)
 	header, span := d.spans.SendCall(ctx, call, want)
 	defer span.End()
-	if err := d.conn.Send(subject, header, rawjson.MustMarshal(job)); err != nil {
+	if err := d.conn.Send(subject, header, wire.Encode(job)); err != nil {
 		d.log.Log(ctx, logfields.RetryLevel(err), "a job was not sent; the next poll sends it again", d.callAttr(want.Index), "err", err)
 		tracing.Fail(span, string(messages.ClassInternal))
 	}

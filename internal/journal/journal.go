@@ -135,7 +135,7 @@ func (j *Journal) Write(
 ) (seq uint64, err error) {
 	rec.V = messages.Version
 	began := j.clock.Now()
-	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbCall, key), nil, rawjson.MustMarshal(rec), last)
+	seq, err = j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbCall, key), nil, wire.Encode(rec), last)
 	answer := answerTo(err)
 	if answer.Final() {
 		return seq, err
@@ -224,7 +224,7 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 // one, or an earlier one.
 func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result messages.Result) (messages.Result, error) {
 	subject := j.names.OfCall(wire.VerbResult, key)
-	_, err := j.conn.CompareAndSet(ctx, subject, nil, rawjson.MustMarshal(result), 0)
+	_, err := j.conn.CompareAndSet(ctx, subject, nil, wire.Encode(result), 0)
 	answer := answerTo(err)
 	if answer == outcome.Stored {
 		return result, nil
@@ -431,7 +431,7 @@ func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 // earlier reply. The server itself publishes them on the reply subject. A reply that is too large
 // for a message goes to the object store, and the stored reply refers to it.
 func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
-	key, body := a.Key, rawjson.MustMarshal(reply)
+	key, body := a.Key, wire.Encode(reply)
 	if len(body) > j.inline() {
 		ref, err := j.objects.Put(ctx, body)
 		if err != nil {
@@ -439,7 +439,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 		}
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
 		reply = reply.WithAppend() // empty too
-		body = rawjson.MustMarshal(reply)
+		body = wire.Encode(reply)
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}
 	_, err := j.conn.CompareAndSet(ctx, j.names.Of(wire.VerbFinal, key), header, body, 0)

@@ -65,7 +65,7 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 // encodePlan returns the body of a plan record. It offloads the planned calls if they need more than
 // half of a message, and then outcomes until the record fits.
 func (j *Journal) encodePlan(ctx context.Context, rec *wire.PlanRecord) ([]byte, error) {
-	body := rawjson.MustMarshal(rec)
+	body := wire.Encode(rec)
 	if len(body) <= j.inline()/2 {
 		return body, nil
 	}
@@ -76,8 +76,8 @@ func (j *Journal) encodePlan(ctx context.Context, rec *wire.PlanRecord) ([]byte,
 		}
 		rec.Calls, rec.CallsRef = nil, &ref
 	}
-	err := j.shrink(ctx, rec.Results, func() int { return len(rawjson.MustMarshal(rec)) })
-	return rawjson.MustMarshal(rec), err
+	err := j.shrink(ctx, rec.Results, func() int { return len(wire.Encode(rec)) })
+	return wire.Encode(rec), err
 }
 
 // wholePlan loads planned calls that were offloaded.

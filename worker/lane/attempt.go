@@ -395,7 +395,7 @@ func settle(d *pull.Delivery, s attempt.Settle) error {
 func (r *running) notify(n attempt.Notify) {
 	conn, log := r.consumer.conn, r.log
 	r.send(func() {
-		if err := conn.Publish(conn.Names().Notify(n.To), nil, rawjson.MustMarshal(n.Notice)); err != nil {
+		if err := conn.Publish(conn.Names().Notify(n.To), nil, wire.Encode(n.Notice)); err != nil {
 			log.Debug("coordinator not told; its poll will find out", "err", err)
 		}
 	})
