@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,9 @@ type runnersBench struct {
 
 // BenchmarkRunners compares tools that do nothing, one for each way to run a tool: the time of one
 // call in a batch of its own, and then how many calls of one batch end in a second. They take turns,
-// so that load hits all alike. The table of docs/performance.md is its output:
+// so that load hits all alike. Those that start a process for each call have rounds of their own,
+// with a builtin as well: after them the caches of the processors are cold. The table of
+// docs/performance.md is its output:
 //
 //	go test ./internal/e2e -run - -bench Runners -benchtime 200x -v
 func BenchmarkRunners(b *testing.B) {
@@ -42,30 +45,30 @@ func BenchmarkRunners(b *testing.B) {
 		b.Fatal(err)
 	}
 	dir := b.TempDir()
-	testdata, _ := filepath.Abs("../../worker/tool/mcptool/testdata")
 	const read = "kind: read, timeout: 60s, input_schema: {type: object}"
 	text := "tools:\n- {name: builtin, builtin: noop, " + read + "}\n"
 	text += "- {name: sh, exec: {command: [/bin/sh, -c, cat]}, " + read + "}\n"
 	text += `- {name: http, http: {url: "` + service.URL + `", loopback: true}, ` + read + "}\n"
 	programs := ""
-	all := []*runnersBench{{name: "builtin", tool: "builtin"}, {name: "sh", tool: "sh"}}
-	for _, language := range [][2]string{{"python3", "program.py"}, {"node", "program.mjs"}} {
-		path, err := exec.LookPath("/usr/bin/" + language[0]) // in PATH it may be a script that looks for it
+	staying := []*runnersBench{{name: "builtin", tool: "builtin"}}
+	starting := []*runnersBench{{name: "builtin", tool: "builtin"}, {name: "sh", tool: "sh"}}
+	for _, language := range []string{"python3", "node"} {
+		path, err := exec.LookPath("/usr/bin/" + language) // in PATH it may be a script that looks for it
 		if err != nil {
-			path, err = exec.LookPath(language[0])
+			path, err = exec.LookPath(language)
 		}
 		if err != nil {
-			b.Logf("there is no %s", language[0])
+			b.Logf("there is no %s", language)
 			continue
 		}
-		programs += fmt.Sprintf("- {command: [%q, %q, %q], tools: [noop], prefix: %s_, processes: 2}\n", path, filepath.Join(testdata, language[1]), dir, language[0])
-		if language[0] == "python3" {
+		programs += fmt.Sprintf("- {command: [%q, %q], prefix: %s_, processes: 2}\n", path, noopProgram(b, dir, language), language)
+		if language == "python3" {
 			text += fmt.Sprintf("- {name: exec_python3, exec: {command: [%q, -c, \"print(1)\"]}, %s}\n", path, read)
-			all = append(all, &runnersBench{name: "exec python", tool: "exec_python3"})
+			starting = append(starting, &runnersBench{name: "exec python", tool: "exec_python3"})
 		}
-		all = append(all, &runnersBench{name: "program " + strings.TrimSuffix(language[0], "3"), tool: language[0] + "_noop"})
+		staying = append(staying, &runnersBench{name: "program " + strings.TrimSuffix(language, "3"), tool: language + "_noop"})
 	}
-	all = append(all, &runnersBench{name: "mcp stdio", tool: "mcp__look"}, &runnersBench{name: "http", tool: "http"})
+	staying = append(staying, &runnersBench{name: "mcp stdio", tool: "mcp__look"}, &runnersBench{name: "http", tool: "http"})
 	text += fmt.Sprintf("mcp:\n- {name: mcp, command: [%q, %s, %q], tools: [look], trust: annotations, processes: 2}\n", self, effectsProgram, dir)
 	if programs != "" {
 		text += "programs:\n" + programs
@@ -92,15 +95,17 @@ func BenchmarkRunners(b *testing.B) {
 		}
 		return time.Since(began)
 	}
-	for _, r := range all {
+	for _, r := range slices.Concat(staying, starting) {
 		run("first "+r.name, call{r.tool, `{}`})
 	}
 	for n := 0; b.Loop(); n++ {
-		for _, r := range all {
-			r.calls = append(r.calls, run(fmt.Sprint(r.name, n), call{r.tool, `{}`}))
-			r.above = append(r.above, r.calls[n]-all[0].calls[n])
-		}
+		round(staying, n, run)
 	}
+	rounds := len(staying[0].calls)
+	for n := range rounds {
+		round(starting, rounds+n, run)
+	}
+	all := slices.Concat(staying[:1], starting[1:], staying[1:])
 	const many = 64
 	for n := range 5 {
 		for _, r := range all {
@@ -120,5 +125,43 @@ func BenchmarkRunners(b *testing.B) {
 		b.ReportMetric(ms(percentile(r.calls, 50)), name+"-p50-ms")
 		b.ReportMetric(perSecond, name+"-calls/s")
 	}
-	b.Logf("medians of %d rounds, and of 5 batches of %d calls:\n%s", b.N, many, table)
+	b.Logf("medians of %d rounds, and of 5 batches of %d calls:\n%s", rounds, many, table)
+}
+
+// round runs one call of each; the first is the builtin.
+func round(all []*runnersBench, n int, run func(string, ...call) time.Duration) {
+	for _, r := range all {
+		took := run(fmt.Sprint(r.name, " ", n), call{r.tool, `{}`})
+		r.calls = append(r.calls, took)
+		r.above = append(r.above, took-all[0].calls[len(r.calls)-1])
+	}
+}
+
+// noopProgram writes a long-lived program with our package for its language. Its tool noop does
+// nothing. It returns the path of the program.
+func noopProgram(b *testing.B, dir, language string) string {
+	b.Helper()
+	clients, err := filepath.Abs("../../clients")
+	if err != nil {
+		b.Fatal(err)
+	}
+	path, text := filepath.Join(dir, "noop.mjs"), fmt.Sprintf(`
+import { serve, tool } from %q;
+serve([tool({ name: "noop", kind: "read", inputSchema: { type: "object" }, run: () => "" })]);
+`, filepath.Join(clients, "typescript", "src", "worker.js"))
+	if language == "python3" {
+		path, text = filepath.Join(dir, "noop.py"), fmt.Sprintf(`
+import sys
+sys.path.insert(0, %q)
+from toolfleet.worker import serve, tool
+@tool(kind="read")
+def noop():
+    return ""
+serve()
+`, filepath.Join(clients, "python"))
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	return path
 }

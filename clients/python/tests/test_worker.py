@@ -1,6 +1,8 @@
+import contextvars
 import dataclasses
 import io
 import json
+import threading
 import unittest
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -139,6 +141,33 @@ class WorkerTest(unittest.TestCase):
         self.assertEqual(pay.listed()["_meta"]["toolfleet/checks"], "semantic_check check_permissions")
         self.assertEqual(call(pay, {}, check="semantic_check")["content"][0]["text"], "ok")
         self.assertEqual(paid, [])
+
+    def test_calls_run_at_once_and_apart(self):
+        seen, meeting = contextvars.ContextVar("seen", default=False), threading.Barrier(8)
+
+        def meet() -> str:
+            meeting.wait(60)
+            known = seen.get()
+            seen.set(True)
+            return f"{known} {threading.current_thread() is threading.main_thread()}"
+
+        one = made(meet)
+        requests = [json.dumps({"id": i, "method": "tools/call", "params": {"name": "meet"}}) for i in range(8)]
+        output = io.StringIO()
+
+        def two_rounds():
+            for answers in (8, 16):  # the threads of the second have run calls before
+                yield from requests
+                while output.getvalue().count("\n") < answers:
+                    pass
+
+        worker.serve([one], input=two_rounds(), output=output)
+        texts = [json.loads(line)["result"]["content"][0]["text"] for line in output.getvalue().splitlines()]
+        self.assertEqual(texts, ["False False"] * 16)
+
+    def test_a_message_that_is_no_json_ends_the_program(self):
+        with self.assertRaises(json.JSONDecodeError):
+            worker.serve([], input=iter(["{"]), output=io.StringIO())
 
     def test_what_is_asked_and_is_not_there(self):
         answers = ask([], ("resources/list", {}), ("tools/call", {"name": "a"}))

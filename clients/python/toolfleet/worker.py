@@ -18,6 +18,7 @@ import asyncio
 import contextlib
 import contextvars
 import dataclasses
+import functools
 import inspect
 import json
 import os
@@ -26,7 +27,7 @@ import threading
 import traceback
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any, Literal
 
 Kind = Literal["read", "write", "compute"]
@@ -188,7 +189,7 @@ def tool(run: Callable[..., Any] | None = None, *, name: str | None = None, desc
 def serve(tools: list[Tool] | None = None, *, input: IO[str] | None = None, output: IO[str] | None = None) -> None:
     """Serves the tools of this program to the worker that has started it, until that goes. What is printed goes to stderr.
 
-    tools: default all that were made. input, output: default stdin and stdout. Each call runs in a thread of its own.
+    tools: default all that were made. input, output: default stdin and stdout. Calls that run at once run in threads of their own.
     """
     if output is None:
         if sys.stdin.isatty():
@@ -204,33 +205,74 @@ def serve(tools: list[Tool] | None = None, *, input: IO[str] | None = None, outp
 
 
 class _Server:
+    """Threads take turns to read messages. The one that reads a call runs it, and another one reads on: handing each call to a new thread
+    would take most of the time of a short one."""
+
     def __init__(self, tools: list[Tool], output: IO[str]):
         self._tools = {tool.name: tool for tool in tools}
         self._output = output
         self._lock = threading.Lock()  # guards _output
         self._running: dict[Any, threading.Event] = {}  # what cancels each call, by the id of its request
+        self._reading = threading.Lock()  # is held by the thread that reads
+        self._count = threading.Lock()  # guards _waiting
+        self._waiting = 0  # threads that wait to read
+        self._over = threading.Event()
+        self._failed: BaseException | None = None  # why no more messages are read
 
     def serve(self, lines: IO[str]) -> None:
-        for line in lines:
-            message = json.loads(line)
-            method, id, params = message.get("method"), message.get("id"), message.get("params") or {}
-            if method == "tools/call" and params["name"] in self._tools:
-                self._running[id] = threading.Event()
-                threading.Thread(target=self._call, args=(id, params, self._running[id]), daemon=True).start()
-            elif method == "tools/call":
-                self._send({"id": id, "error": {"code": -32602, "message": f"there is no tool {params['name']}"}})
-            elif method == "tools/list":
-                self._send({"id": id, "result": {"tools": [tool.listed() for tool in self._tools.values()]}})
-            elif method == "initialize":
-                about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "toolfleet", "version": "1"}}
-                self._send({"id": id, "result": {"protocolVersion": params["protocolVersion"], **about}})
-            elif method == "ping":
-                self._send({"id": id, "result": {}})
-            elif method == "notifications/cancelled":
-                if stop := self._running.get(params.get("requestId")):
-                    stop.set()
-            elif id is not None and method:
-                self._send({"id": id, "error": {"code": -32601, "message": f"there is no method {method}"}})
+        self._start(iter(lines))
+        self._over.wait()
+        if self._failed:
+            raise self._failed
+
+    def _start(self, lines: Iterator[str]) -> None:
+        threading.Thread(target=self._work, args=(lines,), daemon=True).start()
+
+    def _work(self, lines: Iterator[str]) -> None:
+        while (call := self._next(lines)) is not None:
+            contextvars.Context().run(self._call, *call)  # a context of its own: the thread has run other calls before
+
+    def _next(self, lines: Iterator[str]) -> tuple[Any, dict[str, Any], threading.Event] | None:
+        """Reads messages and answers them, up to a call, which it returns, or to the end."""
+        with self._count:
+            self._waiting += 1
+        with self._reading:
+            with self._count:
+                self._waiting -= 1
+            try:
+                for line in lines:
+                    if call := self._answer(json.loads(line)):
+                        with self._count:
+                            alone = self._waiting == 0
+                        if alone:
+                            self._start(lines)
+                        return call
+            except BaseException as error:
+                self._failed = error
+            self._over.set()
+        return None
+
+    def _answer(self, message: dict[str, Any]) -> tuple[Any, dict[str, Any], threading.Event] | None:
+        """Answers a message, or returns the call that it is."""
+        method, id, params = message.get("method"), message.get("id"), message.get("params") or {}
+        if method == "tools/call" and params["name"] in self._tools:
+            cancelled = self._running[id] = threading.Event()
+            return id, params, cancelled
+        if method == "tools/call":
+            self._send({"id": id, "error": {"code": -32602, "message": f"there is no tool {params['name']}"}})
+        elif method == "tools/list":
+            self._send({"id": id, "result": {"tools": [tool.listed() for tool in self._tools.values()]}})
+        elif method == "initialize":
+            about = {"capabilities": {"tools": {}}, "serverInfo": {"name": "toolfleet", "version": "1"}}
+            self._send({"id": id, "result": {"protocolVersion": params["protocolVersion"], **about}})
+        elif method == "ping":
+            self._send({"id": id, "result": {}})
+        elif method == "notifications/cancelled":
+            if stop := self._running.get(params.get("requestId")):
+                stop.set()
+        elif id is not None and method:
+            self._send({"id": id, "error": {"code": -32601, "message": f"there is no method {method}"}})
+        return None
 
     def _call(self, id: Any, params: dict[str, Any], cancelled: threading.Event) -> None:
         meta = params.get("_meta") or {}
@@ -335,7 +377,13 @@ class _Arguments:
     def of(self, input: dict[str, Any], do: Callable[..., Any], call: Call) -> dict[str, Any]:
         """The arguments for do, the run or its check."""
         arguments = input if self._own else {name: _value_of(self._hints[name], value) for name, value in input.items() if name in self._hints}
-        return {**arguments, "call": call} if "call" in inspect.signature(do).parameters else dict(arguments)
+        return {**arguments, "call": call} if _wants_call(do) else dict(arguments)
+
+
+@functools.cache
+def _wants_call(do: Callable[..., Any]) -> bool:
+    """Has the function a parameter for the Call?"""
+    return "call" in inspect.signature(do).parameters
 
 
 def _lift(schema: dict[str, Any], shared: dict[str, Any]) -> None:

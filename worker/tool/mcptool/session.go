@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -140,14 +139,11 @@ func (c Config) startProcess(s *session) (mcp.Transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	fromServer, lines := io.Pipe()
 	ctx, stop := context.WithCancelCause(context.Background())
 	s.stop = stop
-	out := &stdout{
-		messages: lines,
-		stray:    func(line []byte) { c.log("the server printed a line that is no message", "line", clip(line)) },
-		tooLong:  func() { stop(fmt.Errorf("it sent a message of more than %d bytes", maxMessage)) },
-	}
+	out := newPipe(toServer)
+	out.stray = func(line []byte) { c.log("the server printed a line that is no message", "line", clip(line)) }
+	out.tooLong = func() { stop(fmt.Errorf("it sent a message of more than %d bytes", maxMessage)) }
 	printed := process.NewLines(func(text string) { c.log("the server says", "text", clip([]byte(text))) })
 	go func() {
 		result, err := process.Run(ctx, process.Command{
@@ -160,10 +156,10 @@ func (c Config) startProcess(s *session) (mcp.Transport, error) {
 		if err != nil {
 			s.how = err.Error()
 		}
-		_ = lines.Close()
+		_ = out.Close()
 		close(s.ended)
 	}()
-	return &tap{&mcp.IOTransport{Reader: fromServer, Writer: toServer, MaxLineLength: maxMessage + 1}, s.calls}, nil
+	return &tap{out, s.calls}, nil
 }
 
 // find returns the full path of a program: relative to dir if it has a slash, else from PATH.
