@@ -10,13 +10,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/toolfleet/toolfleet/internal/natstest"
@@ -128,8 +129,16 @@ func installed(t *testing.T) string {
 
 var recipe = regexp.MustCompile("(?ms)^## ([^\n]*)$|<!-- test: recipe -->\n```js\n(.*?)^```$")
 
+// limits are the rounds that the SDKs of the recipes allow, and how to allow more of them.
+var limits = strings.NewReplacer(
+	"stepCountIs(10)", "stepCountIs(10_000)",
+	`look.")).finalOutput`, `look.", { maxTurns: 10_000 })).finalOutput`,
+	"{ configurable:", "{ recursionLimit: 10_000, configurable:",
+)
+
 // Each program of docs/recipes.md runs the calls of a scripted model, through the executor of its
-// SDK: three reads run together, and a read sees the write before it.
+// SDK: three reads run together, and a read sees the write before it. TOOLFLEET_ROUNDS=200 looks at
+// the order longer, and tells how long three reads of a second take.
 func TestRecipes(t *testing.T) {
 	dir := installed(t)
 	document, err := os.ReadFile("../../../docs/recipes.md")
@@ -137,6 +146,14 @@ func TestRecipes(t *testing.T) {
 	tools := filepath.Join(dir, "tools.mjs")
 	must(t, os.WriteFile(tools, read(t, "testdata/tools.mjs"), 0o600))
 	f := startFleet(t, "hold", node(t), tools)
+	want := []string{"met", "met", "met", "noted", "1"}
+	rounds, _ := strconv.Atoi(os.Getenv("TOOLFLEET_ROUNDS"))
+	if rounds > 0 {
+		want = []string{"slept", "slept", "slept", "met", "met", "met"}
+		for n := range rounds {
+			want = append(want, "noted", strconv.Itoa(n+1))
+		}
+	}
 	heading, tried := "", 0
 	for _, m := range recipe.FindAllStringSubmatch(string(document), -1) {
 		if m[1] != "" {
@@ -146,10 +163,14 @@ func TestRecipes(t *testing.T) {
 		tried++
 		t.Run(fmt.Sprint(tried, " ", heading), func(t *testing.T) {
 			file := filepath.Join(dir, fmt.Sprintf("recipe-%d.mjs", tried))
-			must(t, os.WriteFile(file, []byte(m[2]), 0o600))
-			got, _ := f.talk(t, node(t), file)
-			if want := []string{"met", "met", "met", "noted", "1"}; !slices.Equal(got, want) {
-				t.Errorf("the model was sent %q, want %q", got, want)
+			program := m[2]
+			if rounds > 0 {
+				program = limits.Replace(program)
+			}
+			must(t, os.WriteFile(file, []byte(program), 0o600))
+			got, _ := f.talk(t, rounds, node(t), file)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the model was sent other results:\n%s", diff)
 			}
 		})
 	}
@@ -211,28 +232,47 @@ func TestOtherRecipes(t *testing.T) {
 	})
 }
 
-// talk runs an agent with a scripted model. It returns the results that the model was sent last,
-// and what the agent prints.
-func (f fleet) talk(t *testing.T, program, file string, env ...string) (results []string, printed string) {
+// talk runs an agent with a scripted model, which calls a write and a read that many times. It
+// returns the results that the model was sent last, and what the agent prints.
+func (f fleet) talk(t *testing.T, rounds int, program, file string, env ...string) (results []string, printed string) {
 	t.Helper()
-	model := start(t, node(t), nil, "testdata/model.mjs")
+	model := start(t, node(t), []string{fmt.Sprint("ROUNDS=", rounds)}, "testdata/model.mjs")
 	if !model.Scan() {
 		t.Fatal("the scripted model does not start")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	url := model.Text()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+time.Duration(rounds)*10*time.Second)
 	defer cancel()
+	home, err := os.MkdirTemp("", "home")
+	must(t, err)
+	defer os.RemoveAll(home)
 	cmd := exec.CommandContext(ctx, program, file)
-	cmd.Env = append(append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+model.Text(), "OPENAI_BASE_URL="+model.Text()+"/v1",
-		"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1"), env...)
+	// The Claude Agent SDK starts Claude Code, which keeps files at home and asks for more than calls.
+	cmd.Env = append(append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+url, "OPENAI_BASE_URL="+url+"/v1",
+		"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1",
+		"HOME="+home, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "ENABLE_TOOL_SEARCH=false"), env...)
 	cmd.Stderr = t.Output()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what the agent has started may outlive it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.Output()
+	if cmd.Process != nil {
+		_ = cmd.Cancel()
+	}
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	response, err := http.Get(model.Text() + "/results")
-	must(t, err)
-	defer response.Body.Close()
-	must(t, json.NewDecoder(response.Body).Decode(&results))
+	ask := func(path string, answer any) {
+		response, err := http.Get(url + path)
+		must(t, err)
+		defer response.Body.Close()
+		must(t, json.NewDecoder(response.Body).Decode(answer))
+	}
+	ask("/results", &results)
+	if rounds > 0 {
+		var ms int
+		ask("/naps", &ms)
+		t.Logf("three reads of 1 s took %d ms together; %d times a write and a read", ms, rounds)
+	}
 	return results, string(out)
 }
 
@@ -254,7 +294,7 @@ func TestExamples(t *testing.T) {
 	} {
 		t.Run(of.name, func(t *testing.T) {
 			f := startFleet(t, "orders_of", of.tools...)
-			results, printed := f.talk(t, of.agents[0], of.agents[1], env...)
+			results, printed := f.talk(t, 0, of.agents[0], of.agents[1], env...)
 			if want := `[{"id":"A-1001","customer":"ann"}]`; len(results) != 1 || strings.ReplaceAll(results[0], " ", "") != want || printed != "done\n" {
 				t.Errorf("got %q and %q, want %q", results, printed, want)
 			}

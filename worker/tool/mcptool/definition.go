@@ -67,8 +67,8 @@ func (l List) find(name string) (Definition, bool) {
 	return Definition{}, false
 }
 
-// list asks a server for its tools.
-func list(ctx context.Context, session *mcp.ClientSession) (List, error) {
+// list asks a server for its tools. onlyAsTask tells which of them cannot be called.
+func list(ctx context.Context, session *mcp.ClientSession, onlyAsTask func(name string) bool) (List, error) {
 	var all List
 	seen := map[string]bool{}
 	params := &mcp.ListToolsParams{}
@@ -83,6 +83,8 @@ func list(ctx context.Context, session *mcp.ClientSession) (List, error) {
 		for _, t := range page.Tools {
 			d, err := define(t)
 			switch {
+			case onlyAsTask(t.Name):
+				err = errors.New("it runs only as a task of the protocol (taskSupport: required), which toolfleet does not start")
 			case seen[t.Name]:
 				err = errors.New("it is listed twice")
 			case err == nil:

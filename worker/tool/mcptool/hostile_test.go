@@ -62,6 +62,9 @@ func serveHostile(how string) {
 			fmt.Fprintln(out, `"result":{"tools":[`+good+`,{"name":"\u001b[2J\u202ename","description":"\u001b]0;title\u0007","inputSchema":{"type":"object"}}]}}`)
 		case "an error with escapes":
 			fmt.Fprintln(out, `"error":{"code":-32000,"message":"\u001b[2J`+strings.Repeat("x", 1<<20)+`"}}`)
+		case "a task":
+			fmt.Fprintln(out, `"result":{"tools":[{"name":"good","execution":{"taskSupport":"optional"},"inputSchema":{"type":"object"}},`+
+				`{"name":"long","execution":{"taskSupport":"required"},"inputSchema":{"type":"object"}}]}}`)
 		case "no schema":
 			fmt.Fprintln(out, `"result":{"tools":[`+good+`,{"name":"bad","inputSchema":{"type":"object","properties":{"a":{"type":7}}}}]}}`)
 		}
@@ -81,6 +84,7 @@ func TestHostileServers(t *testing.T) {
 		"escapes in a name":     "name",
 		"an error with escapes": "list its tools",
 		"no schema":             "its input schema",
+		"a task":                `"long": it runs only as a task of the protocol (taskSupport: required)`,
 	}
 	if !testing.Short() { // under the race detector, each byte costs
 		wants["a name of 10 MB"] = "its name has 10485760 bytes"
@@ -121,7 +125,7 @@ func listOf(t *testing.T, tools ...*mcp.Tool) (List, error) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { session.Close() })
-	return list(t.Context(), session)
+	return list(t.Context(), session, func(string) bool { return false })
 }
 
 func hostile(name string, change func(*mcp.Tool)) *mcp.Tool {

@@ -239,7 +239,7 @@ func TestCallsWaitForAChangedList(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	s := &session{client: client, listing: make(chan struct{}, 1)}
+	s := &session{client: client, calls: newCalls(), listing: make(chan struct{}, 1)}
 	s.digests.Store(&map[string]string{"look": "old"})
 	s.stale.Store(true)
 	digests := make(chan string, 2)

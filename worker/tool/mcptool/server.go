@@ -107,9 +107,14 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		s.Close()
 		return nil, err
 	}
-	s.refused = accepted.Refused
+	for _, r := range accepted.Refused {
+		wanted := func(name string) bool { return quoted(name) == r.Name }
+		if len(cfg.Server.Tools) == 0 || slices.ContainsFunc(cfg.Server.Tools, wanted) {
+			s.refused = append(s.refused, r)
+		}
+	}
 	for _, name := range cfg.Server.Tools {
-		if _, ok := accepted.find(name); !ok {
+		if _, ok := accepted.find(name); !ok && !slices.ContainsFunc(s.refused, func(r Refusal) bool { return r.Name == quoted(name) }) {
 			s.refused = append(s.refused, Refusal{name, "the server has no such tool"})
 		}
 	}

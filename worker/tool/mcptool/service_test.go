@@ -2,6 +2,7 @@ package mcptool
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -62,6 +63,53 @@ func TestService(t *testing.T) {
 	cfg.Server.Loopback = false
 	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "is this machine's own") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Numbers of a service's structured content have all their digits, whether it answers with JSON or
+// with events, in one piece or in many.
+func TestNumbersOfAServiceAreExact(t *testing.T) {
+	const answer = `{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"n":9007199254740993,"d":0.12345678901234567890}}}`
+	for name, write := range map[string]func(w http.ResponseWriter, message string){
+		"JSON": func(w http.ResponseWriter, message string) {
+			w.Header().Set("Content-Type", "application/json; charset=utf-8")
+			_, _ = io.WriteString(w, message)
+		},
+		"an event": func(w http.ResponseWriter, message string) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = io.WriteString(w, "event: message\ndata: "+message+"\n\n")
+		},
+		"pieces": func(w http.ResponseWriter, message string) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			for _, b := range []byte(": hello\r\n\r\nid: 1\r\ndata:" + strings.Replace(message, ",", ",\r\ndata: ", 2) + "\r\n\r\n") {
+				_, _ = w.Write([]byte{b})
+				_ = http.NewResponseController(w).Flush()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newTestServer(t.TempDir())
+			handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+			service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				body, _ := io.ReadAll(r.Body)
+				var message struct {
+					ID     json.RawMessage
+					Method string
+				}
+				if json.Unmarshal(body, &message) == nil && message.Method == "tools/call" {
+					write(w, strings.Replace(answer, "ID", string(message.ID), 1))
+					return
+				}
+				r.Body = io.NopCloser(bytes.NewReader(body))
+				handler.ServeHTTP(w, r)
+			}))
+			t.Cleanup(service.Close)
+			s := open(t, Config{Server: schemas.Server{Name: "service", URL: service.URL, Loopback: true, Processes: 1}})
+			want := `{"n":9007199254740993,"d":0.12345678901234567890}`
+			if got := run(t, served(t, s, "structured").Runner, newCall()); got != want {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		})
 	}
 }
 

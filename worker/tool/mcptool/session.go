@@ -63,7 +63,7 @@ func (c Config) start(ctx context.Context) (*session, List, error) {
 	err = short(err)
 	var listed List
 	if err == nil {
-		listed, err = list(ctx, s.client)
+		listed, err = list(ctx, s.client, s.calls.onlyAsTask)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
@@ -111,7 +111,7 @@ func (c Config) client(s *session) *mcp.Client {
 func (c Config) transport(s *session) (mcp.Transport, *mcp.ClientSessionOptions, error) {
 	if c.Server.URL != "" {
 		client := &http.Client{
-			Transport: &headers{outbound.Transport(outbound.Config{Loopback: c.Server.Loopback}), c},
+			Transport: &headers{outbound.Transport(outbound.Config{Loopback: c.Server.Loopback}), c, s.calls},
 			CheckRedirect: func(next *http.Request, before []*http.Request) error {
 				if next.URL.Host != before[0].URL.Host || next.URL.Scheme != before[0].URL.Scheme || len(before) > 5 {
 					return http.ErrUseLastResponse
@@ -271,7 +271,7 @@ func (s *session) digest(ctx context.Context, name string) (string, error) {
 		return "", context.Cause(ctx)
 	}
 	if s.stale.Swap(false) {
-		listed, err := list(ctx, s.client)
+		listed, err := list(ctx, s.client, s.calls.onlyAsTask)
 		if err != nil {
 			s.stale.Store(true)
 			return "", err
@@ -327,10 +327,11 @@ func (s *session) cutOff(running *runningCall) {
 	<-s.ended
 }
 
-// headers adds the headers of a server to each request.
+// headers adds the headers of a server to each request, and shows calls what is sent and answered.
 type headers struct {
-	next http.RoundTripper
-	cfg  Config
+	next  http.RoundTripper
+	cfg   Config
+	calls *calls
 }
 
 // RoundTrip sends a request.
@@ -343,7 +344,11 @@ func (h *headers) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		r.Header.Set(v.Name, text)
 	}
+	h.calls.noteRequest(r)
 	response, err := h.next.RoundTrip(r)
+	if err == nil {
+		h.calls.noteAnswers(response)
+	}
 	if p, ok := r.Context().Value(postedKey{}).(*posted); ok && err == nil && r.Method == http.MethodPost {
 		p.first.CompareAndSwap(0, int64(response.StatusCode))
 	}

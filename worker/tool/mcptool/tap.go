@@ -15,12 +15,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// calls holds the running calls of a session, by the token of their progress.
+// calls holds the running calls of a session, by the token of their progress, and what else the SDK
+// does not keep of the messages.
 type calls struct {
 	mu      sync.Mutex
 	next    int                     // guarded by mu
 	byToken map[string]*runningCall // guarded by mu
 	byID    map[string]*runningCall // by the id of the request; guarded by mu
+	asTask  map[string]bool         // tools that run only as tasks of the protocol; guarded by mu
 }
 
 // runningCall is a call that a server has.
@@ -35,7 +37,7 @@ type runningCall struct {
 }
 
 func newCalls() *calls {
-	return &calls{byToken: map[string]*runningCall{}, byID: map[string]*runningCall{}}
+	return &calls{byToken: map[string]*runningCall{}, byID: map[string]*runningCall{}, asTask: map[string]bool{}}
 }
 
 // begin adds a call. report may be nil.
@@ -103,12 +105,42 @@ func (c *calls) sent(request *jsonrpc.Request) {
 func (c *calls) answered(response *jsonrpc.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.noteTasks(response.Result)
 	id := fmt.Sprint(response.ID.Raw())
 	if r := c.byID[id]; r != nil {
 		r.structured = structuredOf(response.Result)
 		close(r.answered)
 		delete(c.byID, id)
 	}
+}
+
+// noteTasks notes which tools of a list run only as tasks: the SDK drops that. The caller holds mu.
+func (c *calls) noteTasks(result json.RawMessage) {
+	var listed struct {
+		Tools []struct {
+			Name      string `json:"name"`
+			Execution struct {
+				TaskSupport string `json:"taskSupport"`
+			} `json:"execution"`
+		} `json:"tools"`
+	}
+	if !bytes.Contains(result, []byte(`"taskSupport"`)) || json.Unmarshal(result, &listed) != nil {
+		return
+	}
+	for _, t := range listed.Tools {
+		if t.Execution.TaskSupport == "required" && len(t.Name) <= maxName && len(c.asTask) < maxTools {
+			c.asTask[t.Name] = true
+		} else {
+			delete(c.asTask, t.Name)
+		}
+	}
+}
+
+// onlyAsTask reports whether a tool runs only as a task, by the newest list.
+func (c *calls) onlyAsTask(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asTask[name]
 }
 
 // restore gives a result its structured content as it was sent, if it is known.
@@ -118,7 +150,7 @@ func (r *runningCall) restore(result *mcp.CallToolResult) {
 		if r.structured != nil {
 			result.StructuredContent = r.structured
 		}
-	default: // a service, whose messages nobody sees
+	default: // a service whose answer came in a form that nobody sees
 	}
 }
 

@@ -1,23 +1,35 @@
 // A scripted model behind the APIs of Anthropic (Messages, with and without a stream) and OpenAI (Responses and Chat). It makes three calls
-// of meet, then note and look, then none; where there is a tool orders_of, one call of that. GET /results tells which results it was sent last.
+// of meet, then one message with note and look, or ROUNDS of them, one after the other, then none. With ROUNDS it begins with three calls of nap.
+// Where there is a tool orders_of, it makes one call of that. GET /results tells which results it was sent last, GET /naps how long it waited for those of nap, in ms.
 import http from "node:http";
 
 let made = 0;
 let results = [];
+let naps = { began: 0, ms: 0 };
+const rounds = Number(process.env.ROUNDS ?? 0);
 const id = (kind) => `${kind}_${process.pid}_${++made}`;
 const call = (name, input = {}) => ({ id: id("call"), name, input });
 const script = (answered, tools = []) => {
   if (tools.some(({ name }) => name === "orders_of")) return answered === 0 ? [call("orders_of", { customer: "ann" })] : [];
-  return (answered === 0 ? ["meet", "meet", "meet"] : answered === 3 ? ["note", "look"] : []).map((name) => call(name));
+  const first = rounds ? ["nap", "nap", "nap"] : [];
+  if (first.length && answered === 0) naps.began = performance.now();
+  if (first.length && answered === 3) naps.ms ||= performance.now() - naps.began;
+  if (answered < first.length) return first.map((name) => call(name));
+  if (answered < first.length + 3) return ["meet", "meet", "meet"].map((name) => call(name));
+  return answered < first.length + 3 + 2 * (rounds || 1) ? ["note", "look"].map((name) => call(name)) : [];
 };
+const mcp = "mcp__fleet__"; // what Claude Code puts before the names of the fleet's tools
 const textOf = (content) => (typeof content === "string" ? content : content.map((block) => block.text).join(""));
 
 const apis = {
   "/v1/messages": ({ messages, tools, stream }, res) => {
     const blocks = messages.flatMap(({ content }) => (Array.isArray(content) ? content : [])).filter(({ type }) => type === "tool_result");
-    results = blocks.map(({ content, is_error }) => (is_error ? "error: " : "") + textOf(content));
-    const calls = script(blocks.length, tools);
-    const content = calls.length ? calls.map((call) => ({ type: "tool_use", ...call })) : [{ type: "text", text: "done" }];
+    const prefix = tools?.some(({ name }) => name.startsWith(mcp)) ? mcp : "";
+    const ours = tools?.length > 0; // Claude Code asks for other things too, without tools
+    // Claude Code adds reminders of its own to a result.
+    if (ours) results = blocks.map(({ content, is_error }) => (is_error ? "error: " : "") + textOf(content).split("\n<system-reminder>")[0]);
+    const calls = ours ? script(blocks.length, tools) : [];
+    const content = calls.length ? calls.map((call) => ({ type: "tool_use", ...call, name: prefix + call.name })) : [{ type: "text", text: "done" }];
     const message = { id: id("msg"), type: "message", role: "assistant", model: "scripted", content, stop_reason: calls.length ? "tool_use" : "end_turn", stop_sequence: null, usage: { input_tokens: 1, output_tokens: 1 } };
     if (!stream) return json(res, message);
     const send = events(res);
@@ -60,6 +72,7 @@ http.createServer(async (req, res) => {
   for await (const part of req) body += part;
   const path = req.url.split("?")[0];
   if (path === "/results") return json(res, results);
+  if (path === "/naps") return json(res, Math.round(naps.ms));
   apis[path]?.(JSON.parse(body), res) ?? (apis[path] || res.writeHead(404).end());
 }).listen(0, "127.0.0.1", function () {
   console.log(`http://127.0.0.1:${this.address().port}`);

@@ -12,6 +12,7 @@ serve([
     met.set(session, waiting.length < 3 ? waiting : []);
     if (waiting.length === 3) for (const go of waiting) go("met");
   }) }),
+  tool({ name: "nap", description: "Takes a second.", kind: "read", timeout: "60s", run: () => new Promise((end) => setTimeout(end, 1000, "slept")) }),
   tool({ name: "note", description: "Notes.", run: (_, { session }) => notes.set(session, (notes.get(session) ?? 0) + 1) && "noted" }),
   tool({ name: "look", description: "Tells how often was noted.", kind: "read", run: (_, { session }) => String(notes.get(session) ?? 0) }),
   tool({ name: "large", description: "Tells much.", kind: "read", run: () => "x".repeat(9000) }),
