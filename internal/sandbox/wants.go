@@ -100,6 +100,7 @@ func (b *Box) Wants(program, words string) (w Wants) {
 			break
 		}
 	}
+	w.modules(p, words)
 	return w
 }
 

@@ -30,6 +30,18 @@ func TestWants(t *testing.T) {
 	}
 	pyenv := write(".pyenv/libexec/pyenv", "")
 	data := write("data/a.db", "")
+	write("node_modules/foo/index.js", "")
+	write("node_modules/@x/y/index.js", "")
+	write("tools/node_modules/here/index.js", "")
+	write("linked/index.js", "")
+	if err := os.Symlink("../../linked", filepath.Join(dir, "tools/node_modules/linked")); err != nil {
+		t.Fatal(err)
+	}
+	tools := filepath.Join(dir, "tools")
+	missing := func(name string) string {
+		return "Error: Cannot find package '" + name + "' imported from " + tools + "/a.mjs\n    at x (node:internal/y)"
+	}
+	modules := "sandbox: {read: [" + filepath.Join(dir, "node_modules") + "]}"
 	box := &Box{Policy: Policy{Read: []string{"/usr", filepath.Join(dir, "tools")}, Write: []string{"/w"}, Temp: "/t", Hide: []string{"/keys"}}}
 	for _, tt := range []struct{ name, program, words, want string }{
 		{"nothing", "/usr/bin/env", "Error: no token", ""},
@@ -46,6 +58,15 @@ func TestWants(t *testing.T) {
 		{"a key", "", "cat: /keys/worker.nk: Permission denied", ""},
 		{"another process", "", "cat: /proc/1/environ: Permission denied", ""},
 		{"the network", "", "curl: (6) Could not resolve host: example.com", "sandbox: {network: host}"},
+		{"a package of Node", "", missing("foo"), modules},
+		{"a module of a package", "", missing("foo/bar/baz"), modules},
+		{"a package of a scope", "", missing("@x/y/z"), modules},
+		{"a package with its path", "", missing(dir + "/node_modules/@x/y/index.js"), modules},
+		{"a package that is required", "", "Error: Cannot find module 'foo'\nRequire stack:\n- " + tools + "/a.cjs\n- " + tools + "/b.cjs\n", modules},
+		{"a link to a package elsewhere", "", missing(tools + "/node_modules/linked/index.js"), "sandbox: {read: [" + filepath.Join(dir, "linked") + "]}"},
+		{"a package that is not installed", "", missing("bar"), ""},
+		{"a package that it may read", "", missing("here"), ""},
+		{"a file of its own", "", missing("./lib.mjs"), ""},
 		{"both", "", "mkdir: cannot create directory '/a/b': Read-only file system\ngetaddrinfo: Temporary failure in name resolution", "sandbox: {state: [/a/b], network: host}"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/secrets"
@@ -12,6 +14,10 @@ import (
 
 // maxPrintedLines bounds the shown lines of a program that could not be started.
 const maxPrintedLines = 8
+
+// nodesOwn matches lines of a stack trace about Node itself. There are so many that the error above
+// them would not be seen.
+var nodesOwn = regexp.MustCompile(`^\s+at .*\(?node:internal/`)
 
 // Problem tells operators why a server could not be started. Models read the error itself, so the
 // error has none of this.
@@ -42,7 +48,8 @@ func (e *startError) Unwrap() error { return e.error }
 func (c Config) failed(err error, how, words string) error {
 	words = secrets.RedactText(words, c.confided())
 	lines := strings.Split(strings.TrimSpace(words), "\n")
-	printed := strings.Join(lines[max(0, len(lines)-maxPrintedLines):], "\n")
+	lines = slices.DeleteFunc(lines, func(line string) bool { return nodesOwn.MatchString(line) })
+	printed := clip([]byte(strings.Join(lines[max(0, len(lines)-maxPrintedLines):], "\n")))
 	return &startError{err, Problem{Printed: printed, Advice: c.advice(how + "\n" + words)}}
 }
 

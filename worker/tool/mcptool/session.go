@@ -152,7 +152,7 @@ func (c Config) startProcess(s *session) (mcp.Transport, error) {
 			Sandbox: c.Sandbox, Stays: true,
 		})
 		printed.Flush()
-		s.how, s.words = result.Status(), clip(bytes.TrimSpace(result.Stderr.Bytes()))
+		s.how, s.words = result.Status(), clean(string(bytes.TrimSpace(result.Stderr.Bytes())))
 		if err != nil {
 			s.how = err.Error()
 		}
