@@ -64,6 +64,9 @@ func newFleet(ctx context.Context, cfg *config.Config, root string, shown instru
 	if f.serving, err = localtools.Open(ctx, cfg, root, shown.log); err != nil {
 		return f, err
 	}
+	if len(f.serving.Registry.Definitions()) == 0 {
+		return f, f.serving.Whole()
+	}
 	if f.policy, err = f.serving.Policy(cfg); err != nil {
 		return f, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
+	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/config"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
@@ -22,82 +25,161 @@ import (
 // lookEvery is how often dev looks for a change of its tools file.
 const lookEvery = 300 * time.Millisecond
 
-// reloading serves the tools of dev, and opens them again whenever the tools file changes.
+// restEvery is the shortest time between two workers that follow changes of servers: a server may
+// say at any time that its list has changed.
+const restEvery = 10 * time.Second
+
+// reloading serves tools, and serves them anew when they change.
 //
-//	file changes -> open its tools -> a second worker -> it takes calls -> the first one drains
+//	a tools file or a server changes -> its tools -> a second worker -> it takes calls -> the first one drains
 //
-// A failure before the second worker takes calls is reported, and the tools stay as they are.
+// A failure before the second worker takes calls is reported, and the tools stay as they are. The
+// workers share the processes of servers, unless the tools file has changed.
 type reloading struct {
-	*fleet
-	a     *command.App
-	root  string // as in builtinFlags
-	hurry <-chan struct{}
-	group *errgroup.Group
-	times int // how often tools were opened again
+	cfg     *config.Config
+	conn    *bus.Conn
+	shown   instruments
+	policy  *config.Policy
+	metrics *worker.Metrics
+	hurry   <-chan struct{}
+	say     func(text string)
+	first   *localtools.Serving
+	worker  *worker.Worker // for first
+	// open opens the tools of the files as they are now. Nil: the files are not looked at.
+	open func(ctx context.Context) (*localtools.Serving, error)
+
+	group   *errgroup.Group
+	current atomic.Pointer[served]
+	times   int // how often tools were opened again
 }
 
-// reload makes the fleet serve its tools file again when the file changes.
+// reload makes the fleet serve its tools file again when the file or one of its servers changes.
 func (f *fleet) reload(a *command.App, root string, hurry <-chan struct{}) {
-	r := &reloading{fleet: f, a: a, root: root, hurry: hurry}
-	f.work = r.run
+	r := &reloading{
+		cfg: f.cfg, conn: f.conn, shown: f.shown, policy: f.policy, metrics: f.metrics, hurry: hurry, first: f.serving, worker: f.parts.worker,
+		say: func(text string) { a.Say("%s", text) },
+	}
+	r.open = func(ctx context.Context) (*localtools.Serving, error) {
+		s, err := localtools.Open(ctx, f.cfg, root, f.shown.log)
+		if err != nil {
+			return nil, err
+		}
+		if err := s.Whole(); err != nil {
+			s.Close()
+			return nil, err
+		}
+		return s, nil
+	}
+	f.work = r.Run
 }
 
-// run runs workers until ctx ends. ready is called once the first one takes calls.
-func (r *reloading) run(ctx context.Context) error {
+// Run runs workers until ctx ends.
+func (r *reloading) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	r.group = group
-	current := r.start(ctx, r.serving, r.parts.worker)
+	r.start(ctx, r.first, r.worker)
 	group.Go(func() error {
-		watch := newFileWatch(string(r.cfg.Tools), string(r.cfg.MCP))
-		looks := time.NewTicker(lookEvery)
-		defer looks.Stop()
-		for {
-			select {
-			case <-looks.C:
-			case <-ctx.Done():
-				return nil
-			}
-			if !watch.changed() {
-				continue
-			}
-			next, err := r.again(ctx)
-			switch {
-			case ctx.Err() != nil:
-				return nil
-			case err != nil:
-				r.a.Say("The tools stay as they are: %v", err)
-			default:
-				r.a.Say("%s", difference(current.serving, next.serving))
-				current.stop()
-				current = next
-			}
-		}
+		r.follow(ctx)
+		return nil
 	})
 	return group.Wait()
+}
+
+// Ready reports whether a worker takes calls.
+func (r *reloading) Ready() bool {
+	current := r.current.Load()
+	return current != nil && current.worker.Ready()
+}
+
+// follow starts a worker after each change until ctx ends.
+func (r *reloading) follow(ctx context.Context) {
+	var looks <-chan time.Time
+	watch := newFileWatch(string(r.cfg.Tools), string(r.cfg.MCP))
+	if r.open != nil {
+		ticker := time.NewTicker(lookEvery)
+		defer ticker.Stop()
+		looks = ticker.C
+	}
+	var rested <-chan time.Time // nil: a change of a server counts at once
+	for {
+		current := r.current.Load()
+		changes := current.changes
+		if rested != nil {
+			changes = nil
+		}
+		select {
+		case <-looks:
+			if watch.changed() {
+				r.replace(ctx, current, "The tools file was read again", r.open)
+			}
+		case <-changes:
+			r.replace(ctx, current, "A server has changed its tools", current.serving.Again)
+			rested = time.After(restEvery)
+		case <-rested:
+			rested = nil
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// replace replaces the worker by one with other tools, once that takes calls.
+func (r *reloading) replace(ctx context.Context, current *served, why string, open func(context.Context) (*localtools.Serving, error)) {
+	next, err := r.again(ctx, open)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		r.say(fmt.Sprintf("The tools stay as they are: %v", err))
+	default:
+		r.say(why + ": " + difference(current.serving, next.serving))
+		r.current.Store(next)
+		current.stop()
+	}
 }
 
 // served is a worker that runs, with its tools.
 type served struct {
 	serving *localtools.Serving
 	worker  *worker.Worker
+	changes <-chan struct{} // of its servers
 	stop    context.CancelFunc
+	ended   chan struct{} // closed when the worker has ended; then err says why
+	err     error
+}
+
+// hasEnded reports whether the worker has ended.
+func (s *served) hasEnded() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
 }
 
 // start runs a worker until it is stopped or ctx ends, and closes its tools then.
 func (r *reloading) start(ctx context.Context, s *localtools.Serving, w *worker.Worker) *served {
 	ctx, stop := context.WithCancel(ctx)
+	changes, looked := s.Changes(ctx)
+	started := &served{serving: s, worker: w, changes: changes, stop: stop, ended: make(chan struct{})}
+	r.current.CompareAndSwap(nil, started)
 	r.group.Go(func() error {
-		defer stop()
-		defer s.Close()
-		return w.Run(ctx)
+		started.err = w.Run(ctx)
+		stop()
+		looked()
+		s.Close()
+		close(started.ended)
+		if r.current.Load() == started {
+			return started.err
+		}
+		return nil // another worker takes calls
 	})
-	return &served{s, w, stop}
+	return started
 }
 
-// again opens the tools of the files as they are now, and starts a worker for them. It returns once
-// the worker takes calls.
-func (r *reloading) again(ctx context.Context) (*served, error) {
-	s, err := localtools.Open(ctx, r.cfg, r.root, r.shown.log)
+// again opens tools, and starts a worker for them. It returns once the worker takes calls.
+func (r *reloading) again(ctx context.Context, open func(context.Context) (*localtools.Serving, error)) (*served, error) {
+	s, err := open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -107,17 +189,17 @@ func (r *reloading) again(ctx context.Context) (*served, error) {
 		return nil, err
 	}
 	next := r.start(ctx, s, w)
-	if !until(ctx, w.Ready) {
+	if !until(ctx, func() bool { return w.Ready() || next.hasEnded() }) {
 		return nil, ctx.Err()
+	}
+	if next.hasEnded() {
+		return nil, next.err
 	}
 	return next, nil
 }
 
 // workerFor makes a worker under the policy as it is now.
 func (r *reloading) workerFor(s *localtools.Serving) (*worker.Worker, error) {
-	if err := s.Whole(); err != nil {
-		return nil, err
-	}
 	policy, err := s.Policy(r.cfg)
 	if err != nil {
 		return nil, err
@@ -126,7 +208,7 @@ func (r *reloading) workerFor(s *localtools.Serving) (*worker.Worker, error) {
 		policy.Approvers = r.policy.Approvers // if dev made its user one
 	}
 	if wire.PlatformPolicy(policy.Version()) != wire.PlatformPolicy(r.policy.Version()) {
-		return nil, errors.New("the policy has changed too, and the coordinator has the old one: start dev again")
+		return nil, errors.New("the policy has changed too, and the coordinator has the old one: start it again")
 	}
 	cfg := *r.cfg
 	r.times++
@@ -136,7 +218,7 @@ func (r *reloading) workerFor(s *localtools.Serving) (*worker.Worker, error) {
 	return workerOf(s, policy, r.shown, r.metrics, r.hurry).New(&cfg, r.conn)
 }
 
-// difference describes the changes in a new tools file.
+// difference describes what is served now, and what was not before.
 func difference(before, after *localtools.Serving) string {
 	digests := func(s *localtools.Serving) map[string]string {
 		all := map[string]string{}
@@ -160,7 +242,7 @@ func difference(before, after *localtools.Serving) string {
 			gone = append(gone, name)
 		}
 	}
-	text := "The tools file was read again: " + terminal.Count(len(now), "tool")
+	text := terminal.Count(len(now), "tool")
 	for _, list := range []struct {
 		what  string
 		names []string

@@ -1,10 +1,15 @@
 package main
 
 import (
+	"context"
+	"log/slog"
+
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/localtools"
+	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/daemon"
 	"github.com/toolfleet/toolfleet/internal/telemetry"
+	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
 type workerCmd struct {
@@ -33,6 +38,9 @@ func (workerCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
+	if tools, err = firstTools(a.Ctx, tools, log); tools == nil {
+		return err
+	}
 	defer tools.Close()
 	policy, err := tools.Policy(cfg)
 	if err != nil {
@@ -44,7 +52,45 @@ func (workerCmd) Run(a *command.App) error {
 		return err
 	}
 	defer shown.flush()
-	w := workerOf(tools, policy, shown, nil, a.Hurry())
-	w.HTTP = reg
-	return w.Run(a.Ctx, cfg)
+	measures := worker.NewMetrics(shown.metrics)
+	parts := workerOf(tools, policy, shown, measures, a.Hurry())
+	parts.HTTP = reg
+	return parts.RunAs(a.Ctx, cfg, func(conn *bus.Conn, w *worker.Worker) daemon.Runner {
+		return &reloading{
+			cfg: cfg, conn: conn, shown: shown, policy: policy, metrics: measures, hurry: a.Hurry(), first: tools, worker: w,
+			say: func(text string) { log.Info(text) },
+		}
+	})
+}
+
+// firstTools returns the tools, or waits for those of a server if there are no others. It returns
+// nil if ctx ends first.
+func firstTools(ctx context.Context, tools *localtools.Serving, log *slog.Logger) (*localtools.Serving, error) {
+	looking, stop := context.WithCancel(ctx)
+	changes, looked := tools.Changes(looking)
+	defer looked()
+	defer stop()
+	for len(tools.Registry.Definitions()) == 0 {
+		log.Warn("the worker waits for a server, since it has no other tools")
+		select {
+		case <-changes:
+		case <-ctx.Done():
+			tools.Close()
+			return nil, nil
+		}
+		next, err := tools.Again(ctx)
+		if err != nil {
+			tools.Close()
+			return nil, command.Usage(err)
+		}
+		if len(next.Registry.Definitions()) == 0 {
+			next.Close()
+			continue
+		}
+		stop()
+		looked()
+		tools.Close()
+		return next, nil
+	}
+	return tools, nil
 }

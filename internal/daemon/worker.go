@@ -59,8 +59,19 @@ func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) 
 	return worker.New(conn, o.Tools, c)
 }
 
+// Runner runs a worker, or one worker after the other.
+type Runner interface {
+	Run(ctx context.Context) error
+	Ready() bool // a worker takes calls
+}
+
 // Run connects, serves until ctx ends and closes the connection.
 func (o Worker) Run(ctx context.Context, cfg *config.Config) error {
+	return o.RunAs(ctx, cfg, func(_ *bus.Conn, w *worker.Worker) Runner { return w })
+}
+
+// RunAs is Run with another way to run the worker, which may end it and run others.
+func (o Worker) RunAs(ctx context.Context, cfg *config.Config, as func(*bus.Conn, *worker.Worker) Runner) error {
 	conn, err := Connect(ctx, cfg, cmp.Or(o.Connection, "toolfleet worker"), o.Logger)
 	if err != nil {
 		return err
@@ -80,13 +91,14 @@ func (o Worker) Run(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	runner := as(conn, w)
 	ready := func(ctx context.Context) error {
-		if !w.Ready() {
+		if !runner.Ready() {
 			return errors.New("not taking calls yet")
 		}
 		return Usable(ctx, conn)
 	}
-	return Serve(ctx, cfg.HTTP, o.HTTP, ready, o.Logger, w.Run)
+	return Serve(ctx, cfg.HTTP, o.HTTP, ready, o.Logger, runner.Run)
 }
 
 // usage is an error in the input of the program's user: flags, settings, files.

@@ -50,8 +50,13 @@ func (p Place) lockPath(server schemas.Server) string {
 
 // Servers holds the servers of a tools file.
 type Servers struct {
-	open []*mcptool.Server
-	lost []wire.ToolServer // servers that could not be opened
+	log     *slog.Logger
+	configs []mcptool.Config
+	opened  []*mcptool.Server // for each config; nil: it could not be opened
+	failed  []error           // for each config; why it could not be opened
+
+	mu    sync.Mutex
+	found map[int]*mcptool.Server // servers that could be opened later, by index; guarded by mu
 }
 
 // Open registers the tools of the servers. It starts a server with a lock file in the background. A
@@ -67,38 +72,56 @@ func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, pla
 	if err != nil {
 		return nil, err
 	}
-	opened := make([]*mcptool.Server, len(servers))
-	failed := make([]error, len(servers))
+	all := newServers(configs, log)
 	var wg sync.WaitGroup
 	for i, cfg := range configs {
-		wg.Go(func() { opened[i], failed[i] = mcptool.Open(ctx, cfg) })
+		wg.Go(func() { all.opened[i], all.failed[i] = mcptool.Open(ctx, cfg) })
 	}
 	wg.Wait()
-	all := &Servers{}
-	var errs []error
-	for i, server := range servers {
-		switch {
-		case failed[i] != nil && server.Lock != "":
-			errs = append(errs, at(server, failed[i]))
-		case failed[i] != nil:
-			log.Warn("a server of tools could not be started, so its tools are not served; a lock file keeps them until it can be",
-				"server", server.Name, "err", failed[i], "printed", mcptool.ProblemOf(failed[i]).Printed)
-			all.lost = append(all.lost, down(wire.ToolServer{Name: server.Name}, failed[i]))
-		default:
-			all.open = append(all.open, opened[i])
-			errs = append(errs, register(reg, server, opened[i], log)...)
-		}
-	}
-	if err = errors.Join(errs...); err != nil {
+	if err := all.register(reg); err != nil {
 		all.Close()
 		return nil, err
 	}
 	for i, server := range servers {
 		if server.Lock != "" {
-			go func() { _ = opened[i].Warm(context.WithoutCancel(ctx)) }() // it logs its error
+			go func() { _ = all.opened[i].Warm(context.WithoutCancel(ctx)) }() // it logs its error
 		}
 	}
 	return all, nil
+}
+
+func newServers(configs []mcptool.Config, log *slog.Logger) *Servers {
+	return &Servers{
+		log: log, configs: configs, opened: make([]*mcptool.Server, len(configs)), failed: make([]error, len(configs)), found: map[int]*mcptool.Server{},
+	}
+}
+
+// register registers the tools of all servers.
+func (s *Servers) register(reg *tool.Registry) error {
+	var errs []error
+	for i, cfg := range s.configs {
+		server, err := cfg.Server, s.failed[i]
+		switch {
+		case err != nil && server.Lock != "":
+			errs = append(errs, at(server, err))
+		case err != nil:
+			s.log.Warn("a server of tools could not be started, so its tools are not served until it can be; a lock file would keep them",
+				"server", server.Name, "err", err, "printed", mcptool.ProblemOf(err).Printed)
+		default:
+			errs = append(errs, register(reg, server, s.opened[i], s.log)...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// running returns the servers that could be opened.
+func (s *Servers) running() (all []*mcptool.Server) {
+	for _, server := range s.opened {
+		if server != nil {
+			all = append(all, server)
+		}
+	}
+	return all
 }
 
 func (p Place) configs(servers []schemas.Server) (all []mcptool.Config, err error) {
@@ -149,7 +172,7 @@ func at(server schemas.Server, err error) error {
 
 // Rules returns a rule for each tool whose calls a person has to allow.
 func (s *Servers) Rules() (rules []schemas.RuleEntry) {
-	for _, server := range s.open {
+	for _, server := range s.running() {
 		for _, t := range server.Tools() {
 			if t.Ask {
 				rules = append(rules, askFirst(t.Name, server.Entry()))
@@ -175,8 +198,8 @@ func askFirst(tool string, server schemas.Server) schemas.RuleEntry {
 
 // States returns the present state of each server.
 func (s *Servers) States() []wire.ToolServer {
-	states := slices.Clone(s.lost)
-	for _, server := range s.open {
+	states := s.Lost()
+	for _, server := range s.running() {
 		state := wire.ToolServer{Name: server.Name(), Tools: len(server.Tools())}
 		if err := server.Down(); err != nil {
 			state = down(state, err)
@@ -193,7 +216,14 @@ func (s *Servers) States() []wire.ToolServer {
 }
 
 // Lost returns the servers that could not be opened. Nobody knows their tools.
-func (s *Servers) Lost() []wire.ToolServer { return slices.Clone(s.lost) }
+func (s *Servers) Lost() (lost []wire.ToolServer) {
+	for i, err := range s.failed {
+		if err != nil {
+			lost = append(lost, down(wire.ToolServer{Name: s.configs[i].Server.Name}, err))
+		}
+	}
+	return lost
+}
 
 // down adds to a server's state the reason why it does not run.
 func down(state wire.ToolServer, err error) wire.ToolServer {
@@ -208,8 +238,14 @@ const maxRefused = 20
 // Close ends the servers. The caller makes sure that no call runs.
 func (s *Servers) Close() {
 	var wg sync.WaitGroup
-	for _, server := range s.open {
+	for _, server := range s.running() {
 		wg.Go(server.Close)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, server := range s.found {
+		wg.Go(server.Close)
+		delete(s.found, i)
 	}
 	wg.Wait()
 }

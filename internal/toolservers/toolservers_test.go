@@ -212,3 +212,54 @@ func TestAcceptAndCompare(t *testing.T) {
 		t.Errorf("without its lock file: %v", err)
 	}
 }
+
+// A server with a lock file has other tools once somebody accepts them, and runs in the same
+// process then. A name that clashes leaves everything as it is.
+func TestAgain(t *testing.T) {
+	place := toolservers.Place{Dir: t.TempDir()}
+	accept := func(tools ...string) schemas.Server {
+		server := parse(t, "mcp:\n"+entry(t, "a", ", lock: a.json", tools...))[0]
+		listed, _, err := toolservers.Compare(t.Context(), server, place)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := toolservers.Accept(server, place, listed); err != nil {
+			t.Fatal(err)
+		}
+		return server
+	}
+	accept("look")
+	server := parse(t, "mcp:\n"+entry(t, "a", ", lock: a.json", "look", "more"))[0]
+	var reg tool.Registry
+	servers, err := toolservers.Open(t.Context(), &reg, []schemas.Server{server}, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	changes, wait := servers.Changes(ctx)
+	accept("look", "more")
+	<-changes
+	cancel()
+	wait()
+	taken := &tool.Registry{}
+	if err := taken.Add(schemas.Tool{Name: "a__more", Kind: messages.KindRead, InputSchema: []byte(`{"type":"object"}`)}, tool.Func(nil)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := servers.Again(t.Context(), taken); err == nil {
+		t.Error("a tool is registered twice")
+	}
+	var now tool.Registry
+	next, err := servers.Again(t.Context(), &now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers.Close()
+	t.Cleanup(next.Close)
+	if diff := cmp.Diff([]string{"a__look", "a__more"}, names(now.Definitions())); diff != "" {
+		t.Error(diff)
+	}
+	found, _ := now.Lookup("a__more")
+	if out, err := found.Runner.Run(t.Context(), tool.Call{Input: json.RawMessage(`{}`)}); err != nil || string(out.Value) != `"I am more"` {
+		t.Errorf("got %s, %v", out.Value, err)
+	}
+}

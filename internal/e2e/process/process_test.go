@@ -59,6 +59,10 @@ func binary(t *testing.T) string {
 // These tests wait for their processes most of the time, so that four run at once even on two
 // cores.
 func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == serveNames {
+		servesNames(os.Args[2])
+		return
+	}
 	_ = flag.Set("test.parallel", "4") // before -parallel of the command line
 	code := m.Run()
 	if built != "" {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/sandbox"
@@ -67,10 +68,12 @@ func (c Config) LockPath() string {
 type Server struct {
 	cfg     Config
 	pool    *pool
+	listed  List // the definitions in force
 	tools   []Served
 	refused []Refusal
 
-	closing context.Context // ends with Close
+	users   *atomic.Int32   // servers that share the pool; the last one to close ends its processes
+	closing context.Context // ends with the last Close
 	close   context.CancelCauseFunc
 }
 
@@ -107,6 +110,14 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		s.Close()
 		return nil, err
 	}
+	s.serve(accepted)
+	return s, nil
+}
+
+// serve makes tools of the definitions in force.
+func (s *Server) serve(accepted List) {
+	cfg := s.cfg
+	s.listed, s.tools, s.refused = accepted, nil, nil
 	for _, r := range accepted.Refused {
 		wanted := func(name string) bool { return quoted(name) == r.Name }
 		if len(cfg.Server.Tools) == 0 || slices.ContainsFunc(cfg.Server.Tools, wanted) {
@@ -129,11 +140,11 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 		}
 		s.tools = append(s.tools, Served{promise, ask, newRunner(s, promise, d)})
 	}
-	return s, nil
 }
 
 func newServer(cfg Config) *Server {
-	s := &Server{cfg: cfg, pool: newPool(max(cfg.Server.Processes, 1), cfg.Server.Shared)}
+	s := &Server{cfg: cfg, pool: newPool(max(cfg.Server.Processes, 1), cfg.Server.Shared), users: &atomic.Int32{}}
+	s.users.Store(1)
 	s.closing, s.close = context.WithCancelCause(context.Background())
 	return s
 }
@@ -206,8 +217,12 @@ func (s *Server) Down() error {
 // errClosed ends the start of a process.
 var errClosed = errors.New("the worker ends")
 
-// Close ends the processes, also those that are starting. The caller makes sure that no call runs.
+// Close ends the processes, also those that are starting, unless a server that [Server.Again] has
+// returned uses them. The caller makes sure that no call of this server runs.
 func (s *Server) Close() {
+	if s.users.Add(-1) > 0 {
+		return
+	}
 	s.close(errClosed)
 	var wg sync.WaitGroup
 	for _, slot := range s.pool.slots {

@@ -46,6 +46,7 @@ type session struct {
 	how     string
 	words   string
 	digests atomic.Pointer[map[string]string] // of the definitions, by name
+	listed  atomic.Pointer[List]              // what the server listed last
 	stale   atomic.Bool                       // the list has changed since
 	listing chan struct{}                     // a semaphore of one; the holder may read the list
 }
@@ -91,6 +92,7 @@ func (s *session) accept(listed List) {
 		digests[d.Name] = d.Digest()
 	}
 	s.digests.Store(&digests)
+	s.listed.Store(&listed)
 }
 
 // client returns a client without any capability that a server could use: no files, no model, and
@@ -261,24 +263,32 @@ func (s *session) dead() bool {
 	}
 }
 
-// digest returns the digest of a definition in the server's present list. If the list has changed,
-// one call reads it and the others wait.
+// digest returns the digest of a definition in the server's present list.
 func (s *session) digest(ctx context.Context, name string) (string, error) {
+	if err := s.refresh(ctx); err != nil {
+		return "", err
+	}
+	return (*s.digests.Load())[name], nil
+}
+
+// refresh reads the server's list if it has changed. One caller reads it and the others wait.
+func (s *session) refresh(ctx context.Context) error {
 	select {
 	case s.listing <- struct{}{}:
 		defer func() { <-s.listing }()
 	case <-ctx.Done():
-		return "", context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	if s.stale.Swap(false) {
-		listed, err := list(ctx, s.client, s.calls.onlyAsTask)
-		if err != nil {
-			s.stale.Store(true)
-			return "", err
-		}
-		s.accept(listed)
+	if !s.stale.Swap(false) {
+		return nil
 	}
-	return (*s.digests.Load())[name], nil
+	listed, err := list(ctx, s.client, s.calls.onlyAsTask)
+	if err != nil {
+		s.stale.Store(true)
+		return err
+	}
+	s.accept(listed)
+	return nil
 }
 
 // call runs a tool. If ctx ends first, the server is told, and killed if it does not answer in

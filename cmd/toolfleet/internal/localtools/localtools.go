@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminal"
@@ -74,12 +76,28 @@ func withServers(cfg *config.Config, file *schemas.ToolsFile) error {
 
 // Serving holds the tools that a worker in this process serves.
 type Serving struct {
-	Registry *tool.Registry      // never empty
+	Registry *tool.Registry      // empty only if servers could not be started
 	Roots    []string            // paths of the root folder, the canonical one first, for path rules
 	Gaps     map[string][]string // what the sandboxes of tools lack, by tool
-	root     *builtin.Root
+	root     *sharedRoot
+	own      *tool.Registry // without the tools of servers
 	servers  *toolservers.Servers
 	rules    schemas.Rules // of the tools file
+	ownRules schemas.Rules // without those about servers
+	closing  *sync.Once
+}
+
+// sharedRoot is a root folder that several [Serving] use.
+type sharedRoot struct {
+	*builtin.Root
+	users atomic.Int32
+}
+
+// close closes the folder for one user.
+func (r *sharedRoot) close() {
+	if r != nil && r.users.Add(-1) == 0 {
+		_ = r.Root.Close() // closing a folder loses no data
+	}
 }
 
 // States returns the states of the programs and services that bring tools.
@@ -139,36 +157,67 @@ func Open(ctx context.Context, cfg *config.Config, standard string, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
-	s := &Serving{Registry: &tool.Registry{}, servers: &toolservers.Servers{}, rules: file.Rules}
+	s := &Serving{own: &tool.Registry{}, servers: &toolservers.Servers{}, ownRules: file.Rules, closing: &sync.Once{}}
+	var folder *builtin.Root
 	if root := rootOf(cfg, standard); root != "" {
-		if s.root, err = builtin.OpenRoot(root); err != nil {
+		if folder, err = builtin.OpenRoot(root); err != nil {
 			return nil, command.Usagef("%w; --root names a folder that is there", err)
 		}
+		s.root = &sharedRoot{Root: folder}
+		s.root.users.Store(1)
 		s.Roots = []string{s.root.Dir()}
 		if given, err := filepath.Abs(root); err == nil && given != s.root.Dir() {
 			s.Roots = append(s.Roots, given)
 		}
 	}
-	place := placeOf(cfg, file, dir, s.root)
-	if err := worker.OpenTools(s.Registry, file, place); err != nil {
+	place := placeOf(cfg, file, dir, folder)
+	if err := worker.OpenTools(s.own, file, place); err != nil {
 		s.Close()
 		return nil, command.Usage(fmt.Errorf("tools: %w", inFile(cfg, err)))
 	}
 	beside := PlaceOf(cfg, file, dir, standard)
 	beside.Logger = log
+	s.Registry = s.own.Clone()
 	servers, err := toolservers.Open(ctx, s.Registry, file.Servers, beside)
 	if err != nil {
 		s.Close()
 		return nil, command.Usage(fmt.Errorf("tools: %w", inFile(cfg, err)))
 	}
-	s.servers = servers
-	s.rules.Ask = append(s.rules.Ask, servers.Rules()...)
+	s.use(servers)
 	s.Gaps = place.Gaps(file)
-	if len(s.Registry.Definitions()) == 0 {
+	if len(s.Registry.Definitions()) == 0 && len(servers.Lost()) == 0 {
 		s.Close()
 		return nil, command.Usage(errors.New("there is no tool to serve: name a tools file with --tools (`toolfleet init` writes one), or a folder for the builtin tools with --root"))
 	}
 	return s, nil
+}
+
+// use sets the servers, whose tools are registered.
+func (s *Serving) use(servers *toolservers.Servers) {
+	s.servers, s.rules = servers, s.ownRules
+	s.rules.Ask = append(slices.Clone(s.ownRules.Ask), servers.Rules()...)
+}
+
+// Changes returns a channel that gets a value when [Serving.Again] would return other tools. Call
+// wait between the end of ctx and Close.
+func (s *Serving) Changes(ctx context.Context) (changes <-chan struct{}, wait func()) {
+	return s.servers.Changes(ctx)
+}
+
+// Again returns the same tools, with those that the servers have now. It shares all processes and
+// the root folder with s. Both have to be closed.
+func (s *Serving) Again(ctx context.Context) (*Serving, error) {
+	next := *s
+	next.Registry, next.closing = s.own.Clone(), &sync.Once{}
+	servers, err := s.servers.Again(ctx, next.Registry)
+	if err != nil {
+		return nil, fmt.Errorf("tools: %w", err)
+	}
+	next.use(servers)
+	if next.root != nil {
+		next.root.users.Add(1)
+	}
+	return &next, nil
 }
 
 // PlaceOf returns what the servers of a tools file in dir need. standard is the root if the
@@ -277,12 +326,13 @@ func below(folder, name string) bool {
 	return err == nil && filepath.IsLocal(rel)
 }
 
-// Close ends the servers and closes the root folder. The tools must not run any more.
+// Close ends the servers and closes the root folder. The tools must not run any more. A second call
+// does nothing.
 func (s *Serving) Close() {
-	s.servers.Close()
-	if s.root != nil {
-		_ = s.root.Close() // closing a folder loses no data
-	}
+	s.closing.Do(func() {
+		s.servers.Close()
+		s.root.close()
+	})
 }
 
 // Promises returns the definitions of the tools of the settings, and the rules of the tools file.
