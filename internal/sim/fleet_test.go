@@ -50,11 +50,12 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 }
 
 // TestNothingIsRunTwiceForNothing: where nothing goes wrong no result speaks of a fault, and one coordinator has every
-// call run once, also of batches that are submitted again. Several may drive one batch at the same time, which costs reads.
+// call run once, also of batches that are submitted again. Several may drive one batch at the same time, which costs reads: see
+// docs/rough-edges.md.
 func TestNothingIsRunTwiceForNothing(t *testing.T) {
 	t.Parallel()
 	again, runs := 0, 0
-	for seed := range uint64(250) { // some later ones run a read again: see docs/rough-edges.md
+	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		shape := randomShape(rng)
 		shape.Parts, shape.Old, shape.Gaps, shape.Bounded = nil, 0, 0, false
@@ -69,7 +70,7 @@ func TestNothingIsRunTwiceForNothing(t *testing.T) {
 			t.Fatalf("seed %d: nothing goes wrong, and %d calls run again\n%s", seed, n, f.History())
 		}
 		runs += f.Tally()["runs"]
-		if n := f.Tally()["runs after the end"]; n > 0 {
+		if n := f.Tally()["runs after the end"]; n > 0 && shape.Coordinators == 1 {
 			t.Fatalf("seed %d: nothing goes wrong, and %d calls run after their end\n%s", seed, n, f.History())
 		}
 		for _, what := range []string{"takeovers", "results: outcome_unknown", "results: expired", "results: skipped", "results: aborted"} {
