@@ -8,16 +8,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// headroom is how many bytes of a message are kept free for what is not the body: headers, the
-// subject, the fields around the body.
+// headroom is how many bytes of a message are kept free for everything but the body: the
+// headers, the subject, and the fields around the body.
 const headroom = 64 << 10
 
-// MaxBody is the largest body that fits into a message together with its headers, in bytes.
+// MaxBody returns the size in bytes of the largest body that fits into a message with its
+// headers.
 func (c *Conn) MaxBody() int { return c.MaxPayload() - headroom }
 
-// Answer answers a request with one message. A lost answer is only logged, because the requester
-// asks again. A request whose reply subject belongs to the fleet gets no answer: the requester
-// could otherwise make this process publish there with this process's rights.
+// Answer answers a request with one message. If the answer is lost, that is only logged,
+// because the requester asks again.
+//
+// If the reply subject belongs to the fleet, Answer sends nothing. Otherwise a requester
+// could make this process publish on that subject, with this process's rights.
 func (c *Conn) Answer(to Msg, h Header, body []byte) {
 	if to.Reply == "" || c.names.Ours(to.Reply) {
 		return
@@ -27,8 +30,8 @@ func (c *Conn) Answer(to Msg, h Header, body []byte) {
 	}
 }
 
-// AnswerInChunks answers with a body of any size: in one message if it fits, otherwise in several,
-// with their number and count in the header [messages.ChunkHeader].
+// AnswerInChunks answers with a body of any size: in one message if it fits, otherwise in
+// several. The header [messages.ChunkHeader] of each has its number and their count.
 func (c *Conn) AnswerInChunks(to Msg, body []byte) {
 	size := c.MaxBody()
 	if len(body) <= size {
@@ -42,14 +45,14 @@ func (c *Conn) AnswerInChunks(to Msg, body []byte) {
 	}
 }
 
-// AnswerError answers with an error, as NATS micro services do: a short text, a status code like
-// those of HTTP, and the body that explains it.
+// AnswerError answers with an error in the form of NATS micro services: a short text, a
+// status code like those of HTTP, and a body with details.
 func (c *Conn) AnswerError(to Msg, text, code string, body []byte) {
 	c.Answer(to, Header{ServiceErrorHeader: {text}, ServiceErrorCodeHeader: {code}}, body)
 }
 
-// ServiceErrorHeader and ServiceErrorCodeHeader mark an answer as an error, as NATS micro services
-// do.
+// ServiceErrorHeader and ServiceErrorCodeHeader mark an answer as an error, in the form of
+// NATS micro services.
 const (
 	ServiceErrorHeader     = micro.ErrorHeader
 	ServiceErrorCodeHeader = micro.ErrorCodeHeader

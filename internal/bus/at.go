@@ -2,13 +2,14 @@ package bus
 
 import "context"
 
-// At returns the message at sequence seq of a stream, or ErrNotFound if it was removed or is not
-// stored yet. A replica that is behind may answer.
+// At returns the message at a sequence of a stream. It returns ErrNotFound if the message
+// was removed or is not stored yet. A replica that is behind may answer.
 func (c *Conn) At(ctx context.Context, stream string, seq uint64) (Msg, error) {
 	return c.direct(ctx, stream, getRequest{Seq: seq})
 }
 
-// NewestAt is like At, but on a cluster it asks the leader, so the answer is never out of date.
+// NewestAt is like At, but asks the leader of a cluster, so the answer is never out of
+// date.
 func (c *Conn) NewestAt(ctx context.Context, stream string, seq uint64) (Msg, error) {
 	return c.one(ctx, stream, getRequest{Seq: seq})
 }

@@ -12,17 +12,19 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// quietFor is how long it is taken as true that nobody listens to a subject, after the server has
-// said so.
+// quietFor is how long the server's report that nobody listens to a subject is taken as
+// true.
 const quietFor = time.Second
 
-// Audience publishes messages that are of use only to those who listen at the moment. It leaves out
-// messages of a subject while the server says that nobody listens to it.
+// Audience publishes messages that matter only to subscribers who listen at this moment. If
+// the server has reported that nobody listens to a subject, Audience leaves out the
+// subject's messages for quietFor.
 //
-// To find out, it asks with the first message of a subject, and then with one in every quietFor:
-// that message has a reply subject, on which the server reports if nobody listens. Until it does,
-// every message is published. So a subscriber who was there before the first message misses none.
-// One who comes later gets messages after quietFor at the latest.
+// It asks for such reports with the first message of a subject, and then with one message
+// in every quietFor. That message has a reply subject, on which the server reports if
+// nobody listens. Until a report comes, every message is published. So a subscriber who was
+// there before the first message misses nothing, and one who comes later misses at most the
+// messages of the next quietFor.
 //
 // A server before NATS 2.12 does not name the subject in its reports. Then every message is
 // published.
@@ -31,17 +33,17 @@ type Audience struct {
 	inbox string
 
 	mu sync.Mutex
-	// topics holds the subjects of the present quietFor, which began at the time began, and before
-	// those of the one before it; guarded by mu.
+	// topics holds the subjects that were used since began, before those of the quietFor
+	// before that; guarded by mu.
 	topics, before map[string]*topic
 	began          time.Time
-	listening      bool // reports arrive; guarded by mu
+	listening      bool // whether reports arrive; guarded by mu
 }
 
 // topic is what is known about the subscribers of one subject.
 type topic struct {
-	asked time.Time // when a message asked for a report; zero: never
-	quiet time.Time // of which time the newest report is; zero: there is none
+	asked time.Time // when a message last asked for a report; zero: never
+	quiet time.Time // the time that the newest report is about; zero: there is none
 }
 
 // NewAudience returns an Audience. It publishes every message before Listen is called.
@@ -49,7 +51,7 @@ func NewAudience(conn *Conn) *Audience {
 	return &Audience{conn: conn, inbox: conn.nc.NewInbox(), topics: map[string]*topic{}, before: map[string]*topic{}}
 }
 
-// Listen makes the server's reports arrive, until stop is called.
+// Listen subscribes to the server's reports until stop is called.
 func (a *Audience) Listen() (stop func(), err error) {
 	sub, err := a.conn.nc.Subscribe(a.inbox+".*", func(m *nats.Msg) {
 		if status.Of(m) == status.NoResponders {
@@ -72,8 +74,9 @@ func (a *Audience) listens(now bool) {
 	a.listening = now
 }
 
-// reported handles the report that nobody listened to a subject when the message with this number
-// asked. A report about an older message than the newest that asked says nothing about the present.
+// reported handles a report that nobody listened to a subject. number names the message
+// that asked for the report. If a newer message has asked since, the report is ignored,
+// because it is out of date.
 func (a *Audience) reported(subject, number string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,9 +88,9 @@ func (a *Audience) reported(subject, number string) {
 // number names the newest message that asked for a report.
 func (t *topic) number() string { return strconv.FormatInt(t.asked.UnixNano(), 36) }
 
-// Quiet records what another process found out: nobody listened to the subject at that moment. The
-// other process may have known it for up to quietFor. A moment in the future counts as now, because
-// the clocks of two machines may differ.
+// Quiet takes over what another process has found out: that nobody listened to the subject
+// at that time. That process may have known it for up to quietFor. A time in the future
+// counts as now, because the clocks of two machines may differ.
 func (a *Audience) Quiet(subject string, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -100,8 +103,8 @@ func (a *Audience) Quiet(subject string, at time.Time) {
 	}
 }
 
-// Has reports whether a subject may have subscribers: the server has not said a moment ago that it
-// has none.
+// Has reports whether a subject may have subscribers: no recent report says that it has
+// none.
 func (a *Audience) Has(subject string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -111,7 +114,8 @@ func (a *Audience) Has(subject string) bool {
 
 func (t *topic) isQuiet(now time.Time) bool { return !t.quiet.IsZero() && now.Sub(t.quiet) < quietFor }
 
-// Publish publishes a message, unless the subject has no subscribers. data is not called then.
+// Publish publishes a message, unless nobody listens to the subject. In that case it does
+// not call data.
 func (a *Audience) Publish(subject string, h Header, data func() []byte) error {
 	ask, quiet := a.ask(subject, time.Now())
 	if quiet {
@@ -127,8 +131,8 @@ func (a *Audience) Publish(subject string, h Header, data func() []byte) error {
 	return nil
 }
 
-// ask returns the number with which the next message of a subject asks for a report; "": it does
-// not ask. quiet says that the message is left out.
+// ask returns the number with which the next message of a subject asks for a report, or ""
+// if it does not ask. quiet means that the message is left out.
 func (a *Audience) ask(subject string, now time.Time) (number string, quiet bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,8 +147,8 @@ func (a *Audience) ask(subject string, now time.Time) (number string, quiet bool
 	return t.number(), false
 }
 
-// topic returns the entry of a subject. Entries that were not used for quietFor are dropped, so
-// that memory does not grow. The caller holds mu.
+// topic returns the entry of a subject. It drops entries that were not used for quietFor,
+// so that they do not pile up. The caller holds mu.
 func (a *Audience) topic(subject string, now time.Time) *topic {
 	if now.Sub(a.began) >= quietFor {
 		a.before, a.topics, a.began = a.topics, map[string]*topic{}, now

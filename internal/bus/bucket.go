@@ -11,15 +11,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Bucket holds the newest value of each key.
+// Bucket is a key-value bucket of JetStream: it holds the newest value of each key.
 type Bucket struct {
 	c    *Conn
 	kv   jetstream.KeyValue
 	name string
 }
 
-// Bucket opens a bucket by its whole name, for example Names().Stream(BucketTools). The error is
-// ErrNoStream if the bucket does not exist.
+// Bucket opens a bucket by its full name, for example Names().Stream(BucketTools). It
+// returns ErrNoStream if the bucket does not exist.
 func (c *Conn) Bucket(ctx context.Context, name string) (*Bucket, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -42,7 +42,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-// PutRevision is Put, and returns the revision for [Bucket.DeleteRevision].
+// PutRevision is like Put, and returns the revision that [Bucket.DeleteRevision] needs.
 func (b *Bucket) PutRevision(ctx context.Context, key string, value []byte) (uint64, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -53,8 +53,8 @@ func (b *Bucket) PutRevision(ctx context.Context, key string, value []byte) (uin
 	return revision, nil
 }
 
-// Get reads a key; ok is false if the key has no value. On a replicated bucket the value may be out
-// of date.
+// Get reads a key. ok is false if the key has no value. If the bucket is replicated, the
+// value may be out of date.
 func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -74,8 +74,8 @@ func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, o
 	return value, value != nil, err
 }
 
-// newest reads a key from the leader. If the key has no value, value is nil, and seq is still that
-// of the newest entry.
+// newest reads a key from the leader. If the key was deleted, value is nil, and seq is the
+// sequence of the deletion. If the key never had a value, seq is 0.
 func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint64, err error) {
 	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
 	switch {
@@ -89,9 +89,9 @@ func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint
 	return append([]byte{}, m.Data...), m.Seq, nil
 }
 
-// Change sets a key to the result of change, which gets the present value, or nil if there is none.
-// If several processes change a key at once, each gets the value that the one before has set.
-// Nothing is written if the value stays the same.
+// Change replaces the value of a key by the result of change. change gets the present
+// value, or nil if there is none. If several processes change a key at once, each works on
+// the value that the previous one has set. An unchanged value is not written.
 func (b *Bucket) Change(ctx context.Context, key string, change func(value []byte) ([]byte, error)) error {
 	return Retry(ctx, Backoff{
 		First: time.Millisecond, Most: minBackoff, Jitter: true, Again: func(err error) bool { return errors.Is(err, ErrConflict) },
@@ -109,10 +109,11 @@ func (b *Bucket) Change(ctx context.Context, key string, change func(value []byt
 	})
 }
 
-// Delete removes a key. Deleting a key that has no value is no error.
+// Delete removes a key. It returns no error if the key has no value.
 func (b *Bucket) Delete(ctx context.Context, key string) error { return b.delete(ctx, key) }
 
-// DeleteRevision removes a key whose newest value has this revision. Another revision is an error.
+// DeleteRevision removes a key if its newest value has this revision. Otherwise it returns
+// an error.
 func (b *Bucket) DeleteRevision(ctx context.Context, key string, revision uint64) error {
 	return b.delete(ctx, key, jetstream.LastRevision(revision))
 }
@@ -126,10 +127,10 @@ func (b *Bucket) delete(ctx context.Context, key string, options ...jetstream.KV
 	return nil
 }
 
-// Watch calls each for every key that has a value, then ready once, then each for every change. A
-// nil value means that the key was deleted or aged out. Watch returns nil when ctx ends. It
-// survives lost connections and restarts of the server; after one, each may be called again with
-// values that it has seen.
+// Watch calls each for every key that has a value, then ready once, and then each for every
+// change. A nil value means that the key was deleted or aged out. Watch returns nil when
+// ctx ends. It goes on after lost connections and restarts of the server; then it may call
+// each again with values that it has reported.
 func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte), ready func()) error {
 	lost := make(chan struct{}, 1)
 	defer b.c.OnReconnect(func() {
@@ -155,7 +156,7 @@ func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte),
 	return nil
 }
 
-// watchOnce watches until ctx ends or the connection is lost, and then returns nil.
+// watchOnce watches until ctx ends or the connection is lost. In both cases it returns nil.
 func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) error {
 	watcher, err := b.kv.WatchAll(ctx)
 	if ctx.Err() != nil {
@@ -187,13 +188,13 @@ func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) 
 	}
 }
 
-// watch remembers the reported keys. If one is missing after a reconnect, it is reported as
-// deleted.
+// watch remembers the keys that were reported. If one is missing after a reconnect, it is
+// reported as deleted.
 type watch struct {
 	each  func(key string, value []byte)
 	ready func() // nil once it was called
 	known map[string]bool
-	seen  map[string]bool // keys in the listing in progress; nil outside of a listing
+	seen  map[string]bool // keys of the listing in progress; nil outside of a listing
 }
 
 func (w *watch) begin() { w.seen = map[string]bool{} }
@@ -216,7 +217,8 @@ func (w *watch) unset(key string) {
 	}
 }
 
-// complete ends the initial listing, and reports known keys that are not in it as deleted.
+// complete ends the initial listing. It reports keys that are no longer in the listing as
+// deleted.
 func (w *watch) complete() {
 	for key := range w.known {
 		if !w.seen[key] {
@@ -230,8 +232,8 @@ func (w *watch) complete() {
 	}
 }
 
-// Values returns the values of a bucket by key. A replica that is behind may answer. It makes no
-// consumer.
+// Values returns all values of a bucket by key, without a consumer. A replica that is
+// behind may answer.
 func (c *Conn) Values(ctx context.Context, bucket string) (map[string][]byte, error) {
 	prefix := "$KV." + bucket + "."
 	found, err := c.Glance(ctx, "KV_"+bucket, prefix+">")

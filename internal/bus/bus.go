@@ -1,5 +1,5 @@
-// Package bus, with the packages below it, is the only part of toolfleet that speaks to NATS. Other
-// packages store, read, pull and request with it, and branch on its errors.
+// Package bus and the packages below it are the only parts of toolfleet that talk to NATS.
+// The other packages use them to store, read, pull and request, and decide by their errors.
 //
 //	core       Publish, Respond, Subscribe, Request, Stream    may be lost; nothing depends on it
 //	streams    Append, CompareAndSet, Send, Delete              what the fleet remembers
@@ -16,16 +16,18 @@
 //
 // Its promises:
 //
-//   - A call that returned nil did what it says. A write without an acknowledgement returns
-//     [ErrUnknown], never nil and never "failed": read before you decide.
-//   - A write while disconnected fails at once. It is never stored later.
-//   - A read sees every write that was acknowledged before it, however many servers hold the
-//     stream. Only At, Glance, Scan, Values, CountAfter, Bucket.Get and Bucket.Watch may be
-//     answered by a replica that is behind.
-//   - Connections come back by themselves, without a limit, and so do pullers and watchers.
+//   - If a call returns nil, it has done what it says. A write without an
+//     acknowledgement returns [ErrUnknown]: it may be stored or not, so read before you
+//     decide.
+//   - A write without a connection fails at once. It is not stored later.
+//   - A read sees every write that was acknowledged before, even if several servers
+//     hold the stream. The exceptions are At, Glance, Scan, Values, CountAfter,
+//     Bucket.Get and Bucket.Watch: a replica that is behind may answer them.
+//   - Connections come back by themselves, without a limit on the tries. So do pullers
+//     and watchers.
 //
-// Callers pass the whole names of subjects, streams and buckets, which come from wire.Names:
-// Names().Stream(Calls), not Calls. The callers decide what the messages mean.
+// Callers give full names of subjects, streams and buckets, which they get from wire.Names:
+// Names().Stream(Calls), not Calls. What the messages mean is up to the callers.
 package bus
 
 import (
@@ -50,10 +52,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Options say to which server, and as which user, to connect.
+// Options say to which server to connect, and as which user.
 type Options struct {
 	URL string // one or more, separated by commas
-	// InProcess connects to a server in this process, without a socket. URL is then only a name.
+	// InProcess connects to a server in this process, without a socket. URL is then used
+	// only in messages.
 	InProcess interface{ InProcessConn() (net.Conn, error) }
 	Name      string // shown in the server's connection list
 
@@ -63,22 +66,22 @@ type Options struct {
 	TLSCert, TLSKey       string // paths of files
 
 	Prefix string // of every subject; "" = wire.DefaultPrefix
-	// InboxPrefix is the first part of the subjects on which answers arrive. A user with narrow
-	// permissions has a prefix of its own. "" = _INBOX.
+	// InboxPrefix is the first part of the subjects on which answers arrive. A user whose
+	// permissions are narrow needs a prefix of its own. "" = _INBOX.
 	InboxPrefix string
 	Logger      *slog.Logger // nil = silent
-	// Timeout bounds Connect, in addition to its context. 0 = DefaultTimeout.
+	// Timeout limits Connect, in addition to its context. 0 = DefaultTimeout.
 	Timeout time.Duration
-	// OnUnreached is called once, when the first try of Connect has failed and it goes on trying.
-	// where is the URL without secrets. nil: nothing is called.
+	// OnUnreached is called once, when the first try of Connect has failed and Connect goes
+	// on trying. where is the URL without secrets. May be nil.
 	OnUnreached func(where string, timeout time.Duration)
 }
 
-// DefaultTimeout bounds Connect if Options.Timeout is 0.
+// DefaultTimeout limits Connect if Options.Timeout is 0.
 const DefaultTimeout = 10 * time.Second
 
-// To returns the Options for a fleet. name names the connection if the fleet's options have no
-// name.
+// To returns the Options for a fleet. name is the name of the connection if the fleet's
+// options have none.
 func To(o fleet.Options, name string) Options {
 	return Options{
 		URL: o.URL, Name: cmp.Or(o.Name, name), Prefix: o.Prefix, InboxPrefix: o.InboxPrefix,
@@ -87,11 +90,11 @@ func To(o fleet.Options, name string) Options {
 	}
 }
 
-// CallTimeout is the longest that one call to the server takes, even if the caller's deadline is
-// later. An answer that has not come by then was lost with a connection or a leader.
+// CallTimeout is the longest time for one call to the server, even if the caller's deadline
+// is later. An answer that takes longer was lost with a connection or a leader.
 const CallTimeout = 5 * time.Second
 
-// closeTimeout bounds how long Close waits for unsent messages and running handlers.
+// closeTimeout limits how long Close waits for unsent messages and running handlers.
 const closeTimeout = 10 * time.Second
 
 // Conn is a connection that reconnects by itself. Its methods may be used by any goroutine.
@@ -101,13 +104,13 @@ type Conn struct {
 	names  wire.Names
 	log    *slog.Logger
 	opts   Options
-	nkey   *nkeyFile     // nil: who this is comes from no file of a key
+	nkey   *nkeyFile     // nil if Options has no NKey
 	closed chan struct{} // closed when the connection is closed for good
 	holder atomic.Pointer[holder]
 	clock  serverClock
-	drops  atomic.Uint64 // how many times a slow handler made a subscription drop messages
-	// connectedAt is when the present connection was made, in Unix nanoseconds of this process's
-	// clock.
+	drops  atomic.Uint64 // how many times messages were dropped because a handler was too slow
+	// connectedAt is when the present connection was made, in Unix nanoseconds by this
+	// process's clock.
 	connectedAt atomic.Int64
 	missing     chan struct{} // see Missing
 
@@ -116,8 +119,9 @@ type Conn struct {
 	nextID      int            // guarded by mu
 }
 
-// Connect tries until it succeeds, the context or Options.Timeout ends, a named file is missing, or
-// the server refuses this user. Only success returns a Conn.
+// Connect tries until it succeeds. It gives up if the context or Options.Timeout ends, if a
+// file in the options is missing, or if the server refuses this user. It returns a Conn
+// only on success.
 func Connect(ctx context.Context, o Options) (*Conn, error) {
 	timeout := o.Timeout
 	if timeout == 0 {
@@ -170,7 +174,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// connectError adds to the error what the operator should do next.
+// connectError adds what the operator should do next.
 func (c *Conn) connectError(err error) error {
 	where, err := withoutSecrets(c.opts.URL), error(hidden{err})
 	if c.opts.InProcess != nil {
@@ -192,27 +196,28 @@ var userInfo = regexp.MustCompile(`://[^\s/]*@`)
 // withoutSecrets replaces users, passwords and tokens in the URLs of a text.
 func withoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }
 
-// hidden is an error whose text shows no secrets. The NATS client's error may quote the URL.
+// hidden is an error whose text shows no secrets: an error of the NATS client may quote the
+// URL.
 type hidden struct{ error }
 
 func (h hidden) Error() string { return withoutSecrets(h.error.Error()) }
 func (h hidden) Unwrap() error { return h.error }
 
-// natsOptions returns the options of the NATS client. It reads the nkey seed and the TLS files, so
-// that a wrong one is reported before the first try to connect. All of them are read again at every
-// connect, so that what has changed holds without a restart.
+// natsOptions returns the options of the NATS client. It reads the nkey seed and the TLS
+// files, so that a wrong file is reported before the first try to connect. The client reads
+// them again at every connect, so changed files take effect without a restart.
 func (c *Conn) natsOptions() (*nats.Options, error) {
 	o := c.opts
 	options := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
-		// No buffer: a publish that returned an error must not be sent after the reconnect.
+		// No buffer: a publish that returned an error must not be sent after a reconnect.
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.PermissionErrOnSubscribe(true),
-		// Every read of several messages makes a queue of this length. The client's default takes
-		// half a megabyte for each.
+		// Every read of several messages allocates a queue of this length. With the
+		// client's default that is half a megabyte each.
 		nats.SyncQueueLen(4096),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrSlowConsumer) {
@@ -277,21 +282,24 @@ func (c *Conn) Names() wire.Names { return c.names }
 // Logger returns the logger of this package and those below it.
 func (c *Conn) Logger() *slog.Logger { return c.log }
 
-// JetStream returns the NATS client's JetStream handle. Only the packages below this one use it.
+// JetStream returns the JetStream handle of the NATS client. Only the packages below this
+// one use it.
 func (c *Conn) JetStream() jetstream.JetStream { return c.js }
 
-// Missing returns a channel that holds one message if a puller found no consumer or stream to pull
-// from. A puller sends without waiting; the loop that makes missing streams and consumers receives.
+// Missing returns a channel that gets a value when a puller finds no consumer or stream to
+// pull from. The goroutine that makes missing streams and consumers receives from it.
+// Pullers never wait to send.
 func (c *Conn) Missing() chan struct{} { return c.missing }
 
-// MaxPayload returns the size of the largest message that the server takes, in bytes, with headers.
+// MaxPayload returns the size in bytes of the largest message that the server takes,
+// headers included.
 func (c *Conn) MaxPayload() int { return int(c.nc.MaxPayload()) }
 
 // Connected reports whether the connection is up now.
 func (c *Conn) Connected() bool { return c.nc.IsConnected() }
 
-// Close sends all unsent messages, lets the handlers of subscriptions finish the messages that they
-// have, and closes the connection. It waits at most 10 s. A second call does nothing.
+// Close sends all unsent messages, lets the handlers of subscriptions finish, and closes
+// the connection. It waits at most 10 s. A second call does nothing.
 func (c *Conn) Close() {
 	if err := c.nc.Drain(); err != nil {
 		c.nc.Close()
@@ -303,16 +311,17 @@ func (c *Conn) Close() {
 	case <-timer.C:
 		c.nc.Close()
 		<-c.closed
-		time.Sleep(drainLooks) // the drain checks once more, and its goroutine ends
+		time.Sleep(drainLooks) // until then the client's drain goroutine has looked once more and ended
 	}
 }
 
-// drainLooks is a little longer than the interval at which the NATS client checks whether a drain
-// is done.
+// drainLooks is a little more than the interval at which the NATS client checks whether a
+// drain is done.
 const drainLooks = 20 * time.Millisecond
 
-// OnReconnect calls f after every reconnect, one call at a time, until remove is called. Requests
-// on the old connection are lost, so f has to make them again. f must not block.
+// OnReconnect calls f after every reconnect, one call at a time, until remove is called.
+// Requests on the old connection are lost, and f has to send its own again. f must not
+// block.
 func (c *Conn) OnReconnect(f func()) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -327,12 +336,13 @@ func (c *Conn) OnReconnect(f func()) (remove func()) {
 }
 
 // Losses returns a number that grows when a subscription may have missed messages: at every
-// reconnect, before the first message of the new connection, and when messages were dropped because
-// a handler was too slow. If it has grown between two messages, there may be a gap between them.
+// reconnect, before the first message of the new connection, and when messages were dropped
+// because a handler was too slow. If the number has grown between two messages, messages
+// may be missing between them.
 func (c *Conn) Losses() uint64 { return c.nc.Stats().Reconnects + c.drops.Load() }
 
-// reconnected calls the functions in the order of their registration. It does not hold mu, so they
-// may register and remove functions.
+// reconnected calls the functions in the order in which they were registered. It does not
+// hold mu, so that they may register and remove functions.
 func (c *Conn) reconnected() {
 	c.connectedAt.Store(time.Now().UnixNano())
 	c.log.Info("connected to NATS again", "server", c.nc.ConnectedUrlRedacted())
@@ -352,13 +362,13 @@ func (c *Conn) reconnected() {
 	}
 }
 
-// bounded adds CallTimeout to ctx.
+// bounded limits ctx to CallTimeout.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, CallTimeout)
 }
 
-// ended adds CallTimeout to ctx if it has no deadline. It is for requests that another process
-// answers, which may take as long as the caller allows.
+// ended limits ctx to CallTimeout if ctx has no deadline. It is for requests to another
+// process, which may take as long as the caller allows.
 func ended(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -378,8 +388,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Jitter returns a random wait between d/2 and d, so that the processes of a fleet do not retry in
-// step.
+// Jitter returns a random wait between d/2 and d, so that the processes of a fleet do not
+// all retry at the same moment.
 func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // api returns the subject of a JetStream request.

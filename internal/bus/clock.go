@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// readAgain is how long one reading of the server's clock is used.
+// readAgain is how long a reading of the server's clock is used.
 const readAgain = time.Minute
 
-// serverClock is the last reading of the server's clock. The time since is measured by the
-// monotonic clock of the process, so a wrong wall clock does no harm, even if it is set meanwhile.
+// serverClock is the last reading of the server's clock. The time since that reading comes
+// from the monotonic clock of the process. So a wrong wall clock does no harm, even if it
+// is corrected in between.
 type serverClock struct {
 	reading atomic.Pointer[reading]
-	asking  sync.Mutex // held while the clock is read; others use the last reading
+	asking  sync.Mutex // held while the clock is read; meanwhile others use the last reading
 }
 
 type reading struct {
@@ -22,10 +23,10 @@ type reading struct {
 	at   time.Time // by this process's clock, when the answer arrived
 }
 
-// Now returns the time by the server's clock, which also stamps stored messages. Use it, not this
-// process's clock, to decide whether a message is too old. It may be late by as long as the
-// server's answer took. If the server does not answer, Now continues from the last reading, or uses
-// this process's clock if there is none.
+// Now returns the time by the server's clock, which also stamps stored messages. Use it,
+// not this process's clock, to decide whether a message is too old. The result may lag
+// behind by the time that the server's answer took. If the server does not answer, Now
+// continues from the last reading, or returns this process's time if there is none.
 func (c *Conn) Now(ctx context.Context) time.Time {
 	last := c.clock.reading.Load()
 	if (last == nil || time.Since(last.at) > readAgain) && c.clock.asking.TryLock() {
@@ -39,19 +40,19 @@ func (c *Conn) Now(ctx context.Context) time.Time {
 	return last.said.Add(time.Since(last.at))
 }
 
-// Before reports whether a message was stored before the present connection was made. A server that
-// has restarted since may not know how many times it delivered such a message.
+// Before reports whether a message was stored before the present connection was made. If
+// the server has restarted since, it may have lost the delivery count of such a message.
 func (c *Conn) Before(ctx context.Context, stored time.Time) bool {
 	return c.Local(ctx, stored).Before(time.Unix(0, c.connectedAt.Load()))
 }
 
-// Local converts a time of the server's clock to this process's clock.
+// Local converts a time by the server's clock to this process's clock.
 func (c *Conn) Local(ctx context.Context, t time.Time) time.Time {
 	return time.Now().Add(t.Sub(c.Now(ctx)))
 }
 
-// readClock reads the server's clock from the time stamp of a stream info. After an error the last
-// reading stays in use.
+// readClock takes the server's time from the time stamp of a stream info. After an error
+// the last reading stays in use.
 func (c *Conn) readClock(ctx context.Context) {
 	var info struct {
 		Time time.Time `json:"ts"`

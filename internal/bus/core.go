@@ -12,11 +12,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// Header holds a message's headers, spelt as on the wire.
+// Header holds the headers of a message, with their spelling on the wire.
 type Header map[string][]string
 
-// Get returns the first value under name in any letter case, or "" if there is none. Clients in
-// other languages spell the same header differently.
+// Get returns the first value of name in any letter case, or "". Clients in other languages
+// spell the same header differently.
 func (h Header) Get(name string) string {
 	if v := h[name]; len(v) > 0 {
 		return v[0]
@@ -29,18 +29,19 @@ func (h Header) Get(name string) string {
 	return ""
 }
 
-// Set replaces the values under exactly this spelling of name. NATS tells letter case apart.
+// Set replaces the values of name in exactly this spelling. To NATS, another letter case is
+// another header.
 func (h Header) Set(name, value string) { h[name] = []string{value} }
 
 // Msg is a received message.
 type Msg struct {
 	Subject string
-	Reply   string // where the sender wants an answer; "" = it wants none
+	Reply   string // where the sender wants an answer; "" = no answer wanted
 	Header  Header // may be nil
 	Data    []byte
 
-	// Seq and Time are the message's sequence in its stream and the moment the server stored it.
-	// They are zero for a message that is in no stream.
+	// Seq is the message's sequence in its stream, and Time is when the server stored it.
+	// Both are zero if the message is not in a stream.
 	Seq  uint64
 	Time time.Time
 }
@@ -53,7 +54,8 @@ func outgoing(subject string, h Header, data []byte) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: nats.Header(h), Data: data}
 }
 
-// with returns a copy of h with one more header. It does not change h, which belongs to the caller.
+// with returns a copy of h with one more header. It does not change h, which is the
+// caller's.
 func (h Header) with(name, value string) Header {
 	out := make(Header, len(h)+1)
 	for k, v := range h {
@@ -63,7 +65,7 @@ func (h Header) with(name, value string) Header {
 	return out
 }
 
-// Publish sends a message. It may have no listener.
+// Publish sends a message to those who listen, if anyone does.
 func (c *Conn) Publish(subject string, h Header, data []byte) error {
 	if err := c.nc.PublishMsg(outgoing(subject, h, data)); err != nil {
 		return fmt.Errorf("publish %s: %w", subject, ClientError(err))
@@ -71,7 +73,7 @@ func (c *Conn) Publish(subject string, h Header, data []byte) error {
 	return nil
 }
 
-// Respond answers a message. It does nothing when the message wants no answer.
+// Respond answers a message. It does nothing if the sender wants no answer.
 func (c *Conn) Respond(to Msg, h Header, data []byte) error {
 	if to.Reply == "" {
 		return nil
@@ -79,9 +81,9 @@ func (c *Conn) Respond(to Msg, h Header, data []byte) error {
 	return c.Publish(to.Reply, h, data)
 }
 
-// Subscribe calls handle for every message, one after another, on a goroutine of the subscription.
-// With a queue, each message goes to one of the queue's members. After unsubscribe has returned,
-// handle is not called again; a call may still be running.
+// Subscribe calls handle for every message, one after another, on a goroutine of the
+// subscription. With a queue, each message goes to only one member of the queue. After
+// unsubscribe no new call of handle begins; one may still be running.
 func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe func(), err error) {
 	sub, err := c.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { handle(received(m)) })
 	if err != nil {
@@ -90,9 +92,9 @@ func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe f
 	return func() { _ = sub.Unsubscribe() }, nil
 }
 
-// SubscribeInOrder calls handle for every message of all subjects, one after another and in the
-// order of arrival, on a goroutine of its own. At most 1,024 messages wait for handle; newer ones
-// are dropped. After unsubscribe has returned, handle may still be called for messages that were
+// SubscribeInOrder calls handle for every message of all subjects, one after another and in
+// the order of arrival, on a goroutine. At most 1,024 messages wait for handle; further
+// ones are dropped. After unsubscribe, handle may still be called for messages that were
 // waiting.
 func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscribe func(), err error) {
 	news, over := make(chan *nats.Msg, 1024), make(chan struct{})
@@ -124,8 +126,8 @@ func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscrib
 	return unsubscribe, nil
 }
 
-// Request sends a request and waits for the first answer. Errors: ErrNoResponders, ErrDisconnected,
-// ErrTooLarge, or the context's.
+// Request sends a request and waits for the first answer. Errors: ErrNoResponders,
+// ErrDisconnected, ErrTooLarge, or that of the context.
 func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byte) (Msg, error) {
 	ctx, cancel := ended(ctx)
 	defer cancel()
@@ -165,7 +167,7 @@ func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte
 	}
 }
 
-// Flush returns once the server has received everything that was sent before.
+// Flush returns when the server has received everything that was sent before.
 func (c *Conn) Flush(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

@@ -11,17 +11,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The errors that callers branch on. Every other error of the NATS client is wrapped.
+// Errors by which callers decide what to do. Other errors of the NATS client are wrapped.
 var (
-	// ErrNoResponders: the subject has no listener. For a write: no stream takes the subject now,
-	// so nothing was stored.
+	// ErrNoResponders: nobody listens to the subject. After a write: no stream takes the
+	// subject at this moment, so nothing was stored.
 	ErrNoResponders = errors.New("nobody listens on this subject")
-	// ErrDisconnected: there is no connection now, so nothing was sent.
+	// ErrDisconnected: there is no connection at this moment, so nothing was sent.
 	ErrDisconnected = errors.New("not connected to NATS")
-	// ErrUnknown: the write was sent, and no acknowledgement came. It may be stored now or a moment
-	// later: read it.
+	// ErrUnknown: the write was sent and not acknowledged. It may be stored now or a moment
+	// later. Read to find out.
 	ErrUnknown = errors.New("no acknowledgement, so it may be stored or not")
-	// ErrExists: the subject already has a message, and the stream keeps one per subject.
+	// ErrExists: the subject already has a message, and the stream keeps only one per
+	// subject.
 	ErrExists = errors.New("a message of this subject is already there")
 	// ErrFull: the stream or the server has reached a limit.
 	ErrFull = errors.New("the stream is full")
@@ -29,9 +30,9 @@ var (
 	ErrTooLarge = errors.New("message too large")
 	// ErrConflict: another writer wrote the subject first.
 	ErrConflict = errors.New("the subject was written by another")
-	// ErrUndecided: another write of the subject is on its way to the replicas, so this one was not
-	// stored. The other write may be an earlier try of the same writer, and may still fail: read,
-	// and try again if there is nothing new.
+	// ErrUndecided: another write of the subject is still on its way to the replicas, so
+	// this one was not stored. The other write may be an earlier try of the same writer,
+	// and may still fail. Read, and try again if nothing new is stored.
 	ErrUndecided = errors.New("another write of the subject is on its way")
 	// ErrNotFound: the message, key or object does not exist.
 	ErrNotFound = errors.New("not found")
@@ -41,7 +42,8 @@ var (
 	ErrCorrupt = errors.New("stored object is damaged")
 )
 
-// Mismatch says that an existing stream or consumer has a configuration that would break a promise.
+// Mismatch says that an existing stream or consumer has a setting that would break a
+// promise.
 type Mismatch struct {
 	Thing string // for example "stream TOOLFLEET_BATCHES"
 	Field string // as `nats stream info` names it
@@ -54,7 +56,7 @@ func (m *Mismatch) Error() string {
 		m.Thing, m.Field, m.Have, m.Want)
 }
 
-// terminal lists the errors that do not pass with time.
+// terminal lists the errors that do not go away with time.
 var terminal = []error{
 	ErrExists, ErrConflict, ErrTooLarge, ErrCorrupt,
 	nats.ErrBadSubject, nats.ErrConnectionClosed, nats.ErrSecureConnRequired,
@@ -67,7 +69,7 @@ func IsTerminal(err error) bool {
 	return errors.As(err, &mismatch) || slices.ContainsFunc(terminal, func(t error) bool { return errors.Is(err, t) })
 }
 
-// NotReady reports whether err shows a server or a cluster that is still starting.
+// NotReady reports whether the error comes from a server or cluster that is still starting.
 func NotReady(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
@@ -77,8 +79,7 @@ func NotReady(err error) bool {
 	return errors.Is(err, ErrNoResponders) || errors.Is(err, ErrDisconnected) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// The server's error codes that this package knows. Some codes mean several things; then the text
-// decides.
+// Error codes of the server. A code may stand for several errors; then the text decides.
 const (
 	codeAccountResources  = 10002
 	codeNoPeers           = 10005
@@ -92,16 +93,16 @@ const (
 	codeDeleteFailed      = 10057 // also used for: the message does not exist
 	codeStreamNotFound    = 10059
 	codeWrongLastSequence = 10071
-	codeStoreFailed       = 10077 // used for any limit that was reached
+	codeStoreFailed       = 10077 // for any limit that was reached
 	codeHeaderTooLarge    = 10097
 	codeWrongLastConstant = 10164 // another write of the subject is on its way
 
 	textPerSubject = "maximum messages per subject exceeded" // of 10077
 	textNoMessage  = "no message found"                      // of 10057
-	textStoreEOF   = "stream store EOF"                      // of 10057: past the newest message
+	textStoreEOF   = "stream store EOF"                      // of 10057: the sequence is after the newest message
 )
 
-// apiError translates an error that JetStream answered.
+// apiError translates an error in an answer of JetStream.
 func apiError(e *jetstream.APIError) error {
 	switch e.ErrorCode {
 	case codeWrongLastSequence:
@@ -129,8 +130,8 @@ func apiError(e *jetstream.APIError) error {
 	return e
 }
 
-// ClientError translates an error of the NATS client that came before anything was sent. It is for
-// the packages below this one.
+// ClientError translates an error that the NATS client returns before it sends anything. It
+// is for the packages below this one.
 func ClientError(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -143,8 +144,8 @@ func ClientError(err error) error {
 	return err
 }
 
-// writeError translates the error of a write. It is like ClientError, but a missing answer becomes
-// ErrUnknown.
+// writeError translates the error of a write. It is like ClientError, but makes a missing
+// answer ErrUnknown.
 func writeError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)

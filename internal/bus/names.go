@@ -1,19 +1,19 @@
 package bus
 
-// The streams and buckets of a fleet, by the names that wire.Names.Stream takes.
+// The streams and buckets of a fleet. wire.Names.Stream turns these into full names.
 const (
 	Batches = "BATCHES" // the log: accepted batches that are not finished
-	Jobs    = "JOBS"    // pointers to calls that should run
+	Jobs    = "JOBS"    // calls that should run; each job is only a pointer
 	Calls   = "CALLS"   // records of calls that claim; plans, hand-backs, controls
 	Results = "RESULTS" // results of calls that do not claim
 	Audit   = "AUDIT"   // the audit log
 	Dead    = "DEAD"    // dead letters, each with its reason
-	Replies = "REPLIES" // the one reply of each batch
+	Replies = "REPLIES" // the reply of each batch
 
 	BucketTools     = "tools"     // definitions of tools
 	BucketWorkers   = "workers"   // presence of workers
 	BucketApprovals = "approvals" // index of the calls that wait for a person
-	BucketKeys      = "keys"      // keys of the audit log's hashes; only daemons may read them
+	BucketKeys      = "keys"      // keys for the hashes in the audit log; only daemons may read them
 	Objects         = "OBJECTS"   // large bodies by digest
 )
 

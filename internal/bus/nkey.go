@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// nkeyFile is the file of the key that a connection has. It is read at every connect, so another key
-// in the file holds from the next one on. The client itself reads only the secret half again; the
-// certificates and credentials it reads at every connect as a whole.
+// nkeyFile is the nkey file of a connection. It is read at every connect, so another key in
+// the file takes effect at the next one. The NATS client itself would read only the secret
+// half of the key again. It does read certificates and credentials again as a whole.
 type nkeyFile struct {
 	path string
 	conn atomic.Pointer[nats.Conn] // nil until the first connect has succeeded
@@ -19,10 +19,11 @@ type nkeyFile struct {
 	dial net.Dialer
 }
 
-// dialTimeout bounds one try to connect, as the client's own dialer does.
+// dialTimeout limits one try to connect, as in the client's own dialer.
 const dialTimeout = 2 * time.Second
 
-// option returns the option of the client that has the key, or why the file holds none.
+// option returns the client option with the key, or an error that says why the file has
+// none.
 func (k *nkeyFile) option() (nats.Option, error) {
 	key, err := nats.NkeyOptionFromSeed(k.path)
 	if err != nil {
@@ -38,14 +39,15 @@ func (k *nkeyFile) option() (nats.Option, error) {
 	}, nil
 }
 
-// read takes the key that the file holds now. The client calls it through Dial and InProcessConn with
-// its lock held, before it says who it is, so nobody else reads its options meanwhile.
+// read takes over the key that is now in the file. The client calls it through Dial and
+// InProcessConn, before it sends the key. It holds its lock then, so nothing else reads its
+// options.
 func (k *nkeyFile) read() {
 	nc := k.conn.Load()
 	if nc == nil {
 		return
 	}
-	if key, err := nats.NkeyOptionFromSeed(k.path); err == nil { // else the server refuses the old one
+	if key, err := nats.NkeyOptionFromSeed(k.path); err == nil { // if the file is unreadable, the server refuses the old key
 		_ = key(&nc.Opts)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// readMessages and readBytes bound one request of a read of many messages, so that the buffers of
-// the server and of the client do not overflow.
+// readMessages and readBytes limit one request of a read of many messages, so that neither
+// the server's nor the client's buffers overflow.
 const (
 	readMessages = 256
 	readBytes    = 8 << 20
@@ -31,7 +31,7 @@ type getRequest struct {
 	UpTo      uint64   `json:"up_to_seq,omitempty"`
 	Batch     int      `json:"batch,omitempty"`
 	MaxBytes  int      `json:"max_bytes,omitempty"`
-	// StartTime, if it is set, is used instead of Seq.
+	// StartTime, if set, replaces Seq.
 	StartTime *time.Time `json:"start_time,omitempty"`
 }
 
@@ -45,8 +45,7 @@ func (c *Conn) First(ctx context.Context, stream, filter string) (Msg, error) {
 	return c.one(ctx, stream, getRequest{NextFor: filter})
 }
 
-// Next returns the oldest message after a sequence that matches filter. The error is ErrNotFound
-// when there is none.
+// Next returns the oldest message after a sequence that matches filter, or ErrNotFound.
 func (c *Conn) Next(ctx context.Context, stream, filter string, after uint64) (Msg, error) {
 	return c.one(ctx, stream, getRequest{NextFor: filter, Seq: after + 1})
 }
@@ -70,9 +69,9 @@ func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 	}
 }
 
-// LastOfEach returns the newest message of every subject that matches one of the filters, in stream
-// order. It takes any number of filters and subjects. On a cluster it reads all matching messages
-// one by one: use it for decisions, not for polls.
+// LastOfEach returns the newest message of every subject that matches one of the filters,
+// in stream order. There may be any number of filters and subjects. On a cluster it reads
+// all matching messages one by one, so use it for decisions and not for polls.
 func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.Glance(ctx, stream, filters...)
@@ -88,8 +87,9 @@ func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string)
 	return newestOfEach(found), nil
 }
 
-// Glance is like LastOfEach, but makes few requests, and a replica that is behind may answer: what
-// it returns was true at some moment, and what it does not return may exist.
+// Glance is like LastOfEach, but makes few requests, and a replica that is behind may
+// answer. What it returns was true at some moment. What it does not return may exist all
+// the same.
 func (c *Conn) Glance(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if len(filters) == 0 {
 		return nil, nil
@@ -98,7 +98,7 @@ func (c *Conn) Glance(ctx context.Context, stream string, filters ...string) ([]
 	if !errors.Is(err, errTooMany) {
 		return found, err
 	}
-	// The server refuses more than 1,024 subjects.
+	// The server refuses requests that match more than 1,024 subjects.
 	if half := len(filters) / 2; half > 0 {
 		for _, part := range [][]string{filters[:half], filters[half:]} {
 			more, err := c.Glance(ctx, stream, part...)
@@ -117,7 +117,7 @@ func everything(filter string) getRequest {
 	return getRequest{NextFor: filter, Seq: 1, Batch: readMessages, MaxBytes: readBytes}
 }
 
-// newestOfEach keeps the newest message of every subject, in stream order.
+// newestOfEach keeps only the newest message of every subject, in stream order.
 func newestOfEach(all []Msg) []Msg {
 	slices.SortFunc(all, func(a, b Msg) int { return cmp.Compare(a.Seq, b.Seq) })
 	at := make(map[string]int, len(all))
@@ -133,8 +133,8 @@ func newestOfEach(all []Msg) []Msg {
 	return kept
 }
 
-// one reads one message and is never out of date: on a cluster it asks the stream's leader. On a
-// single server it uses a direct get, which is cheaper.
+// one reads one message, and is never out of date. On a cluster it asks the stream's
+// leader. On a single server it uses a direct get, which is cheaper.
 func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.direct(ctx, stream, r)
@@ -142,8 +142,9 @@ func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error
 	return c.fromLeader(ctx, stream, r)
 }
 
-// alone reports whether a single server, not a cluster, holds the streams. All streams are held the
-// same way, and that does not change while the connection is to the same server, so it asks once.
+// alone reports whether the streams are on a single server and not on a cluster. This is
+// the same for all streams, and does not change while the connection is to the same server.
+// So alone asks once.
 func (c *Conn) alone(ctx context.Context, stream string) bool {
 	server := c.nc.ConnectedServerId()
 	if known := c.holder.Load(); known != nil && known.toldBy == server {
@@ -155,21 +156,21 @@ func (c *Conn) alone(ctx context.Context, stream string) bool {
 		} `json:"cluster"`
 	}
 	if err := c.Call(ctx, api("STREAM", "INFO", stream), struct{}{}, &info); err != nil {
-		return false // asking the leader is always correct
+		return false // asking the leader is correct in both cases
 	}
 	c.holder.Store(&holder{toldBy: server, alone: info.Cluster.Name == ""})
 	return info.Cluster.Name == ""
 }
 
-// holder says whether one server or a cluster holds the streams. The server of this connection may
-// be outside of that cluster.
+// holder says whether a single server holds the streams. The connected server may be
+// outside of the cluster that holds them.
 type holder struct {
 	toldBy string // the id of the connected server
 	alone  bool
 }
 
-// askAgain is how long the leader may take to answer before the request is sent again. A leader
-// that steps down does not answer, and its successor never gets the first request.
+// askAgain is how long to wait for the leader before the request is sent again. A leader
+// that steps down does not answer, and its successor does not get the first request.
 const askAgain = time.Second
 
 // fromLeader reads one message from the stream's leader.
@@ -205,7 +206,8 @@ func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg
 	return out, nil
 }
 
-// leaderless reports whether no leader answered the request. Another try may succeed.
+// leaderless reports whether no leader answered the request, so that another try may
+// succeed.
 func leaderless(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &api) && api.ErrorCode == codeClusterNotReady
@@ -229,10 +231,10 @@ func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, er
 	return Msg{}, fmt.Errorf("read %s%s from %s: %w", r.LastFor, r.NextFor, stream, streamError(ClientError(err)))
 }
 
-// errTooMany: more subjects match than the server answers for in one request.
+// errTooMany: more subjects match than the server answers in one request.
 var errTooMany = errors.New("too many subjects match")
 
-// pages reads one page after the other, until the server has no more messages.
+// pages reads page after page until the server has no more messages.
 func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, error) {
 	var all []Msg
 	for {
@@ -247,14 +249,14 @@ func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, e
 			return all, nil
 		}
 		r.Seq = end.last + 1
-		// Every page shows the stream as it was at the first page.
+		// All pages show the stream as it was at the first page.
 		if len(r.MultiLast) > 0 {
 			r.UpTo = end.upTo
 		}
 	}
 }
 
-// pageEnd holds the server's figures after the last message of an answer.
+// pageEnd is what the server reports after the last message of a page.
 type pageEnd struct{ pending, last, upTo uint64 }
 
 func (c *Conn) page(ctx context.Context, stream string, r getRequest, into *[]Msg) (pageEnd, error) {
@@ -302,8 +304,8 @@ func stored(m *nats.Msg) (Msg, error) {
 	return out, nil
 }
 
-// streamError turns ErrNoResponders into ErrNoStream: the stream does not exist, or has no leader
-// now.
+// streamError turns ErrNoResponders into ErrNoStream: the stream does not exist or has no
+// leader at this moment.
 func streamError(err error) error {
 	if errors.Is(err, ErrNoResponders) {
 		return fmt.Errorf("%w (or it is not ready): %w", ErrNoStream, err)

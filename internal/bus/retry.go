@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// Bounds on the pause before a failed read, write or watch is tried again.
+// Limits of the pause before a failed read, write or watch is tried again.
 const minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 
-// Backoff says how long to pause between the tries of an operation: First, then twice as long each
-// time, and at most Most.
+// Backoff says how long to pause between tries of an operation. The first pause is First.
+// Each further one is twice as long, up to Most.
 type Backoff struct {
 	First, Most time.Duration
-	// Tries bounds how many times the operation is tried. 0: no bound.
+	// Tries limits how many times the operation is tried. 0: no limit.
 	Tries int
 	// Jitter makes each pause random, between half and all of it, so that many processes do not try
 	// at the same moment.
 	Jitter bool
-	// Again reports whether a try after this error may succeed. Default: true for all but terminal
-	// errors, see [IsTerminal].
+	// Again reports whether another try may succeed after this error. Default: it may,
+	// unless the error is terminal (see [IsTerminal]).
 	Again func(error) bool
-	// OnFailure is called before each pause, for a log line. Default: nothing.
+	// OnFailure is called before each pause, for a log line. May be nil.
 	OnFailure func(err error, pause time.Duration)
 }
 
-// Pause returns the pause after n earlier ones, without jitter.
+// Pause returns the pause that follows n earlier pauses, without jitter.
 func (b Backoff) Pause(n int) time.Duration {
 	pause := b.First
 	for ; n > 0 && pause < b.Most; n-- {
@@ -33,8 +33,8 @@ func (b Backoff) Pause(n int) time.Duration {
 	return min(pause, b.Most)
 }
 
-// Retry calls try until it succeeds, its error cannot pass, the tries are used up, or ctx ends. It
-// calls try at least once, and returns the last error of try.
+// Retry calls try until it succeeds, returns an error that Again rejects, the tries are
+// used up, or ctx ends. It calls try at least once and returns the last error of try.
 func Retry(ctx context.Context, b Backoff, try func() error) error {
 	again := b.Again
 	if again == nil {

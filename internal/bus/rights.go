@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// May reports whether this user may publish to a subject. It returns true if the server does not
-// say.
+// May reports whether this user may publish to a subject. If the server does not tell, it
+// returns true.
 func (c *Conn) May(ctx context.Context, subject string) bool {
 	var user struct {
 		Data struct {
@@ -52,12 +52,12 @@ func matches(pattern, subject string) bool {
 	return len(tokens) == strings.Count(pattern, ".")+1
 }
 
-// errDeaf: this user may not subscribe to its own inbox, so it would never receive an answer.
+// errDeaf: this user may not subscribe to its own inbox, so no answer would reach it.
 var errDeaf = errors.New("this user may not hear answers")
 
-// hears checks that this user may subscribe to its own inbox, and closes the connection if not. The
-// server sends a refusal before it answers the ping. If the connection is lost during the check, it
-// comes back unchecked.
+// hears checks that this user may subscribe to its own inbox. If not, it closes the
+// connection and returns an error. The server sends a refusal before it answers the ping of
+// the flush. If the connection is lost meanwhile, the check is skipped.
 func (c *Conn) hears(ctx context.Context) error {
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.SubscribeSync(inbox)

@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// From is where a [Conn.Scan] begins: at a sequence of the stream, or at the first message stored
-// at or after a time. The zero value is the stream's first message.
+// From is where a [Conn.Scan] begins: at a sequence of the stream, or at the first message
+// that was stored at a time or later. The zero value is the first message of the stream.
 type From struct {
 	Seq  uint64
 	Time time.Time // used when Seq is 0
 }
 
-// Bounds on the first page of a scan.
+// Limits of the first page of a scan.
 const (
 	firstMessages = 64
 	firstBytes    = 1 << 20
 )
 
-// Scan calls each for every message that matches filter, in stream order, until each returns false
-// or there are no more. It holds one page at a time, so any number may match. A replica that is
-// behind may answer: its messages are valid, but the newest ones may be missing. Scan again from
-// the last sequence to see them.
+// Scan calls each for every message that matches filter, in stream order, until each
+// returns false or no message is left. It holds one page at a time, so any number may
+// match. A replica that is behind may answer: its messages are right, but the newest may be
+// missing. To see those, scan again from the last sequence.
 func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each func(Msg) (more bool)) error {
 	r := everything(filter)
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {
 		r.Seq, r.StartTime = 0, &from.Time
 	}
-	// The first page is small, because most callers that stop early need only a few messages.
+	// The first page is small, because callers that stop early mostly need few messages.
 	r.Batch, r.MaxBytes = firstMessages, firstBytes
 	for {
 		var some []Msg
@@ -53,8 +53,8 @@ func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each 
 	}
 }
 
-// CountAfter counts the messages of a stream after the sequence seq that match filter, and returns
-// when the first of them was stored.
+// CountAfter counts the messages after sequence seq that match filter. first is when the
+// oldest of them was stored.
 func (c *Conn) CountAfter(ctx context.Context, stream, filter string, seq uint64) (n uint64, first time.Time, err error) {
 	var found []Msg
 	end, err := c.page(ctx, stream, getRequest{NextFor: filter, Seq: seq + 1, Batch: 1}, &found)

@@ -13,9 +13,10 @@ import (
 
 const expectedLastHeader = "Nats-Expected-Last-Subject-Sequence"
 
-// Append stores a message and returns its sequence once the stream has acknowledged it. Errors:
-// ErrExists, ErrFull, ErrTooLarge, ErrNoResponders and ErrDisconnected mean that it is not stored.
-// After ErrUnknown, read, or append again if a second message does no harm.
+// Append stores a message and returns its sequence when the stream has acknowledged it.
+// After ErrExists, ErrFull, ErrTooLarge, ErrNoResponders and ErrDisconnected it is not
+// stored. After ErrUnknown it may be: read, or append again if a second message does no
+// harm.
 func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -39,24 +40,25 @@ func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte
 	return ack.Seq, nil
 }
 
-// Send stores a message without waiting for the acknowledgement. The message may be lost: use it
-// for jobs, which are only pointers and are sent again at every poll.
+// Send stores a message without waiting for the acknowledgement, so the message may be
+// lost. It is for jobs, which are only pointers and are sent again by a poll.
 func (c *Conn) Send(subject string, h Header, data []byte) error { return c.Publish(subject, h, data) }
 
-// CompareAndSet stores a message if the newest message of its subject has the sequence last (0: the
-// subject has none). If several writers expect the same sequence, at most one wins. The others get
-// ErrConflict, or ErrUndecided if the outcome of an earlier write stays open. Its other errors are
-// those of Append: after ErrUnknown the newest record tells which writer won.
+// CompareAndSet stores a message if the newest message of its subject has the sequence last
+// (0: if the subject has none). If several writers expect the same sequence, at most one
+// succeeds. The others get ErrConflict, or ErrUndecided if an earlier write stays
+// undecided. The other errors are those of Append. After ErrUnknown, the newest record
+// shows which writer succeeded.
 //
-// The expectation is always about the message's own subject. The server's form with a wildcard is
-// not used: two writers that spell the filter differently could both win.
+// The server could also check the sequence on a wildcard subject. This is not used, because
+// two writers that spell the wildcard differently could both succeed.
 func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data []byte, last uint64) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	h = h.with(expectedLastHeader, strconv.FormatUint(last, 10))
-	// On a cluster a write counts as on its way for a moment after its acknowledgement. The server
-	// refuses other writes of the subject meanwhile, so this write is tried again until the earlier
-	// one is decided.
+	// On a cluster, a write counts as on its way even for a moment after its
+	// acknowledgement, and the server refuses other writes of the subject. So this write is
+	// tried again until the earlier one is decided.
 	err = Retry(ctx, untilDecided, func() (err error) {
 		seq, err = c.Append(ctx, subject, h, data)
 		return err
@@ -70,7 +72,8 @@ var untilDecided = Backoff{
 	Again: func(err error) bool { return errors.Is(err, ErrUndecided) },
 }
 
-// Delete removes one message from a stream. It returns no error if the message is already gone.
+// Delete removes one message from a stream. It returns no error if the message is gone
+// already.
 func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	err := c.Call(ctx, api("STREAM", "MSG", "DELETE", stream), map[string]any{"seq": seq, "no_erase": true}, nil)
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -79,7 +82,8 @@ func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	return nil
 }
 
-// Call makes a JSON request to the server's API, and decodes the answer into out. out may be nil.
+// Call makes a JSON request to the server's API and decodes the answer into out, which may
+// be nil.
 func (c *Conn) Call(ctx context.Context, subject string, in, out any) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()

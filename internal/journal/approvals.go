@@ -13,12 +13,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The index lists the calls that wait for people. It is a bucket of open questions, so that listing
-// them costs little. It may be out of date, and can be made anew from the journal: the newest
-// record of a call decides whether its question is open.
+// The index lists the calls that wait for people, so that listing them is cheap. It is a
+// bucket of open questions. It may be out of date, and can be rebuilt from the journal: the
+// newest record of a call decides whether its question is open.
 
-// NoQuestion means that a call does not wait for a person: it has no question, or its question is
-// answered.
+// NoQuestion means that a call does not wait for a person: it has no question, or the
+// question is answered.
 type NoQuestion struct {
 	Key    wire.CallKey
 	Newest CallEntry // newest record of the call; Seq is 0 when it has none
@@ -28,9 +28,9 @@ func (n *NoQuestion) Error() string {
 	return fmt.Sprintf("call %s does not wait for a decision", n.Key)
 }
 
-// Question returns the newest record of a call that waits for a person. It reads from the leader of
-// the stream, so that a decision can be written behind that record. The error is a *NoQuestion if
-// the call does not wait.
+// Question returns the newest record of a call that waits for a person. It reads from the
+// leader of the stream, so a decision can be written after that record. If the call does
+// not wait, the error is a *NoQuestion.
 func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, error) {
 	entry, found, err := j.Newest(ctx, key)
 	if err != nil {
@@ -42,8 +42,8 @@ func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, er
 	return entry, nil
 }
 
-// Ask puts a question into the index, or updates its entry. fresh says that the index did not have
-// the question. If several coordinators ask at once, fresh is true for one of them.
+// Ask puts a question into the index, or updates its entry. fresh means that the question
+// is new there. If several coordinators ask at once, only one of them gets fresh.
 func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.Approval) (fresh bool, err error) {
 	entry := rawjson.MustMarshal(question.Pending())
 	listed, found, last, err := j.listed(ctx, key)
@@ -55,7 +55,7 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	}
 	_, err = j.conn.CompareAndSet(ctx, j.listing(key.String()), nil, entry, last)
 	switch {
-	// Another coordinator asked the same, or took the question off the index.
+	// Another coordinator asked the same, or removed the question.
 	case errors.Is(err, bus.ErrConflict):
 		return false, nil
 	case err != nil:
@@ -64,7 +64,8 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	return !found || !listed.Asked.Equal(question.Asked), nil
 }
 
-// Forget removes the question of a call from the index. found says that this caller removed it.
+// Forget removes the question of a call from the index. found means that this call of
+// Forget removed it.
 func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {
@@ -82,8 +83,8 @@ func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pe
 	return was, true, nil
 }
 
-// Pending returns the open questions of a tenant, the oldest first, without those that have expired
-// by the server's clock. The list may be out of date.
+// Pending returns the open questions of a tenant, the oldest first. It leaves out those
+// that have expired by the server's clock. The list may be out of date.
 func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pending, error) {
 	msgs, err := j.conn.Glance(ctx, j.index(), j.listing(tenant+".>"))
 	if err != nil {
@@ -100,7 +101,8 @@ func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pendin
 	return open, nil
 }
 
-// listed returns the index entry of a call, and the sequence after which its next entry is written.
+// listed returns the index entry of a call. last is the sequence that the next write of the
+// entry has to follow.
 func (j *Journal) listed(
 	ctx context.Context, key wire.CallKey,
 ) (entry messages.Pending, found bool, last uint64, err error) {
@@ -112,10 +114,10 @@ func (j *Journal) listed(
 	return entry, found, msg.Seq, err
 }
 
-// operation is the header that a bucket's clients set on an entry that deletes a key.
+// operation is the header of an entry that deletes a key. Every client of a bucket sets it.
 const operation = "KV-Operation"
 
-// pending decodes an index entry. ok is false for a deletion, and for an entry that cannot be read.
+// pending decodes an index entry. ok is false if the entry is a deletion or cannot be read.
 func pending(msg bus.Msg) (entry messages.Pending, ok bool) {
 	if msg.Header.Get(operation) != "" || len(msg.Data) == 0 {
 		return entry, false

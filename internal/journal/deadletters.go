@@ -11,16 +11,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// DeadLetterEntry is a dead letter. If another program wrote it, so that it is no
-// [wire.DeadLetter], it has its own subject and body, and its Reason says why it cannot be read.
+// DeadLetterEntry is a stored dead letter. If another program wrote it in another form,
+// Letter holds its subject and body, and Reason says why it cannot be read.
 type DeadLetterEntry struct {
 	Seq    uint64
 	Stored time.Time // when it was dead-lettered
 	Letter wire.DeadLetter
 }
 
-// DeadLetters returns the newest dead letters, at most the given number, newest first and without
-// their bodies. It reads backwards one by one, so its cost does not depend on how many there are.
+// DeadLetters returns the newest dead letters, at most the given number, the newest first
+// and without their bodies. It reads them one by one from the end, so its cost does not
+// depend on how many are stored.
 func (j *Journal) DeadLetters(ctx context.Context, most int) ([]DeadLetterEntry, error) {
 	stream := j.names.Stream(bus.Dead)
 	first, err := j.conn.First(ctx, stream, ">")

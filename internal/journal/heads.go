@@ -12,51 +12,53 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The head (the oldest batch) of a session blocks the session if it does not move on, because later
-// batches wait for it. It may have a reason to wait long: a person, a worker, or a running call.
-// Stored records show such a reason. A head without one is probably driven by no coordinator.
+// This file finds sessions that stand still. Later batches wait for the head of a session,
+// its oldest batch. A head may wait for a good reason: a person, a worker or a running
+// call. Stored records show such a reason. If none does, probably no coordinator drives the
+// head.
 
-// StuckHead is the head of a session that has not moved on for long, without a reason in the
-// records.
+// StuckHead is the head of a session that has not moved on for long, although no record
+// gives a reason to wait.
 type StuckHead struct {
 	Key     wire.BatchKey
-	Session messages.SessionID // or the token of the key, if the batch cannot be read
-	Batch   messages.BatchID   // or the token of the key, if the batch cannot be read
+	Session messages.SessionID // if the batch cannot be read: the token in its key
+	Batch   messages.BatchID   // if the batch cannot be read: the token in its key
 	Seq     uint64             // the batch's sequence in the log
 	Since   time.Time          // when the session last showed activity
-	// Replied says that the reply is stored, and the batch is still in the log. If it is false, no
+	// Replied says that the batch has its reply and is still in the log. If it is false, no
 	// call of the batch is queued, runs, or waits for a person.
 	Replied bool
 }
 
-// removal is how long a batch with a reply may stay in the log, counted from its reply or from when
-// it became the head. It covers the write to the audit log, and the loss of a coordinator at that
-// moment.
+// removal is how long a batch with a reply may stay in the log, counted from its reply or
+// from when it became the head. A coordinator needs this time to write the audit lines, and
+// another to notice if that coordinator is lost.
 const removal = time.Minute
 
-// Limits on one step of a sweep. A long log thus costs the server only a little at a time.
+// Limits of one step of a sweep, so that a long log costs the server only a little at a
+// time.
 const (
 	stepMessages = 1000
 	stepBytes    = 8 << 20
 	stepHeads    = 32 // heads that need requests of their own
 )
 
-// HeadSweep goes through the log once, the oldest batches first, and finds the stuck heads. It is
-// not safe for concurrent use.
+// HeadSweep goes once through the log, from the oldest batch on, and finds the stuck heads.
+// It is not safe for concurrent use.
 type HeadSweep struct {
 	j        *Journal
 	patience time.Duration
-	next     uint64          // where in the log the next step begins
+	next     uint64          // the sequence in the log at which the next step begins
 	seen     map[string]bool // sessions whose head was checked
-	// asked holds the batches with an open question. It is read from the index when the sweep finds
-	// its first old head; nil before. Most heads that wait for a person need no request of their
-	// own then.
+	// asked holds the batches with an open question. The sweep reads them from the index
+	// when it finds its first old head, and is nil before. With asked, a head that waits
+	// for a person needs no request of its own.
 	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }
 
-// SweepHeads begins a sweep. patience is how long a head without a reply may show no activity if no
-// stored record explains that.
+// SweepHeads begins a sweep. patience is how long a head without a reply may show no
+// activity, unless a stored record gives a reason.
 func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
 	return &HeadSweep{j: j, patience: patience, next: 1, seen: map[string]bool{}}
 }
@@ -64,8 +66,8 @@ func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
 // Stuck returns the stuck heads found so far, the oldest in the log first.
 func (s *HeadSweep) Stuck() []StuckHead { return s.stuck }
 
-// Step reads the next part of the log in a bounded number of requests. done reports whether that
-// was the end. After an error the next call repeats the step.
+// Step reads the next part of the log, with a limited number of requests. done means that
+// the end was reached. After an error the next call repeats the step.
 func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	now := s.j.conn.Now(ctx)
 	heads, next, done, err := s.heads(ctx, now)
@@ -83,7 +85,7 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	var stuck []StuckHead
 	for i, q := range quiet {
 		head, is, err := s.checkHead(ctx, now, q)
-		if err != nil && i > 0 && ctx.Err() != nil { // time is up: the next step starts here
+		if err != nil && i > 0 && ctx.Err() != nil { // time is up: the next step begins here
 			next, done = q.Seq, false
 			break
 		}
@@ -105,9 +107,9 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 
 func sessionOf(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// heads returns the heads in the next part of the log, except those of sessions that the sweep has
-// seen, and the sequence after that part. done reports that all later batches are too young to be
-// stuck.
+// heads returns the heads in the next part of the log, except those of sessions that the
+// sweep has already seen. next is the sequence after that part. done means that all later
+// batches are too young to be stuck.
 func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted, next uint64, done bool, err error) {
 	next, done = s.next, true
 	here := map[string]bool{}
@@ -133,14 +135,15 @@ func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted,
 	return heads, next, done, err
 }
 
-// quietHead is a head that has to be checked: nothing explains yet why it waits.
+// quietHead is a head that has to be checked, because no reason to wait is known yet.
 type quietHead struct {
 	Accepted
 	replied bool
 }
 
-// unexplained returns the heads that have a reply, and those that are old enough to be stuck and do
-// not wait for a person. The number of its requests does not grow with the number of heads.
+// unexplained returns the heads that may be stuck: those that have a reply, and those that
+// are old and do not wait for a person. The number of its requests does not grow with the
+// number of heads.
 func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Accepted) (quiet []quietHead, err error) {
 	finals := make([]string, len(heads))
 	old := false
@@ -175,7 +178,7 @@ func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Acce
 	return quiet, nil
 }
 
-// checkHead reports whether the head of a session is stuck, by its last sign of activity.
+// checkHead reports whether the head of a session is stuck, judged by its last activity.
 func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (head StuckHead, stuck bool, err error) {
 	last, replied, err := s.j.LastReplied(ctx, q.Key.Tenant, q.Key.Session)
 	if err != nil {
@@ -201,7 +204,7 @@ func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (
 		}
 	}
 	newest, found, err := s.j.Head(ctx, q.Key.Tenant, q.Key.Session)
-	if err != nil || !found || newest.Seq != q.Seq { // the session has moved since
+	if err != nil || !found || newest.Seq != q.Seq { // the session has moved on since
 		return head, false, err
 	}
 	head = StuckHead{Key: q.Key, Session: messages.SessionID(q.Key.Session), Batch: messages.BatchID(q.Key.Batch), Seq: q.Seq, Since: since, Replied: q.replied}
@@ -211,7 +214,8 @@ func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (
 	return head, true, nil
 }
 
-// lastSign returns when the newest record of a batch was stored, or since if that is later.
+// lastSign returns when the newest record of a batch was stored, but not earlier than
+// since.
 func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.Time) (time.Time, error) {
 	calls, results := s.j.names.Stream(bus.Calls), s.j.names.Stream(bus.Results)
 	for _, at := range []struct{ stream, subject string }{
@@ -231,15 +235,15 @@ func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.
 	return since, nil
 }
 
-// explainedUntil returns until when a batch without a reply may wait, because one of its calls is
-// queued, is held by a worker, is claimed, will be retried, or waits for a person.
+// explainedUntil returns until when the records of a batch give a reason to wait: a call is
+// queued, claimed, waits for its next attempt, or waits for a person.
 func (s *HeadSweep) explainedUntil(ctx context.Context, key wire.BatchKey) (until time.Time, err error) {
 	later := func(t time.Time) {
 		if t.After(until) {
 			until = t
 		}
 	}
-	for _, lane := range []wire.Verb{wire.VerbRead, wire.VerbWrite} { // of any pool
+	for _, lane := range []wire.Verb{wire.VerbRead, wire.VerbWrite} { // in any pool
 		msg, err := s.j.conn.Last(ctx, s.j.names.Stream(bus.Jobs), s.j.names.Of(lane+".*", key)+".*")
 		if errors.Is(err, bus.ErrNotFound) {
 			continue

@@ -12,18 +12,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is everything that the journal still holds about a batch, except arguments and most
-// outputs. It is for people; no code decides by it.
+// History is everything that the journal still holds about a batch, except arguments and
+// most outputs. It is for people to read. No code makes decisions from it.
 type History struct {
-	Accepted Accepted // the batch, while it is in the log; its Seq is 0 afterwards
+	Accepted Accepted // the batch while it is in the log; after that Seq is 0
 	Plans    []PlanEntry
 	Records  []CallEntry     // every record of every call, the oldest first
-	Results  []StoredResult  // of calls that do not claim, unless the reply holds them
-	Reply    *messages.Reply // without its reinjection; nil: there is no reply
+	Results  []StoredResult  // of calls that do not claim; empty if the reply has the results
+	Reply    *messages.Reply // without its reinjection; nil if there is no reply
 	Replied  time.Time       // when the reply was stored
 	Lines    wire.AuditLines // the lines of the audit log about the calls
 
-	// answers says, by sequence and time, which batch in the log the reply answers.
+	// answers holds the sequence and the time of the batch that the reply answers.
 	answers Accepted
 }
 
@@ -34,24 +34,24 @@ type StoredResult struct {
 	Result messages.Result
 }
 
-// Outputs says which outputs a history keeps. Once a batch has its reply it keeps none: the reply
-// has them.
+// Outputs says which outputs a history keeps. If the batch has its reply, the history keeps
+// none, because the reply has them.
 type Outputs int
 
 // The outputs that a history may keep.
 const (
 	// SmallOutputs keeps outputs that fit into an end event.
 	SmallOutputs Outputs = iota
-	// AllOutputs keeps every output in the records. For an output in the object store, the record
-	// has a ref.
+	// AllOutputs keeps every output in the records. If an output is in the object store,
+	// the record has a ref to it.
 	AllOutputs
 )
 
-// History returns the history of a batch so far, or bus.ErrNotFound for an unknown batch. It leaves
-// out call records and results that cannot be read.
+// History returns the history of a batch so far, or bus.ErrNotFound for an unknown batch.
+// It skips call records and results that cannot be read.
 func (j *Journal) History(ctx context.Context, key wire.BatchKey, outputs Outputs) (s History, err error) {
-	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
-	// between the two reads.
+	// Read the log first. A batch leaves the log only after its reply is stored, so one of
+	// the two reads finds it.
 	accepted, open, err := j.Open(ctx, key)
 	if err != nil {
 		return s, err
@@ -124,13 +124,13 @@ func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *Hist
 	return nil
 }
 
-// skipped ignores any JSON member that is decoded into it.
+// skipped ignores any JSON value that is decoded into it.
 type skipped struct{}
 
 func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
-// historyReply adds the reply, if there is one. If the reply's results are in an object that cannot
-// be read, it adds the reply without them.
+// historyReply adds the reply, if there is one. If the reply's results are in an object
+// that cannot be read, it adds the reply without results.
 func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *History) error {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(wire.VerbFinal, key))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -145,7 +145,7 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 	}
 	var reply struct {
 		messages.Reply
-		// The reinjection repeats the outputs of all calls.
+		// The reinjection would repeat the outputs of all calls.
 		Reinjection skipped `json:"reinjection"`
 	}
 	if err := json.Unmarshal(body, &reply); err != nil {
@@ -156,12 +156,12 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 	return nil
 }
 
-// clocks is how far apart the clocks of two servers may be, at most.
+// clocks is the largest difference expected between the clocks of two servers.
 const clocks = time.Minute
 
-// historyLines adds the audit lines about the batch that the stored reply answers. It reads the
-// lines of the session, and then those of the batch's overflow subject. Every line was stored after
-// the batch was accepted, so it reads from there on.
+// historyLines adds the audit lines about the batch that the stored reply answers. It reads
+// the lines of the session first, and then those of the batch's overflow subject. It starts
+// at the time when the batch was accepted, because all its lines were stored later.
 func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil

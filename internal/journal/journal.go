@@ -1,6 +1,6 @@
-// Package journal is the durable truth about batches and calls: what was claimed, how each call
-// ended, what was planned, what was replied. If a delivery, a lease of the broker or a notice
-// contradicts the journal, the journal is right.
+// Package journal is the durable truth about batches and calls: what was planned and
+// claimed, how each call ended, and what was replied. If a delivery, a lease of the broker
+// or a notice contradicts the journal, the journal is right.
 //
 //	call.<t>.<s>.<b>.<i>    the states of one call that claims   CALLS    compare-and-set on newest
 //	plan.<t>.<s>.<b>        what a batch's calls are, and the    CALLS    compare-and-set on newest
@@ -11,19 +11,22 @@
 //	                        claim
 //	final.<t>.<s>.<b>       the reply                            REPLIES  the first wins
 //
-// Calls that wait for a person are also listed in a bucket of their own (approvals.go), which can
-// be rebuilt from these subjects.
+// Calls that wait for a person are also listed in a bucket (approvals.go), which can be
+// rebuilt from these subjects.
 //
-// Every write is a compare-and-set on its own subject, except that controls and dead letters are
-// appended. If the server does not acknowledge a call record, a result, a plan or a reply, the
-// journal reads the newest record of the subject, and package outcome decides: if that is the
-// record that was written (a call record has a nonce for this), the write happened; if it is
-// another writer's, that record counts. Callers see one of these two outcomes, or an error.
-// [bus.IsTerminal] is true only of errors that no retry cures; a conflict whose newest record could
-// not be read is not such an error.
+// Every write is a compare-and-set on its subject, except that controls and dead letters
+// are appended. The acknowledgement of a write can be lost. For a call record, a result, a
+// plan or a reply, the journal then reads the newest record of the subject, and package
+// outcome decides. If it is the record that was written, the write succeeded (a call record
+// has a nonce to recognize it). If it is another writer's, that record counts. Callers see
+// one of these two outcomes, or an error.
 //
-// This package also reads the log of accepted, unfinished batches (the BATCHES stream). The oldest
-// batch of a session is its head; the session is driven from there.
+// [bus.IsTerminal] is true only for errors that no retry cures. A conflict is not one if
+// its newest record could not be read.
+//
+// This package also reads the log: the BATCHES stream of accepted batches that are not
+// finished. The oldest batch of a session is its head, and the session is driven from
+// there.
 package journal
 
 import (
@@ -44,7 +47,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Store holds the broker's streams. [bus.Conn] implements it and documents the methods; the
+// Store holds the broker's streams. [bus.Conn] implements it and documents the methods. The
 // simulation's model of the broker implements it too.
 type Store interface {
 	Names() wire.Names
@@ -73,13 +76,14 @@ type Objects interface {
 	Get(ctx context.Context, ref messages.Ref) ([]byte, error)
 }
 
-// Clock measures and bounds requests. A process uses its own clock, a simulation a simulated one.
+// Clock measures requests and limits their time. A process uses its own clock, the
+// simulation a simulated one.
 type Clock interface {
 	Now() time.Time
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
-// Journal reads and writes the records in a store. It has no state of its own.
+// Journal reads and writes the records in a store. It keeps no state itself.
 type Journal struct {
 	conn    Store
 	objects Objects
@@ -90,7 +94,7 @@ type Journal struct {
 // New returns the journal of the fleet that conn is connected to.
 func New(conn *bus.Conn) *Journal { return In(conn, objects.In(conn), processClock{}) }
 
-// In returns the journal in the given store. clock bounds its requests.
+// In returns the journal in the given store.
 func In(store Store, objects Objects, clock Clock) *Journal {
 	return &Journal{store, objects, clock, store.Names()}
 }
@@ -106,7 +110,7 @@ func (processClock) WithTimeout(ctx context.Context, d time.Duration) (context.C
 // CallEntry is a stored record of a call.
 type CallEntry struct {
 	Key    wire.CallKey
-	Seq    uint64 // for a claim: the fencing token
+	Seq    uint64 // the sequence of a claim is its fencing token
 	Stored time.Time
 	Record wire.CallRecord
 }
@@ -128,8 +132,9 @@ func (l *Lost) Error() string {
 		l.Newest.Key, l.Newest.Record.State, l.Newest.Seq)
 }
 
-// Write appends a record to a call's journal after the record at sequence last (0: as the first),
-// and returns its sequence. The error is a *Lost if another writer was faster.
+// Write appends a record to a call's journal and returns its sequence. The record must
+// follow the one at sequence last, or be the first if last is 0. If another writer was
+// faster, the error is a *Lost.
 func (j *Journal) Write(
 	ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64,
 ) (seq uint64, err error) {
@@ -166,9 +171,9 @@ func answerTo(err error) outcome.Answer {
 	return outcome.Unknown
 }
 
-// undecided returns the error of a write of which it is not known whether it is stored: the errors
-// of the write and of the read after it. It keeps only the text of a bus.ErrConflict, because
-// callers stop to retry if they find that error in the chain.
+// undecided returns the error of a write that may or may not be stored: the errors of the
+// write and of the read after it. It hides a bus.ErrConflict from errors.Is, because
+// callers do not retry after that error.
 func undecided(write, read error) error {
 	if errors.Is(write, bus.ErrConflict) {
 		write = errors.New(write.Error())
@@ -176,14 +181,15 @@ func undecided(write, read error) error {
 	return errors.Join(write, read)
 }
 
-// readContext returns a context for the read that decides what became of a write. It does not end
-// with ctx. The read may take as long as the write took, but at least 500 ms and at most 5 s.
+// readContext returns a context for the read that decides what became of a write. It does
+// not end with ctx. The read may take as long as the write took, but at least 500 ms and at
+// most 5 s.
 func (j *Journal) readContext(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
 	return j.clock.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
 
-// Newest returns the newest record of a call, from the stream's leader. A record that cannot be
-// read is an error.
+// Newest returns the newest record of a call, from the stream's leader. If that record
+// cannot be read, Newest returns an error.
 func (j *Journal) Newest(ctx context.Context, key wire.CallKey) (CallEntry, bool, error) {
 	entry, found, err := j.newest(ctx, key)
 	if err == nil && entry.Record.State == Unreadable {
@@ -220,8 +226,8 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 	return entry, nil
 }
 
-// WriteResult stores the result of a call that does not claim, and returns the stored result: this
-// one, or an earlier one.
+// WriteResult stores the result of a call that does not claim. It returns the result that
+// is stored afterwards: this one, or an earlier one.
 func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result messages.Result) (messages.Result, error) {
 	subject := j.names.OfCall(wire.VerbResult, key)
 	_, err := j.conn.CompareAndSet(ctx, subject, nil, wire.Encode(result), 0)
@@ -236,8 +242,8 @@ func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result mess
 	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
 }
 
-// firstWins reports whether the read after a write decides what became of the write. It does if the
-// subject has a record: the first record counts, whoever wrote it.
+// firstWins reports whether the read after a write shows what became of the write. It does
+// if the subject has a record, because the first record counts, no matter who wrote it.
 func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	newest := outcome.Newest{Read: readErr == nil}
 	if found {
@@ -262,8 +268,8 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 	return result, true, nil
 }
 
-// WritePlan appends a plan record after the record at sequence last. It returns every plan record
-// of the batch after last: this one, or those of a faster coordinator.
+// WritePlan appends a plan record after the one at sequence last. It returns every plan
+// record of the batch after last: this one, or those of a faster coordinator.
 func (j *Journal) WritePlan(
 	ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64,
 ) ([]PlanEntry, error) {
@@ -282,7 +288,7 @@ func (j *Journal) WritePlan(
 	if newer >= 0 {
 		newest.Seq = all[newer].Seq
 	}
-	// An earlier try of this write may have been stored. The list then has this writer's record.
+	// If an earlier try of this write was stored, the list contains it.
 	if outcome.Of(answer, last, newest) == outcome.Overtaken {
 		return all[newer:], nil
 	}
@@ -314,9 +320,10 @@ type ResultEntry struct {
 	Result messages.Result
 }
 
-// Known is what the journal holds about calls of a batch: the newest record of those that claim,
-// the result of those that do not, and which calls were handed back. Unread has an error for each
-// message that cannot be read; if it is a call record, Records has it as [Unreadable].
+// Known is what the journal holds about calls of a batch: the newest record of each call
+// that claims, the result of each call that does not, and which calls were handed back.
+// Unread has an error for each message that cannot be read. If that is a call record,
+// Records holds it as [Unreadable].
 type Known struct {
 	Records []CallEntry
 	Results []ResultEntry
@@ -324,8 +331,8 @@ type Known struct {
 	Unread  []error
 }
 
-// Calls returns what the journal holds about all calls of a batch, or about those at the given
-// indices. With indices the answer may be out of date.
+// Calls returns what the journal holds about all calls of a batch, or about those at the
+// given indices. With indices, the answer may be out of date.
 func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) (Known, error) {
 	filters := func(verbs ...wire.Verb) []string {
 		var filters []string
@@ -340,7 +347,8 @@ func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) 
 		return filters
 	}
 	each := j.conn.LastOfEach
-	// Polls may read from any replica: what one poll misses, the next one finds.
+	// Only polls give indices. They may read from any replica: what one poll misses, the
+	// next one finds.
 	if len(indices) > 0 {
 		each = j.conn.Glance
 	}
@@ -361,7 +369,7 @@ func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) 
 	return known, nil
 }
 
-// addMessage adds what one message says to known.
+// addMessage adds the content of one message to known.
 func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 	verb, key, err := j.names.Call(msg.Subject)
 	if err != nil {
@@ -378,7 +386,8 @@ func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 		known.Results = append(known.Results, ResultEntry{key, result})
 	default:
 		entry, err := j.callEntry(msg)
-		// The sequence is of use even so: the record that ends the call is written behind it.
+		// The sequence of an unreadable record is still needed: the record that ends the
+		// call must follow it.
 		if err != nil {
 			entry = unreadable(key, msg)
 		}
@@ -392,8 +401,8 @@ func unreadable(key wire.CallKey, msg bus.Msg) CallEntry {
 	return CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: wire.CallRecord{State: Unreadable}}
 }
 
-// WriteHandBack records that the input of a call, as changed by hooks, needs stricter treatment
-// than planned. The first such record counts.
+// WriteHandBack records that a call was handed back: with the input that hooks have
+// changed, it must run alone. The first such record of a call counts.
 func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire.HandBack) error {
 	back.V = messages.Version
 	_, err := j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbHand, key), nil, rawjson.MustMarshal(back), 0)
@@ -403,9 +412,9 @@ func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire
 	return nil
 }
 
-// acceptedHeader, in a stored reply, holds the sequence and the time of its batch in the log. They
-// tell that batch from a later one with the same id, which has another sequence or, if the log was
-// made anew, another time.
+// acceptedHeader is the header of a stored reply with the sequence and the time of its
+// batch in the log. A later batch with the same id has another sequence or, if the log was
+// created anew, another time.
 const acceptedHeader = "Toolfleet-Accepted"
 
 // mark is the value of acceptedHeader for a batch.
@@ -413,8 +422,8 @@ func (a Accepted) mark() string {
 	return strconv.FormatUint(a.Seq, 10) + " " + a.Stored.UTC().Format(time.RFC3339Nano)
 }
 
-// answered returns the sequence and the time of the batch that a stored reply answers, or zero if
-// the reply does not say.
+// answered returns the sequence and the time of the batch that a stored reply answers, or
+// zeros if the reply does not have them.
 func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	place, at, _ := strings.Cut(reply.Header.Get(acceptedHeader), " ")
 	seq, err := strconv.ParseUint(place, 10, 64)
@@ -427,9 +436,9 @@ func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	return seq, stored
 }
 
-// WriteReply stores the reply of a batch and returns the stored bytes: these, or those of an
-// earlier reply. The server itself publishes them on the reply subject. A reply that is too large
-// for a message goes to the object store, and the stored reply refers to it.
+// WriteReply stores the reply of a batch and returns the stored bytes: these, or those of
+// an earlier reply. The server itself publishes them on the reply subject. If the reply is
+// too large for a message, it goes to the object store, and the stored reply refers to it.
 func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
 	key, body := a.Key, wire.Encode(reply)
 	if len(body) > j.inline() {
@@ -438,7 +447,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
-		reply = reply.WithAppend() // empty too
+		reply = reply.WithAppend() // no list to append either
 		body = wire.Encode(reply)
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}
@@ -454,21 +463,21 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 	return nil, fmt.Errorf("store the reply of batch %s: %w", key, undecided(err, readErr))
 }
 
-// Reply returns the stored reply of a batch as it was published. A large reply has only a ref to
-// its body.
+// Reply returns the stored reply of a batch as it was published. If it is large, it only
+// refers to its body.
 func (j *Journal) Reply(ctx context.Context, key wire.BatchKey) ([]byte, bool, error) {
 	stored, found, err := j.replyTo(ctx, key)
 	return stored.Data, found, err
 }
 
-// StoredReply is the stored reply to a batch in the log.
+// StoredReply is a stored reply under the id of a batch in the log.
 type StoredReply struct {
 	Body   []byte
 	Stored time.Time
-	Own    bool // the reply is this batch's own; else an earlier batch with the same id got it
+	Own    bool // the reply was made for this batch, not for an earlier one with the same id
 }
 
-// ReplyTo returns the stored reply to a batch in the log.
+// ReplyTo returns the stored reply under the id of a batch in the log.
 func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (reply StoredReply, found bool, err error) {
 	msg, found, err := j.replyTo(ctx, a.Key)
 	return StoredReply{msg.Data, msg.Time, found && msg.Header.Get(acceptedHeader) == a.mark()}, found, err
@@ -485,8 +494,8 @@ func (j *Journal) replyTo(ctx context.Context, key wire.BatchKey) (bus.Msg, bool
 	return msg, true, nil
 }
 
-// FullReply returns the whole body of a stored reply. If that holds only a ref, it reads the
-// object.
+// FullReply returns the whole body of a stored reply. If the reply only refers to an
+// object, it reads that object.
 func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := rawjson.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
@@ -504,7 +513,7 @@ type Accepted struct {
 	Body   []byte
 }
 
-// Head returns the oldest unfinished batch of a session.
+// Head returns the oldest batch of a session in the log.
 func (j *Journal) Head(ctx context.Context, tenant, session string) (Accepted, bool, error) {
 	return j.Next(ctx, tenant, session, 0)
 }
@@ -522,8 +531,8 @@ func (j *Journal) Open(ctx context.Context, key wire.BatchKey) (Accepted, bool, 
 	return a, err == nil, err
 }
 
-// Next returns the oldest batch of a session in the log after a sequence; with 0, the head. A
-// message that is no batch is skipped: it becomes a dead letter.
+// Next returns the oldest batch of a session in the log after a sequence. After 0 that is
+// the head. Next skips messages that are not batches; they become dead letters.
 func (j *Journal) Next(ctx context.Context, tenant, session string, after uint64) (Accepted, bool, error) {
 	filter := j.names.OfSession(wire.VerbBatch, tenant, session) + ".*"
 	for {
@@ -541,14 +550,15 @@ func (j *Journal) Next(ctx context.Context, tenant, session string, after uint64
 	}
 }
 
-// Accepted decodes a message of the log. It returns an error if the subject is not that of a batch.
+// Accepted decodes a message of the log. It returns an error if the message's subject is
+// not a batch's.
 func (j *Journal) Accepted(msg bus.Msg) (Accepted, error) {
 	_, key, err := j.names.Batch(msg.Subject)
 	return Accepted{Key: key, Seq: msg.Seq, Stored: msg.Time, Header: msg.Header, Body: msg.Data}, err
 }
 
-// Remove takes a finished batch out of the log. A restarted server may give the sequence of a
-// removed batch to a new one, so Remove first checks which batch is there.
+// Remove takes a finished batch out of the log. It first checks that the batch is still at
+// its sequence, because a restarted server may have given the sequence to a new batch.
 func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	there, err := j.conn.NewestAt(ctx, j.names.Stream(bus.Batches), a.Seq)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -566,8 +576,8 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	return nil
 }
 
-// DeadLetter stores a message that cannot be processed as a dead letter, with the reason and as
-// much of the message as fits, for people to inspect.
+// DeadLetter stores a message that cannot be processed as a dead letter for people, with
+// the reason and as much of the message as fits.
 func (j *Journal) DeadLetter(ctx context.Context, msg bus.Msg, reason string) error {
 	letter := wire.DeadLetter{
 		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
@@ -583,8 +593,8 @@ func (j *Journal) DeadLetter(ctx context.Context, msg bus.Msg, reason string) er
 	return nil
 }
 
-// Records returns every record of a call, the oldest first. A record that cannot be read is
-// [Unreadable].
+// Records returns every record of a call, the oldest first. If one cannot be read, its
+// state is [Unreadable].
 func (j *Journal) Records(ctx context.Context, key wire.CallKey) ([]CallEntry, error) {
 	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfCall(wire.VerbCall, key))
 	if err != nil {
@@ -599,8 +609,8 @@ func (j *Journal) Records(ctx context.Context, key wire.CallKey) ([]CallEntry, e
 	return entries, nil
 }
 
-// Input returns the arguments with this hash, from the records of a call, or nil if no record has
-// them. A record holds arguments only if they differ from those that the agent sent.
+// Input returns the arguments with this hash from the records of a call, or nil if no
+// record has them. A record holds arguments only if they differ from the agent's.
 func (j *Journal) Input(ctx context.Context, key wire.CallKey, argsHash string) (json.RawMessage, error) {
 	entries, err := j.Records(ctx, key)
 	for _, entry := range entries {

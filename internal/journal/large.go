@@ -12,18 +12,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// MaxInline is the largest outcome, in bytes, that a record holds. A larger one goes to the object
-// store.
+// MaxInline is the size of the largest outcome, in bytes, that is stored in a record. A
+// larger one goes to the object store.
 const MaxInline = 256 << 10
 
 // inline returns the size of the largest body that fits into one message.
 func (j *Journal) inline() int { return j.conn.MaxBody() }
 
-// MaxOutcome returns the size of the largest outcome, in bytes, that a record holds on this server.
+// MaxOutcome returns the size of the largest outcome, in bytes, that is stored in a record
+// on this server.
 func (j *Journal) MaxOutcome() int { return min(MaxInline, j.inline()) }
 
-// Offload moves an outcome that is too large for a record to the object store. The result keeps its
-// ref.
+// Offload moves an outcome that is too large for a record to the object store, and sets the
+// result's Ref.
 func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 	if result.Outcome.Fits(j.MaxOutcome()) {
 		return nil
@@ -31,7 +32,7 @@ func (j *Journal) Offload(ctx context.Context, result *messages.Result) error {
 	return j.offload(ctx, result)
 }
 
-// offload moves an outcome to the object store, whatever its size.
+// offload moves an outcome of any size to the object store.
 func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
 	ref, err := j.objects.Put(ctx, rawjson.MustMarshal(result.Outcome))
 	if err != nil {
@@ -41,8 +42,8 @@ func (j *Journal) offload(ctx context.Context, result *messages.Result) error {
 	return nil
 }
 
-// shrink offloads the largest outcomes until the record that holds them fits into a message. It
-// returns bus.ErrTooLarge if the record does not even fit without outcomes.
+// shrink offloads the largest outcomes until the record with all results fits into a
+// message. It returns bus.ErrTooLarge if the record does not fit even without outcomes.
 func (j *Journal) shrink(ctx context.Context, results []messages.Result, size func() int) error {
 	for size() > j.inline() {
 		largest := -1
@@ -62,8 +63,8 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 	return nil
 }
 
-// encodePlan returns the body of a plan record. It offloads the planned calls if they need more than
-// half of a message, and then outcomes until the record fits.
+// encodePlan returns the body of a plan record. If the planned calls need more than half of
+// a message, it offloads them. Then it offloads outcomes until the record fits.
 func (j *Journal) encodePlan(ctx context.Context, rec *wire.PlanRecord) ([]byte, error) {
 	body := wire.Encode(rec)
 	if len(body) <= j.inline()/2 {
@@ -80,13 +81,13 @@ func (j *Journal) encodePlan(ctx context.Context, rec *wire.PlanRecord) ([]byte,
 	return wire.Encode(rec), err
 }
 
-// wholePlan loads planned calls that were offloaded.
+// wholePlan loads the planned calls if they were offloaded.
 func (j *Journal) wholePlan(ctx context.Context, rec *wire.PlanRecord) error {
 	if rec.CallsRef == nil {
 		return nil
 	}
 	body, err := j.objects.Get(ctx, *rec.CallsRef)
-	if errors.Is(err, bus.ErrNotFound) { // for good: the calls are kept longer than the plan
+	if errors.Is(err, bus.ErrNotFound) { // no retry helps: the calls are kept longer than the plan
 		return fmt.Errorf("calls of a large plan: %w: %w", bus.ErrCorrupt, err)
 	}
 	if err != nil {
@@ -98,7 +99,7 @@ func (j *Journal) wholePlan(ctx context.Context, rec *wire.PlanRecord) error {
 	return nil
 }
 
-// Resolve loads an outcome that was offloaded. The result keeps its ref.
+// Resolve loads an offloaded outcome into the result, which keeps its Ref.
 func (j *Journal) Resolve(ctx context.Context, result *messages.Result) error {
 	if result.Ref == nil {
 		return nil

@@ -14,17 +14,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The batches of a session may end in another order than that of the log. Replies are stored in the
-// order of the ends. A place is a sequence in the stream of replies: it separates the batches that
-// have ended from those that end later, whatever the clocks say.
+// The batches of a session may end in another order than that of the log. The stream of
+// replies holds them in the order in which they ended. A place is a sequence in that
+// stream. It separates batches that have ended from those that end later, independent of
+// clocks.
 
-// Replied is a batch that has ended, with the parts of its reply that need no results.
+// Replied is a batch that has ended, with those parts of its reply that need no results.
 type Replied struct {
 	Key    wire.BatchKey
 	Place  uint64 // sequence in the stream of replies
 	Stored time.Time
-	Size   int              // bytes that were read for this entry
-	Batch  messages.BatchID // "": the reply cannot be read
+	Size   int              // number of bytes that were read for this entry
+	Batch  messages.BatchID // "" if the reply cannot be read
 	Status messages.ReplyStatus
 }
 
@@ -40,7 +41,8 @@ func (j *Journal) LastReplied(ctx context.Context, tenant, session string) (Repl
 	return j.readReplied(msg), true, nil
 }
 
-// RepliesOf returns the stored replies of these batches, in the order in which they were stored.
+// RepliesOf returns the stored replies of these batches, in the order in which they were
+// stored.
 func (j *Journal) RepliesOf(ctx context.Context, keys ...wire.BatchKey) ([]Replied, error) {
 	subjects := make([]string, len(keys))
 	for i, key := range keys {
@@ -57,9 +59,9 @@ func (j *Journal) RepliesOf(ctx context.Context, keys ...wire.BatchKey) ([]Repli
 	return replies, nil
 }
 
-// EachReplied calls each for every batch of a session whose reply is stored at or after from, the
-// oldest first, until each returns false. It holds one page of replies at a time. A replica that is
-// behind may answer, so the newest replies may be missing.
+// EachReplied calls each for every batch of a session whose reply is stored at from or
+// later, oldest first, until each returns false. It holds one page of replies at a time. A
+// replica that is behind may answer, so the newest replies may be missing.
 func (j *Journal) EachReplied(
 	ctx context.Context, tenant, session string, from bus.From, each func(Replied) (more bool),
 ) error {
@@ -81,8 +83,9 @@ func (j *Journal) readReplied(msg bus.Msg) Replied {
 	return r
 }
 
-// SessionsWith returns the sessions of a tenant that have a batch with this id, open or with a
-// stored reply: those with a reply first, each once. A replica that is behind may answer.
+// SessionsWith returns the sessions of a tenant that have a batch with this id, either in
+// the log or with a stored reply. Each session appears once, those with a reply first. A
+// replica that is behind may answer.
 func (j *Journal) SessionsWith(ctx context.Context, tenant string, batch messages.BatchID) ([]messages.SessionID, error) {
 	anywhere := wire.BatchKey{Tenant: tenant, Session: "*", Batch: messages.Token(batch)}
 	var sessions []messages.SessionID
@@ -98,7 +101,7 @@ func (j *Journal) SessionsWith(ctx context.Context, tenant string, batch message
 			_, key, err := j.names.Batch(msg.Subject)
 			var says struct{ Session messages.SessionID }
 			if err != nil || json.Unmarshal(msg.Data, &says) != nil || messages.Token(says.Session) != key.Session {
-				continue // a body that cannot be read does not name its session
+				continue // such a body does not name its session
 			}
 			if !slices.Contains(sessions, says.Session) {
 				sessions = append(sessions, says.Session)

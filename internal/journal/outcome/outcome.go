@@ -1,18 +1,20 @@
-// Package outcome decides whether a write to the journal has happened, and whether the writer tries
-// again.
+// Package outcome decides what became of a write to the journal, and whether the writer has
+// to try again.
 //
-// Each write is a compare-and-set: it is stored if the newest record is the one at sequence last.
-// Its acknowledgement can be lost. If the writer then tries again, the server answers with a
-// conflict although it has stored the first try. So a conflict proves nothing by itself: the newest
-// record of the subject decides, once it can be read.
+// Each write is a compare-and-set: it is stored only if the newest record of the subject is
+// the one at sequence last. The acknowledgement can be lost. If the writer then tries
+// again, the server reports a conflict, although it has stored the first try. So a conflict
+// alone proves nothing. The newest record of the subject decides, as soon as it can be
+// read.
 //
 //	answer \ newest record   own          newer than last   not newer    cannot be read
 //	Stored                   Won          Won               Won          Won
 //	Conflict, Unknown        Won          Overtaken         Undecided    Undecided
 //	Impossible               Refused      Refused           Refused      Refused
 //
-// A writer repeats an undecided write, with the same nonce, until it is decided. Package journal
-// and the simulation both call this package, so the simulation tests the rule that production uses.
+// A writer repeats an undecided write with the same nonce until it is decided. Package
+// journal and the simulation both call this package, so the simulation tests the rule that
+// production uses.
 package outcome
 
 // Answer is the server's answer to a write.
@@ -22,19 +24,19 @@ type Answer uint8
 const (
 	// Stored: the write was acknowledged.
 	Stored Answer = iota
-	// Conflict: the newest record of the subject is not the expected one. It may be this writer's
-	// own, from an earlier try whose acknowledgement was lost.
+	// Conflict: the newest record of the subject is not the expected one. It may be this
+	// writer's own record, from an earlier try whose acknowledgement was lost.
 	Conflict
-	// Unknown: no acknowledgement came, or no stream could take the write at this moment.
+	// Unknown: no acknowledgement came, or no stream could take the write at that moment.
 	Unknown
-	// Impossible: every further try would be refused too, for example as too large.
+	// Impossible: every further try would be refused too, for example because of its size.
 	Impossible
 )
 
-// Final reports whether the answer decides the write without reading the newest record.
+// Final reports whether the answer decides the write without a read of the newest record.
 func (a Answer) Final() bool { return a == Stored || a == Impossible }
 
-// Newest says what a read of the newest record found after the write.
+// Newest is what a read after the write found as the newest record.
 type Newest struct {
 	Read bool   // the read succeeded
 	Seq  uint64 // sequence of the record; 0: the subject has none
@@ -48,19 +50,19 @@ type Outcome uint8
 const (
 	// Won: the record is stored, by this try or an earlier one.
 	Won Outcome = iota
-	// Overtaken: another writer's record is stored in its place, and that one counts.
+	// Overtaken: another writer's record is stored instead, and counts.
 	Overtaken
-	// Undecided: it is not known whether the record is stored. The writer tries again.
+	// Undecided: the record may or may not be stored. The writer tries again.
 	Undecided
-	// Refused: the record is not stored and never will be.
+	// Refused: the record is not stored, and further tries would not store it.
 	Refused
 )
 
 // Final reports whether the outcome ends the writer's tries.
 func (o Outcome) Final() bool { return o != Undecided }
 
-// Of returns the outcome of a write after the record at sequence last (0: as the first of its
-// subject).
+// Of returns the outcome of a write that expected the newest record at sequence last (0:
+// none).
 func Of(answer Answer, last uint64, newest Newest) Outcome {
 	switch {
 	case answer == Stored:
