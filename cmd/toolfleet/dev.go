@@ -42,7 +42,8 @@ func (devCmd) Help() string {
 Write, Edit and Bash on --root, by default the current folder. The server has no passwords.
 
 At a terminal it shows the calls of all sessions as they run. When the tools file changes it is read again: calls that run
-end with the tools they began with, later ones get the new ones. A wrong file is reported, and the tools stay as they are.
+end with the tools they began with, later ones get the new ones. A wrong file is reported, and the tools stay as they are. A new
+policy holds from the next start on.
 
 If the policy names no approvers, the user who runs dev is one. The key is that of approver.key, else one that dev makes in
 the user's own settings, where "toolfleet approvals" finds it. A tool outside the sandbox that runs as the same user can read it too.`

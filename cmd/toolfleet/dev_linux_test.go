@@ -115,6 +115,15 @@ func TestDevShowsCallsAndReloads(t *testing.T) {
 	if got := d.call("one"); !strings.Contains(got, `"output":"second\n"`) {
 		t.Errorf("after the change: %s", got)
 	}
+
+	// A tool that is gone is unknown; a call of it does not wait for a worker.
+	d.write("tools:\n  - {name: two, kind: compute, builtin: noop}\n")
+	d.term.Expect("The tools file was read again: 1 tool; gone: gate, one.")
+	for end := time.Now().Add(30 * time.Second); !strings.Contains(d.call("one"), "unknown_tool"); {
+		if time.Now().After(end) {
+			t.Fatal("the tool that is gone is still known")
+		}
+	}
 }
 
 // A file counts once it has been the same for two looks, and once for each change.

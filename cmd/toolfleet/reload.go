@@ -34,7 +34,8 @@ const restEvery = 10 * time.Second
 //	a tools file or a server changes -> its tools -> a second worker -> it takes calls -> the first one drains
 //
 // A failure before the second worker takes calls is reported, and the tools stay as they are. The
-// workers share the processes of servers, unless the tools file has changed.
+// workers share the processes of servers, unless the tools file has changed. dev, which looks at
+// the files, forgets tools that nobody serves any more, so that calls of them are answered at once.
 type reloading struct {
 	cfg     *config.Config
 	conn    *bus.Conn
@@ -95,6 +96,7 @@ func (r *reloading) Ready() bool {
 func (r *reloading) follow(ctx context.Context) {
 	var looks <-chan time.Time
 	watch := newFileWatch(string(r.cfg.Tools), string(r.cfg.MCP))
+	policy := newFileWatch(string(r.cfg.Policy))
 	if r.open != nil {
 		ticker := time.NewTicker(lookEvery)
 		defer ticker.Stop()
@@ -109,6 +111,9 @@ func (r *reloading) follow(ctx context.Context) {
 		}
 		select {
 		case <-looks:
+			if policy.changed() {
+				r.say("The policy file has changed. It holds from the next start on: start dev again.")
+			}
 			if watch.changed() {
 				r.replace(ctx, current, "The tools file was read again", r.open)
 			}
@@ -131,7 +136,11 @@ func (r *reloading) replace(ctx context.Context, current *served, why string, op
 	case err != nil:
 		r.say(fmt.Sprintf("The tools stay as they are: %v", err))
 	default:
-		r.say(why + ": " + difference(current.serving, next.serving))
+		changed := difference(current.serving, next.serving)
+		r.say(why + ": " + changed.String())
+		if err := r.forget(ctx, changed.gone); err != nil && ctx.Err() == nil {
+			r.say(fmt.Sprintf("Calls of a tool that is gone wait for the queue timeout: %v", err))
+		}
 		r.current.Store(next)
 		current.stop()
 	}
@@ -218,8 +227,45 @@ func (r *reloading) workerFor(s *localtools.Serving) (*worker.Worker, error) {
 	return workerOf(s, policy, r.shown, r.metrics, r.hurry).New(&cfg, r.conn)
 }
 
-// difference describes what is served now, and what was not before.
-func difference(before, after *localtools.Serving) string {
+// forget removes the announcements of tools that only the current worker of dev serves, before it
+// drains.
+func (r *reloading) forget(ctx context.Context, gone []string) error {
+	if r.open == nil || len(gone) == 0 {
+		return nil
+	}
+	workers, err := command.ReadBucket[wire.Presence](ctx, r.conn, bus.BucketWorkers)
+	if err != nil {
+		return err
+	}
+	tools, err := r.conn.Bucket(ctx, r.conn.Names().Stream(bus.BucketTools))
+	if err != nil {
+		return err
+	}
+	for _, name := range gone {
+		others := -1 // beside the current one
+		for _, w := range workers {
+			if slices.Contains(w.Tools, name) {
+				others++
+			}
+		}
+		if others > 0 { // a worker in another process
+			continue
+		}
+		if err := tools.Delete(ctx, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// change is what is served now, and what was not before.
+type change struct {
+	tools                int
+	added, changed, gone []string
+}
+
+// difference returns the change between two sets of tools.
+func difference(before, after *localtools.Serving) (c change) {
 	digests := func(s *localtools.Serving) map[string]string {
 		all := map[string]string{}
 		for _, t := range s.Registry.Definitions() {
@@ -228,25 +274,30 @@ func difference(before, after *localtools.Serving) string {
 		return all
 	}
 	old, now := digests(before), digests(after)
-	var added, changed, gone []string
+	c.tools = len(now)
 	for name, digest := range now {
 		switch had, ok := old[name]; {
 		case !ok:
-			added = append(added, name)
+			c.added = append(c.added, name)
 		case had != digest:
-			changed = append(changed, name)
+			c.changed = append(c.changed, name)
 		}
 	}
 	for name := range old {
 		if _, ok := now[name]; !ok {
-			gone = append(gone, name)
+			c.gone = append(c.gone, name)
 		}
 	}
-	text := terminal.Count(len(now), "tool")
+	return c
+}
+
+// String describes the change.
+func (c change) String() string {
+	text := terminal.Count(c.tools, "tool")
 	for _, list := range []struct {
 		what  string
 		names []string
-	}{{"new", added}, {"changed", changed}, {"gone", gone}} {
+	}{{"new", c.added}, {"changed", c.changed}, {"gone", c.gone}} {
 		if len(list.names) > 0 {
 			slices.Sort(list.names)
 			text += "; " + list.what + ": " + terminal.Clean(strings.Join(list.names, ", "), 300)

@@ -232,12 +232,20 @@ func (r runCmd) tell(a *command.App, reply messages.Reply, refusal *messages.Ref
 	}
 	if !r.Events {
 		a.Say("%s", progress.Summary(reply, elapsed))
+		if slices.ContainsFunc(reply.Results, wantedAPerson) {
+			a.Say("Nobody could be asked about a call. Name people under `approvers` in the policy file: `toolfleet approvals key FILE` makes a key and prints the lines. A fleet inside of run asks you, too, at a terminal.")
+		}
 	}
 	notOK := func(result messages.Result) bool { return result.Status != messages.StatusOK }
 	if reply.Status != messages.ReplyCompleted || r.ExitStatus && slices.ContainsFunc(reply.Results, notOK) {
 		return command.ErrPrinted
 	}
 	return nil
+}
+
+// wantedAPerson reports whether a call was refused because the fleet has too few approvers.
+func wantedAPerson(r messages.Result) bool {
+	return r.Err != nil && r.Err.Code == messages.CodeApprovalRequired
 }
 
 // refusedWith turns a refusal into an error that says what to do about it.

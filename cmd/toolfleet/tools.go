@@ -54,7 +54,15 @@ func (t toolsLsCmd) Run(a *command.App) error {
 			rows[i] = slices.Delete(rows[i], 1, 2)
 		}
 	}
-	return a.Table(rows)
+	if err := a.Table(rows); err != nil {
+		return err
+	}
+	if cfg.NATS.URL == "" {
+		if err := localtools.Check(cfg, localtools.Here); err != nil {
+			a.Say("A worker would not start with these tools. %v", err)
+		}
+	}
+	return nil
 }
 
 type toolsExportCmd struct {

@@ -14,6 +14,7 @@ package provider
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/toolfleet/toolfleet/coordinator/provider/anthropic"
 	"github.com/toolfleet/toolfleet/coordinator/provider/bedrock"
@@ -62,6 +63,21 @@ func For(p messages.Provider) (Codec, error) {
 	}
 	return nil, &messages.Refusal{
 		Class:   messages.ClassUnsupportedProvider,
-		Message: fmt.Sprintf("provider %.80q is not known; known are %v", p, messages.Providers),
+		Message: fmt.Sprintf("provider %.80q is not known%s; known are %v", p, meant(p), messages.Providers),
 	}
+}
+
+// meant asks for the known providers that begin like this name; "" if there is none.
+func meant(p messages.Provider) string {
+	var names []string
+	name := strings.ToLower(string(p))
+	for _, known := range messages.Providers {
+		if name != "" && (strings.HasPrefix(string(known), name) || strings.HasPrefix(name, string(known))) {
+			names = append(names, string(known))
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ", did you mean " + strings.Join(names, " or ") + "?"
 }

@@ -5,6 +5,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 import unittest
 import urllib.parse
@@ -94,6 +96,16 @@ class ToolfleetTest(unittest.TestCase):
         finally:
             toolfleet.PATIENCE = patience
         self.assertEqual(reply["results"][0]["attempt"], 1)
+
+    def test_the_program_without_a_server(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            free = taken.getsockname()[1]
+        here = os.path.dirname(os.path.abspath(__file__))
+        done = subprocess.run([sys.executable, "toolfleet.py", "../anthropic.json"], cwd=here, capture_output=True, text=True,
+                              env={**os.environ, "NATS_URL": f"nats://127.0.0.1:{free}"})
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Connection refused; is a NATS server there?", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
 
     def test_no_server(self):
         with socket.create_server(("127.0.0.1", 0)) as nobody:

@@ -44,7 +44,7 @@ def run(*, session, id, provider, message, on_event=None, timeout=3600, url=None
 def run_body(body, session, id, on_event=None, timeout=3600, url=None):
     """run for a batch that is JSON already. Its bytes are sent as they are."""
     deadline = time.monotonic() + timeout
-    connected = False
+    connected, said = False, None
     while True:
         try:
             with Wire(url) as wire:
@@ -53,7 +53,9 @@ def run_body(body, session, id, on_event=None, timeout=3600, url=None):
         except OSError as lost:
             if not connected or time.monotonic() > deadline:
                 raise
-            print(f"toolfleet: {lost}; trying again", file=sys.stderr)
+            if str(lost) != said:
+                print(f"toolfleet: {lost}; trying again", file=sys.stderr)
+            said = str(lost)
             time.sleep(1)
 
 
@@ -95,7 +97,7 @@ def _attempt(wire, body, session, id, on_event, deadline):
 def _stored(ack):
     """Whether JetStream took the batch, or has it already."""
     if ack.status == "503":
-        raise ConnectionError("no stream takes batches; is a coordinator running?")
+        raise ConnectionError("no stream takes batches; `toolfleet coordinator` starts what does")
     error = json.loads(ack.data).get("error")
     if error is None or "per subject" in error["description"]:
         return error is None
@@ -232,5 +234,15 @@ if __name__ == "__main__":
     with open(sys.argv[1], "rb") as f:
         body = f.read()
     batch = json.loads(body)
-    reply = run_body(body, batch["session"], batch["id"])
+    try:
+        reply = run_body(body, batch["session"], batch["id"])
+    except TimeoutError as late:
+        sys.exit(f"toolfleet: {late}")
+    except OSError as lost:
+        where = os.environ.get("NATS_URL") or "nats://127.0.0.1:4222"
+        sys.exit(f"toolfleet: {where}: {lost}; is a NATS server there? `toolfleet dev` starts a fleet, NATS_URL names another server")
+    except Refused as refused:
+        sys.exit(f"toolfleet: refused ({refused.args[0]}): {refused.args[1]}")
+    except KeyboardInterrupt:
+        sys.exit("toolfleet: interrupted; the batch goes on, and running it again waits on")
     print(json.dumps(reply["reinjection"], indent=2, ensure_ascii=False))

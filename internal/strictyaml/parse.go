@@ -14,6 +14,9 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
+// notHere is what the YAML library says of a line that is indented wrongly, among other mistakes.
+const notHere = "value is not allowed in this context"
+
 // Parse reads a file. It refuses a file with more than maxBrackets opening brackets; 0 means any
 // number. The mistakes that it finds are in the result.
 func Parse(name string, data []byte, maxBrackets int) *File {
@@ -37,6 +40,9 @@ func Parse(name string, data []byte, maxBrackets int) *File {
 		var where yaml.Error
 		if errors.As(err, &where) {
 			at, message = tokenPosition(where.GetToken()), where.GetMessage()
+		}
+		if message == notHere {
+			message += "; is it indented like the lines above?"
 		}
 		f.Add(at, "not valid YAML: %s", message)
 		return f

@@ -122,7 +122,7 @@ func reason(err error) error {
 	case errors.Is(err, os.ErrNotExist):
 		return errors.New("no such file")
 	case errors.Is(err, os.ErrPermission):
-		return errors.New("is not executable")
+		return errors.New("is not executable: chmod +x makes it so")
 	}
 	return err
 }

@@ -134,7 +134,7 @@ func TestNewNamesTheProgram(t *testing.T) {
 		{Config{}, "exec: command is empty"},
 		{Config{Command: []string{""}}, "exec: command is empty"},
 		{Config{Command: []string{"./lookup"}, Dir: dir}, "exec: program ./lookup: no such file"},
-		{Config{Command: []string{"./plain"}, Dir: dir}, "exec: program ./plain: is not executable"},
+		{Config{Command: []string{"./plain"}, Dir: dir}, "exec: program ./plain: is not executable: chmod +x makes it so"},
 		{Config{Command: []string{dir}}, "exec: program " + dir + ": is a directory"},
 		{Config{Command: []string{"no-such-program-here"}}, "exec: program no-such-program-here: executable file not found in $PATH"},
 		{Config{Command: []string{"sh", "a\x00"}}, `exec: command "a\x00" holds a NUL byte`},

@@ -36,6 +36,9 @@ func signer(cfg *config.Config) (approval.Key, string, error) {
 		return approval.Key{}, "", command.Usagef("a decision is signed, and there is no key: --key names its file; `toolfleet approvals key FILE` makes one")
 	}
 	key, err := approval.ReadKey(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return key, "", command.Usagef("%w; `toolfleet approvals key FILE` makes one, --key names another", err)
+	}
 	if err != nil {
 		return key, "", command.Usage(err)
 	}

@@ -83,7 +83,14 @@ func newsLine(p messages.Pending) string {
 		return fmt.Sprintf("%s  %d of %d agreed (%s), expires in %s  %s", terminal.ShortID(p.ID), len(p.Agreed), p.Approvers, terminal.Clean(strings.Join(p.Agreed, ", "), 80), terminal.Span(time.Until(p.Expires)), terminal.Clean(p.Line, 160))
 	}
 	if p.State != "" {
-		return fmt.Sprintf("%s  %s  %s", terminal.ShortID(p.ID), terminal.Clean(p.State, 20), terminal.Clean(p.Line, 160))
+		by := ""
+		switch n := len(p.Agreed); {
+		case n > 0 && p.State == messages.PendingGranted:
+			by = " by " + terminal.Clean(strings.Join(p.Agreed, ", "), 80)
+		case n > 0 && p.State == messages.PendingDenied: // the last one ended it
+			by = " by " + terminal.Clean(p.Agreed[n-1], 80)
+		}
+		return fmt.Sprintf("%s  %s%s  %s", terminal.ShortID(p.ID), terminal.Clean(p.State, 20), by, terminal.Clean(p.Line, 160))
 	}
 	return fmt.Sprintf("%s  %s, expires in %s, asked by %s  %s", terminal.ShortID(p.ID), terminal.Clean(string(p.Tier), 20), terminal.Span(time.Until(p.Expires)),
 		terminal.Clean(p.Requester+"/"+string(p.Session), 40), terminal.Clean(p.Line, 160))

@@ -220,6 +220,21 @@ func (s *Serving) Again(ctx context.Context) (*Serving, error) {
 	return &next, nil
 }
 
+// Check returns why Open would fail at the tools of the settings, for example because a program is
+// not there. It starts no servers.
+func Check(cfg *config.Config, standard string) error {
+	file, dir, err := File(cfg)
+	if err != nil {
+		return err
+	}
+	root, err := builtin.OpenRoot(rootOf(cfg, standard))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return inFile(cfg, worker.OpenTools(&tool.Registry{}, file, placeOf(cfg, file, dir, root)))
+}
+
 // PlaceOf returns what the servers of a tools file in dir need. standard is the root if the
 // settings name none; it may be "".
 func PlaceOf(cfg *config.Config, file schemas.ToolsFile, dir, standard string) toolservers.Place {
@@ -369,7 +384,7 @@ func rootOf(cfg *config.Config, standard string) string {
 }
 
 func inFile(cfg *config.Config, err error) error {
-	if cfg.Tools == "" {
+	if err == nil || cfg.Tools == "" {
 		return err
 	}
 	return fmt.Errorf("%s: %w", cfg.Tools, err)

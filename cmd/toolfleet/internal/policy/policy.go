@@ -198,6 +198,10 @@ func printTests(a *command.App, file string, all []tested, failures int) error {
 			return err
 		}
 	}
+	if len(all) == 0 {
+		a.Say("%s has no tests. Its list `tests` holds them, for example {name: small, tool: refund, input: {amount: 1}, expect: {effect: allow}}", file)
+		return nil
+	}
 	a.Say("%s, %d failed", terminal.Count(len(all), "test"), failures)
 	return nil
 }
