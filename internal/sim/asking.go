@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// People who are asked about calls, and their answers.
+// This file has the people who are asked about calls, and their answers.
 
 // policy is the set of rules that a worker was started with.
 type policy struct {
@@ -21,10 +21,12 @@ type policy struct {
 	denies  string // the tool that it denies; "" none
 }
 
-// policies are the rules of a run, one after another. All of them ask about the same tools.
+// policies are the policies of a run, in the order in which they come. All of them ask
+// about the same tools.
 var policies = []policy{{version: "p1"}, {version: "p2"}, {version: "p3", denies: "askonce"}, {version: "p4", denies: "askagain"}}
 
-// The people of every fleet. Their keys are made once: making a key costs more than a history.
+// People and their keys. The keys are made once for all runs, because making a key costs
+// more than running a history.
 var (
 	keys      = map[string]approval.Key{}
 	approvers = func() approval.Approvers {
@@ -45,15 +47,15 @@ var (
 	}()
 )
 
-// Asked lets every person decide about a question. It does not use the fleet.
+// Asked makes each person decide about a question, at some time.
 func (f *Fleet) Asked(key wire.CallKey, q messages.Approval) {
 	for _, name := range rawjson.SortedKeys(keys) {
 		f.people.Spawn(name, func(t *world.Task) { f.answer(t, name, key, q) })
 	}
 }
 
-// answer sends one person's answer: yes, no, an edit, nothing, too late, or the same to two
-// coordinators at once.
+// answer sends one person's answer. It may approve, edit, deny, come too late, go to two
+// coordinators at once, or not come at all.
 func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.Approval) {
 	verdict, wait := []messages.Verdict{messages.VerdictApprove, messages.VerdictApprove, messages.VerdictApprove, messages.VerdictEdit, messages.VerdictDeny}[f.Rng.IntN(5)], 30*time.Second
 	switch r := f.Rng.IntN(10); {
@@ -98,8 +100,8 @@ func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d m
 	}
 }
 
-// request sends a request to one coordinator by a core message. Without an answer its outcome is
-// unknown.
+// request sends a request to one coordinator as a core message. ok is false if no answer
+// came; then the request may have been carried out or not.
 func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 	inbox := "inbox." + t.Nonce()
 	t.Subscribe(inbox)
@@ -118,8 +120,8 @@ func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 	return t.Hear(inbox)
 }
 
-// startReform changes the policy or the version of the tools once, and then restarts the workers
-// one after another.
+// startReform changes the policy or the version of the tools once. Then it restarts the
+// workers one after another.
 func (f *Fleet) startReform() {
 	p := f.Start("r", nil)
 	p.Spawn("reform", func(t *world.Task) {
@@ -144,7 +146,7 @@ func (f *Fleet) startReform() {
 	})
 }
 
-// anyBehind returns a worker that was started before the last change.
+// anyBehind returns a worker that still has the old policy or tools.
 func (f *Fleet) anyBehind() *worker {
 	for _, w := range f.workers {
 		if (w.policy != f.policy || w.file.Version != f.version) && !w.Doomed && !w.leave && f.Alive(w.Process) {

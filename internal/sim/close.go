@@ -9,10 +9,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// This file does what close.go of package coordinator does, around batch.Closing and package
-// recall.
+// This file is the counterpart of close.go in package coordinator. It carries out what
+// batch.Closing and package recall decide.
 
-// close ends every open call and makes the reply of a batch that no driver can bring to its end.
+// close ends every open call of a batch that no driver can bring to its end, and makes its
+// reply.
 func (d *drive) close() {
 	d.Count("closed batches")
 	closing := &batch.Closing{Lease: machineConfig.QueueTimeout, Grace: Grace}
@@ -23,7 +24,7 @@ func (d *drive) close() {
 	d.reply = &messages.Reply{Status: messages.ReplyCompleted, Results: results}
 }
 
-// closeOnce ends the calls that nobody runs, and reports whether every call has ended.
+// closeOnce ends the calls that no worker runs. It reports whether every call has ended.
 func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (all bool) {
 	newest, err := d.ends(results)
 	if err != nil {
@@ -47,7 +48,7 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 		if next.Unknown {
 			result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "closed")
 		}
-		if e.Seq == 0 { // the worker of a call that does not claim looks for its result
+		if e.Seq == 0 { // before it runs a call that does not claim, a worker looks for its result
 			stored, err := d.writeResult(key, result)
 			if err != nil {
 				all = false
@@ -66,7 +67,7 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 	return all && d.withdrawAll() == nil
 }
 
-// withdrawAll removes the jobs of the batch from the queue.
+// withdrawAll removes the jobs of the batch from the queues.
 func (d *drive) withdrawAll() error {
 	return d.Ask("withdraw", d.sub.Key.String(), func() error {
 		for _, filter := range names.JobsOf(d.sub.Key) {
@@ -78,7 +79,7 @@ func (d *drive) withdrawAll() error {
 	})
 }
 
-// ends sets the stored results, and returns the newest record of each call.
+// ends copies the stored results to results, and returns the newest record of each call.
 func (d *drive) ends(results []messages.Result) (newest map[int]records.CallEntry, err error) {
 	known, err := truth(d.Task).Calls(anytime, d.sub.Key)
 	if err != nil {

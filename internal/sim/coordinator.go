@@ -13,7 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// coordinator handles deliveries as package coordinator does, around the real batch.Machine.
+// coordinator handles deliveries in the same way as package coordinator, with the real
+// batch.Machine.
 type coordinator struct {
 	*world.Process
 	fleet *Fleet
@@ -62,7 +63,7 @@ func (c *coordinator) notice(n wire.Notice) {
 	}
 }
 
-// intake drives the heads of sessions, and hands other batches back.
+// intake drives the session if the batch is its head. Other batches go back to the broker.
 func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 	key := delivery.Body.(*Submission).Key
 	if live := c.live[key]; live != nil {
@@ -93,7 +94,7 @@ func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 	case session.Vanished:
 		t.Nak(delivery, time.Second)
 	case session.AskPeers, session.Wait:
-		// A peer that drives the session reads the log at its next poll.
+		// The driver of the session reads the log at its next poll.
 		if l := c.lines[key.Session]; l != nil {
 			l.more = true
 		}
@@ -105,12 +106,12 @@ func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 	}
 }
 
-// decline hands a delivery back to the broker, with a growing delay.
+// decline hands a delivery back to the broker. The delay grows with each delivery.
 func (c *coordinator) decline(t *world.Task, d *broker.Delivery) {
 	t.Nak(d, min(200*time.Millisecond<<min(d.Count-1, 10), 3*AckWait))
 }
 
-// takeOver drives the session of a batch that waits behind others.
+// takeOver drives the session of a batch that waits behind others, from the session's head.
 func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	head, found, err := c.settledHead(t, delivery.Body.(*Submission).Key)
 	switch {
@@ -123,12 +124,13 @@ func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	}
 }
 
-// sweep looks for heads without a driver: after each restart of the server, and at intervals.
+// sweep looks for heads without a driver, after each restart of the server and at
+// intervals.
 func (c *coordinator) sweep(t *world.Task) {
 	for wait := AckWait; ; wait = judge.SweepEvery {
 		last := t.Restarted
 		t.Wait(t.Now.Add(wait), func() bool { return t.Restarted.After(last) })
-		if t.Restarted.After(last) { // wait until messages in flight have settled
+		if t.Restarted.After(last) { // wait until messages on their way have arrived
 			t.Sleep(AckWait + time.Duration(t.Rng.Int64N(int64(AckWait/2))))
 		}
 		all, err := open(t, AckWait)
@@ -147,7 +149,7 @@ func (c *coordinator) sweep(t *world.Task) {
 	}
 }
 
-// open returns the batches in the log of at least this age, the oldest first.
+// open returns the batches in the log that are at least this old, the oldest first.
 func open(t *world.Task, age time.Duration) (all []records.Accepted, err error) {
 	err = truth(t).EachOpen(anytime, "*", "*", func(a records.Accepted) bool {
 		if t.Now.Sub(a.Stored) >= age {
@@ -167,7 +169,7 @@ func accepted(t *world.Task, m *broker.Message) records.Accepted {
 	return a
 }
 
-// attend drives one head, unless it is driven here.
+// attend drives one head, unless this coordinator drives it already.
 func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 	next, _, err := c.settledHead(t, head.Key) // also removes batches that have their reply
 	for tries := 0; err != nil && tries < 3; tries++ {
@@ -182,7 +184,7 @@ func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 	}
 }
 
-// settledHead is nextHead, but leaves a head with a new reply to its driver.
+// settledHead is like nextHead, but leaves a head with a young reply to its driver.
 func (c *coordinator) settledHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, AckWait)
 }

@@ -22,22 +22,22 @@ type drive struct {
 	accepted    records.Accepted
 	sub         *Submission
 	machine     *batch.Machine
-	delivery    *broker.Delivery // of the batch; nil: it came without one
+	delivery    *broker.Delivery // nil if the batch came without a delivery
 	heard       []wire.Notice
 	broken      bool // no driver can bring the batch to its end
 	reply       *messages.Reply
 	over        bool // the driver has ended
-	nudged      bool // read the journal now
-	staffed     bool // workers have changed
+	nudged      bool // asked to read the journal now
+	staffed     bool // workers have come or gone
 	jobs        *placement.Jobs
 	late        bool // another coordinator may have driven the batch before, or drives it now
 	sure        bool // controls were read after the newest known record
 	born        time.Time
-	isFirst     bool // this is the first delivery of the batch
+	isFirst     bool // the batch has its first delivery
 
 	line     *line
 	turn     batch.Turn // the newest turn that the machine got
-	turned   bool       // the batch has another turn
+	turned   bool       // the turn has changed
 	finished bool       // the batch has left the log; set when the driver has ended
 }
 
@@ -59,7 +59,7 @@ func (d *drive) run() (finished bool) {
 	first, waited := d.accepted.Stored.After(d.line.since), d.Now.Sub(d.born) > AckWait/2
 	again, resumed := !first || waited || d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
 	d.isFirst = !again
-	if !again { // a coordinator looks later while calls wait for long
+	if !again { // while calls wait for long, a coordinator reads the journal later
 		config.FirstPoll += time.Duration(d.coordinator.fleet.Rng.Int64N(int64(Poll - config.FirstPoll)))
 	}
 	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
@@ -116,7 +116,7 @@ func (d *drive) run() (finished bool) {
 			d.nudged = false
 			d.look()
 		case d.staffed:
-		default: // the step takes the turn
+		default: // step takes the changed turn
 			d.turned = false
 			d.step(batch.Tick{})
 		}
@@ -142,7 +142,7 @@ func (d *drive) stayAlive(t *world.Task) {
 	}
 }
 
-// recall gives the journal's content to the machine.
+// recall gives the content of the journal to the machine.
 func (d *drive) recall() (found bool, err error) {
 	plans, err := truth(d.Task).Plans(anytime, d.sub.Key)
 	if err != nil {
@@ -170,7 +170,7 @@ func (d *drive) controls() ([]batch.Event, error) {
 
 func (d *drive) events(k records.Known) []batch.Event { return recall.Calls(k, d.recalled()) }
 
-// recalled returns the batch in the form that package recall needs.
+// recalled returns what package recall needs to know of the batch.
 func (d *drive) recalled() recall.Batch {
 	return recall.Batch{
 		Calls: len(d.sub.Plan.Calls), Claims: d.machine.Claims, Local: local,
@@ -178,7 +178,8 @@ func (d *drive) recalled() recall.Batch {
 	}
 }
 
-// local converts a time of the server to the clock of the processes, which is the same here.
+// local converts a time of the server to the clock of the processes. In the simulation both
+// are the same.
 func local(t time.Time) time.Time { return t }
 
 func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
@@ -200,7 +201,7 @@ func (d *drive) step(e batch.Event) {
 	}
 }
 
-// follow records that the journal has a newer record: controls must be read again after it.
+// follow notes that the journal has a newer record, so that controls must be read again.
 func (d *drive) follow(e batch.Event) {
 	if _, is := e.(batch.Recorded); is {
 		d.sure = false
@@ -300,8 +301,8 @@ func (d *drive) end(want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// publishedElsewhere reports, at most once for each driver, that another coordinator has published
-// the job of a call.
+// publishedElsewhere reports whether another coordinator has published the job of a call.
+// It returns true at most once per driver.
 func (d *drive) publishedElsewhere(key wire.CallKey) bool {
 	if d.late {
 		return false
@@ -315,7 +316,8 @@ func (d *drive) publishedElsewhere(key wire.CallKey) bool {
 	return d.late
 }
 
-// finish stores the reply and removes the batch from the log, by its delivery or its sequence.
+// finish stores the reply and removes the batch from the log: by its delivery if it has
+// one, otherwise by its sequence.
 func (d *drive) finish() bool {
 	if d.Insist(func() error {
 		_, err := truth(d.Task).WriteReply(anytime, d.accepted, *d.reply)

@@ -33,37 +33,48 @@ var machineConfig = batch.Config{
 	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Unserved: 30 * time.Second, Grace: Grace, Waits: BatchTTL, Poison: judge.Lapses,
 }
 
-// Shape is the size of a fleet, and its work.
+// Shape is the size of a fleet and the work that it gets.
 type Shape struct {
 	Coordinators, Workers int
-	// Sessions holds the batches of each session, each as the names of the tools it calls: read,
-	// sum, alone (a read that may not overlap), once, again (idempotent), shell (a write that may
-	// overlap), stern and sternshell (planned to overlap, and handed back), shifty (a read that may
-	// not overlap in the second version), late (a write that comes with the second version), nope
-	// (unknown). A person is asked about askread, askonce, askagain and sternask, two about
-	// askboth. A batch "?" cannot be decoded.
+	// Sessions holds the batches of each session, each as a list of the tools that it
+	// calls:
+	//
+	//   - read, sum: reads that may overlap
+	//   - alone: a read that may not overlap
+	//   - shifty: a read that may not overlap in the second version
+	//   - once: a write that may run only once
+	//   - again: an idempotent write
+	//   - shell: a write that may overlap
+	//   - late: a write that only the second version has
+	//   - stern, sternshell: planned to overlap, and then handed back
+	//   - nope: an unknown tool
+	//   - askread, askonce, askagain, sternask: one person is asked; askboth: two
+	//     people are asked
+	//
+	// A batch "?" cannot be decoded.
 	Sessions [][]string
-	// Says is how many aborts and steering messages are sent.
+	// Says is the number of aborts and steering messages that are sent.
 	Says int
-	// AskFor is how long a question stays open. People who are prompt answer all of them, and soon.
+	// AskFor is how long a question stays open. With Prompt, people answer every question
+	// soon.
 	AskFor time.Duration
 	Prompt bool
-	// Reforms is how many times the policy, or the version of the tools files, changes in a run.
+	// Reforms is how often the policy or the version of the tools changes in a run.
 	Reforms int
-	// Parts are the parts of the tools that the workers have, the first worker first. Further
-	// workers have all tools. Old is how many workers are of the previous version.
+	// Parts says which part of the tools each worker has, beginning with the first worker.
+	// Further workers have all tools. Old is the number of workers of the previous version.
 	Parts []staff.Part
 	Old   int
-	// Bounded: the pool has max_in_flight, so all workers share its queue.
+	// Bounded says that the pool has max_in_flight, so that all workers share its queue.
 	Bounded bool
-	// Gaps is how many times workers go away for a while: those of one part, or all.
+	// Gaps is how often workers go away for a while: those of one part, or all.
 	Gaps int
-	// Late agents send some batches only when others are answered. They send some again when only
-	// the reply is kept.
+	// Late makes agents send some batches only when others are answered. They also send
+	// some batches again when of those only the reply is kept.
 	Late bool
 }
 
-// Fleet holds agents, coordinators and workers on one broker.
+// Fleet is a fleet on one broker: agents, coordinators and workers.
 type Fleet struct {
 	*world.World
 	judge   *judge.Ledger
@@ -72,14 +83,14 @@ type Fleet struct {
 	staff   *staff.Bucket        // what workers have announced
 	agents  int                  // agents that still wait for a reply
 	shape   Shape
-	policy  policy // of workers that are started from now on
-	version int    // of their tools files
+	policy  policy // of workers that start from now on
+	version int    // version of the tools file of workers that start from now on
 	people  *world.Process
-	// All workers and coordinators of the run, also those that have ended.
+	// All workers and coordinators of the run, including those that have ended.
 	workers      []*worker
 	posts        []*post
 	coordinators []*coordinator
-	// submissions holds every batch that an agent publishes, by its bytes in the log.
+	// submissions holds every batch that agents publish, by its bytes in the log.
 	submissions map[string]*Submission
 }
 
@@ -112,7 +123,7 @@ func NewFleet(shape Shape, faults world.Faults, rng *rand.Rand) *Fleet {
 	return f
 }
 
-// Slowest returns the longest time from a grant to the job that follows it.
+// Slowest returns the longest time between a grant and the job that follows it.
 func (f *Fleet) Slowest() time.Duration { return f.judge.Slowest() }
 
 // startSpeaker sends one control to a session at a random time.
@@ -156,14 +167,14 @@ func submission(session, id string, tools []string) *Submission {
 	return sub
 }
 
-// startAgent publishes a batch until it is acknowledged, and waits for the reply. Sometimes the
-// agent forgets that it did, and repeats it.
+// startAgent publishes a batch until it is acknowledged, and waits for the reply. Sometimes
+// the agent loses its memory and publishes the batch again.
 func (f *Fleet) startAgent(sub *Submission) {
 	f.agents++
 	p := f.Start("a", nil)
 	p.Spawn("submit", func(t *world.Task) {
 		within := 3 * time.Second
-		if f.shape.Late && f.Rng.IntN(2) == 0 { // the others are answered by then
+		if f.shape.Late && f.Rng.IntN(2) == 0 { // the other batches are answered by then
 			within = 90 * time.Second
 		}
 		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
@@ -195,8 +206,8 @@ func (f *Fleet) startAgent(sub *Submission) {
 	})
 }
 
-// Run runs the fleet until every batch is answered and nothing is left to do. The error says which
-// rule was broken.
+// Run runs the fleet until every batch is answered and nothing is left to do. The error
+// names the rule that was broken.
 func (f *Fleet) Run() (err error) {
 	defer f.Close()
 	defer func() {
@@ -231,8 +242,9 @@ func (f *Fleet) unfinished() bool {
 	return f.agents > 0 || f.log.Len() > 0 || len(f.Stream(jobsStream).Messages()) > 0
 }
 
-// restless is more steps than a fleet can need at one moment.
+// restless is a number of steps that no fleet needs at one moment. A fleet that takes more
+// is stuck.
 const restless = 100_000
 
-// patience is longer than any fleet may take, with all faults.
+// patience is longer than any fleet may take, even with all faults.
 const patience = 12 * time.Hour

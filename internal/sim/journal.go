@@ -16,7 +16,7 @@ import (
 
 var names = store.Names
 
-// The streams by their roles.
+// Names of the streams.
 var (
 	repliesStream = store.Replies
 	jobsStream    = store.Jobs
@@ -25,13 +25,14 @@ var (
 // Submission is a batch that an agent publishes.
 type Submission = judge.Submission
 
-// truth returns the real journal, on this task's connection to the model of the broker.
+// truth returns the real journal, which uses this task's connection to the model of the
+// broker.
 func truth(t *world.Task) *records.Journal { return store.Journal(t) }
 
 // anytime is the context of a request without a deadline.
 var anytime = context.Background()
 
-// journal is the journal of a task in the form that the shells of this package use.
+// journal gives a task the methods with which this package uses the journal.
 type journal struct{ *world.Task }
 
 // entry is a stored record of a call.
@@ -40,7 +41,7 @@ type entry struct {
 	record wire.CallRecord
 }
 
-// lostTo says that another writer's record is the newest.
+// lostTo says that another writer's record is the newest of the call.
 type lostTo struct{ newest entry }
 
 func (l *lostTo) Error() string {

@@ -15,7 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// This file does what sessionrun.go of package coordinator does, around session.Line.
+// This file is the counterpart of sessionrun.go in package coordinator. It carries out what
+// session.Line decides.
 
 // lookahead is how many batches of a session are driven at once.
 const lookahead = 4
@@ -27,15 +28,15 @@ type line struct {
 	batches   session.Line[*drive]
 	driven    map[*drive]bool    // drivers of batches that were not given up
 	left      []*drive           // drivers whose task has ended
-	more      bool               // the log may hold another batch
-	reading   bool               // the log is still to be read for the first time
-	offers    []*broker.Delivery // of batches that are not read yet
-	suspended time.Time          // set if every batch only waits: the latest time to resume
-	again     bool               // another batch was read when the session was suspended
-	since     time.Time          // batches stored later have surely had no other driver
+	more      bool               // whether the log may hold another batch
+	reading   bool               // the first read of the log is not done
+	offers    []*broker.Delivery // deliveries of batches that are not read yet
+	suspended time.Time          // the latest time to resume; zero while the session is not suspended
+	again     bool               // a batch was read while the session was suspended
+	since     time.Time          // batches stored later have certainly had no other driver
 }
 
-// ends reports whether the session is suspended, so that no batch of the line goes on.
+// ends reports whether the session is suspended, which ends all its drivers.
 func (l *line) ends() bool { return !l.suspended.IsZero() }
 
 // driveLine drives a session from its head. It reports whether the session was given up.
@@ -43,7 +44,7 @@ func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery *
 	if other := c.lines[head.Key.Session]; other != nil {
 		other.more = true
 		for _, d := range other.batches.All() {
-			d.nudged = true // it may be about to rest
+			d.nudged = true // it may be about to be suspended
 		}
 		if delivery != nil {
 			offers = append(offers, delivery)
@@ -75,7 +76,7 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 	if delivery == nil || delivery.Count > 1 {
 		l.since = t.Now
 	}
-	// Nobody announces batches that are in the log already.
+	// No notice comes about batches that are already in the log.
 	l.more = delivery == nil || delivery.Count > 1
 	l.reading = l.more
 	l.begin(head, delivery)
@@ -112,13 +113,13 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 	}
 }
 
-// offer hands the line a delivery of a batch that it has not read yet.
+// offer gives the line a delivery of a batch that it has not read yet.
 func (l *line) offer(d *broker.Delivery) {
 	l.offers = append(l.offers, d)
 	l.more = true
 }
 
-// offered returns the delivery of a batch that was offered, or nil.
+// offered removes and returns the offered delivery of a batch, or nil.
 func (l *line) offered(a records.Accepted) *broker.Delivery {
 	for i, d := range l.offers {
 		if d.Seq == a.Seq {
@@ -129,7 +130,7 @@ func (l *line) offered(a records.Accepted) *broker.Delivery {
 	return nil
 }
 
-// returnOffers settles the deliveries that no batch has taken.
+// returnOffers hands back the deliveries that were offered and not used.
 func (l *line) returnOffers(t *world.Task) {
 	offers := l.offers
 	l.offers = nil
@@ -138,7 +139,7 @@ func (l *line) returnOffers(t *world.Task) {
 	}
 }
 
-// readLog starts to drive batches behind the driven ones.
+// readLog reads batches behind those that are driven, and drives them.
 func (l *line) readLog(t *world.Task) error {
 	for {
 		if n, _ := l.batches.Successors(); !l.batches.Empty() && n+1 >= lookahead {
@@ -194,8 +195,9 @@ func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
 	})
 }
 
-// leave ends the driver of a batch. A batch that has left the log leaves the line; one that was
-// given up stays.
+// leave ends the driver of a batch. A batch that has left the log leaves the line. A batch
+// that was given up stays in the line. last means that no batch of the line is driven any
+// more.
 func (l *line) leave(d *drive, now time.Time) (last bool) {
 	if l.c.live[d.sub.Key] == d {
 		delete(l.c.live, d.sub.Key)
@@ -210,7 +212,7 @@ func (l *line) leave(d *drive, now time.Time) (last bool) {
 	return len(l.driven) == 0
 }
 
-// step makes one step of a batch's machine.
+// step gives an event to a batch's machine and updates the turns of the line.
 func (l *line) step(d *drive, e batch.Event) (wants []batch.Effect) {
 	if turn := l.batches.Turn(d); d.turn != turn {
 		d.turn = turn
@@ -234,7 +236,8 @@ func (l *line) giveTurns() {
 	}
 }
 
-// suspendIfQuiet ends the drivers of all batches if every batch only waits and none has news.
+// suspendIfQuiet ends the drivers of all batches, if every batch only waits and none has
+// news.
 func (l *line) suspendIfQuiet() bool {
 	if l.ends() {
 		return true
@@ -255,7 +258,7 @@ func (l *line) suspendIfQuiet() bool {
 	return true
 }
 
-// lookForControls makes batches that wait for an earlier one look for controls.
+// lookForControls makes batches that wait for an earlier batch look for controls.
 func (l *line) lookForControls(t *world.Task) {
 	entries, err := truth(t).Controls(anytime, l.key.Tenant, l.key.Session)
 	if err != nil {
@@ -268,8 +271,8 @@ func (l *line) lookForControls(t *world.Task) {
 	}
 }
 
-// awaitTurn waits until the first call of the batch may start, or until no further call should
-// start. It returns false if the driver ends before.
+// awaitTurn waits until the first call of the batch may start, or until no call should
+// start any more. It returns false if the driver ends before that.
 func (d *drive) awaitTurn() bool {
 	end := d.accepted.Stored.Add(BatchTTL)
 	if !d.mayStart() {
@@ -307,7 +310,7 @@ func (d *drive) mayStart() bool {
 	return false
 }
 
-// beginsSafe reports whether the first call that can run may run beside others.
+// beginsSafe reports whether the first call that is not refused may run beside others.
 func (d *drive) beginsSafe() bool {
 	for _, call := range plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools).Calls {
 		if call.Refused == nil {
@@ -327,7 +330,7 @@ func (f *Fleet) Drives(key wire.BatchKey) (all []judge.Drive) {
 	return all
 }
 
-// view returns the driver as the judge sees it.
+// view returns what the judge sees of the driver.
 func (d *drive) view() judge.Drive {
 	return judge.Drive{Process: d.coordinator.Process, Sub: d.sub, Born: d.born, First: d.isFirst}
 }

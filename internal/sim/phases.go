@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// This file is a short form of package pipeline: phase four about people, the claim, the tool, and
-// the end of a cancelled run.
+// This file is a short form of package pipeline: the decisions of people, the claim, the
+// run of the tool, and the end of a cancelled run.
 
-// phases takes the call through its phases.
+// phases takes the call through its phases and returns the event with its end.
 func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 	if a.cause != nil {
 		return a.unstarted()
@@ -31,7 +31,7 @@ func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 		return *end
 	}
 	onCrash := staff.Tool(a.job.Tool).OnCrash
-	if a.job.Kind != messages.KindWrite { // another run would change nothing
+	if a.job.Kind != messages.KindWrite { // running it again changes nothing
 		onCrash = messages.OnCrashIdempotent
 	}
 	a.post(machine.Wanted{Frozen: call.Frozen{Input: a.input, ArgsHash: a.argsHash, OnCrash: onCrash, Deadline: time.Minute}})
@@ -80,7 +80,7 @@ func (a *attempt) unstarted() machine.Event {
 	return machine.Ended{Result: a.unrun(messages.StatusAborted, messages.CodeAborted)}
 }
 
-// unrun returns the result of a call that this attempt has not run.
+// unrun returns a result for a call that this attempt has not run.
 func (a *attempt) unrun(status messages.Status, code messages.Code) messages.Result {
 	return messages.Result{
 		Index: a.key.Index, CallID: a.job.CallID, Tool: a.job.Tool, Attempt: a.grant.Attempt, Status: status, Outcome: messages.Failed(code, "not run"),
@@ -94,7 +94,8 @@ func (a *attempt) repeatable() bool {
 	return a.job.Kind != messages.KindWrite || staff.Tool(a.job.Tool).OnCrash == messages.OnCrashIdempotent
 }
 
-// freeze sets the input of the attempt. The hooks of this fleet make another input at each run.
+// freeze sets the input of the attempt. Hooks of this fleet make another input each time,
+// so an input is kept once it is stored.
 func (a *attempt) freeze(prior *wire.CallRecord) {
 	switch {
 	case prior == nil || prior.ArgsHash == "":
@@ -107,7 +108,7 @@ func (a *attempt) freeze(prior *wire.CallRecord) {
 	a.argsHash = judge.HashOf(a.input)
 }
 
-// forbidden returns the end of a call that may not be claimed, or nil if it may be.
+// forbidden returns the end of a call that must not be claimed, or nil.
 func (a *attempt) forbidden(prior *wire.CallRecord) *machine.Ended {
 	rules, people := a.worker.policy, staff.People(a.job.Tool)
 	if rules.denies == a.job.Tool {
@@ -129,7 +130,7 @@ func (a *attempt) forbidden(prior *wire.CallRecord) *machine.Ended {
 
 var errNotAsked = errors.New("nobody was asked about this")
 
-// void returns why people's decisions do not let the call run, or nil if they do.
+// void returns why the decisions of people do not let the call run, or nil if they do.
 func (a *attempt) void(prior *wire.CallRecord, people int) error {
 	if prior == nil || prior.Approval == nil {
 		return errNotAsked

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// This file does what suspend.go and resume.go of package coordinator do, and what
-// coordinator/approvals does with decisions.
+// This file is the counterpart of suspend.go and resume.go in package coordinator, and of
+// the part of coordinator/approvals that applies decisions.
 
 // request is a request to a coordinator: a decision, or a control of a session.
 type request struct {
@@ -34,7 +34,7 @@ type speech struct {
 	messages.Control
 }
 
-// answerRequests starts to answer requests.
+// answerRequests starts to answer requests on the coordinator's subject, its door.
 func (c *coordinator) answerRequests() {
 	door := "doors." + c.Name
 	c.Subscribe(door)
@@ -68,7 +68,7 @@ func (c *coordinator) serve(t *world.Task, r request) {
 	}
 }
 
-// decide applies a decision to the open question and stores the result.
+// decide applies a decision to the open question, and stores the result.
 func (c *coordinator) decide(t *world.Task, asked decision) (messages.DecisionState, *messages.Refusal) {
 	const tries = 10
 	busy := &messages.Refusal{Class: messages.ClassBusy}
@@ -99,7 +99,7 @@ func (c *coordinator) decide(t *world.Task, asked decision) (messages.DecisionSt
 	return "", busy
 }
 
-// wake drives the head of a session if due says so. A nil due means yes.
+// wake drives the head of a session, if due is nil or reports true.
 func (c *coordinator) wake(t *world.Task, lane wire.BatchKey, due func(*world.Task, wire.BatchKey) (bool, error)) {
 	var first uint64
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
@@ -128,7 +128,7 @@ func (c *coordinator) waitsForPeople(t *world.Task, key wire.BatchKey) (bool, er
 	return err == nil && recall.WaitsForPeople(known), err
 }
 
-// rest ends the driver if the batch only waits for people, and reports whether it did.
+// rest ends the driver if the batch only waits for people. It reports whether it did.
 func (d *drive) rest() bool {
 	for !d.broken {
 		until, waits := d.machine.Rest()
@@ -145,7 +145,8 @@ func (d *drive) rest() bool {
 	return false
 }
 
-// lookOnce reads the journal from the leader, because no poll follows for minutes.
+// lookOnce reads the journal from the leader until it succeeds, because no poll follows for
+// minutes.
 func (d *drive) lookOnce() {
 	var events []batch.Event
 	_ = d.Insist(func() error {
@@ -163,7 +164,7 @@ func (d *drive) lookOnce() {
 	d.sure = true
 }
 
-// look reads the journal because of a nudge.
+// look reads the journal after a nudge.
 func (d *drive) look() {
 	if _, rests := d.machine.Rest(); rests {
 		d.lookOnce()

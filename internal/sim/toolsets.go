@@ -15,22 +15,23 @@ import (
 	machine "github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// This file does what internal/worker/presence.go and coordinator/toolsets.go do, around package
-// placement: workers announce themselves, and coordinators follow that.
+// This file is the counterpart of internal/worker/presence.go and coordinator/toolsets.go,
+// with the real package placement: workers announce themselves, and coordinators follow the
+// announcements.
 
-// post is a place for a worker. When its worker has gone, another takes it.
+// post is a place for a worker. When a worker is gone, another one takes its post.
 type post struct {
 	part   staff.Part
 	old    bool // its workers are of the previous version
-	closed bool // no worker may take it now
+	closed bool // no worker may take it at present
 	vacant bool
 }
 
-// jobQueue is the consumer of a queue of jobs. The server removes it when nobody has pulled from it
+// jobQueue is the consumer of a queue of jobs. The server removes it when nobody has pulled
 // for five minutes.
 type jobQueue struct {
 	*broker.Queue
-	left time.Time // when its last worker left; zero: it has one
+	left time.Time // when its last worker left; zero while it has one
 }
 
 // hire starts the workers.
@@ -56,7 +57,7 @@ func (f *Fleet) startWorker(p *post) {
 	w.Spawn("serve", w.serve)
 }
 
-// queueOf returns the queue with a token. It makes a missing one.
+// queueOf returns the queue with a token, and makes it if it is missing.
 func (f *Fleet) queueOf(token string) *jobQueue {
 	q := f.queues[token]
 	if q == nil {
@@ -70,8 +71,8 @@ func (f *Fleet) queueOf(token string) *jobQueue {
 	return q
 }
 
-// serve announces the worker, and then its tools. The worker then takes jobs from its queue, and at
-// times from the pool's.
+// serve announces the worker and then its tools. Then the worker takes jobs from its queue,
+// and from time to time from the queue of the pool.
 func (w *worker) serve(t *world.Task) {
 	f := w.fleet
 	own, pool := f.queueOf(w.queue), f.queueOf(staff.Pool)
@@ -116,7 +117,8 @@ func (w *worker) announce(t *world.Task) {
 	}
 }
 
-// stay announces the worker again after each restart of the server, which may have lost it.
+// stay announces the worker again after each restart of the server, because the
+// announcement may be lost.
 func (w *worker) stay(t *world.Task) {
 	for {
 		last := t.Restarted
@@ -131,7 +133,7 @@ func (w *worker) stay(t *world.Task) {
 	}
 }
 
-// gone ends the worker. If it was killed, its announcement stays for a while.
+// gone is called when the worker has ended. Its announcement stays for a while.
 func (w *worker) gone() {
 	w.ended = w.Now
 	w.fleet.people.Spawn("lapse", func(t *world.Task) {
@@ -146,8 +148,8 @@ func (w *worker) gone() {
 	w.fleet.queueOf(w.queue).left = w.Now
 }
 
-// drain ends the worker as a signal does. The last worker of a toolset first takes the jobs in its
-// queue.
+// drain ends the worker as a signal does. If it is the last worker of its toolset, it first
+// takes the jobs in its queue.
 func (w *worker) drain() {
 	w.Count("drains")
 	w.Logf(w.Name, "DRAINS", "%d calls", len(w.inHand))
@@ -168,7 +170,7 @@ func (w *worker) drain() {
 	})
 }
 
-// needed reports whether no other worker takes the jobs in the worker's queue.
+// needed reports whether the worker's queue has jobs that no other worker takes.
 func (w *worker) needed(t *world.Task) (needed bool) {
 	if w.queue == staff.Pool {
 		return false
@@ -183,7 +185,7 @@ func (w *worker) needed(t *world.Task) (needed bool) {
 	return needed
 }
 
-// startGap makes one or all workers go away for a while.
+// startGap makes one worker or all of them go away for a while.
 func (f *Fleet) startGap() {
 	p := f.Start("g", nil)
 	p.Spawn("gap", func(t *world.Task) {
@@ -226,7 +228,8 @@ func (f *Fleet) Workers() (all []judge.Worker) {
 	return all
 }
 
-// followStaff tells the coordinator which workers are present. It calls ready after the first time.
+// followStaff tells the coordinator which workers are present. It calls ready after the
+// first time.
 func (c *coordinator) followStaff(t *world.Task, ready func()) {
 	for seen := -1; ; {
 		t.Wait(world.Never, func() bool { return c.fleet.staff.Revision != seen })
@@ -271,7 +274,7 @@ func (c *coordinator) sweepJobs(t *world.Task) {
 	}
 }
 
-// queues holds the jobs of one batch, on a task's connection.
+// queues reads and removes the jobs of one batch, over a task's connection.
 type queues struct{ d *drive }
 
 var _ placement.Queues = queues{}
@@ -321,7 +324,8 @@ func (d *drive) newJobs() *placement.Jobs {
 	})
 }
 
-// isGone reports whether no worker has the tool of a call. It reads the workers anew.
+// isGone reports whether no worker has the tool of a call. It reads the announcements
+// again.
 func (d *drive) isGone(index int) (events []batch.Event, gone bool) {
 	var fleet *toolset.Fleet
 	if d.ReadUntil(world.Never, "workers", d.Name, func() error {

@@ -15,9 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// worker is a shell of the real attempt.Machine: as package lane does on the server, it carries out
-// the machine's effects on the model of the broker. The phases are a model of package pipeline; see
-// phases.go.
+// worker carries out the effects of the real attempt.Machine on the model of the broker, as
+// package lane does on a server. Its phases are a model of package pipeline: see phases.go.
 type worker struct {
 	*world.Process
 	fleet  *Fleet
@@ -29,7 +28,7 @@ type worker struct {
 	file  staff.File
 	says  wire.Presence
 	queue string    // the token of the queue of its jobs
-	since time.Time // when it was first announced; zero: it was not
+	since time.Time // when it was first announced; zero: never
 	leave bool      // it is about to drain
 	ended time.Time // when its process ended
 }
@@ -43,7 +42,7 @@ func (w *worker) stop(key wire.CallKey) {
 	}
 }
 
-// attempt is one job at a worker.
+// attempt is one job in a worker.
 type attempt struct {
 	*world.Task
 	worker   *worker
@@ -52,17 +51,17 @@ type attempt struct {
 	queued   time.Time // when the job was stored
 	served   bool      // the worker serves its tool
 	key      wire.CallKey
-	delivery *broker.Delivery // the newest of the job
-	lost     int              // deliveries of the job that were lost with their worker
+	delivery *broker.Delivery // the newest delivery of the job
+	lost     int              // deliveries of the job that were lost with their workers
 	mails    []mail           // events that the machine has not got yet
 
-	// Known to the phases:
+	// What the phases know:
 	input    []byte // frozen
 	argsHash string // of input
 	answer   *answer
 	grant    call.Grant
-	run      *judge.Run // of the tool; nil before it starts
-	cause    error      // why the run was cancelled; nil: it was not
+	run      *judge.Run // run of the tool; nil before it starts
+	cause    error      // why the run was cancelled; nil: it is not cancelled
 	cutAt    time.Time  // when it was cancelled
 }
 
@@ -71,13 +70,14 @@ type mail struct {
 	delivery *broker.Delivery
 }
 
-// answer is the outcome of the claim, for the phases.
+// answer is what the phases get when they want to start the tool.
 type answer struct {
 	grant call.Grant
 	err   error
 }
 
-// take starts an attempt for a delivery, unless the worker already has its job.
+// take starts an attempt for a delivery. If the worker already has the job, the attempt
+// that it has gets the delivery.
 func (w *worker) take(d *broker.Delivery) {
 	job := d.Body.(wire.Job)
 	key := wire.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
@@ -107,7 +107,7 @@ func (w *worker) take(d *broker.Delivery) {
 	})
 }
 
-// view returns the attempt as the judge sees it.
+// view returns what the judge sees of the attempt.
 func (a *attempt) view() *judge.Attempt {
 	return &judge.Attempt{
 		Process: a.Process, Key: a.key, Job: a.job, Grant: a.grant, Input: a.input, ArgsHash: a.argsHash, Policy: a.worker.policy.version,
@@ -167,7 +167,7 @@ func (a *attempt) perform(effect machine.Effect) {
 		if e.What == machine.LeaseMissed {
 			a.Count("leases lost")
 		}
-	// A question that is not aborted ends by itself.
+	// A request that is not aborted ends after a while, so Abort does nothing.
 	case machine.Abort, machine.Emit, machine.Report, machine.Log:
 	default:
 		a.worker.Spawn("asks", func(t *world.Task) { a.post(a.ask(journal{t}, effect)) })

@@ -64,7 +64,7 @@ func Replicated(t *testing.T) *natstest.Cluster {
 	t.Helper()
 	cl := natstest.StartCluster(t, natstest.Fast)
 	c := Dial(t, cl.URL())
-	// The timeout is long because each of the streams elects a leader.
+	// The timeout is long, because every stream has to elect a leader.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := provision.Ensure(ctx, c, provision.Config{Replicas: natstest.Nodes}); err != nil {
@@ -73,7 +73,7 @@ func Replicated(t *testing.T) *natstest.Cluster {
 	return cl
 }
 
-// Raw connects a plain NATS client, which sees what an operator's tool sees.
+// Raw connects a plain NATS client, without package bus, as an operator's tool does.
 func Raw(tb testing.TB, srv *devserver.Server) jetstream.JetStream {
 	tb.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(srv))
@@ -93,7 +93,7 @@ func Key(session, batch string) wire.BatchKey {
 	return wire.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(batch))
 }
 
-// Receive returns the next value of a channel, and fails the test when none comes.
+// Receive returns the next value of a channel. It fails the test if none comes.
 func Receive[T any](tb testing.TB, ch <-chan T) T {
 	tb.Helper()
 	select {
@@ -134,7 +134,7 @@ func Job(c *bus.Conn, i int) string {
 	return c.Names().Lane(i%3 == 0, Pool, Key("s", fmt.Sprint("b", i)).Call(i))
 }
 
-// SendJobs stores the jobs with the numbers from <= i < to.
+// SendJobs stores the jobs number from to to-1.
 func SendJobs(t *testing.T, c *bus.Conn, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
@@ -144,7 +144,7 @@ func SendJobs(t *testing.T, c *bus.Conn, from, to int) {
 	}
 }
 
-// Until waits in simulated time until ok returns true.
+// Until waits in simulated time until ok returns true, and fails the test after limit.
 func Until(t *testing.T, what string, limit time.Duration, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !ok(); time.Sleep(10 * time.Millisecond) {
@@ -154,7 +154,8 @@ func Until(t *testing.T, what string, limit time.Duration, ok func() bool) {
 	}
 }
 
-// Pull runs a puller until the test ends, or until stop is called, which waits for Run.
+// Pull runs a puller until the test ends or stop is called. stop waits until Run has
+// returned.
 func Pull(t *testing.T, c *bus.Conn, slots *pull.Slots, handle func(*pull.Delivery)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

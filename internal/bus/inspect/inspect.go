@@ -24,8 +24,8 @@ type ServerState struct {
 	Time      time.Time `json:"time"`
 }
 
-// Server asks the connected server for its state. Servers before 2.11 do not tell it, and others
-// only to users that may ask.
+// Server asks the connected server for its state. Servers before 2.11 do not answer, and
+// others answer only users that may ask.
 func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
 	var info struct {
 		Server ServerState `json:"server"`
@@ -39,11 +39,11 @@ func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
 // StreamState describes the content of a stream.
 type StreamState struct {
 	Messages, Bytes       uint64
-	MaxMessages, MaxBytes int64 // 0 or less: no bound
+	MaxMessages, MaxBytes int64 // 0 or less: no limit
 	Consumers             int
 }
 
-// Stream returns the state and the bounds of a stream.
+// Stream returns the content and the limits of a stream.
 func Stream(ctx context.Context, c *bus.Conn, stream string) (StreamState, error) {
 	var info struct {
 		Config struct {
@@ -82,12 +82,12 @@ type ConsumerState struct {
 		Stream uint64 `json:"stream_seq"` // the newest message that was delivered to any worker
 	} `json:"delivered"`
 	Pending  uint64 `json:"num_pending"`     // messages that were never delivered
-	InFlight uint64 `json:"num_ack_pending"` // delivered and not settled, or given back with a delay
+	InFlight uint64 `json:"num_ack_pending"` // delivered and not settled, or given back with a delay that is not over
 	Waiting  int    `json:"num_waiting"`     // pull requests that wait for a message
 }
 
-// Consumer returns how far a consumer has come. The error is bus.ErrNotFound when the consumer does
-// not exist.
+// Consumer returns how far a consumer has come. The error is bus.ErrNotFound if there is no
+// such consumer.
 func Consumer(ctx context.Context, c *bus.Conn, stream, name string) (s ConsumerState, err error) {
 	if err = c.Call(ctx, "$JS.API.CONSUMER.INFO."+stream+"."+name, struct{}{}, &s); err == nil {
 		return s, nil
@@ -102,7 +102,7 @@ func Consumer(ctx context.Context, c *bus.Conn, stream, name string) (s Consumer
 // Queue counts the jobs of a pool, or of one of its queues.
 type Queue struct {
 	Pending  uint64    // never delivered
-	InFlight uint64    // delivered and not settled, or given back with a delay
+	InFlight uint64    // delivered and not settled, or given back with a delay that is not over
 	Oldest   time.Time // when the oldest pending job was stored; zero: none is pending
 }
 
@@ -113,8 +113,9 @@ func (q *Queue) add(other Queue) {
 	}
 }
 
-// Pool counts the jobs of a pool: those in the queue of the pool, in the queues of these toolsets,
-// and those that wait because no worker serves their tools.
+// Pool counts the jobs of a pool in three kinds of queues: the queue of the pool, the
+// queues of these toolsets, and the queue of jobs that wait because no worker serves their
+// tools.
 func Pool(ctx context.Context, c *bus.Conn, pool string, toolsets ...string) (sum Queue, err error) {
 	tokens := append([]string{pool, wire.WaitingQueue(pool)}, toolsets...)
 	slices.Sort(tokens)
@@ -128,9 +129,9 @@ func Pool(ctx context.Context, c *bus.Conn, pool string, toolsets ...string) (su
 	return sum, nil
 }
 
-// QueueOf counts the jobs in one queue, given its token. The queue's durable consumer may be
-// missing: the server has restarted, and no worker has come since. Then every job counts as
-// pending. A replica that is behind may answer.
+// QueueOf counts the jobs in the queue with a token. After a restart of the server the
+// queue's consumer is missing until a worker comes. Then every job counts as pending. A
+// replica that is behind may answer.
 func QueueOf(ctx context.Context, c *bus.Conn, token string) (q Queue, err error) {
 	durable, err := provision.QueueConsumer(c.Names(), token, 0, 0)
 	if err != nil {

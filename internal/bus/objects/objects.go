@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// transferTimeout bounds the transfer of an object whose context has no deadline.
+	// transferTimeout limits the transfer of an object if the context has no deadline.
 	transferTimeout = time.Minute
-	// chunkSize is how many bytes of an object one message holds at most.
+	// chunkSize is the largest part of an object in one message, in bytes.
 	chunkSize = 512 << 10
 )
 
@@ -34,13 +34,14 @@ type Store struct {
 // In returns the object store of the fleet that conn is connected to.
 func In(conn *bus.Conn) Store { return Store{conn, conn.Names().Stream(bus.Objects)} }
 
-// Put stores a body under its digest, for longer than any reply is kept. Storing the same body
-// again in the first half of the object's life does nothing.
+// Put stores a body under its digest, for longer than any reply is kept. If the body was
+// stored before and is in the first half of its life, Put does nothing.
 //
-// The layout is that of a NATS object store, so that the NATS tools can read it. The client library
-// has a Put, but that removes the chunks that it replaces. If two writers stored the same body at
-// the same moment, one would remove the chunks that a reader is reading, and the reader would wait
-// for ever. Here old chunks only age out.
+// The layout is that of a NATS object store, so the NATS tools can read it. But Put does
+// not use the client library, because its Put removes the chunks of the older object. If
+// two writers stored the same body at once, one could remove chunks that a reader has not
+// read yet, and the reader would wait for ever. Here old chunks are never removed; they age
+// out.
 func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -58,8 +59,8 @@ func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	return ref, nil
 }
 
-// PutNamed stores a body under a name of the caller's. A body that has the name already is
-// replaced. [Store.GetNamed] reads it for as long as one that Put stored.
+// PutNamed stores a body under a name that the caller chooses. It replaces the body that
+// has the name. [Store.GetNamed] reads it. It is kept as long as a body from Put.
 func (s Store) PutNamed(ctx context.Context, name string, data []byte) error {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -69,14 +70,14 @@ func (s Store) PutNamed(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
-// GetNamed reads a body that PutNamed stored. The error is bus.ErrTooLarge if it has more than
-// limit bytes, else as that of Get.
+// GetNamed reads a body that PutNamed stored. If the body has more than limit bytes, the
+// error is bus.ErrTooLarge. The other errors are those of Get.
 func (s Store) GetNamed(ctx context.Context, name string, limit int64) ([]byte, error) {
 	return s.get(ctx, name, atMost(limit))
 }
 
-// dropChunks removes the chunks of an object that could not be stored whole. Chunks that it cannot
-// remove age out, and so do those of a user without the right to purge.
+// dropChunks removes the chunks of an object that was stored only in part. If it fails, or
+// if the user may not purge, the chunks age out.
 func (s Store) dropChunks(ctx context.Context, nuid string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bus.CallTimeout)
 	defer cancel()
@@ -89,8 +90,8 @@ func (s Store) dropChunks(ctx context.Context, nuid string) {
 	}
 }
 
-// put stores the chunks first, and then the entry that names them. So an object that is found is
-// whole.
+// put stores the chunks first, and then the entry that names them. So if a reader finds the
+// entry, the object is complete.
 func (s Store) put(ctx context.Context, name string, data []byte) error {
 	info := jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: name},
@@ -110,13 +111,13 @@ func (s Store) put(ctx context.Context, name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	// The rollup replaces the older entry of the same object.
+	// The rollup header makes the server remove the older entry of this object.
 	_, err = s.conn.Append(ctx, s.entry(name), bus.Header{"Nats-Rollup": {"sub"}}, entry)
 	return err
 }
 
-// hasYoung reports whether the object exists and is in the first half of its life. An older one is
-// stored again, because a new record could outlive it.
+// hasYoung reports whether the object exists and is in the first half of its life. An older
+// object must be stored again, because a new record that refers to it could outlive it.
 func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref messages.Ref) (bool, error) {
 	info, err := store.GetInfo(ctx, ref.Digest)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
@@ -133,9 +134,9 @@ func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref me
 	return fresh && info.Size == uint64(ref.Size), nil
 }
 
-// Get reads a body and checks that it has the digest and size of ref. The error is bus.ErrNotFound
-// if the body was never stored or has aged out, and bus.ErrCorrupt if the bytes differ from those
-// that were stored.
+// Get reads a body and checks its digest and size. The error is bus.ErrNotFound if the body
+// was never stored or has aged out, and bus.ErrCorrupt if it is not the body that was
+// stored.
 func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
 	data, err := s.get(ctx, ref.Digest, func(int64) error { return nil })
 	if err == nil && (int64(len(data)) != ref.Size || messages.Digest(data) != ref.Digest) {
@@ -144,8 +145,8 @@ func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
 	return data, err
 }
 
-// GetDigest is like Get for a body of unknown size. The error is bus.ErrTooLarge if the body has
-// more than limit bytes.
+// GetDigest is like Get, for a body of unknown size. If the body has more than limit bytes,
+// the error is bus.ErrTooLarge.
 func (s Store) GetDigest(ctx context.Context, digest string, limit int64) ([]byte, error) {
 	data, err := s.get(ctx, digest, atMost(limit))
 	if err == nil && messages.Digest(data) != digest {
@@ -163,10 +164,11 @@ func atMost(limit int64) func(size int64) error {
 	}
 }
 
-// get reads a body whose size check accepts. The bytes are those that were stored.
+// get reads a body if check accepts its size. It verifies that the bytes are those that
+// were stored.
 //
-// The client library has a Get, but that reads from the nearest replica. If the replica is behind,
-// it does not find a new object, or cuts it short.
+// It does not use the client library, because its Get reads from the nearest replica. If
+// that replica is behind, Get finds no new object, or only a part of it.
 func (s Store) get(ctx context.Context, name string, check func(size int64) error) ([]byte, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -196,7 +198,7 @@ func (s Store) get(ctx context.Context, name string, check func(size int64) erro
 	return data, nil
 }
 
-// digestOf returns the digest as the entry of an object has it.
+// digestOf returns the digest in the form that an object's entry has.
 func digestOf(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])
@@ -207,7 +209,7 @@ func (s Store) entry(name string) string {
 	return "$O." + s.name + ".M." + base64.URLEncoding.EncodeToString([]byte(name))
 }
 
-// chunks returns the subject of an object's chunks. nuid is the id in its entry.
+// chunks returns the subject of an object's chunks. nuid is the object's id in its entry.
 func (s Store) chunks(nuid string) string {
 	return "$O." + s.name + ".C." + nuid
 }

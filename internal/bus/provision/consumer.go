@@ -18,45 +18,51 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxWaiting is how many pull requests may wait on one consumer: one or two from every worker of
-// the fleet.
+// maxWaiting is how many pull requests may wait at one consumer. Each worker of the fleet
+// has one or two.
 const maxWaiting = 4096
 
-// DefaultAckWait is how long a delivery may go without a sign of life before the server delivers it
-// again.
+// DefaultAckWait is how long a worker may give no sign of life about a delivery before the
+// server delivers the message again.
 const DefaultAckWait = 10 * time.Second
 
-// Consumer is a durable consumer that many processes pull from. Each message is acknowledged on its
-// own. The server redelivers a message without end; the processes that pull it count its attempts,
-// and end it if it breaks them.
+// Consumer is a durable consumer that many processes pull from. Each message is
+// acknowledged separately. The server delivers an unsettled message again without limit.
+// The processes count the deliveries, and end a message over which too many of them were
+// lost.
 type Consumer struct {
-	Stream  string   // whole name
+	Stream  string   // full name
 	Name    string   // of the durable
-	Filters []string // none = everything in the stream
-	// AckWait is how long a delivery may go without a sign of life before the server delivers it
-	// again. 0 = DefaultAckWait.
+	Filters []string // none = all subjects of the stream
+	// AckWait is how long a worker may give no sign of life about a delivery before the
+	// server delivers the message again. 0 = DefaultAckWait.
 	AckWait time.Duration
-	// MaxInFlight bounds how many deliveries may be unsettled in the whole fleet. 0 = no bound.
+	// MaxInFlight limits how many deliveries may be unsettled in the whole fleet. 0 = no
+	// limit.
 	MaxInFlight int
-	// InMemory makes a consumer that is lost when the server ends; the server then delivers all
-	// messages of the stream again. A stream that is not synced needs it. After a power loss such a
-	// stream may have a message back that a consumer on disk counts as acknowledged: the consumer
-	// would never deliver it, and the message's subject would stay taken.
+	// InMemory makes a consumer that the server loses when it ends. Then all messages of
+	// the stream are delivered again.
+	//
+	// A stream that is not synced to disk needs this. After a power loss such a stream may
+	// have a message back that a consumer on disk counts as acknowledged. That consumer
+	// would never deliver the message, and no new message could be stored under its
+	// subject.
 	InMemory bool
-	// Unused is how long nobody may pull before the server removes the consumer; its messages stay
-	// in the stream. 0 = it stays.
+	// Unused is how long nobody may pull before the server removes the consumer. The
+	// messages stay in the stream. 0 = the consumer stays.
 	Unused time.Duration
 }
 
-// BatchesConsumer returns the durable consumer of the log. It has no bound in flight, so that a
-// batch that waits for its turn does not hold up others.
+// BatchesConsumer returns the durable consumer of the log. It has no limit in flight, so
+// that batches that wait for their turn do not keep back others.
 func BatchesConsumer(n wire.Names, ackWait time.Duration) Consumer {
 	return Consumer{Stream: n.Stream(bus.Batches), Name: bus.CoordinatorsConsumer, AckWait: ackWait}
 }
 
-// QueueConsumer returns the durable consumer of a queue of jobs, named after the queue's token. It
-// delivers reads and writes. The consumer of a toolset is removed when no worker has pulled from it
-// for some minutes, so that the toolsets of earlier releases do not pile up.
+// QueueConsumer returns the durable consumer of a queue of jobs. Its name is the queue's
+// token. It delivers both reads and writes. If the queue is a toolset's, the server removes
+// the consumer when no worker has pulled for some minutes, so that toolsets of earlier
+// releases do not pile up.
 func QueueConsumer(n wire.Names, queue string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
 	pool := wire.PoolOf(queue)
 	if pool == "" {
@@ -72,9 +78,10 @@ func QueueConsumer(n wire.Names, queue string, ackWait time.Duration, maxInFligh
 	return c, nil
 }
 
-// RequestedConsumer returns the durable consumer of a queue that a worker asks for. It is that of
-// [QueueConsumer], but is always removed when no worker has pulled from it for some minutes, so that
-// a worker cannot fill the stream with consumers. The error says what is wrong with the request.
+// RequestedConsumer returns the durable consumer that a worker asks for. It is like
+// [QueueConsumer], but the server always removes it when no worker has pulled for some
+// minutes. So a worker cannot fill the stream with consumers. The error says what is wrong
+// with the request.
 func RequestedConsumer(n wire.Names, queue string, r wire.QueueRequest) (Consumer, error) {
 	wait := time.Duration(r.AckWaitMS) * time.Millisecond
 	if r.AckWaitMS < 1 || r.AckWaitMS > longestAckWait.Milliseconds() || r.MaxInFlight < 0 {
@@ -85,20 +92,21 @@ func RequestedConsumer(n wire.Names, queue string, r wire.QueueRequest) (Consume
 	return c, err
 }
 
-// longestAckWait bounds the ack wait of a requested consumer.
+// longestAckWait limits AckWait of a requested consumer.
 const longestAckWait = time.Hour
 
-// toolsetUnused is how long the consumer of a toolset outlives its last worker. A worker that loses
-// its connection for longer makes the consumer again.
+// toolsetUnused is how long the consumer of a toolset stays without workers. If a worker is
+// without a connection for longer, it makes the consumer again.
 const toolsetUnused = 5 * time.Minute
 
 // ErrTooManyConsumers: the stream has as many consumers as the server allows.
 var ErrTooManyConsumers = errors.New("the server allows no more consumers of the stream")
 
-// EnsureConsumer makes a durable consumer, or updates the times and bounds of an existing one. An
-// existing one with other filters, acknowledgements or delivery is a *bus.Mismatch. One with the
-// other storage is deleted and made anew, because the server cannot change that. If this user may
-// not make consumers, a coordinator is asked for that of a queue.
+// EnsureConsumer makes a durable consumer, or updates the times and limits of an existing
+// one. If the existing one has other filters, acknowledgements or delivery, the error is a
+// *bus.Mismatch. If it has the other storage, it is deleted and made again, because the
+// server cannot change the storage. If this user may not make consumers, EnsureConsumer
+// asks a coordinator for the consumer of a queue.
 func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 	ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
 	defer cancel()
@@ -119,7 +127,7 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 		if err := checkConsumer(want, is, config); err != nil {
 			return err
 		}
-		if is.MemoryStorage != config.MemoryStorage { // the server cannot change the storage of a consumer
+		if is.MemoryStorage != config.MemoryStorage { // the server cannot change the storage
 			if err := c.JetStream().DeleteConsumer(ctx, want.Stream, want.Name); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
 				return fmt.Errorf("make consumer %s of %s anew: %w", want.Name, want.Stream, err)
 			}
@@ -141,7 +149,7 @@ func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 	return nil
 }
 
-// request asks a coordinator for the consumer of a queue.
+// request asks a coordinator to make the consumer of a queue.
 func request(ctx context.Context, c *bus.Conn, want Consumer) error {
 	body := rawjson.MustMarshal(wire.QueueRequest{
 		V: messages.Version, AckWaitMS: cmp.Or(want.AckWait, DefaultAckWait).Milliseconds(), MaxInFlight: want.MaxInFlight,
@@ -161,7 +169,8 @@ func request(ctx context.Context, c *bus.Conn, want Consumer) error {
 	return fmt.Errorf("consumer %s of %s %w: %s", want.Name, want.Stream, err, answer.Header.Get(bus.ServiceErrorHeader))
 }
 
-// TooManyConsumersCode is the code of a coordinator's answer that means [ErrTooManyConsumers].
+// TooManyConsumersCode is the status code with which a coordinator reports
+// [ErrTooManyConsumers].
 const TooManyConsumersCode = "507"
 
 func (w Consumer) config() jetstream.ConsumerConfig {

@@ -11,11 +11,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// LostStream is the error for a stream that held the truth and is gone: somebody deleted it, or it
-// was so damaged that the server left it out.
+// LostStream is the error for a missing stream that cannot be made again from other data.
+// Someone has deleted it, or it was so damaged that the server left it out.
 type LostStream struct {
 	Stream string // the missing stream
-	Used   string // a stream with messages, which show that the fleet has worked on this server
+	Used   string // another stream, whose messages show that the fleet has worked on this server
 	others []string
 }
 
@@ -25,9 +25,9 @@ func (l *LostStream) Error() string {
 		l.others[0], l.others[1], l.others[2])
 }
 
-// Lost returns a *LostStream if a stream that holds the truth is missing and another stream has
-// been used. On a new server either all of them are missing, or none was used; Lost then returns
-// nil.
+// Lost returns a *LostStream if BATCHES, CALLS or REPLIES is missing and another of them
+// has been used. On a new server, all of them are missing or none has been used. Then Lost
+// returns nil.
 func Lost(ctx context.Context, c *bus.Conn) error {
 	names := []string{c.Names().Stream(bus.Batches), c.Names().Stream(bus.Calls), c.Names().Stream(bus.Replies)}
 	var missing, used string
@@ -48,7 +48,8 @@ func Lost(ctx context.Context, c *bus.Conn) error {
 	return &LostStream{missing, used, names}
 }
 
-// lookAt opens a stream. It waits at most 3 s, because a cluster without a leader does not answer.
+// lookAt opens a stream. It waits at most 3 s, because a cluster without a leader does not
+// answer.
 func lookAt(ctx context.Context, c *bus.Conn, name string) (jetstream.Stream, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()

@@ -1,9 +1,9 @@
-// Package provision makes the streams, buckets and durable consumers of a fleet, checks those that
-// exist, and makes those again that a server has lost.
+// Package provision makes the streams, buckets and durable consumers of a fleet, checks
+// those that exist, and makes those again that a server has lost.
 //
-// BATCHES, CALLS and REPLIES hold the truth: what is lost with one of them cannot be made again.
-// The package makes them only on a new server. If one of them is missing later, a person has to
-// find out where it went.
+// BATCHES, CALLS and REPLIES hold the truth: their content cannot be made again from other
+// data. The package makes these streams only on a new server. If one is missing later, a
+// person has to find out where it went.
 package provision
 
 import (
@@ -21,28 +21,31 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Config says how long and how safely messages are kept. The zero value has the defaults.
+// Config says how long messages are kept, and how safely. The zero value has the defaults.
 type Config struct {
 	Replicas int // of every stream and bucket. 0 = 1; 3 survives the loss of a server
-	// BatchTTL is how long a batch may live, without its waits for people, which at most double it.
-	// Its records are kept three times as long. 0 = 1 h
+	// BatchTTL is how long a batch may live. Waiting for people can extend this to at most
+	// twice the time. Records of the batch are kept for three times BatchTTL. 0 = 1 h
 	BatchTTL  time.Duration
 	ReplyTTL  time.Duration // how long replies and their batch ids are kept. 0 = 24 h
 	AuditTTL  time.Duration // 0 = 30 days
 	DeadTTL   time.Duration // 0 = 7 days
 	WorkerTTL time.Duration // how long a worker counts as present after an announcement. 0 = 30 s
-	// MaxBatches bounds the log. When it is full, the stream refuses further batches. 0 = no bound.
+	// MaxBatches limits the number of messages in the log. A full log refuses further
+	// batches. 0 = no limit.
 	MaxBatches int64
-	// MaxBytes bounds each stream and bucket by name (bus.Batches, Calls...), in bytes. A full one
-	// refuses new messages; it never drops old ones. A missing name = no bound but the server's.
+	// MaxBytes limits each stream and bucket in bytes, by name (bus.Batches, Calls...). A
+	// full stream refuses new messages and never drops old ones. Without an entry only the
+	// server's own limit holds.
 	MaxBytes map[string]int64
-	// Erasable leaves CALLS, RESULTS, AUDIT and REPLIES without deny_delete and deny_purge. A
-	// stream that has them keeps them: the server takes neither back. It is for a fleet in which
-	// processes of a build before these flags may still start, because they refuse such streams.
+	// Erasable leaves CALLS, RESULTS, AUDIT and REPLIES without deny_delete and deny_purge.
+	// A stream that already has these flags keeps them, because the server cannot remove
+	// them. Set it while old builds may still start in the fleet: builds from before these
+	// flags refuse streams that have them.
 	Erasable bool
 }
 
-// WithDefaults fills the fields that are zero.
+// WithDefaults returns the Config with defaults for fields that are zero.
 func (p Config) WithDefaults() Config {
 	for _, d := range []struct {
 		field *time.Duration
@@ -59,17 +62,19 @@ func (p Config) WithDefaults() Config {
 	return p
 }
 
-// Ensure makes the streams, buckets and consumers that are missing, and checks the existing ones. A
-// difference that would break a promise is a *bus.Mismatch, and the stream stays as it is. A stream
-// that held the truth and is gone is a *LostStream, and is not made.
+// Ensure makes the missing streams, buckets and consumers, and checks the existing ones. If
+// a setting would break a promise, it returns a *bus.Mismatch and leaves the stream as it
+// is. If a stream that held the truth is gone, it returns a *LostStream and does not make
+// the stream.
 //
-// An operator may change these: limits (every stream refuses when full), placement, compression,
-// more replicas, longer ages, and syncing of a stream that Ensure would not sync. Ensure lengthens
-// an age that is too short, sets a wanted bound if there is none, and closes the records against
-// deletes and purges (see Config.Erasable).
+// An operator may change these settings: limits (as long as a full stream refuses),
+// placement, compression, more replicas, longer ages, and syncing of a stream that Ensure
+// would not sync. Ensure lengthens an age that is too short, sets a limit of the Config if
+// the stream has none, and protects records against deletes and purges (see
+// Config.Erasable).
 //
-// Ensure waits for a server that is still starting, as [Patiently] does. If this user may not make
-// a missing stream, it waits in the same way for another process to make it.
+// Ensure waits for a server that is still starting, like [Patiently]. If this user may not
+// make a missing stream, it waits in the same way for another process to make it.
 func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
@@ -86,19 +91,19 @@ func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) e
 			return err
 		}
 	}
-	c.Now(ctx) // so that even the first decision uses the server's clock
+	c.Now(ctx) // so that the first decision already uses the server's clock
 	return nil
 }
 
-// Patiently repeats try while the server is still starting or its cluster has no leader, until ctx
-// ends, or for 15 s when ctx has no deadline.
+// Patiently repeats try while the server is still starting or its cluster has no leader. It
+// gives up when ctx ends, or after 15 s if ctx has no deadline.
 func Patiently(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
 	return bus.Retry(ctx, bus.Backoff{First: startPause, Most: startPause, Jitter: true, Again: notReady}, func() error { return try(ctx) })
 }
 
-// waiting adds startTimeout to ctx if it has no deadline.
+// waiting limits ctx to startTimeout if ctx has no deadline.
 func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}
@@ -107,16 +112,16 @@ func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 const (
-	startTimeout = 15 * time.Second       // how long a server may take to come up
+	startTimeout = 15 * time.Second       // how long a server may take to start
 	startPause   = 100 * time.Millisecond // between two tries
 )
 
-// errNotOurs: a stream is missing that this user may not make. Ensure waits for another process to
-// make it.
+// errNotOurs: a stream is missing, and this user may not make it. Ensure waits for another
+// process to make it.
 var errNotOurs = errors.New("is not there, and this user may not make it; a coordinator does when it starts")
 
-// notReady reports whether err shows a server or a cluster that is still starting, or a stream that
-// another user has to make first.
+// notReady reports whether the error comes from a server or cluster that is still starting,
+// or is about a stream that another user has to make first.
 func notReady(err error) bool { return errors.Is(err, errNotOurs) || bus.NotReady(err) }
 
 // streams returns the configuration of every stream and bucket. docs/architecture.md has a table of
@@ -133,13 +138,13 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		s.Retention, s.MaxMsgsPerSubject, s.DiscardNewPerSubject = jetstream.WorkQueuePolicy, 1, true
 		return s
 	}
-	// kept closes a stream against deletes and purges: its messages go by age alone.
+	// kept denies deletes and purges: messages of the stream only age out.
 	kept := func(s jetstream.StreamConfig) jetstream.StreamConfig {
 		s.DenyDelete, s.DenyPurge = !p.Erasable, !p.Erasable
 		return s
 	}
-	// remade marks a stream that KeepRemade may make again. With one replica it is not synced; with
-	// three that option does not exist.
+	// remade marks a stream that KeepRemade may make again. With one replica such a stream
+	// is not synced. With three replicas the server has no such option.
 	remade := func(s jetstream.StreamConfig) jetstream.StreamConfig {
 		if p.Replicas == 1 {
 			s.PersistMode = jetstream.AsyncPersistMode
@@ -154,21 +159,23 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 
 	batches := queue(bus.Batches, n.EveryBatch(wire.VerbBatch))
 	batches.MaxMsgs = limit(p.MaxBatches)
-	// The window for duplicates is as short as the server allows. If the server took a batch for a
-	// duplicate of a finished one, it would acknowledge it, and the agent would wait for ever.
+	// The window for duplicates is as short as the server allows. In that window the server
+	// would acknowledge a new batch as a duplicate of a finished one, and the agent would
+	// wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
 	replies := kept(stream(bus.Replies, p.ReplyTTL, n.All(wire.VerbFinal)))
 	replies.RePublish = &jetstream.RePublish{Source: n.All(wire.VerbFinal), Destination: n.All(wire.VerbReply)}
 
 	workers := remade(bucket(bus.BucketWorkers, p.WorkerTTL))
-	// The server puts a marker in the place of an entry that has aged out, so that watchers see it.
+	// The server puts a marker in the place of an entry that has aged out, so watchers see
+	// the deletion.
 	workers.AllowMsgTTL, workers.SubjectDeleteMarkerTTL = true, max(p.WorkerTTL, time.Second)
 
 	objects := stream(bus.Objects, objectTTL(p), "$O."+n.Stream(bus.Objects)+".C.>", "$O."+n.Stream(bus.Objects)+".M.>")
 	objects.Name, objects.AllowRollup = "OBJ_"+objects.Name, true
 
-	// The log comes last, so that all other streams exist when it takes the first batch.
+	// The log comes last: when it takes the first batch, all other streams exist.
 	return []jetstream.StreamConfig{
 		remade(queue(bus.Jobs, n.All(wire.VerbRead), n.All(wire.VerbWrite))),
 		kept(stream(bus.Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
@@ -180,19 +187,19 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		bucket(bus.BucketTools, 0),
 		bucket(bus.BucketKeys, 0),
 		workers,
-		// No question outlives its batch. If an entry is missing, the next driver of the batch
-		// writes it again.
+		// No question outlives its batch. If an entry gets lost, the next driver of the
+		// batch writes it again.
 		remade(bucket(bus.BucketApprovals, 2*p.BatchTTL)),
 		objects,
 		batches,
 	}
 }
 
-// objectTTL returns the life of an object: twice that of the longest record that refers to one. An
-// object that is put again in the first half of its life is not stored anew.
+// objectTTL returns how long an object is kept: twice as long as any record that refers to
+// one, because Put does not store an object again in the first half of its life.
 func objectTTL(p Config) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
 
-// limit returns n as the server stores it: -1 instead of 0 means no limit.
+// limit returns n in the server's form, where -1 instead of 0 means no limit.
 func limit(n int64) int64 {
 	if n <= 0 {
 		return -1
@@ -200,7 +207,7 @@ func limit(n int64) int64 {
 	return n
 }
 
-// ensureStream makes a stream, or checks and adjusts the existing one.
+// ensureStream makes a stream, or checks and adjusts an existing one.
 func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig) error {
 	// A cluster without a leader does not answer.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -224,7 +231,7 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 	if err := checkStream(have, want, erased(c.Names(), want.Name)); err != nil {
 		return err
 	}
-	// A user who may not update leaves that to another process.
+	// If this user may not update streams, another process does it.
 	if !adjust(&have, want) || !c.May(ctx, "$JS.API.STREAM.UPDATE."+want.Name) {
 		return nil
 	}
@@ -234,15 +241,15 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 	return nil
 }
 
-// erased reports whether the fleet itself deletes messages of a stream. With deny_delete an ended
-// batch would stay in the log, and a dead letter that a person has dealt with among the others.
+// erased reports whether the fleet itself deletes messages of a stream. With deny_delete,
+// finished batches would stay in the log, and dead letters could not be dropped.
 func erased(n wire.Names, stream string) bool {
 	return stream == n.Stream(bus.Batches) || stream == n.Stream(bus.Jobs) || stream == n.Stream(bus.Dead)
 }
 
-// adjust lengthens an age that is too short, sets a wanted bound if there is none, because the
-// process that made the stream may have had no bounds configured, and sets wanted flags, which an
-// earlier build did not set. It reports whether it changed have.
+// adjust lengthens an age that is too short. It also sets limits and flags that want has
+// and have lacks: the process that made the stream may have had no limits, and earlier
+// builds did not set the flags. It reports whether it changed have.
 func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed bool) {
 	if shorter(have.MaxAge, want.MaxAge) {
 		have.MaxAge, changed = want.MaxAge, true
@@ -269,13 +276,13 @@ func provisionError(stream string, err error) error {
 	return fmt.Errorf("provision stream %s: %w", stream, err)
 }
 
-// shorter reports whether have is a shorter age than want; 0 is for ever.
+// shorter reports whether the age have is shorter than want. 0 means for ever.
 func shorter(have, want time.Duration) bool {
 	return have != 0 && (want == 0 || have < want)
 }
 
-// checkStream returns the first difference that would break a promise, as a *bus.Mismatch. erased
-// says that the fleet deletes messages of the stream.
+// checkStream returns the first difference that would break a promise as a *bus.Mismatch.
+// erased says that the fleet deletes messages of the stream.
 func checkStream(have, want jetstream.StreamConfig, erased bool) error {
 	for _, f := range []struct {
 		field      string
@@ -318,11 +325,11 @@ func mismatch(thing, field string, have, want any) error {
 	return &bus.Mismatch{Thing: thing, Field: field, Have: have, Want: want}
 }
 
-// perSubject is the number of messages kept per subject; 0 means any number, which the server
-// writes as -1.
+// perSubject returns the number of messages per subject. 0 means any number; the server
+// writes -1.
 func perSubject(s jetstream.StreamConfig) int64 { return max(s.MaxMsgsPerSubject, 0) }
 
-// shown returns a value as error texts show it.
+// shown returns a value in the form of error texts.
 func shown(v any) any {
 	switch v := v.(type) {
 	case *jetstream.RePublish:

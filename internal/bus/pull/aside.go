@@ -10,42 +10,43 @@ import (
 )
 
 const (
-	// A puller with two consumers looks at the second one every asideEvery, for at most asideFor.
-	// For busyAside after a look that found a message, every other pull request is a look.
+	// A puller with two consumers asks the second one every asideEvery, and waits for at
+	// most asideFor. If that request got a message, then for busyAside every other pull
+	// request goes to the second consumer.
 	asideEvery, asideFor, busyAside = 3 * time.Second, 25 * time.Millisecond, 10 * time.Second
-	// maxAsidePause bounds the pause after a look that failed.
+	// maxAsidePause limits the pause after a failed request to the second consumer.
 	maxAsidePause = 30 * time.Second
 )
 
-// aside is the second consumer of a puller. If it cannot be asked, the first one goes on, and looks
-// pause for a while. Its fields are owned by Run's goroutine.
+// aside is the second consumer of a puller. If requests to it fail, the first consumer goes
+// on, and requests to the second pause for a while. The goroutine of Run owns the fields.
 type aside struct {
 	consumer          string
 	lookedAt, foundAt time.Time     // when it was last asked, and when it last had a message
-	pause             time.Duration // between looks after failures; 0: the last look did not fail
+	pause             time.Duration // the time between requests after failures; 0: the last request did not fail
 }
 
-// busy reports whether a look found a message a moment ago.
+// busy reports whether a recent request to the second consumer got a message.
 func (a *aside) busy(now time.Time) bool {
 	return a.pause == 0 && !a.foundAt.IsZero() && now.Sub(a.foundAt) < busyAside
 }
 
-// due reports whether it is time for a look.
+// due reports whether the next request should go to the second consumer.
 func (a *aside) due(now time.Time) bool {
 	return a.busy(now) || now.Sub(a.lookedAt) >= max(a.pause, asideEvery)
 }
 
 func (a *aside) found(now time.Time) { a.foundAt, a.pause = now, 0 }
 
-// failed records that a look failed.
+// failed records that a request to the second consumer failed.
 func (a *aside) failed(conn *bus.Conn, err error, now time.Time) {
 	a.lookedAt, a.pause = now, min(max(2*a.pause, asideEvery), maxAsidePause)
 	conn.Logger().Warn("looking into the second queue failed; the first one is not concerned", "consumer", a.consumer, "err", err, "wait", a.pause)
 	reportMissing(conn, err)
 }
 
-// takeAside handles a status that answers a look. Every status except a heartbeat ends the look,
-// and frees the slots that still wait for it.
+// takeAside handles a status from the second consumer. Every status except a heartbeat ends
+// the request and frees the slots that wait for it.
 func (i *inbox) takeAside(m *nats.Msg, code int) {
 	switch code {
 	case status.Heartbeat:

@@ -12,17 +12,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// Delivery is a message to work on. It must be settled with Ack, AckSync, Nak or Term: the first
-// that succeeds counts, and later ones do nothing. The server delivers an unsettled message again
-// after AckWait.
+// Delivery is a message to work on. It must be settled with Ack, AckSync, Nak or Term. The
+// first one that succeeds counts; later ones do nothing. If it is not settled within
+// AckWait, the server delivers the message again.
 //
-// A delivery is a hint: two workers may have the same message at once. The server also accepts the
-// acknowledgement of a worker whose AckWait is over.
+// Two workers may hold the same message at once. The server accepts an acknowledgement even
+// from a worker whose AckWait is over.
 type Delivery struct {
 	bus.Msg
-	Delivered int       // how many times the message was delivered, this time included
-	Consumer  string    // that delivered it
-	Received  time.Time // when it came to this process
+	Delivered int       // how many times the message was delivered, including this time
+	Consumer  string    // the consumer that delivered the message
+	Received  time.Time // when the message came to this process
 
 	nc      *nats.Conn
 	settled atomic.Bool
@@ -45,11 +45,11 @@ func newDelivery(nc *nats.Conn, m *nats.Msg) (*Delivery, error) {
 // Settled reports whether the delivery was settled.
 func (d *Delivery) Settled() bool { return d.settled.Load() }
 
-// Ack says that the work on the message is done. It does not wait for the server's confirmation. If
-// the acknowledgement is lost, the message is delivered again.
+// Ack reports that the work on the message is done. It does not wait for the server's
+// confirmation. If the acknowledgement is lost, the server delivers the message again.
 func (d *Delivery) Ack() error { return d.settle("ack", d.send("+ACK")) }
 
-// AckSync is like Ack, but returns only once the server has confirmed it.
+// AckSync is like Ack, but waits until the server has confirmed it.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	return d.settle("ack", func() error {
 		ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
@@ -59,8 +59,8 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 	})
 }
 
-// Nak gives the message back, to be delivered again after delay (0: at once). Until then the
-// message counts as in flight.
+// Nak gives the message back. The server delivers it again after delay (0: at once). Until
+// then the message counts as in flight.
 func (d *Delivery) Nak(delay time.Duration) error {
 	body := "-NAK"
 	if delay > 0 {
@@ -69,12 +69,13 @@ func (d *Delivery) Nak(delay time.Duration) error {
 	return d.settle("nak", d.send(body))
 }
 
-// Term removes the message although the work is not done. It is never delivered again.
+// Term removes the message without the work being done. It is never delivered again.
 func (d *Delivery) Term(reason string) error {
 	return d.settle("term", d.send("+TERM "+reason))
 }
 
-// InProgress extends the delivery by another AckWait. It does nothing once the delivery is settled.
+// InProgress extends the delivery by another AckWait. It does nothing if the delivery is
+// settled.
 func (d *Delivery) InProgress() error {
 	if d.Settled() {
 		return nil
@@ -89,8 +90,8 @@ func (d *Delivery) send(body string) func() error {
 	return func() error { return d.nc.Publish(d.Reply, []byte(body)) }
 }
 
-// settle sends a settlement unless one was sent before. A failed send leaves the delivery
-// unsettled, so that the caller can try again.
+// settle sends a settlement unless one was sent before. If the send fails, the delivery
+// stays unsettled, so that the caller can try again.
 func (d *Delivery) settle(what string, tell func() error) error {
 	if !d.settled.CompareAndSwap(false, true) {
 		return nil

@@ -1,5 +1,6 @@
-// Package pull takes messages from a durable consumer. A Puller asks for as many messages as there
-// are free Slots, and hands each one out as a Delivery, which its receiver settles.
+// Package pull takes messages from a durable consumer. A Puller asks for as many messages
+// as there are free Slots. It hands each message out as a Delivery, which the receiver has
+// to settle.
 package pull
 
 import (
@@ -18,43 +19,44 @@ import (
 const (
 	// pullExpires is how long a pull request waits at the server.
 	pullExpires = 10 * time.Second
-	// pullHeartbeat is how often the server sends a heartbeat for a waiting pull request. After two
-	// missed ones the puller sends a new request.
+	// pullHeartbeat is how often the server sends a heartbeat while a pull request waits.
+	// If two are missing, the puller sends a new request.
 	pullHeartbeat = 3 * time.Second
 	maxSilence    = 2*pullHeartbeat + time.Second
-	// Bounds on the pause before a failed pull is tried again.
+	// Limits of the pause before a failed pull is tried again.
 	minBackoff, maxBackoff = 100 * time.Millisecond, 5 * time.Second
 )
 
 var errSilent = fmt.Errorf("no sign of life for %v", maxSilence)
 
-// Puller pulls the messages of one durable consumer, or of two.
+// Puller pulls messages from one durable consumer, or from two.
 type Puller struct {
 	conn             *bus.Conn
 	nc               *nats.Conn // of conn
 	stream, consumer string
-	aside            *aside // a second consumer; nil: there is none
+	aside            *aside // the second consumer, or nil
 }
 
-// New returns a puller for a durable consumer of a stream, both by their whole names. The consumer
-// need not exist yet.
+// New returns a puller for a durable consumer of a stream, both by their full names. The
+// consumer need not exist yet.
 func New(conn *bus.Conn, stream, consumer string) *Puller {
 	return &Puller{conn: conn, nc: conn.JetStream().Conn(), stream: stream, consumer: consumer}
 }
 
-// Aside makes Run also pull from a second durable consumer of the stream, with the same slots. Run
-// looks there every few seconds, and often once it has found something. So the slots are nearly
-// always free for the first consumer. A missing second consumer does not disturb the first one.
-// Call Aside before Run.
+// Aside makes Run also pull from a second durable consumer of the stream, with the same
+// slots. Run asks it every few seconds, and more often while it has messages. So the slots
+// are nearly always there for the first consumer. If the second consumer is missing, the
+// first is not affected. Call Aside before Run.
 func (p *Puller) Aside(consumer string) { p.aside = &aside{consumer: consumer} }
 
-// Run pulls as many messages as there are free slots, calls handle for each on a goroutine of its
-// own, and frees the slot when handle returns. It fetches nothing ahead. It survives restarts of
-// the server, lost connections and a consumer that is missing for a while.
+// Run pulls as many messages as there are free slots, and no more. It calls handle for each
+// on a goroutine, and frees the slot when handle returns. It goes on after restarts of the
+// server, lost connections and while the consumer is missing.
 //
-// Run returns nil when ctx ends, and an error when the server no longer admits this user. Messages
-// that were delivered and not given to handle yet go back at once. Calls of handle may still be
-// running when Run returns: slots.Wait waits for them. Only one Run may use the slots at a time.
+// Run returns nil when ctx ends, and an error if the server no longer admits this user.
+// Messages that have been delivered but not handled go back at once. Calls of handle may
+// still be running when Run returns; slots.Wait waits for them. Only one Run may use the
+// slots at a time.
 func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) error {
 	lost := make(chan struct{}, 1)
 	defer p.conn.OnReconnect(func() {
@@ -105,7 +107,8 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	return nil
 }
 
-// reportMissing asks for the consumers to be made again if one does not exist.
+// reportMissing asks for the streams and consumers to be made again, if the error shows
+// that one is missing.
 func reportMissing(conn *bus.Conn, err error) {
 	if errors.Is(err, bus.ErrNoResponders) {
 		select {
@@ -115,8 +118,8 @@ func reportMissing(conn *bus.Conn, err error) {
 	}
 }
 
-// answers reports whether the server answers a ping. If the connection works in one direction only,
-// deliveries would get lost, so nothing is pulled over it.
+// answers reports whether the server answers a ping. If the connection works in one
+// direction only, deliveries would get lost, so Run does not pull over such a connection.
 func (p *Puller) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -126,36 +129,37 @@ func (p *Puller) answers(ctx context.Context) bool {
 // answerTimeout is how long a server may take to answer a ping.
 const answerTimeout = 3 * time.Second
 
-// turnedAway reports whether the server no longer admits this user, and closed the connection for
-// good.
+// turnedAway reports whether the server no longer admits this user and has closed the
+// connection for good.
 func (p *Puller) turnedAway() bool {
 	err := p.nc.LastError()
 	return p.nc.IsClosed() && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked))
 }
 
-// inbox is a subscription for deliveries that counts the messages asked for on it. After an inbox
-// is given up, its messages are ignored, so the count of slots stays exact.
+// inbox is a subscription for deliveries. It counts the messages that were asked for. When
+// an inbox is given up, messages that still come are ignored, so the count of slots stays
+// exact.
 type inbox struct {
 	p     *Puller
 	slots *Slots
-	// Answers arrive on the inbox's subject with one more token, which names the consumer that the
-	// request went to.
+	// Answers arrive on the subject with one more token, which names the consumer that was
+	// asked.
 	subject string
 	sub     *nats.Subscription
 	in      chan *nats.Msg
 	asked   int // slots that wait for a message; owned by oneInbox
-	// heard: since the silence timer was last reset, the server has sent something or was asked;
-	// owned by oneInbox.
+	// heard says that since the last reset of the silence timer the server has sent
+	// something, or was asked. Owned by oneInbox.
 	heard bool
-	// aside counts the slots that wait for the second consumer. looked: the newest pull request
-	// went there. Owned by oneInbox.
+	// aside is the number of slots that wait for the second consumer. looked says that the
+	// newest pull request went there. Both are owned by oneInbox.
 	aside  int
 	looked bool
 }
 
-// oneInbox pulls until ctx ends or the connection is lost. It gives each delivery to start, which
-// must not wait. If the server's answer makes a new inbox necessary, it returns an error. served
-// reports whether anything was delivered.
+// oneInbox pulls until ctx ends or the connection is lost. It gives each delivery to start,
+// which must not block. If an answer of the server makes a new inbox necessary, it returns
+// an error. served reports whether anything was delivered.
 func (p *Puller) oneInbox(ctx context.Context, slots *Slots, start func(*Delivery), lost <-chan struct{}) (served bool, err error) {
 	i := &inbox{p: p, slots: slots, subject: p.nc.NewInbox(), in: make(chan *nats.Msg, 4*slots.Total()+64)}
 	if i.sub, err = p.nc.ChanSubscribe(i.subject+".*", i.in); err != nil {
@@ -165,8 +169,8 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, start func(*Deliver
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
-		// Get the channel before ask counts the free slots, so that a release in between still
-		// wakes the select below.
+		// Get the channel before ask counts the free slots. Then a release after the count
+		// still wakes the select below.
 		changed := slots.changed()
 		if err := i.ask(); err != nil {
 			return served, err
@@ -201,9 +205,9 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, start func(*Deliver
 	}
 }
 
-// ask sends one pull request for all free slots, if at least as many slots are free as earlier
-// requests still wait for. So one request covers several messages, and at most half of the slots
-// stand idle while the rest of an earlier pull is on its way.
+// ask sends one pull request for all free slots, if at least as many slots are free as
+// still wait for earlier requests. So one request covers several messages, and at most half
+// of the slots are idle while an earlier request is open.
 func (i *inbox) ask() error {
 	if free := i.slots.Free(); free == 0 || free < i.asked {
 		return nil
@@ -221,10 +225,10 @@ func (i *inbox) ask() error {
 	return nil
 }
 
-// Last tokens of the subjects on which the answers of the two consumers arrive.
+// The last tokens of the subjects on which the two consumers answer.
 const firstToken, asideToken = "first", "aside"
 
-// request returns the next pull request for n messages, and the consumer to send it to.
+// request returns the next pull request for n messages, and the consumer to which it goes.
 func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullRequest) {
 	a := i.p.aside
 	if a == nil {
@@ -235,8 +239,8 @@ func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullReq
 		i.aside = n
 		return a.consumer, asideToken, pullRequest{Batch: n, Expires: asideFor}
 	}
-	// A waiting request to the first consumer holds slots. Keep it short, because its end is the
-	// next chance to look aside.
+	// A waiting request to the first consumer holds slots. It is short, because the second
+	// consumer can be asked only after its end.
 	expires := asideEvery
 	if a.busy(now) {
 		expires = asideFor
@@ -244,8 +248,8 @@ func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullReq
 	return i.p.consumer, firstToken, pullRequest{Batch: n, Expires: expires}
 }
 
-// take handles a message of the inbox. It returns a delivery, or nil for a status that needs no
-// action. After an error the caller starts over with a new inbox.
+// take handles a message of the inbox. It returns a delivery, or nil if the message is a
+// status that needs no action. After an error the caller starts again with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
 	code := status.Of(m)
@@ -281,13 +285,13 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	return nil, refusal(m, code)
 }
 
-// free frees slots that wait for a message.
+// free gives back n slots that wait for a message.
 func (i *inbox) free(n int) {
 	i.asked -= n
 	i.slots.Release(n)
 }
 
-// refusal returns the error for a status that says that a pull request has failed.
+// refusal returns the error for a status that reports a failed pull request.
 func refusal(m *nats.Msg, code int) error {
 	if code == status.NoResponders {
 		return fmt.Errorf("no such consumer (or it is not ready): %w", bus.ErrNoResponders)
@@ -295,8 +299,8 @@ func refusal(m *nats.Msg, code int) error {
 	return fmt.Errorf("the server answered %d %s", code, status.Description(m))
 }
 
-// end gives up the inbox, gives back the messages that have already arrived, and frees the slots
-// that wait for a message.
+// end gives up the inbox. It gives back messages that have already arrived, and frees the
+// slots that wait for a message.
 func (i *inbox) end() {
 	i.stopDeliveries()
 	for {
@@ -313,9 +317,9 @@ func (i *inbox) end() {
 	}
 }
 
-// stopDeliveries returns when no more deliveries can arrive, after at most a second. A delivery
-// that the server sends before it learns of the end would be lost here, and come again only after
-// its AckWait.
+// stopDeliveries waits, at most a second, until no more deliveries can arrive. If the
+// server sent a delivery before it learned of the end, this delivery would be lost here,
+// and come again only after AckWait.
 func (i *inbox) stopDeliveries() {
 	closed := i.sub.StatusChanged(nats.SubscriptionClosed)
 	if err := i.sub.Drain(); err != nil {

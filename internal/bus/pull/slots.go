@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// Slots limits how many messages are worked on at once. A puller takes a slot before it asks for a
-// message, so the calls that run and the messages on their way together never exceed the limit.
+// Slots limits how many messages are worked on at once. A puller takes a slot before it
+// asks for a message. So running calls and messages on their way together never exceed the
+// limit.
 type Slots struct {
 	total int
 
@@ -15,16 +16,16 @@ type Slots struct {
 	change chan struct{} // guarded by mu; closed and replaced at every release
 }
 
-// NewSlots makes n free slots; at least one.
+// NewSlots returns n free slots, at least one.
 func NewSlots(n int) *Slots {
 	n = max(n, 1)
 	return &Slots{total: n, free: n, change: make(chan struct{})}
 }
 
-// Total is the number of slots.
+// Total returns the number of slots.
 func (s *Slots) Total() int { return s.total }
 
-// Free is the number of free slots at this moment.
+// Free returns the number of free slots at this moment.
 func (s *Slots) Free() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -40,7 +41,7 @@ func (s *Slots) Take(n int) int {
 	return n
 }
 
-// Release gives n slots back. It panics if more are given back than were taken.
+// Release gives n slots back. It panics if more slots are given back than were taken.
 func (s *Slots) Release(n int) {
 	if n <= 0 {
 		return
@@ -62,11 +63,11 @@ func (s *Slots) changed() <-chan struct{} {
 	return s.change
 }
 
-// Wait returns nil once every slot is free, so that no call is running. It returns the context's
-// error if that ends first.
+// Wait returns nil when every slot is free, so that no call is running. It returns the
+// context's error if the context ends first.
 func (s *Slots) Wait(ctx context.Context) error {
 	for {
-		// Get the channel before counting, so that no release in between is missed.
+		// Get the channel before counting, so that no release is missed in between.
 		changed := s.changed()
 		if s.Free() == s.total {
 			return nil

@@ -1,5 +1,5 @@
-// Package service answers requests of other processes, as a NATS micro service, and finds such
-// services.
+// Package service answers requests of other processes as a NATS micro service, and finds
+// such services.
 package service
 
 import (
@@ -29,14 +29,14 @@ type Service struct {
 type Endpoint struct {
 	Name    string // [A-Za-z0-9_-]+
 	Subject string // may hold wildcards
-	Queue   string // each request reaches one member of the queue. "" = the endpoint's name
-	// Handle answers with Respond, as often as the requester expects. Calls run concurrently, each
-	// on its own goroutine.
+	Queue   string // each request goes to one member of the queue. "" = the endpoint's name
+	// Handle answers with Respond, as often as the requester expects. It runs on a
+	// goroutine per request.
 	Handle func(bus.Msg)
 }
 
-// Serve answers requests until stop is called, which waits for the running calls. When ctx ends, it
-// takes no new request; stop still has to be called.
+// Serve answers requests until stop is called. stop waits for requests that are being
+// answered. When ctx ends, Serve takes no new request; stop must be called even then.
 func Serve(ctx context.Context, c *bus.Conn, s Service) (stop func(), err error) {
 	service, err := micro.AddService(c.JetStream().Conn(), micro.Config{Name: s.Name, Version: s.Version, Description: s.Description, Metadata: s.Metadata})
 	if err != nil {
@@ -54,23 +54,23 @@ func Serve(ctx context.Context, c *bus.Conn, s Service) (stop func(), err error)
 			return nil, fmt.Errorf("serve %s at %s: %w", s.Name, e.Subject, bus.ClientError(err))
 		}
 	}
-	// When Serve returns, the server knows the endpoints, so a process that hears of this service
-	// can send requests to it.
+	// When Serve returns, the server must know the endpoints: a process that learns of this
+	// service may send requests at once.
 	if err := c.Flush(ctx); err != nil {
 		halt()
 		return nil, fmt.Errorf("serve %s: %w", s.Name, err)
 	}
 	release := context.AfterFunc(ctx, halt)
 	return func() {
-		// First refuse new requests, then wait for the running ones.
+		// Refuse new requests first, then wait for the running ones.
 		release()
 		halt()
 		calls.close()
 	}, nil
 }
 
-// Find asks all reachable services of a name for their description, and collects the answers
-// that arrive before ctx ends.
+// Find asks all reachable services with this name to describe themselves. It collects the
+// answers that arrive before ctx ends.
 func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err error) {
 	subject, err := micro.ControlSubject(micro.InfoVerb, name, "")
 	if err != nil {
@@ -78,7 +78,7 @@ func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err err
 	}
 	err = c.Stream(ctx, subject, nil, nil, func(m bus.Msg) bool {
 		var info micro.Info
-		if json.Unmarshal(m.Data, &info) == nil { // otherwise it is not one of toolfleet's services
+		if json.Unmarshal(m.Data, &info) == nil { // otherwise it is not a service of toolfleet
 			s := Service{Name: info.Name, Version: info.Version, Description: info.Description, Metadata: info.Metadata}
 			for _, e := range info.Endpoints {
 				s.Endpoints = append(s.Endpoints, Endpoint{Name: e.Name, Subject: e.Subject, Queue: e.QueueGroup})
@@ -93,15 +93,15 @@ func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err err
 	return all, err
 }
 
-// crowd counts the running calls, and refuses new ones once it is closed.
+// crowd counts the running calls, and refuses new ones when it is closed.
 type crowd struct {
 	mu     sync.Mutex
 	closed bool // guarded by mu
 	calls  sync.WaitGroup
 }
 
-// handler starts a call per request. A request that comes after close gets no answer, as if the
-// subscription were gone.
+// handler runs Handle on a goroutine for each request. A request after close gets no
+// answer, as if the subscription had ended.
 func (c *crowd) handler(e Endpoint) micro.Handler {
 	return micro.HandlerFunc(func(r micro.Request) {
 		c.mu.Lock()
@@ -114,7 +114,7 @@ func (c *crowd) handler(e Endpoint) micro.Handler {
 	})
 }
 
-// close refuses further calls and waits until the running ones have ended.
+// close refuses further calls and waits for the running ones.
 func (c *crowd) close() {
 	c.mu.Lock()
 	c.closed = true

@@ -1,5 +1,5 @@
-// Package status reads the headers that a NATS server sets: the status that it answers with instead
-// of a message, and numbers.
+// Package status reads headers that a NATS server sets: numbers, and the status that it
+// sends instead of a message.
 package status
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Statuses that the server answers with instead of a message.
+// Statuses that the server sends instead of a message.
 const (
 	Heartbeat    = 100
 	End          = 204
@@ -18,7 +18,8 @@ const (
 	NoResponders = 503
 )
 
-// Of returns the server's status in m, or 0 for a message that another client sent.
+// Of returns the status in a message of the server, or 0 if another client sent the
+// message.
 func Of(m *nats.Msg) int {
 	if len(m.Data) > 0 {
 		return 0
@@ -30,7 +31,7 @@ func Of(m *nats.Msg) int {
 	return code
 }
 
-// Description returns the server's text beside a status.
+// Description returns the text that the server sends with a status.
 func Description(m *nats.Msg) string { return m.Header.Get("Description") }
 
 // Number returns the value of a header, or 0 if the header is missing or not a number.

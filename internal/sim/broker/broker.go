@@ -1,9 +1,9 @@
-// Package broker is a model of a JetStream server: the streams, shared pull consumers and core
-// messages that the protocol uses. Its clock stands still until it is moved. It answers every
-// command as the real server does: tests run random commands on both.
+// Package broker is a model of a JetStream server: the streams, shared pull consumers and
+// core messages that the protocol uses. Its clock moves only when it is told to. It answers
+// every command as the real server does: tests run random commands on both.
 //
-// The model loses nothing by itself. [Broker.Restart] and [Broker.PowerLoss] decide what a crash of
-// the server leaves behind.
+// The model loses nothing by itself. [Broker.Restart], [Broker.PowerLoss] and the like
+// decide what is left after a crash of the server.
 package broker
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Errors of a command. Only [ErrUnknown] means that the server did not answer.
+// Errors of a command. After [ErrUnknown], and only then, the server has not answered.
 var (
 	ErrConflict = bus.ErrConflict // the server's 10071
 	ErrExists   = bus.ErrExists   // the server's 10077
@@ -31,12 +31,12 @@ type Broker struct {
 	inboxes map[string][]any // of core subscribers, by subject
 	// Stored is called for every message that a stream stores. May be nil.
 	Stored func(*Message)
-	// Restarted is the time of the last restart; zero: there was none.
+	// Restarted is the time of the last restart, or zero.
 	Restarted time.Time
 }
 
-// Message is a message in a stream. Bodies are values that nobody changes after they are stored.
-// Messages of the journal also have bytes and a header, because the journal reads what it wrote.
+// Message is a message in a stream. Nobody changes a body that is stored. Messages of the
+// journal also have bytes and a header, because the journal reads what it has written.
 type Message struct {
 	Subject string
 	Seq     uint64
@@ -57,23 +57,23 @@ type Packet struct {
 type StreamConfig struct {
 	Name     string
 	Subjects []string
-	// Queue: the stream keeps one message per subject, refuses a second one, and removes a message
-	// that was acknowledged. Any other stream keeps everything, for MaxAge.
+	// Queue streams keep one message per subject, refuse a second one, and remove a message
+	// that is acknowledged. Other streams keep every message for MaxAge.
 	Queue  bool
-	Async  bool          // acknowledges before a message is on the disk: a power loss may take the newest ones
+	Async  bool          // a write is acknowledged before it is on the disk, so a power loss may delete the newest messages
 	MaxAge time.Duration // 0: for ever
 }
 
 // Stream is a log of messages.
 type Stream struct {
 	StreamConfig
-	last uint64     // the sequence of the newest message that was ever stored
+	last uint64     // sequence of the newest message that was ever stored
 	msgs []*Message // in sequence
-	gone []removed  // recently removed messages of a queue, in the order of removal
+	gone []removed  // messages of a queue that were removed lately, in the order of removal
 }
 
-// removed is a removed message and when it was removed. The server writes removals to the disk a
-// moment later.
+// removed is a removed message with the time of its removal. The server writes removals to
+// the disk a moment later.
 type removed struct {
 	*Message
 	at time.Time
@@ -163,7 +163,7 @@ func (b *Broker) Delete(stream string, seq uint64) {
 	}
 }
 
-// Subscribe opens an inbox for core messages. Without an open inbox they are lost.
+// Subscribe opens an inbox for core messages. While no inbox is open, they are lost.
 func (b *Broker) Subscribe(subject string) { b.inboxes[subject] = []any{} }
 
 // Unsubscribe closes an inbox.
@@ -176,7 +176,7 @@ func (b *Broker) Publish(subject string, body any) {
 	}
 }
 
-// Heard returns how many core messages an inbox holds. open reports whether there is such an inbox.
+// Heard returns how many core messages an inbox holds, and whether the inbox is open.
 func (b *Broker) Heard(subject string) (n int, open bool) {
 	inbox, open := b.inboxes[subject]
 	return len(inbox), open
@@ -281,9 +281,9 @@ func (s *Stream) removeAt(now time.Time, seq uint64) bool {
 	return found
 }
 
-// fallBack restores a stream as a restart does if removals were not written to the disk. Each
-// recently removed message is back if comesBack returns true. Sequences after the newest message
-// are used again.
+// fallBack restores a stream after a restart that lost removals, because they were not on
+// the disk. Each message that was removed lately is back if comesBack returns true for it.
+// Sequences after the newest message may be given out again.
 func (s *Stream) fallBack(now time.Time, comesBack func() bool) {
 	for _, r := range s.gone {
 		if now.Sub(r.at) <= unwritten && s.Last(r.Subject) == nil && comesBack() {
@@ -310,8 +310,8 @@ func matchesOne(filters []string, subject string) bool {
 	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return matches(f, subject) })
 }
 
-// matches reports whether a filter matches a subject: * is any one token, > is one or more at the
-// end.
+// matches reports whether a filter matches a subject. * stands for one token. > stands for
+// one or more tokens at the end.
 func matches(filter, subject string) bool {
 	for {
 		f, restOfFilter, moreFilter := strings.Cut(filter, ".")

@@ -14,32 +14,32 @@ type QueueConfig struct {
 	Filters     []string // none: everything in the stream
 	AckWait     time.Duration
 	MaxInFlight int  // unsettled deliveries; 0: no bound
-	InMemory    bool // is lost with the server; a puller makes it anew
+	InMemory    bool // the server loses it when it ends; a puller makes it again
 }
 
-// Queue is a durable consumer that many parties pull from. Its deliveries are hints: a message may
-// be delivered twice, to two holders at once, and a holder that it has given up on may still settle
-// the message.
+// Queue is a durable consumer that many parties pull from. A delivery proves nothing: a
+// message may be delivered twice, even to two parties at once. A party may still settle a
+// message after the consumer has given up on it.
 type Queue struct {
 	QueueConfig
 	stream *Stream
 	state  queueState
-	// written is the part of the state that is on the disk. It follows a moment later: see
-	// [Broker.Advance].
+	// written is the part of the state that is on the disk. The consumer writes it a moment
+	// later: see [Broker.Advance].
 	written queueState
 }
 
-// queueState is a consumer's knowledge of its deliveries.
+// queueState is what a consumer knows of its deliveries.
 type queueState struct {
-	next    uint64           // the first sequence that was never delivered
+	next    uint64           // the first sequence that was not delivered yet
 	pending map[uint64]dueAt // delivered and not settled
-	due     []uint64         // to be delivered before anything new, in this order
-	again   map[uint64]int   // how often it was delivered again
+	due     []uint64         // to be delivered again before any new message, in this order
+	again   map[uint64]int   // how often a message was delivered again
 }
 
-// dueAt says when an unsettled delivery is repeated, and when it is after a restart of the server.
-// The disk has the time of the message instead of the delivery's, so most deliveries are due at
-// once after a restart.
+// dueAt says when an unsettled message is delivered again, and when after a restart of the
+// server. The disk holds the time of the message and not of its delivery, so after a
+// restart most are due at once.
 type dueAt struct{ at, afterRestart time.Time }
 
 func until(t time.Time) dueAt { return dueAt{t, t} }
@@ -57,7 +57,7 @@ func (s queueState) clone() queueState {
 	return queueState{s.next, maps.Clone(s.pending), slices.Clone(s.due), maps.Clone(s.again)}
 }
 
-// Delivery is a message that one party holds.
+// Delivery is a message in the hands of one party.
 type Delivery struct {
 	*Message
 	Count int // how often the message was delivered, as far as the consumer knows, including this time
@@ -74,8 +74,8 @@ func (b *Broker) Queue(config QueueConfig) *Queue {
 	return q
 }
 
-// Pull delivers the next message: one whose delivery is repeated, else the oldest that was never
-// delivered. It returns nil if there is none now.
+// Pull delivers the next message, or returns nil. Messages that are due again come first,
+// then the oldest that was never delivered.
 func (b *Broker) Pull(q *Queue) *Delivery {
 	q.collectDue(b.Now)
 	s := &q.state
@@ -104,7 +104,8 @@ func (q *Queue) deliver(b *Broker, m *Message) *Delivery {
 	return &Delivery{m, 1 + q.state.again[m.Seq], q, b}
 }
 
-// collectDue makes deliveries due that were not settled in time, the longest waiting first.
+// collectDue makes messages due that were not settled in time, those that waited longest
+// first.
 func (q *Queue) collectDue(now time.Time) {
 	var due []uint64
 	for seq, p := range q.state.pending {
@@ -121,8 +122,8 @@ func (q *Queue) collectDue(now time.Time) {
 	q.state.due = append(q.state.due, due...)
 }
 
-// Ack removes the message from the queue. It reports whether the server confirms that. It does not
-// if it forgot the delivery in a crash.
+// Ack removes the message from the queue. It reports whether the server confirms that. The
+// server does not if it has forgotten the delivery in a crash.
 func (d *Delivery) Ack() (confirmed bool) {
 	q := d.queue
 	if d.Seq >= q.state.next {
@@ -133,10 +134,10 @@ func (d *Delivery) Ack() (confirmed bool) {
 	return true
 }
 
-// Term is another name for Ack: nobody gets the message again.
+// Term is the same as Ack here: nobody gets the message again.
 func (d *Delivery) Term() { d.Ack() }
 
-// Nak repeats the delivery after delay. Until then it counts as in flight.
+// Nak makes the message due again after delay. Until then it counts as in flight.
 func (d *Delivery) Nak(delay time.Duration) {
 	s := &d.queue.state
 	d.queue.collectDue(d.b.Now)
@@ -155,7 +156,8 @@ func (d *Delivery) Nak(delay time.Duration) {
 	}
 }
 
-// InProgress extends the delivery by another AckWait, unless it is due already.
+// InProgress extends the delivery by another AckWait, unless the message is already due
+// again.
 func (d *Delivery) InProgress() {
 	s := &d.queue.state
 	d.queue.collectDue(d.b.Now)
@@ -171,8 +173,8 @@ func (q *Queue) gone(seq uint64) {
 	q.state.due = slices.DeleteFunc(q.state.due, func(due uint64) bool { return due == seq })
 }
 
-// Advance moves the clock. Consumers write their state within a tenth of a second, so the disk has
-// everything that happened before this moment.
+// Advance moves the clock. Consumers write their state within a tenth of a second, so after
+// Advance the disk has everything that happened before.
 func (b *Broker) Advance(d time.Duration) {
 	for _, q := range b.queues {
 		q.written = q.state.clone()
@@ -180,8 +182,9 @@ func (b *Broker) Advance(d time.Duration) {
 	b.Now = b.Now.Add(d)
 }
 
-// Restart restarts the server after a kill or a stop. Streams keep everything acknowledged.
-// Consumers know what they have written; the order of due deliveries is never written.
+// Restart restarts the server after a kill or a stop. Streams keep all acknowledged
+// messages. Consumers know what they have written. The order of due messages is never
+// written.
 func (b *Broker) Restart() {
 	b.Restarted = b.Now
 	for _, s := range b.streams {
@@ -200,21 +203,22 @@ func (b *Broker) Restart() {
 				q.gone(seq)
 			}
 		}
-		q.state.next = min(q.state.next, q.stream.last+1) // after a power loss, sequences that the consumer knows may be used again
+		q.state.next = min(q.state.next, q.stream.last+1) // after a power loss, sequences that the consumer knows may be given out again
 		q.collectDue(b.Now)
 		slices.Sort(q.state.due)
 	}
 }
 
-// Stop is a [Broker.Restart] after which consumers know everything, because they have written it.
+// Stop is like [Broker.Restart], but consumers lose nothing, because they have written
+// everything.
 func (b *Broker) Stop() {
 	b.Advance(0)
 	b.Restart()
 }
 
-// RestartBehind is a [Broker.Restart] after which streams have lost some removals that consumers
-// know. A message that is back is never delivered again. The sequences of removed newest messages
-// may be used again.
+// RestartBehind is like [Broker.Restart], but streams have lost some removals that
+// consumers know. Such a message is back in the stream and is never delivered again. The
+// sequences of removed newest messages may be given out again.
 func (b *Broker) RestartBehind(comesBack func() bool) {
 	for _, s := range b.streams {
 		if s.Queue {
@@ -224,8 +228,8 @@ func (b *Broker) RestartBehind(comesBack func() bool) {
 	b.Stop()
 }
 
-// PowerLoss is a [Broker.Restart] after which async streams have also lost their newest messages,
-// as many as lose returns. Their sequences are used again.
+// PowerLoss is like [Broker.Restart], but async streams lose their newest messages, as many
+// as lose returns. Their sequences are given out again.
 func (b *Broker) PowerLoss(lose func(stored int) int) {
 	for _, s := range b.streams {
 		if s.Async {
@@ -248,13 +252,15 @@ func JobsQueue(n wire.Names, token string, ackWait time.Duration, maxInFlight in
 	return QueueConfig{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: n.QueueOf(token)}
 }
 
-// Delivered reports whether the consumer knows that it delivered the message at a sequence.
+// Delivered reports whether, as far as the consumer knows, it has delivered the message at
+// a sequence.
 func (q *Queue) Delivered(seq uint64) bool { return seq < q.state.next }
 
 // Holds reports whether the queue has a message that was never delivered.
 func (q *Queue) Holds() bool { return q.stream.next(q.state.next, q.Filters...) != nil }
 
-// Forget replaces the consumer, which has no deliveries out, by a new one.
+// Forget replaces the consumer by a new one. The consumer must have no unsettled
+// deliveries.
 func (q *Queue) Forget() { q.state = q.stream.fresh() }
 
 // Waiting reports whether [Broker.Pull] would return a message now.
@@ -270,7 +276,8 @@ func (b *Broker) Waiting(q *Queue) bool {
 // Len returns how many messages the stream of a queue holds.
 func (q *Queue) Len() int { return len(q.stream.msgs) }
 
-// EachDue calls each with the time at which each unsettled delivery is repeated.
+// EachDue calls each for every unsettled delivery, with the time at which its message is
+// due again.
 func (b *Broker) EachDue(each func(time.Time)) {
 	for _, q := range b.queues {
 		for _, p := range q.state.pending {

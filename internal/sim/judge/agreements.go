@@ -11,19 +11,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// agreements is the part of the ledger about people: what each signed, how they were answered, and
-// what then ran.
+// agreements is the part of the ledger about people: what each has signed, what they were
+// told, and what ran afterwards.
 type agreements struct {
-	decidedAt map[string]time.Time      // by the nonce of the record
-	yes       map[words]map[string]bool // people who signed for exactly this
-	settled   map[askedAt]int           // how many people were told that their decision settled a question
+	decidedAt map[string]time.Time      // when a decision was stored, by the nonce of its record
+	yes       map[words]map[string]bool // the people who signed for exactly these words
+	settled   map[askedAt]int           // how many people were told that their decision settled the question
 	chain     map[wire.CallKey][]stored // all records of a call
 	jobs      map[wire.CallKey]time.Time
-	slowest   time.Duration // from a grant to its job
+	slowest   time.Duration // the longest time between a grant and its job
 	nextLook  time.Time
 }
 
-// words identifies what a person agrees to: these arguments of this call, under this policy.
+// words is what a person agrees to: these arguments of this call, under this policy.
 type words struct {
 	key              wire.CallKey
 	argsHash, policy string
@@ -64,8 +64,8 @@ func (l *Ledger) Said(key wire.CallKey, d messages.Decision) {
 	l.yes[w][d.By] = true
 }
 
-// Told checks the answer to a person. At most one decision settles a question, and the settling
-// decision is in the journal.
+// Told checks the answer to a person. At most one decision settles a question, and it must
+// be in the journal.
 func (l *Ledger) Told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
 		l.Count("decisions refused: " + string(answer.Error.Class))
@@ -88,10 +88,10 @@ func (l *Ledger) Told(key wire.CallKey, q messages.Approval, d messages.Decision
 	l.Fail("%s was told that the question about call %s is %s, and the journal does not say so", d.By, key, answer.State)
 }
 
-// Decided records the time of a decision's record.
+// Decided records when a decision was stored, by the nonce of its record.
 func (l *Ledger) Decided(nonce string) { l.decidedAt[nonce] = l.Now }
 
-// follows checks each record of a call against the records before it.
+// follows checks a new record of a call against the earlier ones.
 func (l *Ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 	chain, now := l.chain[key], l.Now
 	var last wire.CallRecord
@@ -132,7 +132,7 @@ func (l *Ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 	}
 }
 
-// claims returns the number of the newest claimed attempt; 0: there is none.
+// claims returns the highest attempt that was claimed, or 0.
 func claims(chain []stored) (newest int) {
 	for _, s := range chain {
 		if s.record.State == wire.Claimed {
@@ -142,7 +142,7 @@ func claims(chain []stored) (newest int) {
 	return newest
 }
 
-// lapsed counts the claims of a call that were taken over.
+// lapsed counts the claims of a call that another claim took over.
 func lapsed(chain []stored) (n int) {
 	for i := 1; i < len(chain); i++ {
 		if chain[i].record.State == wire.Claimed && isClaim(chain[i-1].record) {
@@ -154,7 +154,7 @@ func lapsed(chain []stored) (n int) {
 
 func isClaim(r wire.CallRecord) bool { return r.State == wire.Claimed || r.State == wire.Renewed }
 
-// Slowest returns the longest time from a grant to the job that follows it.
+// Slowest returns the longest time between a grant and the job that follows it.
 func (l *Ledger) Slowest() time.Duration { return l.slowest }
 
 // grantedUnder returns the policy of the newest grant, or "".
@@ -167,7 +167,7 @@ func grantedUnder(chain []stored) string {
 	return ""
 }
 
-// published checks and records every job.
+// published records a job and checks it.
 func (l *Ledger) published(key wire.CallKey, job wire.Job) {
 	l.jobs[key] = l.Now
 	s, waits := l.waits(key)
@@ -180,7 +180,7 @@ func (l *Ledger) published(key wire.CallKey, job wire.Job) {
 	}
 }
 
-// waits returns the newest record of a call, and whether it has one.
+// waits returns the newest record of a call, and whether there is one.
 func (l *Ledger) waits(key wire.CallKey) (stored, bool) {
 	chain := l.chain[key]
 	if len(chain) == 0 {
@@ -189,8 +189,9 @@ func (l *Ledger) waits(key wire.CallKey) (stored, bool) {
 	return chain[len(chain)-1], true
 }
 
-// mayStart checks a start against people's decisions: enough people agreed, to exactly these
-// arguments, under this policy, and the call has not ended.
+// mayStart checks the start of a run against the decisions of people. Enough people must
+// have agreed to exactly these arguments under this policy, and the call must not have
+// ended.
 func (l *Ledger) mayStart(a *Attempt) {
 	people := staff.People(a.Job.Tool)
 	if people == 0 {
@@ -216,21 +217,21 @@ func (l *Ledger) mayStart(a *Attempt) {
 	}
 }
 
-// restAtMost bounds how long nobody looks at a suspended batch.
+// restAtMost is the longest time for which nobody may look at a suspended batch.
 const restAtMost = 5 * time.Minute
 
-// slack is added to promised times, for lost messages and parties that die.
+// slack is added to every promised time, for lost messages and dying parties.
 const slack = 4 * time.Minute
 
-// prompt is the longest wait of a person or an agent if there is no fault.
+// prompt is how long a person or an agent waits at most if there is no fault.
 const prompt = 2 * time.Minute
 
-// quietSince reports whether there was no fault since well before a time.
+// quietSince reports whether there was no fault from well before a time until now.
 func (l *Ledger) quietSince(at time.Time) bool {
 	return l.calm(at.Add(-prompt)) == l.Now.Sub(at.Add(-prompt))
 }
 
-// calm returns for how long, since a time, there was no fault.
+// calm returns how long there has been no fault, counted from a time at the earliest.
 func (l *Ledger) calm(since time.Time) time.Duration {
 	if l.Disturbed.After(since) {
 		since = l.Disturbed
@@ -238,8 +239,8 @@ func (l *Ledger) calm(since time.Time) time.Duration {
 	return l.Now.Sub(since)
 }
 
-// Look checks the promises about batches that stand still: a suspended batch has no driver, and
-// nothing stored for it waits longer than restAtMost.
+// Look checks the promises about batches that stand still. A suspended batch has no driver,
+// and what is stored for it waits for at most restAtMost.
 func (l *Ledger) Look() {
 	now := l.Now
 	if now.Before(l.nextLook) {
@@ -258,11 +259,13 @@ func (l *Ledger) Look() {
 	}
 }
 
-// headPatience is how long an answered batch may hold up another. Usually the next delivery of the
-// second finds it. If that delivery is lost, the next sweep does.
+// headPatience is how long an answered batch may keep back a later one. Usually the next
+// delivery of the later batch finds the answered one. If that delivery is lost, the next
+// sweep does.
 const headPatience = SweepEvery + 2*AckWait
 
-// headsMove checks guarantee 1: an answered batch holds up no later batch of its session.
+// headsMove checks guarantee 1: an answered batch does not keep back a later batch of its
+// session.
 func (l *Ledger) headsMove() {
 	heads := map[string]*broker.Message{}
 	for _, m := range l.Stream(store.Log).Messages() {
@@ -280,7 +283,8 @@ func (l *Ledger) headsMove() {
 	}
 }
 
-// rests reports whether every open call of the current stage waits for people, and since when.
+// rests reports whether every open call of the current stage waits for people, and since
+// when.
 func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
 	now, stage := l.Now, -1
 	for i := range a.sub.Plan.Calls {
@@ -312,8 +316,8 @@ func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
 	return since, stage >= 0
 }
 
-// isFree checks a batch that waits for people since a time: no process drives it, and every control
-// was applied.
+// isFree checks a batch that has waited for people since a time: no process drives it, and
+// every control has been applied.
 func (l *Ledger) isFree(a *account, since time.Time) {
 	now := l.Now
 	for _, d := range l.fleet.Drives(a.sub.Key) {
@@ -325,7 +329,7 @@ func (l *Ledger) isFree(a *account, since time.Time) {
 		if !c.aborts(a) {
 			continue
 		}
-		both := since // when both are stored
+		both := since // since when both are stored
 		if c.at.After(both) {
 			both = c.at
 		}

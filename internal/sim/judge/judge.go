@@ -1,5 +1,6 @@
-// Package judge watches a simulated fleet from outside: what really ran, and the rules that it must
-// keep. Nothing in the fleet reads it. It stops a history at the first broken rule.
+// Package judge watches a simulated fleet from outside. It records what really ran, and
+// checks it against the rules. Nothing in the fleet reads these records. At the first
+// broken rule it stops the history.
 package judge
 
 import (
@@ -15,7 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Settings of every fleet: the defaults of the daemons, or less, so that the bounds are reached.
+// Settings of every fleet: the defaults of the daemons, or less, so that runs reach the
+// limits.
 const (
 	AckWait    = 10 * time.Second
 	Lease      = 10 * time.Second
@@ -27,27 +29,27 @@ const (
 	Attempts   = 3
 )
 
-// Fleet is the fleet as the judge uses it.
+// Fleet is what the judge needs to know of the fleet.
 type Fleet interface {
 	// Asked lets people decide about a question.
 	Asked(key wire.CallKey, q messages.Approval)
-	// Workers returns all workers of the run, also those that have ended.
+	// Workers returns all workers of the run, including those that have ended.
 	Workers() []Worker
-	// Drives returns the drivers of a batch that is alone in its line.
+	// Drives returns the drivers that drive this batch and no other batch of its session.
 	Drives(key wire.BatchKey) []Drive
 }
 
-// Submission is a batch that an agent publishes. It is already decoded and planned, since neither
-// is tested here.
+// Submission is a batch that an agent publishes. It is already decoded and planned, because
+// decoding and planning are not tested here.
 type Submission struct {
 	Key   wire.BatchKey
-	Plan  plan.Plan // with the first version of every tool: all versions are of the same kind
+	Plan  plan.Plan // made with the first version of every tool; the kind of a tool is the same in all versions
 	Calls []messages.ToolCall
 	// Refused: the batch cannot be decoded.
 	Refused bool
 }
 
-// Attempt is a worker's knowledge of a job that it runs.
+// Attempt is what a worker knows of a job that it runs.
 type Attempt struct {
 	*world.Process
 	Key    wire.CallKey
@@ -55,11 +57,11 @@ type Attempt struct {
 	Queued time.Time // when its job was stored
 	Grant  call.Grant
 	Input  []byte
-	Lost   int // deliveries of the job that were lost with their worker
+	Lost   int // deliveries of the job that were lost with their workers
 	Claims bool
-	Served bool // the worker has its tool in that version
+	Served bool // the worker has the tool in the job's version
 	Run    *Run
-	// ArgsHash is the hash of Input. Policy is the worker's.
+	// ArgsHash is the hash of Input. Policy is the worker's policy.
 	ArgsHash, Policy string
 }
 
@@ -68,20 +70,21 @@ type Worker struct {
 	*world.Process
 	File   staff.File
 	Queue  string    // the token of the queue of its jobs
-	Since  time.Time // when it was first announced; zero: it was not
+	Since  time.Time // when it was first announced; zero: never
 	Ended  time.Time // when its process ended; zero: it has not
 	Leaves bool      // it is about to drain
 	Drains bool      // it takes no more jobs
 	Free   bool      // it has no job in hand
 }
 
-// Drive describes the driver of a batch.
+// Drive is the driver of a batch.
 type Drive struct {
 	*world.Process
 	Sub  *Submission
 	Born time.Time
-	// First: this driver has the first delivery, so it does not read an earlier driver's records.
-	// Another may have come and gone while its process slept.
+	// First says that this driver has the first delivery of the batch, so it does not read
+	// earlier records. Another driver may still have come and gone while this process
+	// slept.
 	First bool
 }
 

@@ -14,16 +14,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Ledger records what really happened.
+// Ledger records what really happened, and checks it.
 type Ledger struct {
 	*world.World
 	*agreements
 	fleet        Fleet
 	coordinators int
 	batches      map[wire.BatchKey]*account
-	order        []*account                  // in the order of acceptance
-	aborted      map[wire.BatchKey]time.Time // when the newest abort of a batch by its id was stored
-	lost         map[wire.CallKey]int        // the most deliveries of a job that were lost with their worker
+	order        []*account                  // in the order in which the log accepted them
+	aborted      map[wire.BatchKey]time.Time // when the newest abort by the batch's id was stored
+	lost         map[wire.CallKey]int        // the most deliveries of one job that were lost with their workers
 	controls     map[string][]control        // by session
 }
 
@@ -36,24 +36,25 @@ type control struct {
 // account records what happened to one batch.
 type account struct {
 	sub     *Submission
-	seq     uint64          // in the log, when it was first accepted
-	at      time.Time       // the time of that
+	seq     uint64          // sequence in the log when the batch was first accepted
+	at      time.Time       // when the batch was first accepted
 	reply   *messages.Reply // the stored one
 	replied time.Time       // when it was stored
 	// By call:
 	runs      [][]*Run
 	claimed   []bool
-	ended     []bool             // has or had a record that ends it
+	ended     []bool             // a record that ends the call is or was stored
 	durable   []bool             // that record survives a power loss
-	handed    []bool             // was handed back
-	silent    []bool             // its worker was lost, and a driver gave it up
-	aborted   bool               // by its id, before it was accepted, so no call of it runs
+	handed    []bool             // the call was handed back
+	silent    []bool             // a worker was lost with the call, and a driver gave the call up
+	aborted   bool               // the batch was aborted by its id before it was accepted, so no call may run
 	plan      []wire.PlannedCall // the stored plan; nil: none is stored
-	plannedAt time.Time          // when that was
-	// sent is when the first job was stored, by driver, of those whose calls have started.
+	plannedAt time.Time          // when the plan was stored
+	// sent is when each driver's first job was stored, for drivers of which calls have
+	// started.
 	sent map[string]time.Time
-	// What was stored as the end of a call, by call: in its own journal, in a plan record, and
-	// among the results.
+	// The stored ends of each call: in the call's own journal, in a plan record, and among
+	// the results.
 	recorded, planned []*messages.Result
 	results           [][]messages.Result
 }
@@ -69,7 +70,7 @@ type Run struct {
 	started time.Time
 	Done    bool // it ended by itself
 	Dead    bool // it was killed
-	claimed bool // under a claim
+	claimed bool // the run has a claim
 	fails   bool
 	again   bool // it fails without being applied, and another attempt may succeed
 }
@@ -87,7 +88,7 @@ func New(w *world.World, f Fleet, coordinators int) *Ledger {
 	}
 }
 
-// Fail stops the history.
+// Fail stops the history with a broken rule.
 func (l *Ledger) Fail(format string, args ...any) { panic(Violation(fmt.Sprintf(format, args...))) }
 
 // Stored records and checks every message that a stream stores.
@@ -158,7 +159,7 @@ func (l *Ledger) Stored(m *broker.Message) {
 	}
 }
 
-// isFirst checks that a subject stores one message only.
+// isFirst checks that no more than one message is stored under a subject.
 func (l *Ledger) isFirst(m *broker.Message) {
 	stream := map[wire.Verb]string{wire.VerbResult: store.Results, wire.VerbFinal: store.Replies}[store.VerbOf(m.Subject)]
 	if stream == "" {
@@ -231,8 +232,7 @@ func (l *Ledger) Began(a *Attempt) *Run {
 	return r
 }
 
-// isClaimed checks that the journal has the claim of a run that starts, and had it when the tool
-// was started.
+// isClaimed checks that the journal has the claim under which a run starts.
 func (l *Ledger) isClaimed(a *Attempt) {
 	if !a.Claims {
 		return
@@ -245,7 +245,7 @@ func (l *Ledger) isClaimed(a *Attempt) {
 	l.Fail("call %s runs as attempt %d under fence %d, and its journal holds no such claim", a.Key, a.Grant.Attempt, a.Grant.Fence)
 }
 
-// takes returns a random duration of a run: mostly short, sometimes longer than a lease.
+// takes returns a random duration for a run: mostly short, sometimes longer than a lease.
 func (l *Ledger) takes(write bool) time.Duration {
 	rng := l.Rng
 	switch {
@@ -257,8 +257,8 @@ func (l *Ledger) takes(write bool) time.Duration {
 	return time.Duration(rng.IntN(4500)) * time.Millisecond
 }
 
-// Over records the end of a run. It must come one grace before the end of the lease, unless the
-// worker slept.
+// Over records the end of a run. The run must end at least one grace before its lease does,
+// unless the worker slept.
 func (l *Ledger) Over(a *Attempt) {
 	until := a.Run.started
 	for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.Key)) {
@@ -271,7 +271,7 @@ func (l *Ledger) Over(a *Attempt) {
 	}
 }
 
-// End returns the result of a run that ended by itself or was stopped.
+// End returns the result of a run that has ended by itself or was stopped.
 func (r *Run) End(now time.Time, stopped bool) messages.Result {
 	r.Done, r.Dead = !now.Before(r.started.Add(r.Takes)), stopped
 	result := messages.Result{
@@ -291,11 +291,16 @@ func (r *Run) End(now time.Time, stopped bool) messages.Result {
 	return result
 }
 
-// inOrder checks a start against guarantee 2. Every call of an earlier stage has ended, and durably
-// if one of the two calls runs alone. Earlier batches of the session are answered. If the call may
-// run beside others, it is enough that their plans are stored, and that every call in them that
-// could run alone has ended durably. A call that has ended may run again: a read whose job was
-// delivered twice. Its second result is ignored.
+// inOrder checks the start of a run against guarantee 2:
+//
+//   - Every call of an earlier stage has ended. If one of the two calls runs alone, the
+//     end is durable.
+//   - Earlier batches of the session are answered. If the call may run beside others,
+//     two things are enough: the plans of the earlier batches are stored, and each call
+//     in them that could run alone has ended durably.
+//
+// A read that has ended may run again if its job was delivered twice. Its second result is
+// ignored.
 func (l *Ledger) inOrder(a *account, at *Attempt) {
 	i := at.Key.Index
 	call := a.plannedCall(i)
@@ -313,7 +318,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	switch {
 	case alone && a.plan == nil:
 		l.Fail("call %d of %s starts, runs alone, and no plan is stored", i, a.sub.Key)
-	case alone || call.ConcurrencySafe && !a.replanned(a.sent[at.Job.Notify]): // else the job is from a driver with another plan
+	case alone || call.ConcurrencySafe && !a.replanned(a.sent[at.Job.Notify]): // else the job comes from a driver with another plan
 		l.inStage(a, i, handedBack)
 	}
 	for _, other := range l.order {
@@ -338,22 +343,23 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	}
 }
 
-// replanned reports whether a plan with other stages was stored after a time. A driver whose plan
-// has only calls that overlap stores none, so the next one may plan with other definitions. What
-// the first sends then runs in the stages of its plan: see docs/rough-edges.md.
+// replanned reports whether a plan with other stages was stored after a time. A driver
+// stores no plan if all its calls overlap, so the next driver may plan with other
+// definitions. Jobs of the first driver then still run in the stages of its own plan: see
+// docs/rough-edges.md.
 func (a *account) replanned(after time.Time) bool {
 	return a.plan != nil && after.Before(a.plannedAt) && slices.ContainsFunc(a.plan, func(c wire.PlannedCall) bool {
 		return c.Stage != a.sub.Plan.Calls[c.Index].Stage
 	})
 }
 
-// inStage checks a start against the stages of its own batch.
+// inStage checks the start of a run against the stages of its own batch.
 func (l *Ledger) inStage(a *account, i int, handedBack bool) {
 	call := a.plannedCall(i)
 	for j := range a.sub.Plan.Calls {
 		other := a.plannedCall(j)
 		before := other.Stage < call.Stage
-		if other.Stage == call.Stage && handedBack { // it runs at the end of its stage, after earlier such calls
+		if other.Stage == call.Stage && handedBack { // the call runs at the end of its stage, after earlier calls that were handed back
 			before = j != i && (j < i || !staff.HandsBack(other.PlannedCall.Tool))
 		}
 		switch {
@@ -368,8 +374,8 @@ func (l *Ledger) inStage(a *account, i int, handedBack bool) {
 	}
 }
 
-// plannedCall returns a call as the stored plan has it or, without one, as the plan with the first
-// version of every tool has it.
+// plannedCall returns a call from the stored plan. If no plan is stored, the call is from
+// the plan with the first version of every tool.
 func (a *account) plannedCall(i int) plan.Call {
 	call := a.sub.Plan.Calls[i]
 	if a.plan != nil {
@@ -378,8 +384,8 @@ func (a *account) plannedCall(i int) plan.Call {
 	return call
 }
 
-// mayRepeat checks a second run against guarantee 3: the tool allows it, and the earlier run is
-// dead or its lease and grace are over.
+// mayRepeat checks a second run of a call against guarantee 3: the tool must allow it, and
+// the earlier run must be dead, or its lease and grace over.
 func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	if before.Done && before.again {
 		l.Count("retries of writes")
@@ -407,7 +413,7 @@ func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	}
 }
 
-// Lost records how many deliveries of a job were lost with their worker.
+// Lost records how many deliveries of a job were lost with their workers.
 func (l *Ledger) Lost(key wire.CallKey, n int) { l.lost[key] = max(l.lost[key], n) }
 
 // AtTheEnd checks guarantee 1: every accepted batch has its reply.
@@ -416,7 +422,7 @@ func (l *Ledger) AtTheEnd() {
 		if a.reply == nil {
 			l.Fail("%s was accepted and has no reply", a.sub.Key)
 		}
-		l.isWhole(a) // the reply is still right
+		l.isWhole(a) // the reply must still be right
 		l.Count("batches")
 		for _, r := range a.reply.Results {
 			l.Count("results: " + string(r.Status))
@@ -424,8 +430,8 @@ func (l *Ledger) AtTheEnd() {
 	}
 }
 
-// isOver checks guarantee 2 at the moment of a reply. Every call has a record that ends it, and no
-// claimed run goes on, because the next write of the session may start now.
+// isOver checks guarantee 2 when a reply is stored: the next write of the session may start
+// now. So every call must have a record that ends it, and no claimed run may go on.
 func (l *Ledger) isOver(a *account) {
 	if a.sub.Refused {
 		return

@@ -9,9 +9,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The part of the ledger about workers and queues.
+// This file is the part of the ledger about workers and queues.
 
-// IsGone checks the end of a call that no worker took against the workers that were present.
+// IsGone checks the end of a call that no worker took: while the call waited, no worker was
+// there for it.
 func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
 	patience := map[messages.Code]time.Duration{
 		messages.CodeToolVersionGone: 10 * time.Second, messages.CodeQueueTimeout: 90 * time.Second, messages.CodeWorkerLost: 90 * time.Second,
@@ -34,15 +35,15 @@ func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
 	}
 }
 
-// Takes checks the promise of a toolset's queue: a worker takes a job from it only if it has the
-// tool.
+// Takes checks the promise about the queue of a toolset: a worker takes a job from it only
+// if it has the tool.
 func (l *Ledger) Takes(a *Attempt, token string) {
 	if token != staff.Pool && !a.Served {
 		l.Fail("%s takes the job of call %s from queue %s, and does not have %s in that version", a.Name, a.Key, token, a.Job.Tool)
 	}
 }
 
-// deserted reports whether no worker was present for that long.
+// deserted reports whether no worker has been present for at least this long.
 func (l *Ledger) deserted(age time.Duration) bool {
 	for _, w := range l.fleet.Workers() {
 		if l.Alive(w.Process) || w.Ended.IsZero() || l.Now.Sub(w.Ended) < age {
@@ -52,18 +53,19 @@ func (l *Ledger) deserted(age time.Duration) bool {
 	return true
 }
 
-// awake is since when the worker has been announced and has not slept. While it sleeps, its
-// announcement lapses, and one that a restart of the server has lost is not made again.
+// awake returns since when the worker has been announced without sleeping. While a worker
+// sleeps, its announcement lapses. If a restart of the server loses the announcement then,
+// the worker does not make it again.
 func (w Worker) awake() time.Time { return latest(w.Since, w.Slept) }
 
-// takesJobs reports whether a worker is present, has announced itself, and takes jobs.
+// takesJobs reports whether a worker is alive, is announced, and takes jobs.
 func (l *Ledger) takesJobs(w Worker) bool {
 	return !w.Since.IsZero() && l.Alive(w.Process) && !w.Drains
 }
 
-// queuesMove checks that no job stays in a queue without workers while another queue has its tool.
-// Such a job is moved soon, or removed if its batch is over. A job of a call that has ended or
-// waits for a person may stay until its batch ends.
+// queuesMove checks that no job stays in a queue without workers while another queue has
+// workers for its tool. Such a job must soon be moved, or removed if its batch is over. If
+// its call has ended or waits for a person, the job may stay until the batch ends.
 func (l *Ledger) queuesMove() {
 	for _, m := range l.Stream(store.Jobs).Messages() {
 		token, key, err := store.Names.Job(m.Subject)
@@ -73,8 +75,8 @@ func (l *Ledger) queuesMove() {
 		account := l.batches[key.BatchKey]
 		newest, _ := l.waits(key)
 		job, since := m.Body.(wire.Job), m.Time
-		// A call that was handed back waits for a job of its new lane. A job of the old lane is
-		// useless.
+		// A call that was handed back waits for a job in the other lane. Its job in the old
+		// lane is useless.
 		useless := account.ended[key.Index] || newest.record.State == wire.Parked || account.handed[key.Index] && job.ConcurrencySafe
 		over := account.reply != nil
 		if over {

@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// isWhole checks a reply against guarantees 1 and 3.
+// isWhole checks a reply against guarantees 1 and 3: it has the true result of every call.
 func (l *Ledger) isWhole(a *account) {
 	if r := a.reply; (r.Status == messages.ReplyRefused) != a.sub.Refused || len(r.Results) != len(a.sub.Plan.Calls) {
 		l.Fail("%s has %d calls and %d results (%s)", a.sub.Key, len(a.sub.Plan.Calls), len(r.Results), r.Status)
@@ -22,15 +22,16 @@ func (l *Ledger) isWhole(a *account) {
 	}
 }
 
-// isUnknown reports whether the stored end of a call is an unknown outcome.
+// isUnknown reports whether the stored outcome of a call is unknown.
 func (a *account) isUnknown(i int) bool {
 	return a.recorded[i] != nil && a.recorded[i].Status == messages.StatusOutcomeUnknown
 }
 
-// isStored checks the result of a call against its stored end. The call's own journal counts first,
-// then a plan record, then the results. A record that a power loss deleted counts as stored. If
-// several coordinators drive a batch, one may know a read's result that was deleted, and another
-// may have stored a later one: both are right.
+// isStored checks the result of a call against its stored end. The call's own journal
+// counts first, then a plan record, then the results. A record that a power loss has
+// deleted still counts as stored. If several coordinators drive a batch, one may know the
+// result of a read that was deleted, while another has stored a later result. Then both are
+// right.
 func (l *Ledger) isStored(a *account, i int, r messages.Result) {
 	call, alone := a.plannedCall(i), l.coordinators == 1
 	stored := a.results[i]
@@ -52,12 +53,12 @@ func (l *Ledger) isStored(a *account, i int, r messages.Result) {
 }
 
 func equal(a, b messages.Result) bool {
-	a.WasConcurrent, b.WasConcurrent = false, false // the reply sets it, from all results
+	a.WasConcurrent, b.WasConcurrent = false, false // the reply sets this field, from all results
 	return bytes.Equal(rawjson.MustMarshal(a), rawjson.MustMarshal(b))
 }
 
-// isWanted checks the reason why a call was not run: the batch was aborted or steered, or an
-// earlier outcome is unknown.
+// isWanted checks the reason for not running a call: the batch was aborted or steered, or
+// an earlier outcome is unknown.
 func (l *Ledger) isWanted(a *account, i int, r messages.Result) {
 	if r.Err == nil {
 		return
@@ -71,7 +72,7 @@ func (l *Ledger) isWanted(a *account, i int, r messages.Result) {
 	}
 }
 
-// isSaid reports whether the batch had such a control before that time.
+// isSaid reports whether such a control was stored for the batch before a time.
 func (l *Ledger) isSaid(a *account, by time.Time, what func(control, *account) bool) bool {
 	return slices.ContainsFunc(l.controls[a.sub.Key.Session], func(c control) bool { return c.at.Before(by) && what(c, a) })
 }
@@ -88,7 +89,8 @@ func (c control) stops(a *account) bool {
 	return c.steers(a) && c.record.When == messages.SteerImmediate
 }
 
-// meansTheLog checks that a control covers every batch that was in the log well before it.
+// meansTheLog checks that a control covers every batch that was in the log well before the
+// control.
 func (l *Ledger) meansTheLog(session string, record wire.ControlRecord, at time.Time) {
 	for _, a := range l.order {
 		if a.sub.Key.Session == session && a.reply == nil && at.Sub(a.at) > slack && record.UpTo < a.seq {
@@ -97,8 +99,7 @@ func (l *Ledger) meansTheLog(session string, record wire.ControlRecord, at time.
 	}
 }
 
-// Sends records every job that a driver sends, and checks it against what the driver read when it
-// began.
+// Sends checks a job that a driver sends against what the driver has read when it began.
 func (l *Ledger) Sends(d Drive, i int) {
 	a := l.batches[d.Sub.Key]
 	switch {
@@ -117,7 +118,7 @@ func (l *Ledger) isTrue(a *account, i int, r messages.Result) {
 	if r.Index != i || r.CallID != call.ID {
 		l.Fail("result %d of %s is that of call %d (%s)", i, a.sub.Key, r.Index, r.CallID)
 	}
-	came := false    // the run of the result ended well
+	came := false    // a run that this result can be from ended well
 	applied := false // a run may have changed the world
 	for _, run := range runs {
 		applied = applied || !run.again || !run.Done

@@ -19,7 +19,7 @@ const Pool = schemas.DefaultPool
 // Versions is the number of versions of the tools. Some tools are the same in all versions.
 const Versions = 2
 
-// A Part says which of the tools a file has.
+// A Part says which of the tools a tools file has.
 type Part string
 
 // The parts.
@@ -35,7 +35,8 @@ type File struct {
 	Part    Part
 }
 
-// all has every tool in each version: one for each promise that a tool can make.
+// all holds the tools of each version. There is one tool for each promise that a tool can
+// make.
 var all = func() (versions [Versions]schemas.Catalog) {
 	for v := range versions {
 		alone, safe := false, true
@@ -73,12 +74,11 @@ func Tool(name string) schemas.Tool {
 	return tool
 }
 
-// Fixed reports whether a call of the tool with this definition may run beside others, whatever its
-// input becomes.
+// Fixed reports whether a call of the tool may run beside others for every possible input.
 func Fixed(tool, digest string) bool { return !HandsBack(tool) && !Alone(tool, digest) }
 
-// Alone reports whether calls of the tool with this definition run alone. Versions of a tool may
-// differ in that.
+// Alone reports whether calls of the tool run alone. This may differ between versions, so
+// it looks up the digest.
 func Alone(tool, digest string) bool {
 	for _, version := range all {
 		if t, has := version.Lookup(tool); has && t.Digest == digest {
@@ -91,7 +91,8 @@ func Alone(tool, digest string) bool {
 	return false
 }
 
-// HandsBack reports whether the tool finds that it must run alone only when it has its input.
+// HandsBack reports whether a call of the tool may turn out to run alone only when its
+// input is known.
 func HandsBack(tool string) bool { return strings.HasPrefix(tool, "stern") }
 
 // People returns how many people have to allow a call of the tool.
@@ -125,8 +126,9 @@ func (f File) Serves(tool, digest string) bool {
 	return slices.ContainsFunc(f.Tools(), func(t schemas.Tool) bool { return t.Name == tool && t.Digest == digest })
 }
 
-// Presence returns the announcement of a worker with the file. queue is where it takes its jobs. A
-// worker of the previous version uses the queue of the pool, and does not announce it.
+// Presence returns the announcement of a worker with this file. queue is the token of the
+// queue from which the worker takes jobs. A worker of the previous version uses the queue
+// of the pool, and does not announce a queue.
 func (f File) Presence(worker string, slots int, old, bounded bool) (p wire.Presence, queue string) {
 	p = wire.Presence{Worker: worker, Pools: []string{Pool}, Slots: slots, Toolsets: map[string]map[string]string{Pool: {}}}
 	var digests []string
@@ -150,7 +152,7 @@ const Lapse = 30 * time.Second
 
 // Bucket holds the announcements of workers and their tools.
 type Bucket struct {
-	Revision int // of the announcements of workers
+	Revision int // changes with every announcement of a worker
 	Tools    schemas.Catalog
 	present  map[string]wire.Presence
 }
@@ -166,8 +168,7 @@ func (b *Bucket) Put(p wire.Presence) {
 	b.Revision++
 }
 
-// Define adds the tools of a file to the known ones. A tool of the file replaces a known one of the
-// same name.
+// Define adds the tools of a file. A tool replaces a known one of the same name.
 func (b *Bucket) Define(f File) {
 	known := map[string]schemas.Tool{}
 	for _, t := range append(b.Tools.Tools(), f.Tools()...) {

@@ -16,10 +16,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Names are the names of subjects and streams on the broker.
+// Names are the names of the subjects and streams.
 var Names = wire.Names{}
 
-// The streams by their roles.
+// Names of the streams.
 var (
 	Log     = Names.Stream(bus.Batches)
 	Calls   = Names.Stream(bus.Calls)
@@ -31,8 +31,8 @@ var (
 // Journal returns the journal on a task's connection.
 func Journal(t *world.Task) *records.Journal { return records.In(store{t}, noObjects{}, clock{t}) }
 
-// store is the journal's view of a task's connection. Each method is one command, so the process
-// may die before and after it, and the command or its answer may be lost.
+// store is a task's connection as the journal sees it. Each method is one command. The
+// process may die before or after it, and the command or its answer may be lost.
 type store struct{ *world.Task }
 
 var _ records.Store = store{}
@@ -141,7 +141,8 @@ func (s store) Scan(ctx context.Context, stream, filter string, from bus.From, e
 	return err
 }
 
-// noObjects takes the place of the object store: no record of the simulation is large.
+// noObjects stands in for the object store, which is not needed: no record of the
+// simulation is large.
 type noObjects struct{}
 
 func (noObjects) Put(context.Context, []byte) (messages.Ref, error) { panic("sim: no objects") }
@@ -152,7 +153,7 @@ func Msg(m *broker.Message) bus.Msg {
 	return bus.Msg{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Header: m.Header, Data: m.Data}
 }
 
-// packed decodes a record for the ledger, which reads everything that is stored.
+// packed decodes a record that is about to be stored. The ledger reads the decoded form.
 func packed(subject string, h bus.Header, data []byte) broker.Packet {
 	p := broker.Packet{Header: h, Data: data}
 	switch verb := VerbOf(subject); verb {
@@ -174,7 +175,7 @@ func packed(subject string, h bus.Header, data []byte) broker.Packet {
 	return p
 }
 
-// what returns the name of a packet for the history.
+// what names a packet in the printed history.
 func what(p broker.Packet) string {
 	switch body := p.Body.(type) {
 	case wire.CallRecord:
@@ -214,8 +215,8 @@ func (c clock) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 	return By(ctx, c.Task.Now.Add(d)), func() {}
 }
 
-// bounded is a context with a deadline in simulated time. Nothing cancels it: the command of a task
-// that waits past the deadline fails.
+// bounded is a context whose deadline is in simulated time. It has no Done channel; the
+// commands of a task check the deadline themselves.
 type bounded struct {
 	context.Context
 	at time.Time

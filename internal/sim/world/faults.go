@@ -16,17 +16,17 @@ func (Calm) breaks(*Process) bool  { return false }
 func (Calm) skip(*World) bool      { return false }
 func (Calm) delay() time.Duration  { return 0 }
 
-// Storm injects faults at random times, for a number of commands. A command is one request that a
-// process sends to the server.
+// Storm injects faults at random times, until a number of commands has been sent. A command
+// is one request from a process to the server.
 type Storm struct {
 	rng *rand.Rand
-	// Frequencies of the faults: once in so many commands. 0: never.
+	// How rare each fault is: one in so many commands. 0: never.
 	message, crash, restart, power, pause, hurry, bug int
 	until                                             int // commands
 }
 
-// NewStorm returns a storm with a random mixture of faults: some are all crashes, some all lost
-// messages, some nothing at all.
+// NewStorm returns a storm with a random mixture of faults. Some storms are all crashes,
+// some all lost messages, and some have no faults.
 func NewStorm(rng *rand.Rand) *Storm {
 	rate := func(most int) int {
 		if rng.IntN(3) == 0 {
@@ -58,10 +58,10 @@ func (s *Storm) before(p *Process) fault {
 	return none
 }
 
-// mortal reports whether the process is a coordinator or a worker. Agents do not die here.
+// mortal reports whether the process may die: coordinators and workers do, agents do not.
 func (s *Storm) mortal(p *Process) bool { return p.again != nil }
 
-// between also injects faults into processes that are not about to send a command.
+// between injects faults also into processes that are not about to send a command.
 func (s *Storm) between(w *World) {
 	if w.commands > s.until {
 		return
@@ -119,18 +119,19 @@ func (s *Storm) delay() time.Duration {
 type Hit struct {
 	Command int // counted from 1
 	What    string
-	// Whom is the number of a coordinator or worker, for a fault of another process than the one
-	// that sends the command.
+	// Whom is the number of a coordinator or worker. It is for faults that hit another
+	// process than the sender of the command.
 	Whom int
 }
 
-// hits are the kinds of a [Hit], and how many parties each can affect.
+// hits are the kinds of a [Hit] with their faults.
 var hits = map[string]fault{
 	"lost": lost, "answer lost": ackLost, "late": late, "dies before": dies, "dies after": diesAfter, "cut off": cutOff,
 	"restart": none, "power loss": none, "dies meanwhile": none, "pauses": none,
 }
 
-// OfMessage reports whether the fault only affects a message: no process dies or sleeps.
+// OfMessage reports whether the fault affects only a message, so that no process dies or
+// sleeps.
 func (h Hit) OfMessage() bool {
 	f := hits[h.What]
 	return f != none && f != dies && f != diesAfter
@@ -151,7 +152,7 @@ func Hits(command, parties int) []Hit {
 	return all
 }
 
-// Script is a world with exactly these faults.
+// Script is a list of exactly the faults to inject.
 type Script []Hit
 
 func (s Script) before(p *Process) fault {
@@ -168,7 +169,7 @@ func (s Script) before(p *Process) fault {
 	return none
 }
 
-// meanwhile injects a fault into another process, right before the command.
+// meanwhile injects a fault into another process, just before the command.
 func (s Script) meanwhile(w *World, hit Hit) {
 	w.Disturbed = w.Now
 	w.Logf("", "!!", "%s %d", hit.What, hit.Whom)

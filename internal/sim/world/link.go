@@ -7,18 +7,18 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 )
 
-// fault is what goes wrong with a command on its way to the server or back.
+// fault is what goes wrong with a command on its way to the server and back.
 type fault int
 
 const (
 	none      fault = iota
-	lost            // it never arrives
-	ackLost         // it arrives; the answer does not
-	late            // it arrives after its sender has given up waiting
-	slow            // it takes long
-	dies            // its sender dies first
-	diesAfter       // its sender dies before it gets the answer
-	cutOff          // it arrives; the server restarts before it answers, and is away for a while
+	lost            // the command never arrives
+	ackLost         // the command arrives and its answer does not
+	late            // the command arrives after its sender has given up waiting
+	slow            // the command takes long
+	dies            // the sender dies before it sends the command
+	diesAfter       // the sender dies before it gets the answer
+	cutOff          // the command arrives; then the server restarts without answering, and is away for a while
 )
 
 var faultNames = [...]string{
@@ -35,24 +35,24 @@ type Faults interface {
 	// breaks is called at every step of a driver. If it returns true, a bug or a damaged record
 	// ends the driver's work on the batch.
 	breaks(p *Process) bool
-	// skip reports whether the clock moves on although a process could act: all are slow for a
-	// moment.
+	// skip reports whether the clock moves on although a process could act, as if all
+	// processes were slow for a moment.
 	skip(w *World) bool
 	// delay returns how long a slow command takes.
 	delay() time.Duration
 }
 
-// CallTimeout is how long a party waits for the server's answer.
+// CallTimeout is how long a party waits for an answer of the server.
 const CallTimeout = 5 * time.Second
 
-// Ask sends one command to the server and waits for its answer. bus.ErrUnknown means that none
-// came.
+// Ask sends one command to the server and waits for the answer. If none comes, it returns
+// bus.ErrUnknown.
 func (t *Task) Ask(what, subject string, do func() error) error {
 	return t.AskUntil(Never, what, subject, do)
 }
 
-// ReadUntil is AskUntil for a command that changes nothing. A restarted server takes writes before
-// it answers reads.
+// ReadUntil is like AskUntil, for a command that only reads. After a restart the server
+// answers reads later than writes.
 func (t *Task) ReadUntil(deadline time.Time, what, subject string, do func() error) error {
 	return t.AskUntil(deadline, what, subject, func() error {
 		if t.Now.Before(t.unready) {
@@ -62,7 +62,7 @@ func (t *Task) ReadUntil(deadline time.Time, what, subject string, do func() err
 	})
 }
 
-// AskUntil is Ask with a time at which the wait ends.
+// AskUntil is like Ask, but stops waiting at the deadline.
 func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() error) error {
 	t.Wait(t.Now, nil)
 	f := t.order(what, subject)
@@ -104,7 +104,7 @@ func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() erro
 	return err
 }
 
-// Tell sends one command to the server and does not wait for an answer.
+// Tell sends one command to the server without waiting for an answer.
 func (t *Task) Tell(what, subject string, do func()) {
 	t.Wait(t.Now, nil)
 	switch f := t.order(what, subject); {
@@ -120,7 +120,7 @@ func (t *Task) Tell(what, subject string, do func()) {
 	t.mayDie()
 }
 
-// order counts a command and returns its fault.
+// order counts a command and returns the fault that hits it.
 func (t *Task) order(what, subject string) fault {
 	t.commands++
 	f := t.faults.before(t.Process)
@@ -137,14 +137,15 @@ func (t *Task) order(what, subject string) fault {
 	return f
 }
 
-// mayDie does not return if the process is about to die.
+// mayDie ends the task here if its process is about to die.
 func (t *Task) mayDie() {
 	if t.Doomed {
 		t.Wait(Never, nil)
 	}
 }
 
-// Take takes a delivery. A delivery that is lost on the way counts as delivered.
+// Take takes a delivery from a queue. A delivery that is lost on its way counts as
+// delivered.
 func (t *Task) Take(q *broker.Queue) (d *broker.Delivery) {
 	t.Wait(t.Now, nil)
 	f := t.order("pull", q.Stream)

@@ -1,9 +1,8 @@
-// Package world runs parties one at a time, on a clock that it moves itself. It injects faults
-// between them and the broker: messages are lost or late, processes die and sleep, the server
-// restarts.
+// Package world runs parties one at a time, on a clock that it moves itself. It injects
+// faults: messages are lost or late, processes die and sleep, the server restarts.
 //
-// A seed decides which party is next. The package does not know batches and calls; package sim adds
-// the parties.
+// A seed decides which party acts next. The package knows nothing of batches and calls;
+// package sim adds the parties.
 package world
 
 import (
@@ -19,8 +18,9 @@ import (
 
 // World holds the parties and the clock, and decides which party acts next.
 //
-// A party is a process with some tasks. A task is straight code that stops before every command
-// that it sends to the server. A process that is killed there has crashed between two commands.
+// A party is a process with some tasks. A task is plain sequential code that stops before
+// every command to the server. If its process is killed at such a stop, that is a crash
+// between two commands.
 type World struct {
 	*broker.Broker
 	Rng       *rand.Rand
@@ -32,7 +32,7 @@ type World struct {
 	nonces    int // nonces used so far
 	history   *strings.Builder
 	tally     map[string]int // counts of what happened
-	// The server answers nothing until away, and no read until unready.
+	// Until away the server answers nothing, and until unready it answers no reads.
 	away, unready time.Time
 	Disturbed     time.Time // time of the last fault
 }
@@ -43,32 +43,32 @@ type Process struct {
 	Name   string
 	born   time.Time
 	tasks  []*Task
-	paused time.Time // it does nothing until then
-	Slept  time.Time // until then it slept when it should have acted
+	paused time.Time // until then it does nothing
+	Slept  time.Time // the end of its last sleep in which it should have acted
 	Doomed bool      // it dies before any process acts again
-	again  func()    // starts another of its kind, with a new name
-	Bye    func()    // called at its end, for what the others notice
+	again  func()    // starts another process of its kind, with a new name
+	Bye    func()    // called when it has ended, with the effects that others notice
 }
 
-// Task is one activity of a process.
+// Task is one sequence of commands in a process.
 type Task struct {
 	*Process
 	what  string
-	wake  time.Time   // the latest time at which it goes on
-	ready func() bool // it goes on as soon as this is true; nil: only at wake
+	wake  time.Time   // it goes on at this time at the latest
+	ready func() bool // it goes on as soon as ready returns true; nil: only at wake
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool
 	done  bool
 }
 
-// inFlight is a command that arrives late.
+// inFlight is a command that will arrive late.
 type inFlight struct {
 	at time.Time
 	do func()
 }
 
-// killed unwinds a task whose process is dead.
+// killed is the panic that ends a task whose process is dead.
 type killed struct{}
 
 // New returns a world without parties.
@@ -76,8 +76,8 @@ func New(b *broker.Broker, faults Faults, rng *rand.Rand) *World {
 	return &World{Broker: b, faults: faults, Rng: rng, tally: map[string]int{}}
 }
 
-// Start starts a process. When it dies, again starts another of its kind with a new name; nil: it
-// does not die.
+// Start starts a process. When it dies, again starts another of its kind. If again is nil,
+// it does not die.
 func (w *World) Start(kind string, again func()) *Process {
 	w.names++
 	p := &Process{World: w, Name: fmt.Sprint(kind, w.names), born: w.Now, again: again, Bye: func() {}}
@@ -102,7 +102,8 @@ func (p *Process) Spawn(what string, run func(*Task)) {
 	p.tasks = append(p.tasks, t)
 }
 
-// Wait lets others act until the time has come or ready returns true. ready may be nil.
+// Wait lets other tasks act until the time has come or ready returns true. ready may be
+// nil.
 func (t *Task) Wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = until, ready
 	if !t.yield(struct{}{}) {
@@ -111,18 +112,18 @@ func (t *Task) Wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = time.Time{}, nil
 }
 
-// Sleep lets others act for a while.
+// Sleep lets other tasks act for a while.
 func (t *Task) Sleep(d time.Duration) { t.Wait(t.Now.Add(d), nil) }
 
 func (t *Task) runnable() bool {
 	return !t.Now.Before(t.paused) && (t.ready != nil && t.ready() || !t.Now.Before(t.wake))
 }
 
-// Never is a time that does not come.
+// Never is later than any time of a run.
 var Never = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Step lets one task run to its next command, or moves the clock to the next moment at which one
-// can. It returns false if no task waits for anything.
+// Step lets one task run to its next command. If none can, it moves the clock to the next
+// moment at which one can. It returns false if no task waits for anything.
 func (w *World) Step() bool {
 	for _, p := range slices.Clone(w.Processes) {
 		if p.Doomed {
@@ -163,7 +164,7 @@ func (w *World) Step() bool {
 	return true
 }
 
-// arrive executes the late commands that are due, and reports whether there were any.
+// arrive executes late commands that are due. It reports whether there were any.
 func (w *World) arrive() (any bool) {
 	for n := 0; n < len(w.inFlight); {
 		if late := w.inFlight[n]; !w.Now.Before(late.at) {
@@ -177,7 +178,7 @@ func (w *World) arrive() (any bool) {
 	return any
 }
 
-// next returns the first moment after now at which something can happen.
+// next returns the next moment at which something can happen.
 func (w *World) next() time.Time {
 	next := Never
 	earlier := func(at time.Time) {
@@ -199,7 +200,7 @@ func (w *World) next() time.Time {
 	return next
 }
 
-// kill ends a process between two commands, and starts another in its place.
+// kill ends a process between two commands, and starts another of its kind.
 func (w *World) kill(p *Process) {
 	w.Disturbed = w.Now
 	w.Logf(p.Name, "DIES", "")
@@ -212,8 +213,8 @@ func (w *World) kill(p *Process) {
 	p.again()
 }
 
-// outage restarts the server and keeps it away for a random time, at most this long. The server may
-// forget its last removals.
+// outage restarts the server. The server is away for a random time, which is at most most,
+// and may have lost its latest removals.
 func (w *World) outage(most time.Duration) {
 	w.Logf("", "OUTAGE", "of the server")
 	w.Count("outages")
@@ -223,8 +224,8 @@ func (w *World) outage(most time.Duration) {
 	w.RestartBehind(func() bool { return w.Rng.IntN(2) == 0 })
 }
 
-// Knew reports whether a message was stored before the process and the server last started. If it
-// was, the number of its deliveries may be forgotten.
+// Knew reports whether a message was stored before the last start of the process or of the
+// server. The delivery count of such a message may be lost.
 func (p *Process) Knew(stored time.Time) bool {
 	return !stored.After(p.born) || !stored.After(p.Restarted)
 }
