@@ -1,10 +1,12 @@
 // Package announced keeps the definitions of the tools that workers have announced.
 //
-// There may be several definitions of a tool. The one that calls use unless their batch says
-// otherwise depends on which workers are there: see [schemas.Announcement.Current].
+// There may be several definitions of a tool. The current one is used unless the batch of a
+// call says otherwise. Which one is current depends on the workers that are there: see
+// [schemas.Announcement.Current].
 //
-// Announcements are durable: a fleet that is scaled to zero still has its tools. [Tools]
-// follows a bucket and may be out of date, so it asks the leader before a tool counts as unknown.
+// Announcements are durable, so a fleet that is scaled to zero still has its tools. [Tools]
+// follows a bucket and may be out of date. So before a tool counts as unknown, it asks the
+// leader.
 //
 // Package schemas says what a definition promises.
 package announced
@@ -37,17 +39,17 @@ type Config struct {
 type Tools struct {
 	conn  *bus.Conn
 	cfg   Config
-	ready chan struct{} // closed once Tools knows all earlier announcements
+	ready chan struct{} // closed once all announcements from before Run are known
 	once  sync.Once
 
 	mu     sync.Mutex
 	byName map[string]schemas.Announcement // guarded by mu
 	value  schemas.Catalog                 // built from byName; guarded by mu
 	since  time.Time                       // when byName last changed; guarded by mu
-	first  chan struct{}                   // closed once there is a tool; guarded by mu
+	first  chan struct{}                   // closed once there is any tool; guarded by mu
 }
 
-// New returns Tools without a tool. Run fills it.
+// New returns Tools that knows no tool. Run fills it.
 func New(conn *bus.Conn, cfg Config) *Tools {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -61,10 +63,10 @@ func New(conn *bus.Conn, cfg Config) *Tools {
 	return &Tools{conn: conn, cfg: cfg, ready: make(chan struct{}), byName: map[string]schemas.Announcement{}, first: make(chan struct{})}
 }
 
-// Ready is closed once Tools knows everything that was announced before Run.
+// Ready returns a channel that is closed once all announcements from before Run are known.
 func (ts *Tools) Ready() <-chan struct{} { return ts.ready }
 
-// Current returns the tools that are known now, each in its current version.
+// Current returns all known tools, each in its current version.
 func (ts *Tools) Current() schemas.Catalog {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -72,7 +74,8 @@ func (ts *Tools) Current() schemas.Catalog {
 }
 
 // Fold returns the name of a tool, or Config.Unknown if the tool is not known. Metrics and
-// spans use it as a label, so a model that invents names cannot make new series.
+// spans use the result as a label. So a model that invents names does not create new
+// series.
 func (ts *Tools) Fold(tool string) string {
 	if _, known := ts.Current().Lookup(tool); known {
 		return tool
@@ -92,7 +95,8 @@ func (ts *Tools) Version(tool, digest string) (schemas.Tool, bool) {
 	return schemas.Tool{}, false
 }
 
-// WorkersChanged chooses the current versions again. Call it when other definitions are served.
+// WorkersChanged chooses the current versions again. Call it when the definitions that
+// workers serve have changed.
 func (ts *Tools) WorkersChanged() {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -101,7 +105,7 @@ func (ts *Tools) WorkersChanged() {
 	}
 }
 
-// Digest returns the digest of a tool's current definition; "" for an unknown tool.
+// Digest returns the digest of a tool's current definition, or "" for an unknown tool.
 func (ts *Tools) Digest(tool string) string {
 	t, _ := ts.Current().Lookup(tool)
 	return t.Digest
@@ -143,7 +147,7 @@ func (ts *Tools) learn(name string, value []byte) error {
 	a.Tool, a.Versions = t, nil
 	for _, version := range versions {
 		v, err := complete(name, version)
-		if err != nil { // of a later version of this program, perhaps: a worker here has no use for it
+		if err != nil { // perhaps of a later version of this program: no worker here could use it
 			ts.cfg.Logger.Warn("a version of a tool cannot be used; correct its definition at the worker", "tool", name, "version", version.Version, "err", err)
 			continue
 		}
@@ -196,11 +200,11 @@ func (ts *Tools) rebuild() error {
 	return err
 }
 
-// settleTime is how long the tools must be unchanged before one that is not there counts as
+// settleTime is how long the tools must be unchanged before a missing tool counts as
 // unknown. A new worker announces its tools one after the other.
 const settleTime = time.Second
 
-// unsettled returns how much of settleTime is left.
+// unsettled returns how much of settleTime is still left.
 func (ts *Tools) unsettled() time.Duration {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -214,8 +218,9 @@ func (ts *Tools) announced() <-chan struct{} {
 	return ts.first
 }
 
-// For returns the tools for planning these calls. Before a tool counts as unknown, it asks the
-// leader of the bucket for it. If the fleet has no tool at all, it waits up to startWait for one.
+// For returns the tools with which to plan these calls. Before a tool counts as unknown,
+// For asks the leader of the bucket. If the fleet has no tools at all, For waits up to
+// startWait for one.
 func (ts *Tools) For(ctx context.Context, calls []messages.ToolCall, startWait time.Duration) (schemas.Catalog, error) {
 	if len(calls) > 0 && len(ts.Current().Tools()) == 0 {
 		wait := time.NewTimer(startWait)
@@ -249,7 +254,8 @@ func (ts *Tools) For(ctx context.Context, calls []messages.ToolCall, startWait t
 	}
 }
 
-// unknown returns the names in the calls that are not known and could be names of tools.
+// unknown returns the tool names in the calls that are not known. It skips names that no
+// tool can have.
 func (ts *Tools) unknown(calls []messages.ToolCall) []string {
 	known := ts.Current()
 	var names []string
@@ -261,8 +267,8 @@ func (ts *Tools) unknown(calls []messages.ToolCall) []string {
 	return names
 }
 
-// Refresh reads a tool from the leader of the bucket, because Run may be behind. It returns no
-// error if the tool is not there.
+// Refresh reads a tool from the leader of the bucket, because Run may be behind. It is no
+// error if there is no such tool.
 func (ts *Tools) Refresh(ctx context.Context, name string) error {
 	bucket, err := ts.bucket(ctx)
 	if err != nil {

@@ -4,16 +4,17 @@
 //	show     one open question, from the leader         show.go
 //	list     the open questions of a tenant             show.go
 //
-// The driver of a batch puts the questions of its calls on the list of open questions, and takes
-// them off when they are closed (questions.go). The list, the published changes and the audit lines
-// are for information only: no batch waits for them.
+// The driver of a batch puts the questions of its calls on the list of open questions, and
+// removes them when they are closed (questions.go). The list, the published changes and the
+// audit lines only inform: no batch waits for them.
 //
-// The server lets no agent publish on the subjects of these requests. The package does not rely on
-// that, because a decision counts by its signature alone. A decision is a record in the journal of
-// its call, written by compare-and-set after the record of the question. If several coordinators
-// take decisions about one question at once, the first that is stored counts.
+// The permissions of the server keep agents from publishing on the subjects of these
+// requests. This package does not rely on that: a decision counts only because of its
+// signature. A decision is a record in the journal of its call. It is written by
+// compare-and-set after the record of the question. So if several coordinators take
+// decisions about a question at once, the one that is stored first counts.
 //
-// The rules for decisions are in internal/approval, and what a batch does with one is in
+// The rules for decisions are in internal/approval. What a batch does with a decision is in
 // coordinator/batch.
 package approvals
 
@@ -38,7 +39,7 @@ import (
 
 // Driver drives batches.
 type Driver interface {
-	// Resume drives the oldest batch of a session again. It returns when nothing is left to do.
+	// Resume drives the oldest batch of a session again. It returns when that run is over.
 	Resume(ctx context.Context, tenant, session string)
 }
 
@@ -50,17 +51,17 @@ type Tools interface {
 	Refresh(ctx context.Context, name string) error
 }
 
-// Metrics counts decisions and lost audit lines.
+// Metrics counts decisions, and audit lines that could not be written.
 type Metrics interface {
-	// Decided counts a decision. last: the question needs no further decision.
+	// Decided counts a decision. last means that the question needs no further decision.
 	Decided(ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool)
 	Refused(messages.Class)
 	AuditFailed()
 }
 
-// Config holds the tunables of a Service.
+// Config holds the settings of a Service.
 type Config struct {
-	Writer    string             // who writes the audit lines
+	Writer    string             // named as the writer in audit lines
 	Approvers approval.Approvers // the people whose decisions count. Default: none
 	Tracer    trace.Tracer       // nil: silent
 	Logger    *slog.Logger       // nil: silent
@@ -81,7 +82,7 @@ type Service struct {
 	refused *refusalLimiter // limits the log and audit lines about refused decisions
 }
 
-// New returns a service that uses the connection. It sends nothing yet.
+// New returns a service that uses the connection. It sends nothing before a request comes.
 func New(conn *bus.Conn, log *audit.Log, driver Driver, tools Tools, metrics Metrics, cfg Config) *Service {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -93,8 +94,8 @@ func New(conn *bus.Conn, log *audit.Log, driver Driver, tools Tools, metrics Met
 	}
 }
 
-// Endpoints returns the endpoints, for [service.Serve]. A request that is being answered may go on
-// until ctx ends.
+// Endpoints returns the endpoints for [service.Serve]. Requests that are being answered end
+// with ctx.
 func (s *Service) Endpoints(ctx context.Context) []service.Endpoint {
 	return []service.Endpoint{
 		{Name: "decide", Subject: s.names.EveryCall(wire.VerbDecide), Handle: func(m bus.Msg) { s.decide(ctx, m) }},

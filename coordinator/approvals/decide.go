@@ -22,11 +22,12 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// decide handles a person's decision about a call. The decision is durable before it is answered.
+// decide handles a person's decision about a call. It answers only when the decision is
+// durable.
 //
-// The record in the journal holds the signed decision. So the decision is not lost if its audit
-// line cannot be written; the write is tried for about three seconds, and then the failure is
-// logged.
+// The record in the journal holds the signed decision, so the decision is not lost if its
+// audit line cannot be written. Writing that line is tried for about three seconds; then
+// the failure is logged.
 func (s *Service) decide(ctx context.Context, m bus.Msg) {
 	key, err := s.names.Approval(m.Subject)
 	if s.take(ctx, m, key, err) {
@@ -34,8 +35,8 @@ func (s *Service) decide(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// take checks, stores and answers a decision. last: the question needs no further decision. err is
-// set if the subject of the message could not be read.
+// take checks, stores and answers a decision. err is set if the subject of the message
+// could not be read. last means that the question needs no further decision.
 func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err error) (last bool) {
 	ctx, span := spans.BeginDecision(ctx, s.cfg.Tracer, m.Header)
 	defer span.End()
@@ -70,7 +71,7 @@ func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err err
 	return last
 }
 
-// acceptable refuses a decision for reasons that do not depend on its question.
+// acceptable refuses a decision for reasons that need no look at its question.
 func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Refusal {
 	_, err := rawjson.Marshal(d)
 	switch {
@@ -88,10 +89,10 @@ func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Re
 	return nil
 }
 
-// store stores the decision after the record of the open question, and returns the question with
-// the decision in it.
+// store stores the decision after the record of the open question. It returns the question
+// with this decision in it.
 func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
-	const tries = 10 // each try loses to another decision about the question
+	const tries = 10 // each failed try means that another decision about the question was stored first
 	for try := range tries {
 		entry, err := s.journal.Question(ctx, key)
 		var none *journal.NoQuestion
@@ -125,15 +126,15 @@ func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decisi
 	return messages.Approval{}, "", s.notStored(ctx, key, d.CallID, errors.New("each try lost to another decision"))
 }
 
-// holds reports whether a record has a decision.
+// holds reports whether a record contains the decision.
 func holds(r wire.CallRecord, d messages.Decision) bool {
 	return r.Approval != nil && slices.ContainsFunc(r.Approval.Decisions, func(taken messages.Decision) bool { return taken.Nonce == d.Nonce && taken.Sig == d.Sig })
 }
 
-// fits refuses an edit whose arguments do not fit the tool's schema.
+// fits refuses an edit if its arguments do not fit the tool's schema.
 func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
 	tool, known := s.tools.Version(q.Tool, q.ToolDigest)
-	if !known { // what is known here may be old
+	if !known { // the known definitions may be old
 		if err := s.tools.Refresh(ctx, q.Tool); err != nil {
 			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}
@@ -168,7 +169,7 @@ func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messag
 	s.publish(ctx, key, pending)
 }
 
-// auditDecision writes the audit line of a decision, before the decision is answered.
+// auditDecision writes the audit line of a decision. The decision is answered after that.
 func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer, line.Time = s.cfg.Writer, time.Now()
 	err := bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 2 * time.Second, Tries: 6}, func() error {
@@ -181,7 +182,8 @@ func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line mess
 	logfields.Call(ctx, s.log, key, line.CallID).Error("a decision is missing in the audit log; the journal of its call holds it", "approval", line.Approval, "err", err)
 }
 
-// notPending refuses a decision about a call without an open question. Only an approver learns why.
+// notPending refuses a decision about a call that has no open question. Only an approver is
+// told why none is open.
 func (s *Service) notPending(ctx context.Context, d messages.Decision, newest wire.CallRecord) *messages.Refusal {
 	none := refusal(messages.ClassNotPending, "No question is open about this call.")
 	if newest.Approval == nil {
@@ -214,14 +216,15 @@ func whyNotPending(newest wire.CallRecord) string {
 	return fmt.Sprintf("The call has ended: %s.", newest.Result.Status)
 }
 
-// notStored returns the refusal for a decision that may or may not have been stored.
+// notStored returns the refusal of a decision that may or may not be stored.
 func (s *Service) notStored(ctx context.Context, key wire.CallKey, id messages.CallID, err error) *messages.Refusal {
 	logfields.Call(ctx, s.log, key, id).Warn("a decision could not be stored; its sender is asked to look and try again", "err", err)
 	return &messages.Refusal{Class: messages.ClassBusy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
-// refuse answers a decision that is not taken, and writes it to the log and the audit log. A
-// limiter bounds the lines about decisions that can be sent without an approver's key.
+// refuse answers a decision that is refused, and writes it to the log and the audit log.
+// Anyone can send certain bad decisions without an approver's key, so a limiter limits the
+// lines about them.
 func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	s.metrics.Refused(refused.Class)
 	tracing.Fail(trace.SpanFromContext(ctx), string(refused.Class))
@@ -243,10 +246,10 @@ func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *me
 	s.conn.AnswerError(m, string(refused.Class), code, rawjson.MustMarshal(messages.DecisionAnswer{Error: refused}))
 }
 
-// isLogged reports whether a refused decision is written to the logs.
+// isLogged reports whether a refused decision is written to the log and the audit log.
 func (s *Service) isLogged(class messages.Class) bool {
 	switch class {
-	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending: // anybody can send these without an approver's key
+	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending: // anyone can send these without an approver's key
 		ok, first := s.refused.allow(time.Now())
 		if first {
 			s.log.Warn("many decisions are refused; until there are fewer, most are only counted: see toolfleet_approval_decisions_refused_total")
@@ -256,8 +259,8 @@ func (s *Service) isLogged(class messages.Class) bool {
 	return true
 }
 
-// logRefused logs a refused decision, without its reason, which may quote arguments. The line's
-// "by" is the name that the decision claims.
+// logRefused logs a refused decision. It leaves out the reason, which may quote arguments.
+// "by" in the line is only the name that the decision claims.
 func (s *Service) logRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	if d == nil {
 		logfields.Call(ctx, s.log, key, "").Warn("decision refused", "class", refused.Class)
@@ -278,7 +281,8 @@ func (s *Service) auditRefused(ctx context.Context, key wire.CallKey, d *message
 	s.auditOnce(ctx, key, line)
 }
 
-// shortened cuts the texts of a decision that anybody may have sent, so that the logs stay small.
+// shortened cuts the texts of a decision, because anyone may have sent it and the logs
+// should stay small.
 func shortened(d messages.Decision) messages.Decision {
 	d.Input = nil
 	d.Tenant, d.Session, d.Batch, d.CallID = logfields.Short(d.Tenant), logfields.Short(d.Session), logfields.Short(d.Batch), logfields.Short(d.CallID)

@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// List puts an open question on the list and publishes it to watchers. announce tells the caller to
-// announce the question to the agent: it is new, or it may be new because the list cannot be
-// written.
+// List puts an open question on the list and publishes it to watchers. announce means that
+// the caller should announce the question to the agent. It is true if the question is new,
+// and also if the list cannot be written, because the question may be new then.
 func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approval) (announce bool) {
 	fresh, err := s.journal.Ask(ctx, key, q)
 	if err != nil {
@@ -24,8 +24,8 @@ func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approva
 	return true
 }
 
-// Withdraw takes a closed question off the list. state says how it was closed. Usually the
-// coordinator that took the decision has already done so.
+// Withdraw removes a closed question from the list. state says how it was closed. Usually
+// the coordinator that took the decision has removed it before.
 func (s *Service) Withdraw(ctx context.Context, key wire.CallKey, id messages.CallID, state string) {
 	was, listed, err := s.journal.Forget(ctx, key)
 	if err != nil {
@@ -37,15 +37,15 @@ func (s *Service) Withdraw(ctx context.Context, key wire.CallKey, id messages.Ca
 	}
 }
 
-// publish tells those who watch the list that a question is now open or closed.
+// publish tells watchers of the list that a question is now open or closed.
 func (s *Service) publish(ctx context.Context, key wire.CallKey, p messages.Pending) {
 	if err := s.conn.Publish(s.names.OfCall(wire.VerbNews, key), nil, rawjson.MustMarshal(p)); err != nil {
 		logfields.Call(ctx, s.log, key, p.CallID).Debug("a change of a question was not published; the list shows it", "err", err)
 	}
 }
 
-// Audit writes an audit line about a question. The batch does not wait for it: a line that cannot
-// be written is counted and logged.
+// Audit writes an audit line about a question. The batch does not wait for the line. If it
+// cannot be written, that is counted and logged.
 func (s *Service) Audit(ctx context.Context, key wire.CallKey, kind messages.AuditType, q messages.Approval) {
 	s.auditOnce(ctx, key, auditLine(kind, q))
 }

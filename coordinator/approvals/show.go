@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// show answers with one open question, which it reads from the leader.
+// show answers with one open question, read from the leader.
 func (s *Service) show(ctx context.Context, m bus.Msg) {
 	key, err := s.names.Approval(m.Subject)
 	answer := messages.ApprovalAnswer{V: messages.Version}

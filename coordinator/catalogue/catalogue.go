@@ -1,15 +1,15 @@
 // Package catalogue remembers which tool definitions were given to agents.
 //
-// A catalogue is the definitions in one answer to an agent, whatever the provider's shape. Its
-// digest names exactly these definitions. An agent puts it into a batch, and the calls of the batch
-// then use those versions of the tools: see package version.
+// A catalogue holds the definitions of one answer to an agent, in any provider's form. Its
+// digest identifies exactly these definitions. An agent puts the digest into a batch. The
+// calls of the batch then use these versions of the tools: see coordinator/plan.
 //
 //	definitions -> Encode -> body and digest -> Store.Put
 //	digest in a batch -> Store.Get -> definitions
 //
 // A catalogue is stored in the object store under its digest, so it outlives workers and
-// coordinators. Package coordinator/announced is another thing: it holds the tools that workers
-// have announced.
+// coordinators. The tools that workers have announced are something else: see package
+// coordinator/announced.
 package catalogue
 
 import (
@@ -22,17 +22,18 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// MaxBytes bounds an encoded catalogue.
+// MaxBytes is the size limit of an encoded catalogue.
 const MaxBytes = 16 << 20
 
-// encoded is a catalogue as it is stored.
+// encoded is the stored form of a catalogue.
 type encoded struct {
 	V     int            `json:"v"`
 	Tools []schemas.Tool `json:"tools"` // sorted by name, with their digests
 }
 
-// Encode returns a catalogue as it is stored, and its digest: the hex SHA-256 of the body. Both
-// depend only on the definitions: not on their order, the process or the time.
+// Encode returns the stored form of a catalogue and its digest, the hex SHA-256 of the
+// body. Both depend only on the definitions, and not on their order, the process or the
+// time.
 func Encode(tools schemas.Catalog) (body []byte, digest string) {
 	body = rawjson.MustMarshal(encoded{messages.Version, tools.Tools()})
 	return body, messages.Digest(body)
@@ -44,8 +45,8 @@ func Digest(tools schemas.Catalog) string {
 	return digest
 }
 
-// Decode reads a stored catalogue. The digest of each definition is computed anew, so a body that
-// was forged cannot pass a definition off as another.
+// Decode reads a stored catalogue. It computes the digest of each definition itself, so a
+// forged body cannot give a definition the digest of another.
 func Decode(body []byte) (schemas.Catalog, error) {
 	fail := func(err error) (schemas.Catalog, error) { return schemas.Catalog{}, fmt.Errorf("%w: %w", errNone, err) }
 	if len(body) > MaxBytes {
@@ -68,5 +69,5 @@ func Decode(body []byte) (schemas.Catalog, error) {
 	return tools, nil
 }
 
-// errNone says that a stored body is no catalogue, or cannot be read by this version.
+// errNone says that a stored body is not a catalogue, or that this version cannot read it.
 var errNone = errors.New("no catalogue")

@@ -21,15 +21,15 @@ type Objects interface {
 }
 
 const (
-	// maxCached is how many catalogues a Store holds in memory. A fleet gets a new one with each
-	// change of its tools.
+	// maxCached is how many catalogues a Store keeps in memory. Each change of the tools
+	// makes a new one.
 	maxCached = 64
-	// renewEvery is the age at which a used catalogue is stored again. The store keeps an object
-	// for more than a day after it was last stored.
+	// renewEvery is the age at which a catalogue that is used is stored again. The object
+	// store keeps an object for more than a day after it was last stored.
 	renewEvery = time.Hour
 )
 
-// Store keeps catalogues by digest. A catalogue is kept for at least as long as replies are,
+// Store keeps catalogues by digest. It keeps a catalogue for at least as long as replies,
 // counted from when it was last stored or used. Safe for concurrent use.
 type Store struct {
 	objects Objects
@@ -41,7 +41,7 @@ type Store struct {
 
 type cached struct {
 	tools  schemas.Catalog
-	body   []byte    // as it is stored
+	body   []byte    // the stored form
 	stored time.Time // when the catalogue was last put into the object store
 }
 
@@ -53,8 +53,8 @@ func NewStore(objects Objects, log *slog.Logger) *Store {
 	return &Store{objects: objects, log: log, cached: map[string]cached{}}
 }
 
-// Put stores a catalogue and returns its digest. Give an agent the digest only after Put has
-// returned no error: the agent's batches name it.
+// Put stores a catalogue and returns its digest. Do not give an agent a digest before Put
+// has succeeded, because batches of the agent name it.
 func (s *Store) Put(ctx context.Context, tools schemas.Catalog) (digest string, err error) {
 	body, digest := Encode(tools)
 	if len(body) > MaxBytes {
@@ -70,8 +70,8 @@ func (s *Store) Put(ctx context.Context, tools schemas.Catalog) (digest string, 
 	return digest, nil
 }
 
-// Get returns the catalogue with a digest. found is false if there is none: it was never stored, or
-// it was forgotten.
+// Get returns the catalogue with a digest. found is false if it was never stored, or has
+// aged out.
 func (s *Store) Get(ctx context.Context, digest string) (tools schemas.Catalog, found bool, err error) {
 	if !messages.IsDigest(digest) {
 		return schemas.Catalog{}, false, nil
@@ -98,7 +98,7 @@ func (s *Store) Get(ctx context.Context, digest string) (tools schemas.Catalog, 
 	return c.tools, true, nil
 }
 
-// renew stores a catalogue again if it was not stored for some time.
+// renew stores a catalogue again if it was last stored a while ago.
 func (s *Store) renew(ctx context.Context, digest string, c cached) error {
 	if time.Since(c.stored) < renewEvery {
 		return nil
@@ -118,7 +118,8 @@ func (s *Store) lookup(digest string) (cached, bool) {
 	return c, has
 }
 
-// keep caches a catalogue. When the cache is full, any other is dropped: it is read again.
+// keep caches a catalogue. If the cache is full, it drops any other one, which is read
+// again when needed.
 func (s *Store) keep(digest string, c cached) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// get answers with one of these: the reply of a batch or its status, its history, or the list of
-// the batches of its session.
+// get answers with one of four things: the reply of a batch, its status, its history, or
+// the list of the batches of its session.
 func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 	_, key, err := h.names.Batch(m.Subject)
 	if err != nil {
@@ -50,11 +50,11 @@ func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// reply returns the reply of a batch, or the status of an open one. It returns bus.ErrNotFound for
-// a batch that is unknown, because it was never stored or its reply has aged out.
+// reply returns the reply of a batch, or the status of an open batch. It returns
+// bus.ErrNotFound for an unknown batch: it was never stored, or its reply has aged out.
 func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.Get) ([]byte, error) {
-	// Read the log first: a batch leaves it only after its reply is stored, so nothing is missed
-	// between the two reads.
+	// Read the log first. A batch leaves the log only after its reply is stored, so one of
+	// the two reads finds it.
 	_, open, err := h.journal.Open(ctx, key)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 	return h.givenOut(ctx, key, body), nil
 }
 
-// withOutputs puts the outputs that the journal still has back into the results of a reply.
+// withOutputs puts those outputs into the results of a reply that the journal still has.
 func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := json.Unmarshal(body, &reply); err != nil {
@@ -112,8 +112,8 @@ func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []by
 	return rawjson.MustMarshal(reply.WithAppend()), nil
 }
 
-// givenOut returns a stored reply with the member append. Agents can do without that member, so a
-// reply that cannot be extended is returned unchanged.
+// givenOut adds the member append to a stored reply. Agents can do without this member, so
+// if it cannot be added, givenOut returns the reply unchanged.
 func (h *Handlers) givenOut(ctx context.Context, key wire.BatchKey, stored []byte) []byte {
 	body, err := submission.GivenOut(stored)
 	if err != nil {

@@ -6,9 +6,10 @@
 //	tools    the definitions that an agent may call           tools.go
 //	queue    the consumer of a queue, for a worker            queue.go
 //
-// A handler drives no batch. It writes into the log or the journal, reads what is stored there, and
-// waits for what is published. Every coordinator has the same handlers, and any of them may answer
-// any request: a batch is found by its id, whichever coordinator drives it.
+// A handler does not drive batches. It writes into the log or the journal, reads what is
+// stored there, and waits for what is published. Every coordinator has the same handlers,
+// and any of them can answer any request: a batch is found by its id, no matter which
+// coordinator drives it.
 //
 // Requests about approvals are in coordinator/approvals.
 package handlers
@@ -28,8 +29,8 @@ import (
 
 // Driver drives batches.
 type Driver interface {
-	// ResumeSuspended drives the oldest batch of a session again if it only waits for people. It
-	// returns when that is done, or when there is nothing to do.
+	// ResumeSuspended drives the oldest batch of a session again if that batch only waits
+	// for people. It returns when that run is over, or when nothing needs to be done.
 	ResumeSuspended(ctx context.Context, tenant, session string)
 }
 
@@ -42,8 +43,9 @@ type Tools interface {
 type Config struct {
 	Poll     time.Duration        // time between reads while a request waits
 	BatchTTL time.Duration        // how long a batch may be open
-	Refused  func(messages.Class) // counts a refused request. nil: nothing counts
-	// Signed reports whether the approver whom a decision names has signed it. nil: none has.
+	Refused  func(messages.Class) // counts a refused request. May be nil
+	// Signed reports whether the approver that a decision names has signed the decision.
+	// nil: no decision counts as signed.
 	Signed func(messages.Decision) bool
 	Logger *slog.Logger // nil: silent
 }
@@ -57,12 +59,12 @@ type Handlers struct {
 	tools   Tools
 	cfg     Config
 	log     *slog.Logger
-	limiter *perTenantLimiter // for histories and lists
+	limiter *perTenantLimiter // limits requests for histories, lists and tools
 
 	catalogues Catalogues
 }
 
-// New returns handlers that use the connection. It sends nothing yet.
+// New returns handlers that use the connection. It sends nothing before a request comes.
 func New(conn *bus.Conn, driver Driver, tools Tools, catalogues Catalogues, cfg Config) *Handlers {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -79,8 +81,8 @@ func New(conn *bus.Conn, driver Driver, tools Tools, catalogues Catalogues, cfg 
 	}
 }
 
-// Endpoints returns the endpoints, for [service.Serve]. A request that is being answered may go on
-// until ctx ends.
+// Endpoints returns the endpoints for [service.Serve]. Requests that are being answered end
+// with ctx.
 func (h *Handlers) Endpoints(ctx context.Context) []service.Endpoint {
 	return []service.Endpoint{
 		{Name: "run", Subject: h.names.EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) { h.run(ctx, m) }},

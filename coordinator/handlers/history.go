@@ -15,10 +15,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The history of a batch is made from the log, the records of its calls, their results and the
-// reply. It has the events that were published, as far as they are durable. Progress is not
-// durable, and neither are earlier attempts of a call that does not claim. Nothing is guessed: the
-// kind and the stage of a call, and whether it can never run, come only from the stored plan.
+// This file makes the history of a batch from the log, the records of its calls, their
+// results and the reply. The history contains the published events that are durable.
+// Progress is not durable, and neither are earlier attempts of a call that does not claim.
+// Nothing is guessed: the kind and the stage of a call, and whether it can never run, come
+// from the stored plan only.
 
 // history returns the history of a batch, or bus.ErrNotFound for an unknown one.
 func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, error) {
@@ -31,11 +32,11 @@ func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, erro
 	})
 }
 
-// errReplied says that a batch has got its reply in between.
+// errReplied says that the batch has got its reply in the meantime.
 var errReplied = errors.New("the batch has its reply")
 
-// ended returns the state of an open batch, with the results of the calls that have ended. It
-// returns errReplied for one with a reply.
+// ended returns the state of an open batch, with the results of the calls that have ended.
+// If the batch has a reply, it returns errReplied.
 func (h *Handlers) ended(ctx context.Context, key wire.BatchKey) ([]byte, error) {
 	return h.limited(ctx, key.Tenant, func() (any, error) {
 		b, err := h.readHistory(ctx, key, journal.AllOutputs)
@@ -65,7 +66,7 @@ func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs j
 	}
 	b := &history{stored: stored, signed: h.cfg.Signed}
 	if stored.Accepted.Seq > 0 {
-		// A batch that cannot be decoded has no calls: it is about to be refused.
+		// A batch that cannot be decoded will be refused, so it has no calls.
 		b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
 		if err == nil {
 			b.sent = b.in.Routed(h.tools.Current())
@@ -98,8 +99,8 @@ type callHistory struct {
 	events   []messages.Event
 }
 
-// timeline puts the events in order: first the starts of all calls, then what happened to them by
-// time, then their results, then the reply.
+// timeline puts the events in order: the starts of all calls, then what happened to the
+// calls sorted by time, then their results, then the reply.
 func (b *history) timeline() messages.Timeline {
 	out := messages.Timeline{V: messages.Version, Status: messages.BatchRunning, Accepted: b.accepted(), TraceID: b.traceID(), Events: []messages.Event{}}
 	out.Session, out.Batch = b.in.Batch.Session, b.in.Batch.ID
@@ -114,7 +115,7 @@ func (b *history) timeline() messages.Timeline {
 		b.end(c, began)
 		starts = append(starts, c.event(messages.EventStart, began))
 		at := began
-		for _, e := range c.events { // two workers' clocks may disagree about the order
+		for _, e := range c.events { // the clocks of two workers may disagree about the order
 			at = later(at, e.Time)
 			e.Time = at
 			middle = append(middle, e)
@@ -126,7 +127,7 @@ func (b *history) timeline() messages.Timeline {
 		}
 	}
 	slices.SortStableFunc(middle, func(a, b messages.Event) int { return a.Time.Compare(b.Time) })
-	out.Events = append(out.Events, slices.Concat(starts, middle, results)...) // never nil
+	out.Events = append(out.Events, slices.Concat(starts, middle, results)...) // never nil, so that it is encoded as a list
 	if b.stored.Reply != nil {
 		out.Events = append(out.Events, messages.Event{Type: messages.EventReply, Index: -1, Time: b.stored.Replied, Status: b.stored.Reply.Status})
 	}
@@ -139,7 +140,7 @@ func (b *history) timeline() messages.Timeline {
 	return out
 }
 
-// results returns the results of the calls that have ended, in call order.
+// results returns the results of the ended calls, in call order.
 func (b *history) results() (ended []messages.Result) {
 	b.readCalls()
 	for _, c := range b.calls {
@@ -150,7 +151,7 @@ func (b *history) results() (ended []messages.Result) {
 	return ended
 }
 
-// readCalls finds the calls and what happened to them.
+// readCalls collects the calls and what happened to them.
 func (b *history) readCalls() {
 	b.findCalls()
 	b.findResults()
@@ -161,8 +162,8 @@ func (b *history) readCalls() {
 	}
 }
 
-// findCalls takes the calls from the batch while it is in the log, else from its reply. It adds the
-// stored plan's decisions about them.
+// findCalls takes the calls from the batch if it is in the log, otherwise from its reply.
+// It adds what the stored plan has decided about them.
 func (b *history) findCalls() {
 	for _, sent := range b.sent {
 		b.calls = append(b.calls, callHistory{index: sent.Index, id: sent.ID, tool: sent.Tool()})
@@ -182,8 +183,8 @@ func (b *history) findCalls() {
 	}
 }
 
-// findResults finds how the calls ended. A call record, which also has the time, replaces such a
-// result; see addRecord.
+// findResults collects how calls ended. If a call has its own record of the end, addRecord
+// replaces such a result, because the record also has the time.
 func (b *history) findResults() {
 	set := func(r messages.Result, at time.Time) {
 		if r.Index >= 0 && r.Index < len(b.calls) && b.calls[r.Index].result == nil {
@@ -198,7 +199,7 @@ func (b *history) findResults() {
 			set(r, time.Time{})
 		}
 	}
-	claims := map[int]bool{} // results of these calls are in their own records
+	claims := map[int]bool{} // the results of these calls are in their own records
 	for _, e := range b.stored.Records {
 		claims[e.Key.Index] = true
 	}
@@ -236,8 +237,8 @@ func (b *history) addRecord(c *callHistory, e journal.CallEntry) {
 	}
 }
 
-// setResult sets how a call ended. It ignores a result with another tool, which belongs to an older
-// batch with the same id.
+// setResult sets how a call ended. It ignores a result with another tool: that result
+// belongs to an older batch with the same id.
 func (c *callHistory) setResult(r messages.Result, at time.Time) {
 	if r.Tool == c.tool {
 		c.kind, c.result, c.ended = cmp.Or(c.kind, r.Kind), &r, at
@@ -268,9 +269,10 @@ func (b *history) question(asked journal.CallEntry) *messages.Pending {
 	return &pending
 }
 
-// proven returns the decisions about a question whose signatures hold. Workers may write call
-// records too, so nothing else proves a decision. The signature of an edit covers its arguments, and
-// late records leave these out, so an earlier record of the call may prove the edit.
+// proven returns the decisions about a question that have a valid signature. Nothing else
+// proves a decision, because workers can write call records too. The signature of an edit
+// covers its arguments. Late records of the call leave the arguments out, so an earlier
+// record may have to prove the edit.
 func (b *history) proven(key wire.CallKey, q messages.Approval) (proven []messages.Decision) {
 	type decision struct{ by, nonce string }
 	signed := map[decision]bool{}
@@ -297,8 +299,8 @@ func sameCall(q messages.Approval, d messages.Decision) bool {
 	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID
 }
 
-// stateAfter returns the state of a question after a record of its call. A question that has a
-// state keeps it.
+// stateAfter returns the state of a question after a record of its call. A state that is
+// set stays.
 func stateAfter(r wire.CallRecord, before string) string {
 	switch {
 	case r.State == wire.Parked || before != "":
@@ -322,7 +324,8 @@ func (c *callHistory) addRunning(attempt int, worker string, at time.Time) {
 	}
 }
 
-// end adds the end of the call, and before it the last attempt if no record showed that.
+// end adds the end of the call. If no record shows the last attempt, it adds that attempt
+// first.
 func (b *history) end(c *callHistory, began time.Time) {
 	r := c.result
 	if r == nil && b.stored.Reply != nil && c.index < len(b.stored.Reply.Results) { // the records have aged out
@@ -341,7 +344,7 @@ func (b *history) end(c *callHistory, began time.Time) {
 	}
 	switch {
 	case !at.IsZero():
-	case r.Status == messages.StatusUnknownTool, r.Status == messages.StatusValidationError: // found when it was planned
+	case r.Status == messages.StatusUnknownTool, r.Status == messages.StatusValidationError: // found by the plan
 		at = began
 	default:
 		at = b.stored.Replied
@@ -355,7 +358,7 @@ func (c *callHistory) event(kind messages.EventType, at time.Time) messages.Even
 	return messages.Event{Type: kind, Index: c.index, CallID: c.id, Tool: c.tool, Kind: c.kind, Stage: c.stage, Time: at}
 }
 
-// accepted returns when the batch was stored in the log; zero if that is no longer known.
+// accepted returns when the log stored the batch, or zero if that is no longer known.
 func (b *history) accepted() time.Time {
 	if b.stored.Accepted.Seq > 0 {
 		return b.stored.Accepted.Stored
@@ -368,7 +371,8 @@ func (b *history) accepted() time.Time {
 	return time.Time{}
 }
 
-// began returns when the batch was accepted, or else the earliest known time about it.
+// began returns when the batch was accepted. If that is not known, it returns the earliest
+// known time of the batch.
 func (b *history) began() time.Time {
 	if at := b.accepted(); !at.IsZero() {
 		return at
@@ -387,8 +391,8 @@ func (b *history) began() time.Time {
 	return first
 }
 
-// traceID returns the trace of the batch. It takes the first of these that has one: the agent's
-// context, a call record, a result, the audit log.
+// traceID returns the trace of the batch: from the agent's context, a call record, a result
+// or the audit log, whichever comes first and has one.
 func (b *history) traceID() string {
 	if id := tracing.ID(tracing.Extract(context.Background(), b.stored.Accepted.Header)); id != "" {
 		return id

@@ -12,17 +12,18 @@ import (
 )
 
 const (
-	// maxHistories is how many histories and lists may be made at once. Each may be about as large
-	// as all the work of a session.
+	// maxHistories is how many expensive answers may be made at once. Each may need about
+	// as much memory as all the work of a session.
 	maxHistories = 2
-	// limiterTimeout is how long a request waits for its turn. Requesters wait longer for an
-	// answer.
+	// limiterTimeout is how long a request waits until it may begin. Requesters wait longer
+	// than that for an answer.
 	limiterTimeout = 5 * time.Second
 )
 
 var errCrowded = errors.New("too many timelines and lists of batches are asked for at once")
 
-// limited makes an expensive answer. It makes maxHistories of them at a time, and one per tenant.
+// limited makes an expensive answer. At most maxHistories are made at a time, and one per
+// tenant.
 func (h *Handlers) limited(ctx context.Context, tenant string, answer func() (any, error)) ([]byte, error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, limiterTimeout, errCrowded)
 	defer cancel()
@@ -38,25 +39,25 @@ func (h *Handlers) limited(ctx context.Context, tenant string, answer func() (an
 	return rawjson.MustMarshal(body), nil
 }
 
-// perTenantLimiter bounds how many requests run at once, and lets each tenant run one at a time, so
-// that no tenant can use up all places.
+// perTenantLimiter limits how many requests run at once. Each tenant runs only one at a
+// time, so no tenant can take all places.
 type perTenantLimiter struct {
 	all *semaphore.Weighted
 
 	mu      sync.Mutex
-	tenants map[string]*tenantLimit // tenants that hold a place or wait for one; guarded by mu
+	tenants map[string]*tenantLimit // tenants that have a place or wait for one; guarded by mu
 }
 
 type tenantLimit struct {
 	one   *semaphore.Weighted
-	users int // requests that hold the place or wait for it; guarded by mu of the perTenantLimiter
+	users int // requests that have the place or wait for it; guarded by mu of the perTenantLimiter
 }
 
 func newPerTenantLimiter(most int64) *perTenantLimiter {
 	return &perTenantLimiter{all: semaphore.NewWeighted(most), tenants: map[string]*tenantLimit{}}
 }
 
-// acquire waits for a place, until ctx ends at the latest.
+// acquire waits for a place, at most until ctx ends.
 func (l *perTenantLimiter) acquire(ctx context.Context, tenant string) (release func(), err error) {
 	own := l.enter(tenant)
 	if err := own.one.Acquire(ctx, 1); err != nil {
@@ -87,7 +88,7 @@ func (l *perTenantLimiter) enter(tenant string) *tenantLimit {
 	return own
 }
 
-// leave removes a tenant that has no requests any more.
+// leave removes a tenant that has no more requests.
 func (l *perTenantLimiter) leave(tenant string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

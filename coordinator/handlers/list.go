@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Bounds on one answer: how many open and how many ended batches it lists, and how many bytes are
-// read for it. Batches cannot be read without their bodies.
+// Limits of one answer: how many open and how many ended batches it lists, and how many
+// bytes are read for it. Batches cannot be read without their bodies.
 const (
 	maxListed      = 64
 	maxListedBytes = 1 << 20
@@ -24,7 +24,8 @@ type sessionList struct {
 	key     wire.BatchKey // only tenant and session are used
 	want    messages.Get
 	out     messages.BatchList
-	// here: the request wants no ended batches, except those that end while the list is made.
+	// here says that the request wants no ended batches, except those that end while the
+	// list is made.
 	here bool
 }
 
@@ -39,8 +40,8 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 				return nil, err
 			}
 		}
-		// Read the log before the replies: a batch leaves it only after its reply is stored, so
-		// nothing is missed between the two reads.
+		// Read the log before the replies. A batch leaves the log only after its reply is
+		// stored, so one of the two reads finds it.
 		open, err := l.open(ctx)
 		if err == nil {
 			err = l.addEnded(ctx)
@@ -52,15 +53,15 @@ func (h *Handlers) list(ctx context.Context, key wire.BatchKey, want messages.Ge
 	})
 }
 
-// beginHere makes the list include batches that end from now on.
+// beginHere makes the list include only those ended batches that end from now on.
 func (l *sessionList) beginHere(ctx context.Context) error {
 	newest, _, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
 	l.want.After, l.here = &newest.Place, true
 	return err
 }
 
-// open returns the batches in the log, the oldest first. It leaves out a batch whose body names
-// another id than its subject, because that one is about to be refused.
+// open returns the batches in the log, the oldest first. It skips a batch whose body names
+// another id than its subject, because that batch will be refused.
 func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, err error) {
 	seen, size := 0, 0
 	err = l.journal.EachOpen(ctx, l.key.Tenant, l.key.Session, func(a journal.Accepted) (more bool) {
@@ -74,8 +75,8 @@ func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, er
 	return open, err
 }
 
-// addEnded adds the ended batches that were asked for. A cursor past the newest reply is from a
-// stream that was deleted since; the list then starts with the oldest reply.
+// addEnded adds the ended batches that the request asks for. If its cursor is after the
+// newest reply, the stream was deleted since. Then the list begins with the oldest reply.
 func (l *sessionList) addEnded(ctx context.Context) error {
 	newest, found, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
 	if err != nil || !found {
@@ -88,7 +89,7 @@ func (l *sessionList) addEnded(ctx context.Context) error {
 		l.out.Place = newest.Place
 		return nil
 	case after == nil:
-		from.Time = later(l.want.Since, time.Unix(0, 0)) // the server knows no earlier time
+		from.Time = later(l.want.Since, time.Unix(0, 0)) // the server accepts no earlier time
 	case *after < newest.Place:
 		from.Seq, l.out.Place = *after+1, *after
 	}
@@ -100,7 +101,7 @@ func (l *sessionList) addEnded(ctx context.Context) error {
 		l.out.Place, seen, size = r.Place, seen+1, size+r.Size
 		return seen < maxListed && size < maxListedBytes
 	})
-	l.out.More = l.out.Place < newest.Place // more replies exist, even if the replica that answered lacks them
+	l.out.More = l.out.Place < newest.Place // there are more replies, even if the replica that answered does not have them
 	return err
 }
 
@@ -108,10 +109,10 @@ func listed(r journal.Replied) messages.ListedBatch {
 	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
 }
 
-// addOpen adds the open batches. A batch can still be in the log when its reply is stored. Later
-// lists begin after this list's place, so they may leave that reply out. Therefore this list shows
-// such a batch as ended, or leaves it out if the asker has its reply already or wants only newer
-// ones.
+// addOpen adds the open batches. A batch may still be in the log although its reply is
+// stored. Later lists begin after this list's place, so they may not show that reply. So
+// this list shows such a batch as ended. It leaves the batch out if the requester already
+// has its reply, or wants only newer ones.
 func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) error {
 	open = slices.DeleteFunc(open, func(o messages.ListedBatch) bool {
 		return slices.ContainsFunc(l.out.Batches, func(e messages.ListedBatch) bool { return ends(e, o) })
@@ -121,7 +122,7 @@ func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) 
 		keys[i] = wire.BatchKey{Tenant: l.key.Tenant, Session: l.key.Session, Batch: messages.Token(o.Batch)}
 	}
 	replies, err := l.journal.RepliesOf(ctx, keys...)
-	ended := []messages.ListedBatch{} // not nil, because null is no list
+	ended := []messages.ListedBatch{} // not nil, because null is not a list
 	for _, r := range replies {
 		i := slices.IndexFunc(open, func(o messages.ListedBatch) bool { return ends(listed(r), o) })
 		if i >= 0 && r.Place <= l.out.Place {
@@ -136,8 +137,8 @@ func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) 
 	return err
 }
 
-// ends reports whether an entry about an ended batch is about this open one, and not about an
-// earlier batch with the same id.
+// ends reports whether an entry of an ended batch is about this open batch, and not about
+// an earlier one with the same id.
 func ends(e, open messages.ListedBatch) bool {
 	return e.Batch == open.Batch && !e.Ended.Before(open.Accepted)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// makeQueue makes the consumer of a queue for a worker whose user may make none. With the right to
-// make consumers a worker could have the server publish on any subject of the streams' account.
+// makeQueue makes the consumer of a queue for a worker that may not make consumers. A
+// worker with that right could make the server publish on any subject of the account.
 func (h *Handlers) makeQueue(ctx context.Context, m bus.Msg) {
 	err := h.queue(ctx, m)
 	if err == nil {

@@ -23,8 +23,9 @@ type runRequest struct {
 	msg      bus.Msg
 	digest   string
 	progress bool // the requester wants events
-	// published receives the events, replies and refusals of the batch. If it is full, a message is
-	// dropped; the handler finds a lost reply in the journal.
+	// published receives the events, replies and refusals of the batch. If it is full,
+	// messages are dropped. If the reply is among them, the handler finds it in the
+	// journal.
 	published chan bus.Msg
 }
 
@@ -45,7 +46,7 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 		return
 	}
 	defer unsubscribe()
-	// The request ends when its batch must have ended, even if the handler missed every message.
+	// By this time the batch has ended, even if the handler missed every message.
 	ctx, cancel := context.WithTimeout(ctx, 2*h.cfg.BatchTTL+time.Minute)
 	defer cancel()
 	_, err = h.conn.Append(ctx, h.names.Of(wire.VerbBatch, key), kept(ctx, m.Header), m.Data)
@@ -53,12 +54,12 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	case err == nil, errors.Is(err, bus.ErrUnknown):
 		r.wait(ctx)
 	case errors.Is(err, bus.ErrExists):
-		// Either the batch is open: its reply answers this request too if the bodies are equal. Or
-		// it has its reply and is about to leave the log.
+		// The batch may be open. Then its reply also answers this request if the bodies are
+		// equal. Or it has its reply and is about to leave the log.
 		if !r.check(ctx, notStored) {
 			r.wait(ctx)
 		}
-	case errors.Is(err, bus.ErrFull): // a full log answers this also for a batch that it holds
+	case errors.Is(err, bus.ErrFull): // a full log gives this error even for a batch that it holds
 		if !r.check(ctx, "Too many batches are waiting. Try again.") {
 			r.wait(ctx)
 		}
@@ -71,8 +72,8 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// kept returns what a stored batch keeps of the header of its request: the trace context, and the
-// statement who asks.
+// kept returns the headers of a request that its stored batch keeps: the trace context, and
+// the signed statement who asks.
 func kept(ctx context.Context, h bus.Header) bus.Header {
 	out := bus.Header{}
 	tracing.Inject(tracing.Extract(ctx, h), out)
@@ -82,8 +83,9 @@ func kept(ctx context.Context, h bus.Header) bus.Header {
 	return out
 }
 
-// subscribe subscribes to the reply of the batch, to refusals under its id, and to its events if
-// the requester wants them. Events that were published before the reply also arrive before it.
+// subscribe subscribes to the reply of the batch and to refusals under its id. If the
+// requester wants events, it also subscribes to them. Events that were published before the
+// reply also arrive before it.
 func (r *runRequest) subscribe() (unsubscribe func(), err error) {
 	names := r.handlers.names
 	subjects := []string{names.Of(wire.VerbReply, r.key), names.Of(wire.VerbRefused, r.key)}
@@ -98,12 +100,13 @@ func (r *runRequest) subscribe() (unsubscribe func(), err error) {
 	})
 }
 
-// waitingEvery is the time between two events of the type waiting for a requester that wants
+// waitingEvery is the time between two waiting events, which a requester gets if it wants
 // events.
 const waitingEvery = 10 * time.Second
 
-// wait passes on events, if they are wanted, and then the reply. It also reads the log and the
-// journal at intervals, to find a reply that it missed and a batch that was never stored.
+// wait passes on events, if the requester wants them, and then the reply. At intervals it
+// also reads the log and the journal. So it finds a reply that it has missed, or that the
+// batch was never stored.
 func (r *runRequest) wait(ctx context.Context) {
 	polls := time.NewTicker(r.handlers.cfg.Poll)
 	defer polls.Stop()
@@ -125,7 +128,7 @@ func (r *runRequest) wait(ctx context.Context) {
 			if r.progress {
 				r.publish(messages.Event{Type: messages.EventWaiting, Index: -1})
 			}
-		case <-ctx.Done(): // the batch goes on, and a new request can wait for it
+		case <-ctx.Done(): // the batch goes on, and a new request can wait for its reply
 			r.refuseBusy("This coordinator is shutting down. Ask again: the batch goes on, and is not run twice.")
 			return
 		}
@@ -134,14 +137,14 @@ func (r *runRequest) wait(ctx context.Context) {
 
 const notStored = "The batch is not stored. Send it again."
 
-// isEvent reports whether a message is an event. The subject decides, because a worker may publish
-// any body as an event.
+// isEvent reports whether a message is an event, judged by its subject: a worker may
+// publish any body as an event.
 func (r *runRequest) isEvent(m bus.Msg) bool {
 	return m.Subject == r.handlers.names.Of(wire.VerbEvent, r.key)
 }
 
-// forward passes an event on, except for the event of the reply: answer makes that one itself, as
-// the last.
+// forward passes an event on. It skips the event of the reply, because answer makes that
+// one itself and sends it last.
 func (r *runRequest) forward(event bus.Msg) {
 	if kind := event.Header.Get(messages.EventHeader); kind != string(messages.EventReply) {
 		r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {kind}}, event.Data)
@@ -156,9 +159,10 @@ func (r *runRequest) publish(e messages.Event) {
 	r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, rawjson.MustMarshal(e))
 }
 
-// check reads the log and the journal. It answers if the batch has its reply. If the batch is in
-// neither, it refuses the request for the given reason. It reads the log first: a batch leaves the
-// log only after its reply is stored, so one of the two reads finds it.
+// check reads the log and the journal. If the batch has its reply, check answers with it.
+// If the batch is in neither, check refuses the request with the given reason. It reads the
+// log first: a batch leaves the log only after its reply is stored, so one of the two reads
+// finds it.
 func (r *runRequest) check(ctx context.Context, reason string) (answered bool) {
 	_, open, err := r.handlers.journal.Open(ctx, r.key)
 	if err != nil {
@@ -181,8 +185,8 @@ func (r *runRequest) refuseBusy(reason string) {
 	r.handlers.refuse(r.msg, &messages.Refusal{Class: messages.ClassBusy, Message: reason, RetryAfterMS: 500})
 }
 
-// answer sends a stored reply. If that reply is to another body under the same id, it answers that
-// the request is a conflict.
+// answer sends a stored reply. If the reply is to another body under the same id, it
+// answers that the request is in conflict with that batch.
 func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 	h := r.handlers
 	var reply messages.Reply
@@ -204,7 +208,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 		body = stored
 	}
 	if r.progress {
-		for len(r.published) > 0 { // events that were published before the reply are sent before it
+		for len(r.published) > 0 { // events that were published before the reply go out before it
 			if m := <-r.published; r.isEvent(m) {
 				r.forward(m)
 			}
@@ -215,7 +219,7 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 	return true
 }
 
-// refuse answers a request with a refusal, in the form of a Reply.
+// refuse answers a request with a refusal in the form of a Reply.
 func (h *Handlers) refuse(m bus.Msg, refusal *messages.Refusal) {
 	b, _ := messages.DecodeBatch(m.Data)
 	if _, key, err := h.names.Batch(m.Subject); err == nil {

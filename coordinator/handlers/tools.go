@@ -23,7 +23,7 @@ type Catalogues interface {
 	Put(ctx context.Context, tools schemas.Catalog) (digest string, err error)
 }
 
-// listTools answers with the definitions that an agent may give to its model.
+// listTools answers with the tool definitions that an agent may give to its model.
 func (h *Handlers) listTools(ctx context.Context, m bus.Msg) {
 	list, err := h.toolList(ctx, m)
 	if err == nil {
@@ -39,8 +39,8 @@ func (h *Handlers) listTools(ctx context.Context, m bus.Msg) {
 	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(messages.ToolList{V: messages.Version, Error: refusal}))
 }
 
-// toolList makes the answer, one at a time for each tenant. An error that is not a
-// *messages.Refusal may be temporary.
+// toolList makes the answer, for one request of each tenant at a time. An error that is not
+// a *messages.Refusal may be temporary.
 func (h *Handlers) toolList(ctx context.Context, m bus.Msg) (list json.RawMessage, err error) {
 	tenant := strings.TrimPrefix(m.Subject, h.names.OfTenant(wire.VerbTools, ""))
 	if !messages.IsToken(tenant) {
@@ -77,8 +77,8 @@ func (h *Handlers) toolListOf(ctx context.Context, m bus.Msg) (messages.ToolList
 	return list, err
 }
 
-// offered returns the tools with these names, or all, except those that the fleet's policy denies.
-// The workers announce what is denied.
+// offered returns the tools with these names, or all tools. It leaves out those that the
+// fleet's policy denies, as announced by the workers.
 func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool, error) {
 	announced, err := values[schemas.Announcement](ctx, h, bus.BucketTools)
 	if err != nil {
@@ -98,8 +98,8 @@ func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool,
 	return tools, nil
 }
 
-// values returns the values of a bucket, in the order of their keys. It leaves out values that
-// cannot be read, as drivers do: the announcements of other workers still count.
+// values returns the values of a bucket in the order of their keys. It skips values that
+// cannot be read, as drivers do, so that the announcements of other workers still count.
 func values[T any](ctx context.Context, h *Handlers, bucket string) ([]T, error) {
 	found, err := h.conn.Values(ctx, h.conn.Names().Stream(bucket))
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package logfields names the fields that say what a coordinator's log line is about. Workers use
-// the same fields.
+// Package logfields has the fields that say what a log line of a coordinator is about.
+// Workers use the same names.
 //
 //	tenant, session, batch   tokens, as in subjects
 //	call                     the id that the model gave the call
-//	index                    the place of the call in its batch, if its id is not known
+//	index                    the place of the call in its batch, if it has no id
 //	trace_id                 the trace that shows the same work
 //
 // A failure is logged once, by the code that decides what to do about it.
@@ -22,7 +22,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Batch returns log with the fields of a batch, and the trace of ctx if it has one.
+// Batch returns log with the fields of a batch, and with the trace of ctx if there is one.
 func Batch(ctx context.Context, log *slog.Logger, key wire.BatchKey) *slog.Logger {
 	log = log.With("batch", key.Batch, "session", key.Session, "tenant", key.Tenant)
 	if id := tracing.ID(ctx); id != "" {
@@ -44,8 +44,9 @@ func Attr(id messages.CallID, index int) slog.Attr {
 	return slog.Int("index", index)
 }
 
-// RetryLevel returns the level of a log line about an error after which the caller tries again:
-// debug while the connection is down, because the connection logs that itself.
+// RetryLevel returns the level of a log line about an error after which the caller tries
+// again. While the connection is down that is debug, because the connection itself logs
+// this.
 func RetryLevel(err error) slog.Level {
 	if errors.Is(err, bus.ErrDisconnected) {
 		return slog.LevelDebug
@@ -53,7 +54,7 @@ func RetryLevel(err error) slog.Level {
 	return slog.LevelWarn
 }
 
-// MaxText is the longest text that Short leaves as it is, in bytes.
+// MaxText is the length in bytes up to which Short leaves a text unchanged.
 const MaxText = 256
 
 // Short cuts a text from outside, so that nobody can fill the log or the audit log with it.
@@ -64,9 +65,10 @@ func Short[T ~string](s T) T {
 	return T(strings.ToValidUTF8(string(s[:MaxText]), "")) + "..."
 }
 
-// Refused logs that a batch is refused. The reason may quote what a model or an agent wrote, so it
-// is logged only at the debug level; the line itself names the place in the message. A refusal
-// because of a fault of the fleet was logged as an error already.
+// Refused logs that a batch is refused. The reason may quote what a model or an agent
+// wrote, so it is logged at the debug level only. The line itself names the place in the
+// message. If the fleet is to blame, an error was already logged, so this line is at the
+// debug level too.
 func Refused(log *slog.Logger, r *messages.Refusal) {
 	level, about := slog.LevelWarn, []any{"class", r.Class}
 	if r.Class == messages.ClassInternal {
@@ -79,5 +81,6 @@ func Refused(log *slog.Logger, r *messages.Refusal) {
 	log.Debug("why it is refused", "reason", r.Message)
 }
 
-// place matches the path of a member of the provider's message, with which a reason may begin.
+// place matches the path of a member of the provider's message. A reason may begin with
+// such a path.
 var place = regexp.MustCompile(`^([A-Za-z_]+(?:\[\d+\])*(?:\.[A-Za-z_]+(?:\[\d+\])*)*): `)

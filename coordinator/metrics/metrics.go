@@ -1,8 +1,8 @@
 // Package metrics counts what one coordinator does. docs/metrics.md explains each metric.
 //
-// No label comes from outside: all tools that no worker announced share one label, so a model
-// that invents names cannot make new series. The gauges of the whole fleet are in
-// internal/fleetgauges.
+// No label has a value from outside. All tools that no worker has announced share one
+// label, so a model that invents names does not create new series. The gauges of the whole
+// fleet are in internal/fleetgauges.
 package metrics
 
 import (
@@ -19,8 +19,8 @@ import (
 // Metrics holds the metrics of a coordinator.
 type Metrics struct {
 	Live, Slots prometheus.Gauge
-	// Redelivered counts deliveries of a batch after its first. Resumed counts runs of batches that
-	// had a driver before.
+	// Redelivered counts deliveries of a batch after the first one. Resumed counts runs of
+	// batches that had a driver before.
 	Redelivered, Resumed prometheus.Counter
 
 	batches, calls   *prometheus.CounterVec
@@ -36,7 +36,7 @@ type Metrics struct {
 // UnknownTool is the label of every tool that no worker has announced.
 const UnknownTool = "_unknown"
 
-// New registers the metrics. With a nil registerer they are counted but not exported.
+// New registers the metrics. If reg is nil, they are counted but not exported.
 func New(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		Live:  gauge("toolfleet_batches_live", "Batches that this coordinator is driving."),
@@ -89,8 +89,8 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// histogram returns the options of a histogram with fixed buckets, which every scraper reads, and
-// native ones, which are finer, for scrapers that can read them.
+// histogram returns the options of a histogram with two kinds of buckets: fixed ones, which
+// every scraper can read, and native ones, which are finer.
 func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -136,15 +136,16 @@ func (m *Metrics) Replied(
 	}
 }
 
-// Learned makes the series of a tool before its first event. A series that first appears with the
-// value 1 shows no increase.
+// Learned creates the series of a tool before its first event. If a series first appears
+// with the value 1, Prometheus sees no increase.
 func (m *Metrics) Learned(tool string, kind messages.Kind) {
 	if kind == messages.KindWrite {
 		m.unknown.WithLabelValues(tool)
 	}
 }
 
-// kindLabel returns the kind of a call. A call of an unknown tool has none.
+// kindLabel returns the label for the kind of a call. For a call of an unknown tool that is
+// UnknownTool.
 func kindLabel(k messages.Kind) string {
 	switch k {
 	case messages.KindRead, messages.KindWrite, messages.KindCompute:
@@ -153,7 +154,8 @@ func kindLabel(k messages.Kind) string {
 	return UnknownTool
 }
 
-// Decided counts a decision. If last is set, it also counts how long the question had waited.
+// Decided counts a decision. If last is set, it also records how long the question was
+// open.
 func (m *Metrics) Decided(
 	ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool,
 ) {

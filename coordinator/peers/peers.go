@@ -1,8 +1,8 @@
-// Package peers sends and receives the notices among coordinators: which batches they drive, which
-// they have given up, and which sessions have a new control or decision.
+// Package peers sends and receives the notices between coordinators: which batches they
+// drive, which they have given up, and which sessions have a new control or decision.
 //
-// The notices only save work. A lost notice costs a poll, or a batch is driven twice, which does no
-// harm. The coordinator decides what to do about a batch.
+// The notices only save work. If one is lost, a coordinator polls once more, or a batch is
+// driven twice, which does no harm. What to do about a batch is decided by the coordinator.
 package peers
 
 import (
@@ -22,15 +22,15 @@ import (
 type Runs interface {
 	// Nudge asks the drivers of all batches whose key begins with prefix to read the journal.
 	Nudge(prefix string)
-	// Asked reports whether a batch or a session is driven here. The driver of a session then reads
-	// the log for later batches.
+	// Asked reports whether this coordinator drives a batch or a session. If it drives the
+	// session, it also reads the log for later batches.
 	Asked(name string) (driven bool)
 }
 
 // Config is what Peers has to know about its coordinator.
 type Config struct {
 	ID      string        // of this coordinator
-	AckWait time.Duration // how long after a notice a peer counts as the driver of the batch
+	AckWait time.Duration // how long after its notice a peer counts as the driver of a batch
 	Logger  *slog.Logger  // nil: silent
 }
 
@@ -39,9 +39,9 @@ type Peers struct {
 	conn *bus.Conn
 	runs Runs
 	cfg  Config
-	// abandoned receives the keys of batches that a peer has given up and could not hand back to
-	// the broker. If it is full, a key is dropped; the broker delivers that batch some minutes
-	// later.
+	// abandoned receives the keys of batches that a peer has given up without handing them
+	// back to the broker. If it is full, a key is dropped, and the broker delivers that
+	// batch some minutes later.
 	abandoned chan string
 
 	mu        sync.Mutex
@@ -49,13 +49,14 @@ type Peers struct {
 	asked     recent // when a peer last asked who drives a session; guarded by mu
 }
 
-// recent holds, by name, when a batch or a session was last heard of.
+// recent holds, by the name of a batch or a session, when it was last mentioned.
 type recent struct {
 	at     map[string]time.Time
 	pruned time.Time // when old entries were last deleted
 }
 
-// note adds an entry for now. Every keep, it deletes the entries that are older than keep.
+// note adds an entry with the present time. Once per keep it deletes entries older than
+// keep.
 func (r *recent) note(name string, keep time.Duration) {
 	now := time.Now()
 	r.at[name] = now
@@ -76,8 +77,8 @@ func (r *recent) has(name string, keep time.Duration) bool {
 	return ok && time.Since(at) < keep
 }
 
-// New returns the peers of a coordinator. The caller subscribes OnNotice to the coordinators'
-// subject.
+// New returns the peers of a coordinator. The caller has to subscribe OnNotice to the
+// coordinators' subject.
 func New(conn *bus.Conn, r Runs, cfg Config) *Peers {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -88,8 +89,8 @@ func New(conn *bus.Conn, r Runs, cfg Config) *Peers {
 	}
 }
 
-// Abandoned returns the channel with the keys of batches that a peer has given up and that the
-// broker may not deliver for minutes.
+// Abandoned returns the channel with the keys of batches that a peer has given up and that
+// the broker may not deliver for minutes.
 func (p *Peers) Abandoned() <-chan string { return p.abandoned }
 
 // Publish sends a notice to all peers.
@@ -100,13 +101,13 @@ func (p *Peers) Publish(n wire.Notice) {
 	}
 }
 
-// PublishRunning tells the peers that this coordinator drives a batch.
+// PublishRunning tells the peers that this coordinator drives a batch or a session.
 func (p *Peers) PublishRunning(batch string) {
 	p.Publish(wire.Notice{Batch: batch, Running: true, Worker: p.cfg.ID})
 }
 
-// OnNotice handles a notice of a peer: a question who drives a batch, or news that the peer drives
-// one, has given one up, or has stored a control or a decision.
+// OnNotice handles a notice of a peer. The peer asks who drives a batch, or says that it
+// drives a batch, has given one up, or has stored a control or a decision.
 func (p *Peers) OnNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil || n.Worker == p.cfg.ID {
@@ -115,7 +116,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	switch {
 	case n.AsksDriver:
 		p.mu.Lock()
-		p.asked.note(n.Batch, p.cfg.AckWait) // before the check, because a run may begin meanwhile
+		p.asked.note(n.Batch, p.cfg.AckWait) // before the check, because a run may begin in between
 		p.mu.Unlock()
 		if p.runs.Asked(n.Batch) {
 			p.PublishRunning(n.Batch)
@@ -140,35 +141,36 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	}
 }
 
-// sessionOf returns the tenant and the session in a batch key.
+// sessionOf returns the tenant and the session from a batch key.
 func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(batch, '.'), 0)] }
 
-// AskSession asks which peer drives the session of a batch. That peer then also reads the log for
-// later batches of the session.
+// AskSession asks which peer drives the session of a batch. If one does, it also reads the
+// log for later batches of the session.
 func (p *Peers) AskSession(key wire.BatchKey) {
 	p.Publish(wire.Notice{Batch: sessionOf(key.String()), AsksDriver: true, Worker: p.cfg.ID})
 }
 
-// Asked reports whether a peer asked within the last Config.AckWait who drives a session. The
-// session is given by its tenant and its name, as in a batch key.
+// Asked reports whether a peer has asked, within the last Config.AckWait, who drives a
+// session. session is its tenant and name in the form of a batch key.
 func (p *Peers) Asked(session string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.asked.has(session, p.cfg.AckWait)
 }
 
-// PublishEnd tells the peers that this coordinator drives a session no longer.
+// PublishEnd tells the peers that this coordinator no longer drives a session.
 func (p *Peers) PublishEnd(session string) {
 	p.Publish(wire.Notice{Batch: session, LetGo: &wire.LetGo{AfterMS: 1}, Worker: p.cfg.ID})
 }
 
-// Drive reports whether a peer said within the last Config.AckWait that it drives the batch or its
-// session.
+// Drive reports whether, within the last Config.AckWait, a peer said that it drives the
+// batch or its session.
 func (p *Peers) Drive(key wire.BatchKey) bool {
 	return p.DriveBatch(key) || p.said(sessionOf(key.String()))
 }
 
-// DriveBatch is Drive for the batch alone. Its session may be driven before the batch is.
+// DriveBatch is like Drive, but for the batch only: a session may be driven before one of
+// its batches is.
 func (p *Peers) DriveBatch(key wire.BatchKey) bool { return p.said(key.String()) }
 
 func (p *Peers) said(name string) bool {

@@ -8,18 +8,19 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Board holds a coordinator's knowledge of the workers, and counts its jobs in each queue. Safe for
-// concurrent use.
+// Board holds what a coordinator knows of the workers, and counts its jobs in each queue.
+// Safe for concurrent use.
 type Board struct {
 	mu    sync.Mutex
 	fleet *toolset.Fleet // guarded by mu
 	out   map[string]int // jobs, by queue; guarded by mu
 }
 
-// NewBoard returns a board that knows no worker.
+// NewBoard returns a board without workers.
 func NewBoard() *Board { return &Board{fleet: toolset.New(nil), out: map[string]int{}} }
 
-// Set replaces the workers. It reports whether other tools are served now, or from other queues.
+// Set replaces the workers. It reports whether the served tools or their queues have
+// changed.
 func (b *Board) Set(present []wire.Presence) (changed bool) {
 	fleet := toolset.New(present)
 	b.mu.Lock()
@@ -29,7 +30,7 @@ func (b *Board) Set(present []wire.Presence) (changed bool) {
 	return changed
 }
 
-// busier adds to the calls that a worker has taken.
+// busier adds more to the number of calls that a worker has taken.
 func (b *Board) busier(w wire.Presence, more int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -38,15 +39,15 @@ func (b *Board) busier(w wire.Presence, more int) {
 	}
 }
 
-// Fleet returns the queues of the workers that are there.
+// Fleet returns the queues of the present workers.
 func (b *Board) Fleet() *toolset.Fleet {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.fleet
 }
 
-// place chooses the queue for a call's job, and counts the job there. avoid is a queue whose worker
-// has just given the job back.
+// place chooses the queue for a call's job, and counts the job there. If possible it does
+// not choose avoid, a queue whose worker has just given the job back.
 func (b *Board) place(t toolset.Tool, call, avoid string) (token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -60,14 +61,14 @@ func (b *Board) place(t toolset.Tool, call, avoid string) (token string) {
 	return token
 }
 
-// Strays reports whether a job of this age may have been left behind in a queue: no worker takes
-// jobs from it, and if its batch is open, the job is so old that the batch must be in the log.
+// Strays reports whether a job of this age may be left over in a queue. No worker takes
+// jobs from that queue, and the job is so old that its batch, if open, must be in the log.
 func (b *Board) Strays(token string, age, patience time.Duration) bool {
 	return age >= patience && !b.Fleet().Staffs(token)
 }
 
-// placeFree chooses a queue with a free slot for a job that waits in another queue, and counts the
-// job there. ok is false if there is none.
+// placeFree chooses a queue with a free slot for a job that waits in the queue from, and
+// counts the job there. ok is false if no queue has a free slot.
 func (b *Board) placeFree(t toolset.Tool, call, from string) (token string, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -4,8 +4,9 @@
 //	workers have come or gone -> Move     -> jobs to publish again
 //	a worker gives a job up   -> GaveBack
 //
-// Package toolset has the rules. Jobs remembers the queues of one batch's jobs, and takes jobs out
-// of queues where they may not stay. In the simulation it runs on a model of the job stream.
+// The rules are in package toolset. Jobs remembers in which queues the jobs of one batch
+// are, and removes jobs from queues where they may not stay. In the simulation it runs on a
+// model of the job stream.
 package placement
 
 import (
@@ -18,22 +19,22 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Queued is a job in a queue, waiting or held by a worker.
+// Queued is a job in a queue. It waits there or a worker has it.
 type Queued struct {
-	Token string // of the queue; "": its subject cannot be read
+	Token string // of the queue; "" if its subject cannot be read
 	Index int    // of the call
 	Seq   uint64 // in the stream
 }
 
-// Queues is the jobs of one batch in the stream of jobs.
+// Queues gives access to the jobs of one batch in the stream of jobs.
 type Queues interface {
 	// Of returns the jobs of a call.
 	Of(ctx context.Context, index int) ([]Queued, error)
 	// All returns the jobs of the batch.
 	All(ctx context.Context) ([]Queued, error)
 	Remove(ctx context.Context, seq uint64) error
-	// Delivered reports whether a worker may have got the job. It returns true if it cannot find
-	// out.
+	// Delivered reports whether a worker may have got the job. It returns true if that is
+	// not known.
 	Delivered(ctx context.Context, job Queued) bool
 }
 
@@ -41,40 +42,41 @@ type Queues interface {
 type Batch struct {
 	Key     wire.BatchKey
 	Calls   int
-	Tool    func(index int) toolset.Tool // of a call, as planned
-	Silence time.Duration                // how long a worker without a sign counts as alive
-	// Failed is called if a job may have been left in a queue that has no worker for it.
+	Tool    func(index int) toolset.Tool // the planned tool of a call
+	Silence time.Duration                // how long a worker that shows no sign counts as alive
+	// Failed is called if a job may be left in a queue that has no worker for it.
 	Failed func(index int, err error)
 }
 
-// Jobs tracks the jobs of one batch. Its methods are for one goroutine.
+// Jobs tracks the jobs of one batch. Only one goroutine at a time may call its methods.
 type Jobs struct {
 	board   *Board
 	queues  Queues
 	batch   Batch
 	places  map[int]place // by call
-	lacking map[int]bool  // calls that wait because no worker of their pool has the tool
-	moved   bool          // a job was taken out of a queue, so another may have been left behind
+	lacking map[int]bool  // calls that wait because no worker of their pool has their tool
+	moved   bool          // a job was removed from a queue, so another one may be left over
 }
 
 // place is the queue that holds the job of a call.
 type place struct {
 	token string    // "": no job is known to be in a queue
 	at    time.Time // when the job was put there, or first seen there
-	seq   uint64    // of the job, as last read; 0: not read yet
-	taken time.Time // when a worker was first seen to have it; zero: none has
+	seq   uint64    // sequence of the job when last read; 0: not read yet
+	taken time.Time // when a worker was first seen to have the job; zero: none was
 	avoid string    // the queue whose worker has given the job back
 }
 
-// New returns a Jobs that knows no job yet.
+// New returns a Jobs that knows of no job yet.
 func New(board *Board, queues Queues, b Batch) *Jobs {
 	return &Jobs{board: board, queues: queues, batch: b, places: map[int]place{}, lacking: map[int]bool{}}
 }
 
-// For chooses the queue for a job that is about to be published. The job keeps its queue while
-// workers of that queue have the tool. events are for the machine of the batch. A "" token means
-// that nothing is to be published now: an older job of the call may still be in a queue without a
-// worker for it, and Move decides about that one.
+// For chooses the queue for a job that is about to be published. The job keeps its queue as
+// long as workers of that queue have the tool. events are for the batch's machine.
+//
+// An empty token means that nothing is to be published now: an older job of the call may
+// still be in a queue without a worker for it. Move decides about that job.
 func (j *Jobs) For(ctx context.Context, now time.Time, index int) (token string, events []batch.Event) {
 	p, t, fleet := j.places[index], j.batch.Tool(index), j.board.Fleet()
 	if p.token != "" && !fleet.Keeps(p.token, t) || p.token == "" && p.avoid != "" {
@@ -91,7 +93,8 @@ func (j *Jobs) For(ctx context.Context, now time.Time, index int) (token string,
 	return p.token, j.unserved(index, p.token, fleet)
 }
 
-// unserved tells the machine whether a call waits because the workers of its pool lack its tool.
+// unserved tells the machine whether a call waits because no worker of its pool has its
+// tool.
 func (j *Jobs) unserved(index int, token string, fleet *toolset.Fleet) []batch.Event {
 	pool := j.batch.Tool(index).Pool
 	is := token == wire.WaitingQueue(pool) && fleet.Staffed(pool)
@@ -102,8 +105,8 @@ func (j *Jobs) unserved(index int, token string, fleet *toolset.Fleet) []batch.E
 	return []batch.Event{batch.Unserved{Index: index, Is: is}}
 }
 
-// takeBack removes the job of a call from queues where it may not stay. If another driver has put
-// it into a queue where it may stay, it is left there.
+// takeBack removes the job of a call from queues where it may not stay. If another driver
+// has put a job into a queue where it may stay, takeBack leaves it there.
 func (j *Jobs) takeBack(ctx context.Context, now time.Time, index int) {
 	j.Forget(index)
 	jobs, err := j.queues.Of(ctx, index)
@@ -112,7 +115,7 @@ func (j *Jobs) takeBack(ctx context.Context, now time.Time, index int) {
 		case !j.board.Fleet().Keeps(job.Token, j.batch.Tool(index)):
 			j.moved = true
 			err = errors.Join(err, j.queues.Remove(ctx, job.Seq))
-		case job.Token != j.places[index].avoid: // else its worker is about to settle it
+		case job.Token != j.places[index].avoid: // else the worker is about to settle the job
 			j.found(now, job)
 		}
 	}
@@ -122,7 +125,7 @@ func (j *Jobs) takeBack(ctx context.Context, now time.Time, index int) {
 	}
 }
 
-// found records that the job of a call is in a queue.
+// found records that a job of a call is in a queue.
 func (j *Jobs) found(now time.Time, job Queued) {
 	j.Forget(job.Index)
 	j.board.count(job.Token, 1)
@@ -137,7 +140,7 @@ func (j *Jobs) Forget(index int) {
 	}
 }
 
-// Holds reports whether the newest job of a call may be in the given queue; "": in any queue.
+// Holds reports whether the newest job of a call may be in this queue ("": in any queue).
 func (j *Jobs) Holds(index int, queue string) bool {
 	token := j.places[index].token
 	return queue == "" || token == "" || queue == token
@@ -150,7 +153,7 @@ func (j *Jobs) GaveBack(index int) {
 	j.places[index] = place{avoid: token}
 }
 
-// Adopt finds the jobs of an earlier driver.
+// Adopt finds the jobs that an earlier driver has published.
 func (j *Jobs) Adopt(ctx context.Context, now time.Time) error {
 	jobs, err := j.queues.All(ctx)
 	for _, job := range jobs {
@@ -162,10 +165,10 @@ func (j *Jobs) Adopt(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// Holding reports whether a job of a call is in a queue, as far as is known.
+// Holding reports whether, as far as known, a job of a call is in a queue.
 func (j *Jobs) Holding(index int) bool { return j.places[index].token != "" }
 
-// Any reports whether a job of the batch is in a queue, as far as is known.
+// Any reports whether, as far as known, any job of the batch is in a queue.
 func (j *Jobs) Any() bool {
 	for _, p := range j.places {
 		if p.token != "" {
@@ -175,9 +178,9 @@ func (j *Jobs) Any() bool {
 	return false
 }
 
-// Move takes a job out of its queue if the queue has lost its workers, or if the job waited for a
-// worker and one has come. The machine publishes those jobs again when it steps with the returned
-// events. out is [batch.Machine.JobOut].
+// Move removes jobs from queues that have lost their workers, and jobs that waited for a
+// worker if one has come. It returns events for the machine, which then publishes those
+// jobs again. out is [batch.Machine.JobOut].
 func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, index int) (sign time.Time, out bool)) (events []batch.Event) {
 	fleet := j.board.Fleet()
 	for index := range j.batch.Calls {
@@ -204,7 +207,8 @@ func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, 
 	return events
 }
 
-// Served corrects the machine if it wrongly believes that no worker has the tool of a call.
+// Served returns an event for the machine if the machine believes, wrongly, that no worker
+// has the tool of a call.
 func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
 	t := j.batch.Tool(index)
 	if !j.lacking[index] || !fleet.Serves(t) && fleet.Staffed(t.Pool) {
@@ -214,17 +218,18 @@ func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
 	return []batch.Event{batch.Unserved{Index: index}}
 }
 
-// Gone reports whether no worker has the tool of a call, in a fleet that was read just now. If one
-// has, it returns what the machine has to know.
+// Gone reports whether no worker has the tool of a call, in a fleet that was just read. If
+// some worker has it, Gone returns what the machine should know.
 func (j *Jobs) Gone(index int, fleet *toolset.Fleet) (events []batch.Event, gone bool) {
 	if events = j.Served(index, fleet); len(events) == 0 && fleet.Has(j.batch.Tool(index)) {
-		events = []batch.Event{batch.Unserved{Index: index}} // Move may have told it, and the machine not heard it yet
+		events = []batch.Event{batch.Unserved{Index: index}} // Move may have found this out before the machine was told
 	}
 	return events, len(events) == 0
 }
 
-// toFreeSlot moves the job of a call to a queue with a free slot, if no worker has taken it for a
-// while. It removes the job here; the machine publishes it there next.
+// toFreeSlot moves the job of a call to a queue with a free slot, if no worker has taken it
+// for a while. It only removes the job from its queue; the machine publishes it in the
+// other queue next.
 func (j *Jobs) toFreeSlot(ctx context.Context, now time.Time, index int) bool {
 	p, t := j.places[index], j.batch.Tool(index)
 	if now.Sub(p.at) < toolset.Patience || p.token == wire.WaitingQueue(t.Pool) {
@@ -243,7 +248,7 @@ func (j *Jobs) toFreeSlot(ctx context.Context, now time.Time, index int) bool {
 	return true
 }
 
-// stage is how far the job of a call has come in its queue.
+// stage is how far a job has come in its queue.
 type stage uint8
 
 const (
@@ -252,12 +257,12 @@ const (
 	settled              // it is not in the queue: its worker has ended it or given it up
 )
 
-// at returns how far the job of a call has come, and records when a worker first had it. If that
-// cannot be read, the job counts as taken.
+// at returns how far the job of a call has come, and remembers when a worker was first seen
+// to have it. If the queue cannot be read, the job counts as taken.
 func (j *Jobs) at(ctx context.Context, now time.Time, index int) stage {
 	p := j.places[index]
 	at, seq := j.read(ctx, index, p.token)
-	if p.seq != 0 && seq != p.seq { // the call has had another job since
+	if p.seq != 0 && seq != p.seq { // the call has got another job since
 		p.at, p.taken = now, time.Time{}
 	}
 	if p.seq = seq; at == taken && p.taken.IsZero() {
@@ -267,7 +272,7 @@ func (j *Jobs) at(ctx context.Context, now time.Time, index int) stage {
 	return at
 }
 
-// read returns how far the job of a call has come in a queue, and its sequence.
+// read returns how far the job of a call has come in a queue, and the sequence of the job.
 func (j *Jobs) read(ctx context.Context, index int, token string) (stage, uint64) {
 	jobs, err := j.queues.Of(ctx, index)
 	if err != nil {
@@ -285,8 +290,8 @@ func (j *Jobs) read(ctx context.Context, index int, token string) (stage, uint64
 	return settled, 0
 }
 
-// Leave gives up the jobs, because another driver goes on with the batch or it has ended.
-// leftBehind reports that a job may be in a queue without workers.
+// Leave gives up the jobs, because the batch has ended or another driver goes on with it.
+// It reports whether a job may be left in a queue without workers.
 func (j *Jobs) Leave() (leftBehind bool) {
 	for index := range j.places {
 		j.Forget(index)

@@ -12,10 +12,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Workers holds the announcements of workers, and keeps a board up to date. Most announcements only
-// say how busy a worker is, and change one count. Any other makes the board stale until Rebuild
-// reads all of them. So when a fleet of a thousand workers starts, the board is rebuilt a few
-// times, not a thousand times.
+// Workers holds the announcements of workers and updates a board from them. Most
+// announcements only tell how busy a worker is, and change one number. Other announcements
+// make the board stale, and Rebuild then reads all of them at once. So when a thousand
+// workers start, the board is rebuilt a few times and not a thousand times.
 type Workers struct {
 	board *Board
 
@@ -25,16 +25,17 @@ type Workers struct {
 
 // announced is one announcement.
 type announced struct {
-	said    wire.Presence // as it arrived
-	counts  wire.Presence // the part that counts
-	leftOut string        // describes the part that does not count; "": all counts
+	said    wire.Presence // as it was announced
+	counts  wire.Presence // the part of it that counts
+	leftOut string        // describes the part that does not count; "" if all of it counts
 }
 
-// NewWorkers returns no workers, for a board that knows none.
+// NewWorkers returns Workers without announcements, for a board without workers.
 func NewWorkers(board *Board) *Workers { return &Workers{board: board, known: map[string]announced{}} }
 
-// Learn applies one announcement. stale reports that the board lacks it, so Rebuild is due. leftOut
-// describes the part that does not count, the first time.
+// Learn applies one announcement. stale means that the board does not show it yet, so
+// Rebuild is needed. leftOut describes the part that does not count; it is set only the
+// first time.
 func (w *Workers) Learn(key string, said wire.Presence) (stale bool, leftOut string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +63,8 @@ func sameBut(a, b wire.Presence) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// Forget removes the announcement of a worker that has gone. stale: the board still has it.
+// Forget removes the announcement of a worker that has gone. stale means that the board
+// still shows it.
 func (w *Workers) Forget(key string) (stale bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,14 +73,15 @@ func (w *Workers) Forget(key string) (stale bool) {
 	return had
 }
 
-// Keys returns the keys of the workers that are there.
+// Keys returns the keys of the present workers.
 func (w *Workers) Keys() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Collect(maps.Keys(w.known))
 }
 
-// Rebuild updates the board. It reports whether other tools are served now, or from other queues.
+// Rebuild updates the board. It reports whether the served tools or their queues have
+// changed.
 func (w *Workers) Rebuild() (changed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,16 +1,18 @@
-// Package plan turns the calls of a batch into stages: calls in, ordered stages out.
+// Package plan puts the calls of a batch into ordered stages.
 //
-// Stages keep the order in which the model emitted the calls. Consecutive calls that may overlap
-// form one stage. Every other call is a stage of its own. A stage starts when the one before it
-// has ended:
+// Stages keep the order in which the model wrote the calls. Consecutive calls that may
+// overlap form one stage. Any other call is a stage of its own. A stage starts when the
+// previous one has ended:
 //
 //	[Grep Glob Read Bash Grep]  ->  [Grep Glob Read] [Bash] [Grep]
 //
-// So a read after a write sees the effect of the write, and a read before it does not.
+// So a read after a write sees the effect of the write, and a read before the write does
+// not.
 //
-// A tool may have several versions. [Tools] decides which of them a call uses.
+// A tool may have several versions. [Tools] decides which one a call uses.
 //
-// The package is pure: no clock, no I/O, no goroutine. The same calls and the same tools give the
+// The package is pure: no clock, no I/O, no goroutine. With the same calls and the same
+// tools, every coordinator makes the same plan.
 // same plan on every coordinator.
 package plan
 
@@ -24,7 +26,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Plan holds the calls of a batch and the stages in which they may run.
+// Plan holds the calls of a batch and the stages in which they run.
 type Plan struct {
 	Calls  []Call
 	Stages [][]int // indices into Calls, in call order
@@ -36,22 +38,24 @@ type Call struct {
 	ID     messages.CallID
 	Input  json.RawMessage
 	Reason string // why the call may or may not overlap others, for people
-	// Tool is the definition of the tool, for example its timeout and what is allowed after a
-	// crash.
+	// Tool is the definition of the tool. It has, for example, its timeout and what is
+	// allowed after a crash.
 	Tool schemas.Tool
 }
 
-// Claims reports whether a worker has to claim the call before it runs: true for every write.
+// Claims reports whether a worker must claim the call before it runs. It is true for every
+// write.
 func (c Call) Claims() bool { return c.Kind == messages.KindWrite }
 
-// New plans the calls with the tools of the catalog. It refuses a call if its tool is unknown or
-// its arguments could not be read; such a call has its result already and delays no other call.
+// New plans the calls with the tools of the catalog. It refuses a call if its tool is
+// unknown or its arguments could not be read. A refused call already has its result and
+// delays no other call.
 func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
 	return With(calls, Tools{Current: catalog})
 }
 
-// With is like New, but the batch may name the versions of tools that its calls use. It also
-// refuses a call whose version is gone.
+// With is like New, but the batch may name the versions of tools that its calls use. With
+// also refuses a call if its version is gone.
 func With(calls []messages.ToolCall, tools Tools) Plan {
 	planned := make([]Call, len(calls))
 	for i, c := range calls {
@@ -91,7 +95,7 @@ func classify(c messages.ToolCall, tools Tools) Call {
 	return call
 }
 
-// refuse gives the call its result. The call never runs.
+// refuse gives the call a result, so that it never runs.
 func (c *Call) refuse(status messages.Status, code messages.Code, message string) {
 	c.Reason = "never runs: " + string(code)
 	c.Refused = &messages.Result{
@@ -100,8 +104,8 @@ func (c *Call) refuse(status messages.Status, code messages.Code, message string
 	}
 }
 
-// unknownTool returns the error text for an unknown tool: it names tools that the model can call
-// instead, up to a bound.
+// unknownTool returns the error text for an unknown tool. It names some tools that the
+// model can call instead.
 func unknownTool(name string, catalog schemas.Catalog) string {
 	const most = 20
 	message := fmt.Sprintf("There is no tool named %.80q.", name)
@@ -128,8 +132,8 @@ func unknownTool(name string, catalog schemas.Catalog) string {
 	return message
 }
 
-// stages groups the calls and sets the stage of each. A refused call joins any open stage, since it
-// never runs.
+// stages groups the calls and sets the stage of each. A refused call never runs, so it
+// joins any open stage.
 func stages(calls []Call) [][]int {
 	var stages [][]int
 	open := false // the last stage accepts more calls that may overlap
@@ -146,8 +150,8 @@ func stages(calls []Call) [][]int {
 	return stages
 }
 
-// Adopt returns the plan with the decisions from a record of another coordinator, which was faster.
-// It returns an error if the record has another number of calls.
+// Adopt returns the plan with the decisions from the record of a coordinator that was
+// faster. It returns an error if the record has another number of calls.
 func (p Plan) Adopt(record wire.PlanRecord) (Plan, error) {
 	if len(record.Calls) != len(p.Calls) {
 		return p, fmt.Errorf("the stored plan has %d calls, the batch has %d", len(record.Calls), len(p.Calls))
@@ -163,7 +167,7 @@ func (p Plan) Adopt(record wire.PlanRecord) (Plan, error) {
 	return Plan{Calls: calls, Stages: stages(calls)}, nil
 }
 
-// Record returns the decisions about every call, for the first plan record.
+// Record returns the decisions about all calls, for the first plan record.
 func (p Plan) Record() []wire.PlannedCall {
 	record := make([]wire.PlannedCall, len(p.Calls))
 	for i, c := range p.Calls {

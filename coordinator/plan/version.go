@@ -10,8 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Tools is all that the choice of a tool's version depends on. Workers may serve several versions
-// of a tool at the same time: during a rolling update, or because their tools file has several.
+// Tools is everything that the choice of a tool's version depends on. Workers may serve
+// several versions of a tool at the same time: during a rolling update, or because their
+// tools file has several.
 //
 //	the batch names no catalogue             the current version
 //	its catalogue does not have the tool     the current version
@@ -19,31 +20,33 @@ import (
 //	no worker does, the input fits current   the current version
 //	otherwise                                none: the call is refused with tool_version_gone
 //
-// A catalogue that is no longer known counts as one with each tool in a version that nobody serves.
+// If the catalogue is no longer known, each tool counts as a version in it that nobody
+// serves.
 type Tools struct {
-	// Current has each tool in its current version: the newest that is served.
+	// Current has each tool in its current version: the newest version that is served.
 	Current schemas.Catalog
-	// Named is the catalogue of the batch; nil if the batch names none, or an unknown one.
+	// Named is the catalogue of the batch, or nil if the batch names none or an unknown
+	// one.
 	Named *schemas.Catalog
-	// Unknown: the batch names a catalogue that is not known any more.
+	// Unknown says that the batch names a catalogue that is no longer known.
 	Unknown bool
-	// Served reports whether a worker serves exactly this definition. It is not nil if Named is
-	// set.
+	// Served reports whether a worker serves exactly this definition. It must be set if
+	// Named is.
 	Served func(schemas.Tool) bool
-	// Kept reports whether a call may have run already, because something of it is stored or
-	// queued. Such a call keeps the catalogue's version, or else the current one, and is not
-	// refused. nil: no call may have run.
+	// Kept reports whether a call may have run already, because something of it is stored
+	// or queued. Such a call is not refused: it keeps the version in the catalogue, or else
+	// the current one. nil: no call may have run.
 	Kept func(index int) bool
 }
 
 // Choice is the version of a tool that a call uses.
 type Choice struct {
 	Tool  schemas.Tool
-	Known bool // there is such a tool, or there was one when the catalogue was made
-	// Gone says, for the model, why the call can use no version. Tool is then the current version,
-	// if there is one.
+	Known bool // the tool exists, or existed when the catalogue was made
+	// Gone says, for the model, why no version can be used. Tool is then the current
+	// version, if there is one.
 	Gone    string
-	Details any // about Gone: how the input breaks the schema of the current version
+	Details any // with Gone: how the input breaks the schema of the current version
 }
 
 // Choose returns the version that a call with this input uses.
@@ -63,7 +66,8 @@ func (t Tools) Choose(name string, input json.RawMessage) Choice {
 	return orGone(current, input)
 }
 
-// keep returns the choice for a call that may have run already.
+// keep returns the choice for a call that may have run already: the version in the
+// catalogue, or else the current one.
 func (t Tools) keep(name string) Choice {
 	tool, has := t.named(name)
 	if !has {
@@ -72,13 +76,14 @@ func (t Tools) keep(name string) Choice {
 	return Choice{Tool: tool, Known: has}
 }
 
-// Differs reports whether a call of a batch with a catalogue does not use the catalogue's version.
+// Differs reports whether a call does not use the version in the batch's catalogue.
 func (t Tools) Differs(name string, input json.RawMessage) bool {
 	named, isNamed := t.named(name)
 	return isNamed && t.Choose(name, input).Tool.Digest != named.Digest
 }
 
-// orGone returns the current version in place of one that is gone, or says why it does not fit.
+// orGone returns the current version if the input fits it. Otherwise it says why it does
+// not fit.
 func orGone(current schemas.Tool, input json.RawMessage) Choice {
 	choice := Choice{Tool: current, Known: true}
 	schema, err := schemas.Compile(current.InputSchema)
@@ -96,8 +101,9 @@ func orGone(current schemas.Tool, input json.RawMessage) Choice {
 	return choice
 }
 
-// Instead returns the choice for a planned call that has not started and whose version nobody
-// serves any more. The choice is not Known if the current version would change the plan.
+// Instead returns the choice for a planned call that has not started and whose version
+// nobody serves any more. The choice is not Known if the current version would change the
+// plan.
 func (t Tools) Instead(c Call) Choice {
 	current, has := t.Current.Lookup(c.PlannedCall.Tool)
 	if !has || current.Digest == c.ToolDigest || current.Kind != c.Kind {
@@ -114,8 +120,9 @@ func (t Tools) Instead(c Call) Choice {
 	return choice
 }
 
-// Waits reports whether the choice of a version should wait for workers: the batch names an older
-// version, and nobody serves that or the current one. Workers may be starting.
+// Waits reports whether to wait for workers before a version is chosen. That is so if the
+// batch names an older version, and nobody serves that version or the current one. Workers
+// may be about to start.
 func (t Tools) Waits(name string) bool {
 	named, isNamed := t.named(name)
 	current, has := t.Current.Lookup(name)

@@ -1,6 +1,6 @@
-// Package recall turns what the journal holds about a batch into events for its machine. A new
-// driver of the batch starts from these events. A poll uses the same code to find what the machine
-// has missed.
+// Package recall turns what the journal holds about a batch into events for the batch's
+// machine. A new driver begins with these events. A poll uses the same code to find what
+// the machine has missed.
 //
 // The package is pure. The driver and the simulation both call it.
 package recall
@@ -15,9 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Controls returns the controls of a session that concern one of its batches, as events. An abort
-// by id concerns a batch only if that was stored no later than ttl after the abort. A steering
-// message skips calls of every batch that was in the log, whichever reply takes the message.
+// Controls returns the controls of a session that concern one of its batches, as events. An
+// abort by id concerns a batch only if the batch was stored before the abort, or at most
+// ttl after it. A steering message skips calls of every batch that was in the log when it
+// came, no matter which reply takes the message.
 func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Duration) []batch.Event {
 	var events []batch.Event
 	for _, e := range entries {
@@ -33,19 +34,19 @@ func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Durat
 	return events
 }
 
-// Batch holds what Calls needs to know about a batch.
+// Batch holds what the functions of this package need to know about a batch.
 type Batch struct {
 	Calls  int
-	Claims func(index int) bool // reports whether the call claims, as far as the machine of the batch knows
+	Claims func(index int) bool // whether the call claims, as far as the batch's machine knows
 	// IsOf reports whether a stored result belongs to the call at an index.
 	IsOf func(index int, r messages.Result) bool
 	// Local converts a time of the server's clock to the clock of the machine's steps.
 	Local func(time.Time) time.Time
 }
 
-// Calls returns records and results as events. A call with a record gets the event of its record,
-// any other call the event of its result. A result that does not fit the call belongs to another
-// batch and is left out.
+// Calls returns the records and results of the calls as events. If a call has a record,
+// only its record counts. A result that does not fit the call belongs to another batch and
+// is left out.
 func Calls(known journal.Known, b Batch) []batch.Event {
 	var events []batch.Event
 	for _, key := range known.Hands { // first, because records are newer
@@ -69,8 +70,8 @@ func Calls(known journal.Known, b Batch) []batch.Event {
 	return events
 }
 
-// Notice returns a worker's notice about a call as an event, or nil if it says nothing that
-// matters. A result in the notice is the stored one, so it saves a read.
+// Notice returns a worker's notice about a call as an event, or nil if it has no news. A
+// result in the notice is already stored, so it need not be read.
 func Notice(n wire.Notice, b Batch) batch.Event {
 	switch {
 	case n.Index < 0 || n.Index >= b.Calls:
@@ -97,9 +98,10 @@ func Recorded(index int, record wire.CallRecord, seq uint64, local func(time.Tim
 	return event
 }
 
-// Ends returns, by index, the result of each call that has ended for good, and the newest record of
-// each call that has one. The call's own record counts first, then a plan record. A stored result
-// alone does not count: without a record a worker can still claim the call.
+// Ends returns by index the result of each call that has certainly ended, and the newest
+// record of each call that has one. The call's own record counts first, then a plan record.
+// A stored result alone does not count, because without a record a worker can still claim
+// the call.
 func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages.Result, newest map[int]journal.CallEntry) {
 	ends, newest = map[int]messages.Result{}, map[int]journal.CallEntry{}
 	ended := func(i int, r messages.Result) {
@@ -121,8 +123,8 @@ func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages
 	return ends, newest
 }
 
-// WaitsForPeople reports whether a batch may be suspended: one of its calls waits for a decision,
-// or is granted and not claimed yet.
+// WaitsForPeople reports whether a call of the batch waits for a decision, or is granted
+// and not yet claimed. Such a batch may be suspended.
 func WaitsForPeople(known journal.Known) bool {
 	return slices.ContainsFunc(known.Records, func(e journal.CallEntry) bool {
 		return e.Record.State == wire.Parked || e.Record.State == wire.Granted

@@ -1,12 +1,12 @@
-// Package spans makes the spans of a coordinator: one for each run of a batch, and below it one for
-// each stage, each published job and each call that no worker ends.
+// Package spans makes the spans of a coordinator: one for each run of a batch, and below it
+// one for each stage, for each published job, and for each call that no worker ends.
 //
 //	process batch -> stage -> send call      the worker's spans follow from send call
 //	                      \-> end call       a call that no worker has ended
 //
-// The spans of a batch belong to the agent's trace. If the agent sent none, all drivers of the
-// batch compute the same trace id, so that a batch with several drivers has one trace. If nothing
-// is recorded, the trace context still reaches the workers.
+// The spans of a batch belong to the agent's trace. If the agent has sent none, all drivers
+// of the batch compute the same trace id, so the batch has one trace even with several
+// drivers. If nothing is recorded, the workers still get the trace context.
 //
 // The names of spans and attributes are in internal/tracing.
 package spans
@@ -29,13 +29,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The options of spans, made once, so that a batch that is not recorded allocates none.
+// Options of spans. They are made once, so that a batch that is not recorded allocates
+// none.
 var (
 	consumer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	producer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer)}
 )
 
-// maxLinks bounds how many attempts of earlier drivers a batch's span links to.
+// maxLinks is how many attempts of earlier drivers the span of a batch links to at most.
 const maxLinks = 8
 
 // Machine is the part of a batch's machine that the spans need.
@@ -52,36 +53,38 @@ type Config struct {
 	Fold        func(tool string) string // maps all unknown tools to one name
 }
 
-// Batch holds the spans of one batch under one driver. It belongs to the driver's goroutine.
+// Batch holds the spans of one batch under one driver. Only the driver's goroutine uses it.
 type Batch struct {
 	cfg      Config
 	accepted journal.Accepted
 	run      trace.Span
-	// carry is the trace context of run, for jobs if nothing is recorded. It never changes.
+	// carry is the trace context of run, which jobs get if nothing is recorded. It never
+	// changes.
 	carry bus.Header
 
 	in      messages.Batch
 	machine Machine // nil until Planned
-	quiet   bool    // Replay is running: an earlier driver has made the spans of what happens
+	quiet   bool    // Replay is running: an earlier driver has made the spans for what happens
 	stage   trace.Span
-	// stageIndex is the index of the stage whose span is open. It has no meaning if stage is nil.
+	// stageIndex is the index of the stage whose span is open. It means nothing if stage is
+	// nil.
 	stageIndex int
 	sent       map[int]job // by call
 }
 
-// job is the first publish of a job. When the poll publishes the job again, it uses the same
-// header.
+// job is the first publication of a job. If the poll publishes the job again, it uses the
+// same header.
 type job struct {
 	takeOver uint64
 	header   bus.Header
 }
 
-// Begin starts the span of a batch, and returns a context with the span.
+// Begin starts the span of a batch and returns a context with it.
 func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context, *Batch) {
 	ctx = tracing.Extract(ctx, a.Header)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
-		// The seed is not the digest: the audit log has the trace id, and a reader could guess the
-		// arguments from their digest by trial.
+		// The digest must not be the seed. The audit log shows the trace id, so a reader
+		// could try arguments until their digest gives the same id.
 		ctx = tracing.Seed(ctx, fmt.Sprint(a.Key, " ", a.Seq, " ", a.Stored.UnixNano()))
 	}
 	b := &Batch{cfg: cfg, accepted: a, sent: map[int]job{}}
@@ -96,7 +99,7 @@ func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context
 // Planned sets the calls of the batch and its machine.
 func (b *Batch) Planned(in messages.Batch, m Machine) { b.in, b.machine = in, m }
 
-// Replay runs f. A call that ends in f gets no span, because an earlier driver has made one.
+// Replay runs f. Calls that end in f get no span, because an earlier driver has made one.
 func (b *Batch) Replay(f func()) {
 	b.quiet = true
 	defer func() { b.quiet = false }()
@@ -121,7 +124,7 @@ func (b *Batch) End(end End) {
 	b.run.End()
 }
 
-// Fail marks the span of the batch: it was refused, or could not be driven on.
+// Fail marks the span of the batch as failed: the batch was refused, or its driver gave up.
 func (b *Batch) Fail(class messages.Class) { tracing.Fail(b.run, string(class)) }
 
 func (b *Batch) describe(end End) {
@@ -139,7 +142,7 @@ func (b *Batch) describe(end End) {
 			about = append(about, tracing.Round.Int(in.Round))
 		}
 	}
-	if b.machine != nil { // only a planned batch is known to name one of our providers
+	if b.machine != nil { // only a planned batch is sure to name one of our providers
 		about = append(about, tracing.Provider.String(string(end.Batch.Provider)),
 			tracing.MessagingCount.Int(end.Calls), tracing.Stages.Int(len(b.machine.Plan().Stages)))
 	}
@@ -171,8 +174,8 @@ func (b *Batch) Link(records []journal.CallEntry) {
 	}
 }
 
-// inStage returns the context of the stage of a call. The span of a stage begins with its first
-// call.
+// inStage returns a context with the span of the call's stage. The first call of a stage
+// begins its span.
 func (b *Batch) inStage(ctx context.Context, call plan.Call) context.Context {
 	if b.stage != nil && b.stageIndex != call.Stage {
 		b.endStage()
@@ -194,8 +197,8 @@ func (b *Batch) endStage() {
 	}
 }
 
-// SendCall returns the header of a job, and the span of its publish, which the caller ends. A job
-// that is published again gets its first header, and no span.
+// SendCall returns the header of a job, and the span of its publication, which the caller
+// ends. A job that is published again gets its first header and no span.
 func (b *Batch) SendCall(ctx context.Context, call plan.Call, want batch.Dispatch) (bus.Header, trace.Span) {
 	none := trace.SpanFromContext(context.Background())
 	if !b.run.IsRecording() {
@@ -220,8 +223,8 @@ func (b *Batch) SendCall(ctx context.Context, call plan.Call, want batch.Dispatc
 	return header, span
 }
 
-// EndCall makes the span of a call that no worker has ended. It ends the span of the stage if no
-// call of the stage is open.
+// EndCall makes the span of a call that no worker has ended. If no call of the stage is
+// open any more, it also ends the span of the stage.
 func (b *Batch) EndCall(ctx context.Context, r messages.Result) {
 	if b.run.IsRecording() && !b.quiet && (r.Trail == nil || r.Trail.Span == "") {
 		b.endCall(ctx, r)
@@ -250,13 +253,13 @@ func (b *Batch) endCall(ctx context.Context, r messages.Result) {
 	}
 }
 
-// BeginDecision starts the span of a decision, as part of the trace in its header.
+// BeginDecision starts the span of a decision, in the trace of its header.
 func BeginDecision(ctx context.Context, tracer trace.Tracer, h bus.Header) (context.Context, trace.Span) {
 	return tracer.Start(tracing.Extract(ctx, h), tracing.Decide, consumer...)
 }
 
-// DescribeDecision adds to the span which question a person has answered, and how. The reason that
-// the person wrote is left out.
+// DescribeDecision adds to the span which question was answered, and how. It leaves out the
+// reason that the person wrote.
 func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	if !span.IsRecording() {
 		return
@@ -270,8 +273,9 @@ func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	)
 }
 
-// anyBatch stands for the ids in a subject's template, as OpenTelemetry's conventions want it.
+// anyBatch has placeholders instead of ids: OpenTelemetry's conventions want a subject's
+// template.
 var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
-// callTemplate turns the subject of the first call of anyBatch into the template of such subjects.
+// callTemplate returns the template of subjects from the subject of anyBatch's first call.
 func callTemplate(subject string) string { return strings.TrimSuffix(subject, "0") + "{index}" }

@@ -1,9 +1,9 @@
 // Package submission reads what agents submit, and makes what agents may see of a batch.
 //
-// A batch that cannot be run becomes a [messages.Refusal], which names the batch's ids as far as
-// they are known. Results of workers contain more than an agent may see: hooks and people may
-// change arguments, and an agent may not read those changes. So everything for agents goes through
-// ForAgents, Brief, Slim or Refused.
+// A batch that cannot be run becomes a [messages.Refusal] with the ids of the batch as far
+// as they are known. Results of workers contain more than an agent may see: hooks and
+// people can change arguments, and agents must not see the changes. So everything for
+// agents must go through ForAgents, Brief, Slim or Refused.
 //
 // Package provider reads the dialects of the providers, and package plan orders the calls.
 package submission
@@ -27,17 +27,18 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Submission is a batch that can be run. The zero value stands for a batch that cannot be read.
+// Submission is a batch that can be run. The zero value stands for a batch that cannot be
+// read.
 type Submission struct {
 	Batch messages.Batch
 	Codec provider.Codec
 	Calls []messages.ToolCall
 }
 
-// Decode reads an accepted batch of at most limit bytes. A batch that cannot be run gives a
-// *messages.Refusal as the error; in.Batch then has its ids, as far as they are known.
+// Decode reads an accepted batch of at most limit bytes. If the batch cannot be run, the
+// error is a *messages.Refusal, and in.Batch has the batch's ids as far as they are known.
 func Decode(log *slog.Logger, a journal.Accepted, limit int) (in Submission, err error) {
-	defer func() { // a panic of a codec must not end the coordinator
+	defer func() { // a panic in a codec must not end the coordinator
 		if p := recover(); p != nil {
 			log.Error("panic while a batch was decoded; it is refused", "panic", p, "stack", string(debug.Stack()))
 			err = &messages.Refusal{Class: messages.ClassInternal, Message: "The message could not be decoded."}
@@ -78,8 +79,8 @@ func tooLarge(format string, args ...any) *messages.Refusal {
 	return &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf(format, args...)}
 }
 
-// named returns the key that a body names. A part that the body lacks, or that cannot be read,
-// comes from the subject.
+// named returns the key that a body names. Parts that the body lacks, or that cannot be
+// read, come from the subject.
 func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 	if b.Session != "" {
 		subject.Session = messages.Token(b.Session)
@@ -90,9 +91,9 @@ func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 	return subject
 }
 
-// Identified returns a batch with the ids that a refusal shows. Unreadable ids come from the
-// subject, unless the token there is a hash. Ids that are too long to be repeated are left out. If
-// the body names another subject, only the body's own ids are kept.
+// Identified returns a batch with the ids that a refusal shows. If an id cannot be read, it
+// comes from the subject, unless the token there is a hash. Very long ids are left out. If
+// the body does not belong to the subject, only the body's own ids are kept.
 func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	if named(b, subject) == subject {
 		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
@@ -107,8 +108,8 @@ func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	return b
 }
 
-// AsRefusal returns the refusal in an error of Decode. Any other error becomes a refusal that
-// blames the fleet.
+// AsRefusal returns the refusal in an error of Decode. For any other error it returns a
+// refusal of class internal, because the fleet is to blame.
 func AsRefusal(err error) *messages.Refusal {
 	var refusal *messages.Refusal
 	if errors.As(err, &refusal) {
@@ -117,7 +118,7 @@ func AsRefusal(err error) *messages.Refusal {
 	return &messages.Refusal{Class: messages.ClassInternal, Message: err.Error()}
 }
 
-// Refused returns the reply to a batch that was refused. None of its calls has run.
+// Refused returns the reply to a refused batch, of which no call has run.
 func Refused(b messages.Batch, digest string, refusal *messages.Refusal) messages.Reply {
 	return messages.Reply{
 		V: messages.Version, Batch: b.ID, Session: b.Session, Provider: b.Provider, Status: messages.ReplyRefused,
@@ -125,8 +126,9 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 	}.WithAppend()
 }
 
-// GivenOut returns a stored reply with the member append before its last brace; the other bytes
-// stay. A reply that has the member, or only refers to the object store, is returned unchanged.
+// GivenOut returns a stored reply with the member append added at its end. The other bytes
+// stay the same. If the reply already has the member, or only refers to the object store,
+// it is returned unchanged.
 func GivenOut(stored []byte) ([]byte, error) {
 	var reply struct {
 		Append, Ref           json.RawMessage
@@ -143,10 +145,11 @@ func GivenOut(stored []byte) ([]byte, error) {
 	return slices.Concat(open, []byte(`,"append":`), list, []byte("}")), nil
 }
 
-// Routed returns the calls with the tool names of the catalog. If a provider does not accept a
-// tool's name, the model knows the tool by another name; the codec keeps that one for the reply.
+// Routed returns the calls with the tool names of the catalog. Some providers do not accept
+// the name of a tool, so the model knows that tool by another name. The codec keeps the
+// model's name for the reply.
 func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
-	var toolOf map[string]string // maps a provider's name for a tool to the tool's own, if they differ; made when needed
+	var toolOf map[string]string // from a provider's name for a tool to the tool's own name, where they differ; made when needed
 	out := slices.Clone(in.Calls)
 	for i, call := range out {
 		if _, known := tools.Lookup(call.Tool()); known {
@@ -167,7 +170,7 @@ func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
 	return out
 }
 
-// ForAgents returns a question in the form that the agent may see. If a hook or a person has
+// ForAgents returns a question in the form that an agent may see. If a hook or a person has
 // changed the arguments, the line that shows them is left out.
 func (in Submission) ForAgents(q messages.Approval) messages.Pending {
 	pending := q.Pending()
@@ -181,7 +184,7 @@ func (in Submission) ForAgents(q messages.Approval) messages.Pending {
 	return pending
 }
 
-// asSent reports whether a question is about the very arguments that the agent sent.
+// asSent reports whether a question is about exactly the arguments that the agent sent.
 func (in Submission) asSent(q messages.Approval) bool {
 	if q.Index < 0 || q.Index >= len(in.Calls) || q.Original != nil {
 		return false
@@ -190,16 +193,16 @@ func (in Submission) asSent(q messages.Approval) bool {
 	return err == nil && messages.Digest(sent) == q.ArgsHash
 }
 
-// Brief returns a result in the form of an end event: with its output if that is small, and without
-// its trail.
+// Brief returns a result as an end event shows it: with its output if that is small, and
+// without its trail.
 func Brief(r messages.Result) messages.Result {
 	r = r.Brief()
 	r.Trail = nil
 	return r
 }
 
-// Slim returns a result without its output and its trail. The reinjection has the output, and the
-// trail is only for the audit log.
+// Slim returns a result without its output and its trail. The output is in the reinjection,
+// and the trail is only for the audit log.
 func Slim(r messages.Result) messages.Result {
 	r.Output, r.Content, r.Trail = nil, nil, nil
 	return r
@@ -214,8 +217,8 @@ func SlimAll(results []messages.Result) []messages.Result {
 	return out
 }
 
-// Encode writes the outcomes of the calls in the provider's form. It returns a panic of the codec
-// as an error.
+// Encode writes the outcomes of the calls in the provider's form. If the codec panics,
+// Encode returns an error.
 func (in Submission) Encode(outcomes []messages.Outcome) (reinjection json.RawMessage, err error) {
 	defer func() {
 		if p := recover(); p != nil {

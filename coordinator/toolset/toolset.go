@@ -6,9 +6,10 @@
 // one queue, so a job reaches only workers that have its tool. If no worker serves the tool, the
 // job waits in a queue from which no worker takes jobs, until a worker with the tool comes.
 //
-// A job stays in its queue as long as a worker takes jobs from it, because a job in two queues
-// could run twice. Keeps and [Job.Moves] say when it moves. A job that no worker has taken for a
-// while also moves if a worker elsewhere could take it at once: [Fleet.PlaceFree].
+// A job stays in its queue as long as a worker takes jobs from that queue, because a job in
+// two queues could run twice. Keeps and [Job.Moves] say when a job moves. If no worker has
+// taken a job for a while, it also moves to a worker that could take it at once: see
+// [Fleet.PlaceFree].
 //
 // The package is pure: no clock, no I/O, no goroutine.
 package toolset
@@ -29,13 +30,13 @@ type Tool struct{ Pool, Name, Digest string }
 // Queue is a queue from which workers take jobs.
 type Queue struct {
 	Pool, Token          string
-	Workers, Slots, Busy int // of the workers that take jobs from it; draining ones do not count
-	Draining             int // workers that only take the rest of its jobs
+	Workers, Slots, Busy int // sums over the workers that take jobs from the queue and do not drain
+	Draining             int // number of workers that only take what is left in the queue
 
-	stay, drain tools // the tools of those two groups of workers
+	stay, drain tools // the tools of the workers that stay, and of those that drain
 }
 
-// tools is a set of tools. Workers of old versions announce only names.
+// tools is a set of tools. Workers of old versions announce only the names.
 type tools struct{ digests, names map[string]bool }
 
 func (s tools) has(t Tool) bool { return s.digests[t.Digest] || s.names[t.Name] }
@@ -49,11 +50,11 @@ func newTools() tools { return tools{map[string]bool{}, map[string]bool{}} }
 // Fleet holds the queues of all present workers.
 type Fleet struct {
 	queues map[string]*Queue // by token
-	pools  map[string]int    // workers that take new jobs, by pool
+	pools  map[string]int    // number of workers that take new jobs, by pool
 }
 
-// New returns the queues of announced workers, within the bounds of [Bound]. A worker of the
-// previous version uses the queue of its pool.
+// New returns the queues of the announced workers, within the limits of [Bound]. A worker
+// of the previous version announces no queue and uses the queue of its pool.
 func New(present []wire.Presence) *Fleet {
 	f := &Fleet{queues: map[string]*Queue{}, pools: map[string]int{}}
 	for _, w := range present {
@@ -91,7 +92,7 @@ func New(present []wire.Presence) *Fleet {
 	return f
 }
 
-// Busier returns a copy of the fleet in which a worker has taken that many more calls.
+// Busier returns a copy of the fleet in which a worker has taken more additional calls.
 func (f *Fleet) Busier(w wire.Presence, more int) *Fleet {
 	if w.Draining {
 		return f
@@ -129,7 +130,7 @@ func (f *Fleet) Queues() []Queue {
 // Serves reports whether a worker that takes new jobs has the tool.
 func (f *Fleet) Serves(t Tool) bool { return len(f.serving(t)) > 0 }
 
-// Has reports whether a worker has the tool. Workers that drain count too.
+// Has reports whether a worker has the tool. Draining workers count too.
 func (f *Fleet) Has(t Tool) bool {
 	for _, q := range f.queues {
 		if q.Pool == t.Pool && (q.stay.has(t) || q.drain.has(t)) {
@@ -155,11 +156,11 @@ func (f *Fleet) serving(t Tool) (all []*Queue) {
 	return all
 }
 
-// Place returns the queue for a call's job: among those whose workers have the tool, the one with
-// the smallest share of its slots taken. out returns how many jobs the caller has in a queue,
-// because the workers' own count is some seconds old. A hash of the call breaks ties, so every
-// coordinator chooses the same queue. served reports whether a worker has the tool; if not, the job
-// waits.
+// Place returns the queue for a call's job. Among the queues whose workers have the tool,
+// it is the one with the smallest share of slots in use. out returns how many jobs the
+// caller has in a queue; it is needed because the workers' own count is some seconds old.
+// If shares are equal, a hash of the call decides, so every coordinator chooses the same
+// queue. served is false if no worker has the tool; then the job waits.
 func (f *Fleet) Place(t Tool, call string, out func(token string) int) (token string, served bool) {
 	best := lightest(f.serving(t), call, out)
 	if best == nil {
@@ -168,8 +169,8 @@ func (f *Fleet) Place(t Tool, call string, out func(token string) int) (token st
 	return best.Token, true
 }
 
-// PlaceFree is Place for a job that no worker has taken from its queue for [Patience]. It returns
-// another queue with a free slot; ok is false if there is none.
+// PlaceFree is like Place, for a job that no worker has taken from its queue for
+// [Patience]. It returns another queue with a free slot. ok is false if there is none.
 func (f *Fleet) PlaceFree(t Tool, call, from string, out func(token string) int) (token string, ok bool) {
 	best := lightest(slices.DeleteFunc(f.serving(t), func(q *Queue) bool {
 		return q.Token == from || max(q.Busy, out(q.Token)) >= q.Slots
@@ -184,7 +185,7 @@ func (f *Fleet) PlaceFree(t Tool, call, from string, out func(token string) int)
 // worker with a free slot takes a job within milliseconds.
 const Patience = 3 * time.Second
 
-// lightest returns the queue with the smallest share of its slots taken; nil if there is none.
+// lightest returns the queue with the smallest share of slots in use, or nil.
 func lightest(all []*Queue, call string, out func(token string) int) *Queue {
 	if len(all) == 0 {
 		return nil
@@ -202,9 +203,10 @@ func rank(call, token string) uint64 {
 	return h.Sum64()
 }
 
-// Keeps reports whether a job may stay in this queue: a worker with the tool takes jobs from it, or
-// no worker has the tool and it is the waiting queue. A draining worker still takes the jobs of its
-// queue, so they stay, unless another queue has a worker for them.
+// Keeps reports whether a job may stay in this queue. It may if a worker with the tool
+// takes jobs from the queue, or if it is the waiting queue and no worker has the tool. If
+// the only such worker drains, the job stays unless another queue has a worker with the
+// tool.
 func (f *Fleet) Keeps(token string, t Tool) bool {
 	if q := f.queues[token]; q != nil && q.Pool == t.Pool && (q.stay.has(t) || q.drain.has(t) && !f.Serves(t)) {
 		return true
@@ -212,22 +214,24 @@ func (f *Fleet) Keeps(token string, t Tool) bool {
 	return token == wire.WaitingQueue(t.Pool) && !f.Serves(t)
 }
 
-// Same reports whether both have the same workers, however busy these are.
+// Same reports whether both fleets have the same queues with the same tools, no matter how
+// busy the workers are.
 func (f *Fleet) Same(other *Fleet) bool {
 	return maps.EqualFunc(f.queues, other.queues, func(a, b *Queue) bool {
 		return (a.Workers > 0) == (b.Workers > 0) && a.stay.same(b.stay) && a.drain.same(b.drain)
 	})
 }
 
-// Job holds what a driver knows about a job that may not stay in its queue.
+// Job is what a driver knows about a job that should not stay in its queue.
 type Job struct {
-	Delivered time.Time // when the driver first saw that a worker has got it; zero: none has
+	Delivered time.Time // when the driver first saw that a worker had got the job; zero: none has
 	Sign      time.Time // when a worker last reported that it runs the call; zero: none has
 }
 
-// Moves reports whether the job moves to another queue now. It stays while its worker shows signs
-// of life, and until a worker that has just got it has had the time to show one. Otherwise the call
-// would run twice for nothing. After silence without a sign, a worker counts as lost.
+// Moves reports whether the job moves to another queue now. If a worker may run the call,
+// moving the job would run it twice for nothing. So the job stays while its worker shows
+// signs of life, and while a worker that has just got it has had no time to show one. A
+// worker without a sign for silence counts as lost.
 func (j Job) Moves(now time.Time, silence time.Duration) bool {
 	switch {
 	case !j.Sign.IsZero():
@@ -238,5 +242,6 @@ func (j Job) Moves(now time.Time, silence time.Duration) bool {
 	return true
 }
 
-// firstSign is how long a worker has to report its first run of a call: ten times what it needs.
+// firstSign is how long a worker has to report its first run of a call. It is ten times as
+// long as a worker needs.
 const firstSign = time.Second

@@ -1,5 +1,5 @@
 // Package tuning has the numbers and durations of a coordinator, with their defaults. It is
-// separate from the coordinator, so that a program that only reads the settings of a fleet does not
+// a package of its own, so that a program that only reads the settings of a fleet need not
 // contain the coordinator.
 package tuning
 
@@ -21,7 +21,7 @@ type Config struct {
 	AfterUnknown             string // stop or continue
 }
 
-// Default returns the defaults of the fields. Poll is zero: its default depends on AckWait, see
+// Default returns the default settings, except Poll, which depends on AckWait: see
 // [DefaultPoll].
 func Default() Config {
 	return Config{
