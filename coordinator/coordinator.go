@@ -56,6 +56,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
+	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
@@ -216,11 +217,16 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 	cancel()
 }
 
+// counts reports whether a decision that was stored at a time counts, by the policy as it is now.
+func (c *Coordinator) counts(d messages.Decision, at time.Time) bool {
+	return c.cfg.Approvers.Check(d, at) == nil
+}
+
 // serve answers requests. It accepts no new request after ctx has ended. Requests that it
 // has accepted before are answered until work ends.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.announced, c.catalogues, handlers.Config{
-		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Signed: c.cfg.Approvers.Signed, Logger: c.log,
+		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Counts: c.counts, Logger: c.log,
 	})
 	return service.Serve(ctx, c.conn, service.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",

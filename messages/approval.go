@@ -203,10 +203,13 @@ type Pending struct {
 	Tool      string    `json:"tool"`
 	Line      string    `json:"line"`
 	Requester string    `json:"requester"`
+	User      string    `json:"user,omitempty"` // who asks, where that is known
 	Rule      string    `json:"rule"`
 	Tier      Tier      `json:"tier"`
 	Approvers int       `json:"approvers"`
 	Agreed    []string  `json:"agreed,omitempty"` // the people who have agreed so far
+	// MayAnswer names the people who may still answer, by the policy of the coordinator that tells.
+	MayAnswer []string  `json:"may_answer,omitempty"`
 	Ticket    bool      `json:"ticket,omitempty"`
 	Asked     time.Time `json:"asked"`
 	Expires   time.Time `json:"expires"`
@@ -226,7 +229,7 @@ const (
 func (a Approval) Pending() Pending {
 	p := Pending{
 		V: Version, ID: a.ID, Tenant: a.Tenant, Session: a.Session, Batch: a.Batch, Index: a.Index, CallID: a.CallID, Tool: a.Tool,
-		Line: a.Line, Requester: a.Requester, Rule: a.Rule, Tier: a.Tier, Approvers: a.Approvers, Ticket: a.Ticket, Asked: a.Asked, Expires: a.Expires,
+		Line: a.Line, Requester: a.Requester, User: a.User, Rule: a.Rule, Tier: a.Tier, Approvers: a.Approvers, Ticket: a.Ticket, Asked: a.Asked, Expires: a.Expires,
 	}
 	for _, d := range a.Decisions {
 		p.Agreed = append(p.Agreed, d.By)
@@ -255,4 +258,17 @@ type Approver struct {
 	// ActsAs lists tenants and users whose agents belong to this person. For calls of those agents, this
 	// person counts as the requester and may not decide.
 	ActsAs []string `json:"acts_as,omitempty" yaml:"acts_as,omitempty"`
+	// Scopes bound what the person decides about: a call has to be in one of them. None: every call.
+	Scopes []Scope `json:"scopes,omitempty" yaml:"scopes,omitempty"`
+	// Expires is when the key stops to count. Zero: never.
+	Expires time.Time `json:"expires,omitzero" yaml:"expires,omitempty"`
+}
+
+// Scope is what a group of approvers decides about.
+type Scope struct {
+	Group string `json:"group" yaml:"group"`
+	// Tenants whose calls they decide about. None: all.
+	Tenants []string `json:"tenants,omitempty" yaml:"tenants,omitempty"`
+	// Tools are names of tools, or patterns of path.Match. None: all.
+	Tools []string `json:"tools,omitempty" yaml:"tools,omitempty"`
 }

@@ -332,6 +332,10 @@ const (
 	ClassApprovalMismatch Class = "approval_mismatch"
 	// ClassBadSignature: the signature is not valid, or its key is no approver's.
 	ClassBadSignature Class = "bad_signature"
+	// ClassOutOfScope: the policy lets the approver decide about other tenants or tools only.
+	ClassOutOfScope Class = "out_of_scope"
+	// ClassKeyExpired: the approver's key counted until a time that has passed.
+	ClassKeyExpired Class = "key_expired"
 	// ClassSelfApproval: the approver is the requester.
 	ClassSelfApproval Class = "self_approval"
 	// ClassSameApprover: one person decided twice, but two people have to approve.

@@ -56,23 +56,24 @@ func TestParsePolicy(t *testing.T) {
 				{Name: "medium: *", Tool: "*", Tier: messages.TierMedium, Line: 22},
 			},
 		},
-		Approvers: []messages.Approver{{Name: "ana", Key: anasKey, ActsAs: []string{"support"}}, {Name: "bo@example.com", Key: bosKey}},
+		Approvers: []messages.Approver{{Name: "ana", Key: anasKey, ActsAs: []string{"support"}, Expires: time.Date(2027, 6, 30, 0, 0, 0, 0, time.UTC),
+			Scopes: []messages.Scope{{Group: "payments", Tenants: []string{"acme"}, Tools: []string{"refund", "bank_*"}}, {Group: "night", Tenants: []string{"acme", "globex"}}}}, {Name: "bo@example.com", Key: bosKey}},
 		Hooks: []HookEntry{
 			{Name: "fraud", Match: "refund|mcp__pay*", Priority: -1, Class: "gate", Budget: 2 * time.Second,
-				Before: &HookTarget{Command: []string{"./fraud", "--strict"}}, Env: []string{"FRAUD_URL"}, Line: 28},
-			{Name: "log", Class: "observe", Before: &HookTarget{Command: []string{"./log"}}, After: &HookTarget{Command: []string{"./log", "--done"}}, Line: 34},
-			{Name: "service", Class: "gate", Line: 35,
+				Before: &HookTarget{Command: []string{"./fraud", "--strict"}}, Env: []string{"FRAUD_URL"}, Line: 31},
+			{Name: "log", Class: "observe", Before: &HookTarget{Command: []string{"./log"}}, After: &HookTarget{Command: []string{"./log", "--done"}}, Line: 37},
+			{Name: "service", Class: "gate", Line: 38,
 				Before: &HookTarget{HTTP: &HookHTTP{URL: "https://hooks.internal/before", Headers: []HTTPValue{
 					{Name: "Authorization", Secret: "hooks_token", Prefix: "Bearer "}, {Name: "X-Team", Template: "payments"}}}},
 				After: &HookTarget{HTTP: &HookHTTP{URL: "http://127.0.0.1:8080/after?v=1", Loopback: true}}},
-			{Name: "stays", Class: "gate", Env: []string{"FRAUD_URL"}, Line: 38,
+			{Name: "stays", Class: "gate", Env: []string{"FRAUD_URL"}, Line: 41,
 				Before: &HookTarget{Program: &HookProgram{Command: []string{"python3", "hooks.py"}, Tool: "check", Processes: 2, Shared: true}}},
 		},
 		Tests: []PolicyTest{
 			{Name: "small refund", Tool: "refund", Kind: messages.KindWrite, Input: []byte(`{"amount":20.50,"currency":"EUR"}`), Principal: "support",
-				Hook: "none", Effect: "allow", Line: 40},
+				Hook: "none", Effect: "allow", Line: 43},
 			{Name: "refund", Tool: "refund", Input: []byte(`{"amount":51}`), Session: "s-1", Principal: "support", Hook: "allow", Effect: "ask",
-				Tier: messages.TierHigh, Rule: "high: refund when input.amount > 50", Line: 41},
+				Tier: messages.TierHigh, Rule: "high: refund when input.amount > 50", Line: 44},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -140,9 +141,9 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 	hook := func(rest string) string { return "hooks:\n- {name: a, before: {command: [./a]}, " + rest + "}\n" }
 	for _, tt := range []mistakesCase{
 		{"empty", "", false, []string{
-			"f: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks, sandbox and tests, got nothing"}},
+			"f: want a mapping with the keys default, deny, ask, allow, risk, groups, approvers, hooks, sandbox and tests, got nothing"}},
 		{"a list", "- deny\n", false, []string{
-			"f:1:1: want a mapping with the keys default, deny, ask, allow, risk, approvers, hooks, sandbox and tests, got a list"}},
+			"f:1:1: want a mapping with the keys default, deny, ask, allow, risk, groups, approvers, hooks, sandbox and tests, got a list"}},
 		{"unknown key", "denny: []\n", false, []string{`f:1:1: unknown key "denny"; did you mean deny?`}},
 		{"default", "default: no\n", false, []string{`f:1:10: default: "no" is not one of allow, ask, deny`}},
 		{"rules are text", "deny: Bash\n", false, []string{"f:1:7: deny: want a list, got text"}},
@@ -193,9 +194,9 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 		{"risk of an argument", "risk: [{tier: high, tool: Bash(rm:*)}]\n", false, []string{
 			`f:1:27: risk[0].tool: "Bash(rm:*)": want a tool's name or a pattern such as mcp__*`}},
 		{"approver", "approvers: [{}, ana]\n", false, []string{
-			"f:1:13: approvers[0]: name is missing; want {name: ana, key: U..., acts_as: [support]}",
-			"f:1:13: approvers[0]: key is missing; want {name: ana, key: U..., acts_as: [support]}",
-			"f:1:17: approvers[1]: want {name: ana, key: U..., acts_as: [support]}, got text"}},
+			"f:1:13: approvers[0]: name is missing; want {name: ana, key: U..., groups: [payments], expires: 2027-06-30, acts_as: [support]}",
+			"f:1:13: approvers[0]: key is missing; want {name: ana, key: U..., groups: [payments], expires: 2027-06-30, acts_as: [support]}",
+			"f:1:17: approvers[1]: want {name: ana, key: U..., groups: [payments], expires: 2027-06-30, acts_as: [support]}, got text"}},
 		{"approver's name", "approvers: [{name: a b, key: " + anasKey + "}]\n", false, []string{`f:1:20: approvers[0].name: "a b": want 1 to 64 of [A-Za-z0-9_.@-]`}},
 		{"approver's key", "approvers: [{name: a, key: " + anasKey[:55] + "B}]\n", true, []string{"f:1:28: approvers[0].key: want the public key of a user: U and 55 characters"}},
 		{"account's key", "approvers: [{name: a, key: AD7T64HSGHGFR3AISEERJA32SBDJLOQMGWL33BHY7M4PMQC647WBPU4P}]\n", false, []string{
@@ -205,6 +206,21 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 		{"approvers twice", "approvers:\n- {name: a, key: " + anasKey + "}\n- {name: a, key: " + bosKey + "}\n- {name: b, key: " + anasKey + "}\n", true, []string{
 			`f:3:10: approvers[1].name: an approver named "a" is there already, in line 2; give this one another name`,
 			"f:4:18: approvers[2].key: the key is there already, in line 2; two names of one key would be two people that are one"}},
+		{"groups", "groups:\n- {name: g, tools: [\"a[\", \"b c\"]}\n- {name: g, tenants: [t]}\n- {name: h}\n- {name: i, tenants: []}\n", false, []string{
+			`f:2:21: groups[0].tools[0]: "a[" is no tool's name and no pattern such as mcp__*`,
+			`f:2:27: groups[0].tools[1]: "b c": want the name of a tool, or a pattern such as bank_*`,
+			`f:3:10: groups[1].name: a group named "g" is there already, in line 2; give this one another name`,
+			"f:4:3: groups[2]: want {name: payments, tenants: [acme], tools: [issue_refund]}",
+			"f:5:22: groups[3].tenants: want a list of tenants such as [acme]"}},
+		{"groups twice", "groups:\n- {name: g, tools: [\"a[\"]}\n- {name: g, tenants: [t]}\n", true, []string{
+			`f:2:21: groups[0].tools[0]: "a[" is no tool's name and no pattern such as mcp__*`,
+			`f:3:10: groups[1].name: a group named "g" is there already, in line 2; give this one another name`}},
+		{"a group that is not there", "approvers: [{name: a, key: " + anasKey + ", groups: [g], expires: 2027-02-30}]\n", true, []string{
+			`f:1:95: approvers[0].groups[0]: there is no group "g"; groups stand in the list groups of this file`,
+			"f:1:108: approvers[0].expires: want a day such as 2027-06-30, or a time such as 2027-06-30T18:00:00Z"}},
+		{"no group, no day", "approvers: [{name: a, key: " + anasKey + ", groups: [], expires: soon}]\n", false, []string{
+			"f:1:94: approvers[0].groups: want a list of groups such as [payments]",
+			`f:1:107: approvers[0].expires: "soon": want a day such as 2027-06-30, or a time such as 2027-06-30T18:00:00Z`}},
 		{"acts_as", "approvers: [{name: a, key: " + anasKey + ", acts_as: [a.b, 1]}]\n", false, []string{
 			`f:1:96: approvers[0].acts_as[0]: "a.b": want a principal: 1 to 64 of [A-Za-z0-9_-]`,
 			"f:1:101: approvers[0].acts_as[1]: want a principal: 1 to 64 of [A-Za-z0-9_-], got a number"}},

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/nats-io/nkeys"
 
+	"github.com/toolfleet/toolfleet/internal/strictyaml"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -15,8 +17,17 @@ import (
 type policyInFile struct {
 	Default string
 	rulesInFile
-	Approvers []messages.Approver
-	Hooks     []struct {
+	Groups []struct {
+		Name    string
+		Tenants []string
+		Tools   []string
+	}
+	Approvers []struct {
+		messages.Approver
+		Groups  []string `json:"groups"`
+		Expires string   `json:"expires"`
+	}
+	Hooks []struct {
 		HookEntry
 		Budget        string
 		Priority      json.Number
@@ -60,9 +71,18 @@ func (f *yamlFile) policy(in policyInFile) Policy {
 // approvers checks that each approver has a name and a key of its own. Errors never quote a key,
 // because somebody may have pasted a seed by mistake.
 func (f *yamlFile) approvers(in policyInFile) (all []messages.Approver) {
+	scopes := f.scopes(in)
 	names, keys := map[string]int{}, map[string]int{}
-	for i, a := range in.Approvers {
-		p := fmt.Sprintf("/approvers/%d", i)
+	for i, entry := range in.Approvers {
+		a, p := entry.Approver, fmt.Sprintf("/approvers/%d", i)
+		for n, group := range entry.Groups {
+			scope, known := scopes[group]
+			if !known {
+				f.add(fmt.Sprintf("%s/groups/%d", p, n), "there is no group %q; groups stand in the list groups of this file", strictyaml.Clip(group))
+			}
+			a.Scopes = append(a.Scopes, scope)
+		}
+		a.Expires = f.time(p+"/expires", entry.Expires)
 		f.unique(p+"/name", names, a.Name, "an approver")
 		if a.Key != "" && !nkeys.IsValidPublicUserKey(a.Key) {
 			f.add(p+"/key", "want the public key of a user: U and 55 characters")
@@ -75,6 +95,35 @@ func (f *yamlFile) approvers(in policyInFile) (all []messages.Approver) {
 		all = append(all, a)
 	}
 	return all
+}
+
+// scopes returns what each group of approvers decides about, by its name.
+func (f *yamlFile) scopes(in policyInFile) map[string]messages.Scope {
+	names, all := map[string]int{}, map[string]messages.Scope{}
+	for i, g := range in.Groups {
+		p := fmt.Sprintf("/groups/%d", i)
+		f.unique(p+"/name", names, g.Name, "a group")
+		for n, pattern := range g.Tools {
+			f.patterns(fmt.Sprintf("%s/tools/%d", p, n), pattern)
+		}
+		all[g.Name] = messages.Scope{Group: g.Name, Tenants: nonEmpty(g.Tenants), Tools: nonEmpty(g.Tools)}
+	}
+	return all
+}
+
+// time reads a day, which stands for its beginning in UTC, or a time. "" is no time.
+func (f *yamlFile) time(pointer, text string) (at time.Time) {
+	if text == "" {
+		return at
+	}
+	at, err := time.Parse(time.DateOnly, text)
+	if err != nil {
+		at, err = time.Parse(time.RFC3339, text)
+	}
+	if err != nil {
+		f.add(pointer, "want a day such as 2027-06-30, or a time such as 2027-06-30T18:00:00Z")
+	}
+	return at.UTC()
 }
 
 func (f *yamlFile) hooks(in policyInFile) (all []HookEntry) {

@@ -155,12 +155,12 @@ func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refus
 
 // publishDecided updates the list of open questions, and publishes the change.
 func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messages.Approval, state messages.DecisionState) {
-	pending := q.Pending()
+	pending := s.pending(ctx, q)
 	var err error
 	if state == messages.DecisionWaiting {
 		_, err = s.journal.Ask(ctx, key, q)
 	} else {
-		pending.State = string(state)
+		pending.State, pending.MayAnswer = string(state), nil
 		_, _, err = s.journal.Forget(ctx, key)
 	}
 	if err != nil {
@@ -182,6 +182,11 @@ func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line mess
 	logfields.Call(ctx, s.log, key, line.CallID).Error("a decision is missing in the audit log; the journal of its call holds it", "approval", line.Approval, "err", err)
 }
 
+// tellsNothing are the refusals of those who may not learn how a question stands.
+var tellsNothing = map[messages.Class]bool{
+	messages.ClassBadSignature: true, messages.ClassInvalidDecision: true, messages.ClassOutOfScope: true, messages.ClassKeyExpired: true,
+}
+
 // notPending refuses a decision about a call that has no open question. Only an approver is
 // told why none is open.
 func (s *Service) notPending(ctx context.Context, d messages.Decision, newest wire.CallRecord) *messages.Refusal {
@@ -189,7 +194,7 @@ func (s *Service) notPending(ctx context.Context, d messages.Decision, newest wi
 	if newest.Approval == nil {
 		return none
 	}
-	if _, _, refused := s.cfg.Approvers.Take(*newest.Approval, d, s.conn.Now(ctx)); refused != nil && (refused.Class == messages.ClassBadSignature || refused.Class == messages.ClassInvalidDecision) {
+	if _, _, refused := s.cfg.Approvers.Take(*newest.Approval, d, s.conn.Now(ctx)); refused != nil && tellsNothing[refused.Class] {
 		return refused
 	}
 	none.Message = whyNotPending(newest)
@@ -240,7 +245,7 @@ func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *me
 		code = "503"
 	case messages.ClassNotPending, messages.ClassApprovalExpired:
 		code = "409"
-	case messages.ClassBadSignature, messages.ClassSelfApproval, messages.ClassSameApprover:
+	case messages.ClassBadSignature, messages.ClassOutOfScope, messages.ClassKeyExpired, messages.ClassSelfApproval, messages.ClassSameApprover:
 		code = "403"
 	}
 	s.conn.AnswerError(m, string(refused.Class), code, rawjson.MustMarshal(messages.DecisionAnswer{Error: refused}))

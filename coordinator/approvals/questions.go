@@ -20,8 +20,15 @@ func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approva
 	} else if !fresh {
 		return false
 	}
-	s.publish(ctx, key, q.Pending())
+	s.publish(ctx, key, s.pending(ctx, q))
 	return true
+}
+
+// pending returns an open question as the list shows it, with who may answer.
+func (s *Service) pending(ctx context.Context, q messages.Approval) messages.Pending {
+	p := q.Pending()
+	p.MayAnswer = s.cfg.Approvers.May(p, s.conn.Now(ctx))
+	return p
 }
 
 // Withdraw removes a closed question from the list. state says how it was closed. Usually

@@ -44,6 +44,9 @@ func (s *Service) list(ctx context.Context, m bus.Msg) {
 		answer.Error = refusal(messages.ClassSubjectMismatch, "%.80q is no tenant.", tenant)
 	} else if open, err := s.journal.Pending(ctx, tenant); err == nil {
 		answer.Pending = open
+		for i := range open {
+			open[i].MayAnswer = s.cfg.Approvers.May(open[i], s.conn.Now(ctx))
+		}
 	} else {
 		s.log.Warn("the open questions could not be listed; the requester is asked to try again", "tenant", tenant, "err", err)
 		answer.Error = &messages.Refusal{Class: messages.ClassBusy, Message: "The list cannot be read at this moment. Try again.", RetryAfterMS: 500}

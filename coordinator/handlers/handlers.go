@@ -44,9 +44,9 @@ type Config struct {
 	Poll     time.Duration        // time between reads while a request waits
 	BatchTTL time.Duration        // how long a batch may be open
 	Refused  func(messages.Class) // counts a refused request. May be nil
-	// Signed reports whether the approver that a decision names has signed the decision.
-	// nil: no decision counts as signed.
-	Signed func(messages.Decision) bool
+	// Counts reports whether a decision that was stored at this time counts: the approver that it names
+	// has signed it, and was allowed to make it. nil: no decision counts.
+	Counts func(messages.Decision, time.Time) bool
 	Logger *slog.Logger // nil: silent
 }
 
@@ -69,8 +69,8 @@ func New(conn *bus.Conn, driver Driver, tools Tools, catalogues Catalogues, cfg 
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Signed == nil {
-		cfg.Signed = func(messages.Decision) bool { return false }
+	if cfg.Counts == nil {
+		cfg.Counts = func(messages.Decision, time.Time) bool { return false }
 	}
 	if cfg.Refused == nil {
 		cfg.Refused = func(messages.Class) {}

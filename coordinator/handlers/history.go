@@ -64,7 +64,7 @@ func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs j
 	if err != nil {
 		return nil, err
 	}
-	b := &history{stored: stored, signed: h.cfg.Signed}
+	b := &history{stored: stored, counts: h.cfg.Counts}
 	if stored.Accepted.Seq > 0 {
 		// A batch that cannot be decoded will be refused, so it has no calls.
 		b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
@@ -78,10 +78,10 @@ func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs j
 // history builds the timeline of one batch.
 type history struct {
 	stored  journal.History
-	signed  func(messages.Decision) bool // see [Config.Signed]
-	in      submission.Submission        // set while the batch is in the log
-	sent    []messages.ToolCall          // set while the batch is in the log
-	planned []wire.PlannedCall           // set once the plan is stored
+	counts  func(messages.Decision, time.Time) bool // see [Config.Counts]
+	in      submission.Submission                   // set while the batch is in the log
+	sent    []messages.ToolCall                     // set while the batch is in the log
+	planned []wire.PlannedCall                      // set once the plan is stored
 	calls   []callHistory
 }
 
@@ -281,7 +281,7 @@ func (b *history) proven(key wire.CallKey, q messages.Approval) (proven []messag
 			continue
 		}
 		for _, d := range e.Record.Approval.Decisions {
-			if sameCall(q, d) && b.signed(d) {
+			if sameCall(q, d) && b.counts(d, e.Stored) {
 				signed[decision{d.By, d.Nonce}] = true
 			}
 		}

@@ -49,7 +49,7 @@ func NewApprovers(list []messages.Approver) (Approvers, error) {
 			errs = append(errs, fmt.Errorf("approver %s has the key of %s", p.Name, keys[p.Key]))
 		default:
 			names[folded], keys[p.Key] = true, p.Name
-			p.ActsAs = slices.Clone(p.ActsAs)
+			p.ActsAs, p.Scopes = slices.Clone(p.ActsAs), slices.Clone(p.Scopes)
 			a.byName[p.Name] = p
 		}
 	}
@@ -59,9 +59,15 @@ func NewApprovers(list []messages.Approver) (Approvers, error) {
 	return a, nil
 }
 
-// Signed reports whether the approver whom a decision names has signed it. It does not say that the
-// decision answers a question.
-func (a Approvers) Signed(d messages.Decision) bool { return a.verify(d) == nil }
+// Check returns why a decision that was stored at a time does not count whatever it answers: the
+// approver whom it names has not signed it, or may not decide about its tenant and tool. It does not
+// say that the decision answers a question.
+func (a Approvers) Check(d messages.Decision, at time.Time) *messages.Refusal {
+	if r := a.verify(d); r != nil {
+		return r
+	}
+	return a.entitled(d, at)
+}
 
 // Len returns the number of approvers.
 func (a Approvers) Len() int { return len(a.byName) }
@@ -112,7 +118,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	if r := readable(d); r != nil {
 		return r
 	}
-	if r := a.verify(d); r != nil {
+	if r := a.Check(d, now); r != nil {
 		return r
 	}
 	switch {
@@ -161,7 +167,7 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 		if r := readable(d); r != nil {
 			return r
 		}
-		if r := a.verify(d); r != nil {
+		if r := a.Check(d, now); r != nil {
 			return r
 		}
 		switch {

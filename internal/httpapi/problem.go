@@ -49,6 +49,8 @@ var statusOf = map[messages.Class]int{
 	messages.ClassApprovalMismatch: http.StatusConflict,
 	messages.ClassSameApprover:     http.StatusConflict,
 	messages.ClassBadSignature:     http.StatusForbidden,
+	messages.ClassOutOfScope:       http.StatusForbidden,
+	messages.ClassKeyExpired:       http.StatusForbidden,
 	messages.ClassSelfApproval:     http.StatusForbidden,
 }
 

@@ -52,7 +52,7 @@ func (c *callRun) approval(ctx context.Context) error {
 	switch {
 	case c.ruling.Effect != string(permission.Ask):
 		return nil
-	case c.cfg.Approvals == nil || c.cfg.Approvals.Len() < max(c.ruling.Approvers, 1):
+	case c.cfg.Approvals == nil || c.cfg.Approvals.Count(c.job.Tenant, c.job.Tool, c.cfg.Now(ctx)) < max(c.ruling.Approvers, 1):
 		c.flaw = &messages.Refusal{Class: messages.ClassNotPending, Message: "No approver may decide on this call any more."}
 		return c.noApprovers()
 	case q == nil:

@@ -68,6 +68,15 @@ func deskFor(t testing.TB, cfg Config, promise schemas.Tool, p *probe) *desk {
 	return d
 }
 
+// bounds holds alice to a scope and a time, and takes bob away.
+func (d *desk) bounds(s messages.Scope, until time.Time) {
+	var err error
+	d.pipe.cfg.Approvals, err = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: d.keys["alice"].Public(), Scopes: []messages.Scope{s}, Expires: until}})
+	if err != nil {
+		d.Fatal(err)
+	}
+}
+
 // audited returns the types of the audit lines so far.
 func (d *desk) audited() (types []messages.AuditType) {
 	for _, line := range d.lines {
@@ -260,6 +269,12 @@ func TestVoidApprovals(t *testing.T) {
 		{name: "denied meanwhile", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) { d.pipe.cfg.Rules = rules(t, "", "deny w") },
 			status: messages.StatusDenied, code: messages.CodePolicyDenied},
 		{name: "nobody can be asked any more", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) { d.pipe.cfg.Approvals = approval.Approvers{} },
+			status: messages.StatusDenied, code: messages.CodeApprovalRequired},
+		{name: "nobody decides about it any more", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) {
+			d.bounds(messages.Scope{Group: "g", Tools: []string{"other"}}, time.Time{})
+		},
+			status: messages.StatusDenied, code: messages.CodeApprovalRequired},
+		{name: "every key has expired", change: func(d *desk, _ *wire.CallRecord, _ *wire.Job) { d.bounds(messages.Scope{Group: "g"}, d.now) },
 			status: messages.StatusDenied, code: messages.CodeApprovalRequired},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

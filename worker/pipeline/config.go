@@ -63,7 +63,8 @@ type Config struct {
 
 // Approvals knows the people whose approval counts.
 type Approvals interface {
-	Len() int // how many people there are
+	// Count returns how many people may decide about calls of a tenant to a tool at a time.
+	Count(tenant messages.TenantID, tool string, at time.Time) int
 	// Holds checks an answered question again: signatures, distinct people, ticket and time. The
 	// error says why the approval does not hold.
 	Holds(q messages.Approval, now time.Time) error

@@ -219,8 +219,8 @@ func TestTheSpansOfACall(t *testing.T) {
 // oneApprover stands for one approver, whose approvals always hold.
 type oneApprover struct{}
 
-func (oneApprover) Len() int                                 { return 1 }
-func (oneApprover) Holds(messages.Approval, time.Time) error { return nil }
+func (oneApprover) Count(messages.TenantID, string, time.Time) int { return 1 }
+func (oneApprover) Holds(messages.Approval, time.Time) error       { return nil }
 
 // The span of an attempt that ends with a question shows no failure. The span of the attempt that
 // runs on the answer names the approval.

@@ -6,10 +6,12 @@
 package approvals
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"golang.org/x/term"
@@ -68,7 +70,7 @@ func (c lsCmd) Run(a *command.App) error {
 		rows := pendingRows(list, time.Now())
 		if f, ok := a.Stdout.(*os.File); ok && terminal.IsTerminal(f) {
 			if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-				rows = terminal.Fit(rows, width, "AGE", "ASKED BY", "AGREED")
+				rows = terminal.Fit(rows, width, "AGE", "MAY ANSWER", "ASKED BY", "AGREED")
 			}
 		}
 		return a.Table(rows)
@@ -77,12 +79,12 @@ func (c lsCmd) Run(a *command.App) error {
 
 // pendingRows returns a header and one table row per open question.
 func pendingRows(list []messages.Pending, now time.Time) [][]string {
-	rows := [][]string{{"ID", "TIER", "AGE", "EXPIRES IN", "ASKED BY", "AGREED", "CALL"}}
+	rows := [][]string{{"ID", "TIER", "AGE", "EXPIRES IN", "ASKED BY", "AGREED", "MAY ANSWER", "CALL"}}
 	ids := shortIDs(list)
 	for i, p := range list {
 		rows = append(rows, []string{
 			ids[i], terminal.Clean(string(p.Tier), 20), terminal.Span(now.Sub(p.Asked)), terminal.Span(p.Expires.Sub(now)), terminal.Clean(p.Requester+"/"+string(p.Session), 40),
-			fmt.Sprintf("%d of %d", len(p.Agreed), p.Approvers), terminal.Clean(p.Line, 160),
+			fmt.Sprintf("%d of %d", len(p.Agreed), p.Approvers), cmp.Or(terminal.Clean(strings.Join(p.MayAnswer, ", "), 60), "-"), terminal.Clean(p.Line, 160),
 		})
 	}
 	return rows
@@ -106,7 +108,11 @@ func (c showCmd) Run(a *command.App) error {
 		if c.JSON() {
 			return a.Print(q)
 		}
-		_, err = fmt.Fprint(a.Stdout, shown(a.Stdout, q))
+		text := shown(a.Stdout, q)
+		if len(p.MayAnswer) > 0 {
+			text += fmt.Sprintf("\nMay answer: %s\n", terminal.Clean(strings.Join(p.MayAnswer, ", "), 1000))
+		}
+		_, err = fmt.Fprint(a.Stdout, text)
 		return err
 	})
 }

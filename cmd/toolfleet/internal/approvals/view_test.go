@@ -118,9 +118,9 @@ func TestPendingRows(t *testing.T) {
 	first.Line = "issue_refund amount=1"
 	second := first
 	second.ID = first.ID[:14] + "0000"
-	second.Agreed = []string{"ann"}
+	second.Agreed, second.MayAnswer = []string{"ann"}, []string{"bob", "cy"}
 	rows := pendingRows([]messages.Pending{first, second}, time.Unix(160, 0))
-	want := []string{second.ID[:16], "critical", "1m", "14m", "_/s", "1 of 2", "issue_refund amount=1"}
+	want := []string{second.ID[:16], "critical", "1m", "14m", "_/s", "1 of 2", "bob, cy", "issue_refund amount=1"}
 	if diff := cmp.Diff(want, rows[2]); diff != "" {
 		t.Error(diff)
 	}

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"slices"
+	"time"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/approval"
@@ -62,12 +63,24 @@ func (p proof) decision(e audit.Entry) string {
 		if e.ByWorker {
 			return "any worker may have written it, and the signature of an edit cannot be checked here"
 		}
-	case p.known && !p.approvers.Signed(*d):
-		return "no approver whom the policy names has signed it"
-	case !p.known && e.ByWorker:
+	case p.known:
+		return p.signature(*d, e.Stored)
+	case e.ByWorker:
 		return "any worker may have written it; with --policy its signature is checked"
 	}
 	return ""
+}
+
+// signature returns why a decision that was stored at a time does not count, by the policy.
+func (p proof) signature(d messages.Decision, at time.Time) string {
+	switch r := p.approvers.Check(d, at); {
+	case r == nil:
+		return ""
+	case r.Class == messages.ClassBadSignature:
+		return "no approver whom the policy names has signed it"
+	default:
+		return "by the policy it does not count: " + r.Message
+	}
 }
 
 // agreed returns why the agreement in the line of an ended call may be false: a worker reports it,

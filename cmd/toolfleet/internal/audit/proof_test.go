@@ -3,6 +3,7 @@ package audit
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
@@ -37,6 +38,30 @@ func TestDoubt(t *testing.T) {
 		return audit.Entry{Key: wire.KeyOf("acme", "s", "b"), ByWorker: byWorker, Line: messages.AuditRecord{
 			Type: kind, Tenant: "acme", Session: "s", Batch: "b", Index: 1, CallID: "c", Tool: "refund", Decision: d,
 		}}
+	}
+	late, err := approval.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded, err := approval.NewApprovers([]messages.Approver{
+		{Name: "alice", Key: alice.Public(), Scopes: []messages.Scope{{Group: "g", Tools: []string{"other"}}}}, {Name: "late", Key: late.Public(), Expires: time.Unix(100, 0)},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if doubt := (proof{bounded, true}).doubt(line(messages.AuditDecided, signed(alice, messages.VerdictApprove), false)); !strings.Contains(doubt, "alice may not decide about refund") {
+		t.Errorf("a decision out of scope: %q", doubt)
+	}
+	by, err := late.Sign(approval.Answer(question, messages.VerdictApprove, "late"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[int64]string{99: "", 100: "The key of late counted until"} {
+		e := line(messages.AuditDecided, &by, false)
+		e.Stored = time.Unix(at, 0)
+		if doubt := (proof{bounded, true}).doubt(e); (want == "") != (doubt == "") || !strings.Contains(doubt, want) {
+			t.Errorf("a decision at %d: %q", at, doubt)
+		}
 	}
 	edit := signed(alice, messages.VerdictEdit)
 	edit.Input = nil
