@@ -32,7 +32,9 @@ soak: ## the long tests, 100,000 seeds of the simulation, 200 runs of server res
 	go test ./worker/tool/builtin ./schemas/safety -run 'Payloads|Injections' -long -timeout 1h
 	go test ./internal/e2e/process -run TestEveryEffectHasItsLine -audit.kills=200 -timeout 1h
 	go test ./worker/tool/process -run 'TestAttacks' -attack.rounds=1000 -timeout 8h
-	TOOLFLEET_HTTP_ROUNDS=10 go test ./internal/httpapi -run TestManyStreams -timeout 1h
+	TOOLFLEET_HTTP_ROUNDS=10 go test ./internal/httpapi -run 'TestMany|TestLargeBodies|TestSlowClients|TestSingleCalls' -timeout 1h
+	go test ./internal/httpapi -run '^$$' -fuzz '^FuzzRequests$$' -fuzztime 300000x
+	go test ./internal/httpapi -run '^$$' -fuzz '^FuzzMCP$$' -fuzztime 300000x
 	SDK_ROUNDS=200 .ci/run sdks
 	TOOLFLEET_ROUNDS=200 .ci/run packages
 	go run ./internal/e2e/soak/run -scenario restarts -runs $(RESTARTS)

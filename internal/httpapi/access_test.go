@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -30,7 +32,9 @@ func TestPagesOfOtherSites(t *testing.T) {
 		code         string
 	}{
 		"a name that leads here": {"GET", "/v1/sessions/s/batches/b", []string{"Host", "evil.example"}, "foreign_host"},
-		"metrics too":            {"GET", "/v1/sessions/s/batches/b", []string{"Host", "evil.example:80"}, "foreign_host"},
+		"and a port":             {"PUT", "/v1/sessions/s/batches/b", []string{"Host", "evil.example:80"}, "foreign_host"},
+		"an address and a name":  {"GET", "/v1/events", []string{"Host", "127.0.0.1.evil.example"}, "foreign_host"},
+		"the same for MCP":       {"POST", "/mcp/s", []string{"Host", "evil.example"}, "foreign_host"},
 		"another origin":         {"POST", "/v1/sessions/s/abort", []string{"Origin", "https://evil.example"}, "foreign_origin"},
 		"another site":           {"POST", "/v1/sessions/s/abort", []string{"Sec-Fetch-Site", "cross-site"}, "foreign_origin"},
 		"a page of a null page":  {"DELETE", "/v1/sessions/s/batches/b", []string{"Origin", "null"}, "foreign_origin"},
@@ -127,12 +131,39 @@ func (e *endless) Read(p []byte) (int, error) {
 }
 
 // A body over the limit is refused before it has arrived, whether its length is announced or not.
+// TOOLFLEET_HTTP_ROUNDS, in make soak, says how often 100 of each come, ten at once; then the server's
+// memory stays as it was.
 func TestLargeBodies(t *testing.T) {
-	f := newFleet(t)
+	if rounds := longRounds(); rounds > 0 {
+		f := newFleetAlone(t)
+		f.largeBodies()
+		before := inUse()
+		var ten sync.WaitGroup
+		for range 10 {
+			ten.Go(func() {
+				for range 10 * rounds {
+					f.largeBodies()
+				}
+			})
+		}
+		ten.Wait()
+		if grown := inUse() - before; grown > 64<<20 {
+			t.Errorf("afterwards the server has %d MiB more", grown>>20)
+		}
+		return
+	}
+	newFleet(t).largeBodies()
+}
+
+func (f *testFleet) largeBodies() {
+	t := f.t
 	for name, announced := range map[string]int64{"announced": 100 << 20, "in chunks": -1} {
 		body := &endless{}
 		r, err := http.NewRequestWithContext(t.Context(), "PUT", "http://"+f.addr+"/v1/sessions/s/batches/b", io.LimitReader(body, 100<<20))
-		must(t, err)
+		if err != nil {
+			t.Error(err)
+			return
+		}
 		r.ContentLength = announced
 		res, err := f.client.Do(r)
 		if err == nil { // else the connection was cut while we wrote
@@ -213,25 +244,43 @@ func (f *testFleet) sendTooMuch(line, headers string) (status int, err error) {
 }
 
 // A connection that sends nothing, half a header or half a body does not hold up others, and the
-// server ends in time.
+// server ends in time. TOOLFLEET_HTTP_ROUNDS, in make soak, has more of them, and waits until each is
+// cut off.
 func TestSlowClients(t *testing.T) {
-	f := newFleet(t)
+	each := 20
+	f := func() *testFleet {
+		if longRounds() > 0 {
+			each = 200
+			return newFleetAlone(t)
+		}
+		return newFleet(t)
+	}()
+	var slow []net.Conn
 	for _, begun := range []string{
 		"", "PUT /v1/ses", "PUT /v1/sessions/s/batches/b HTTP/1.1\r\nHost: localhost\r\n",
 		"PUT /v1/sessions/s/batches/b HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{\"provider\":",
 		"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{",
 	} {
-		for range 20 {
+		for range each {
 			var d net.Dialer
 			c, err := d.DialContext(t.Context(), "tcp", f.addr)
 			must(t, err)
 			t.Cleanup(func() { _ = c.Close() })
+			slow = append(slow, c)
 			_, err = io.WriteString(c, begun)
 			must(t, err)
 		}
 	}
 	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("look")); a.Status != http.StatusOK {
 		t.Errorf("got %d %s", a.Status, a.Body)
+	}
+	if longRounds() > 0 { // each is cut off in time
+		for _, c := range slow {
+			must(t, c.SetDeadline(time.Now().Add(patience)))
+			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Fatal("a slow client is not cut off")
+			}
+		}
 	}
 	f.http.stop() // reports an error if the server does not end
 }

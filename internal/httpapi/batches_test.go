@@ -294,33 +294,50 @@ func TestControls(t *testing.T) {
 	}
 }
 
-// A client that asks again gets its reply through restarts of every part, and the writes ran once.
+// A client that asks again gets its reply through a restart of each part and of all, and the writes
+// ran once.
 func TestARequestSurvivesRestarts(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *testFleet) {
-		const path = "/v1/sessions/s/batches/b"
-		replied := make(chan answer, 1)
-		go func() { replied <- f.retry("PUT", path, message("note", "gate", "note")) }()
-		f.waitEntered()
-		f.http.stop()
-		f.startHTTP()
-		f.coord.stop()
-		f.startCoordinator()
-		f.nats.Stop()
-		must(t, f.nats.Restart())
-		f.http.stop()
-		f.startHTTP()
-		f.open()
-		a := <-replied
-		if a.Status != http.StatusOK {
-			t.Fatalf("%d %s", a.Status, a.Body)
+	parts := map[string]func(*testFleet){
+		"the HTTP server": func(f *testFleet) {
+			f.http.stop()
+			f.startHTTP()
+		},
+		"the coordinator": func(f *testFleet) {
+			f.coord.stop()
+			f.startCoordinator()
+		},
+		"NATS": func(f *testFleet) {
+			f.nats.Stop()
+			must(f.t, f.nats.Restart())
+		},
+	}
+	parts["all"] = func(f *testFleet) {
+		for _, name := range []string{"the HTTP server", "the coordinator", "NATS", "the HTTP server"} {
+			parts[name](f)
 		}
-		if n := f.noted.Load(); n != 2 {
-			t.Errorf("note ran %d times, want 2", n)
-		}
-		if again := f.do("PUT", path, message("note", "gate", "note")); !bytes.Equal(again.Body, a.Body) {
-			t.Errorf("got %s, then %s", a.Body, again.Body)
-		}
-	})
+	}
+	for name, restart := range parts {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, f *testFleet) {
+				const path = "/v1/sessions/s/batches/b"
+				replied := make(chan answer, 1)
+				go func() { replied <- f.retry("PUT", path, message("note", "gate", "note")) }()
+				f.waitEntered()
+				restart(f)
+				f.open()
+				a := <-replied
+				if a.Status != http.StatusOK {
+					t.Fatalf("%d %s", a.Status, a.Body)
+				}
+				if n := f.noted.Load(); n != 2 {
+					t.Errorf("note ran %d times, want 2", n)
+				}
+				if again := f.retry("PUT", path, message("note", "gate", "note")); !bytes.Equal(again.Body, a.Body) {
+					t.Errorf("got %s, then %s", a.Body, again.Body)
+				}
+			})
+		})
+	}
 }
 
 // Without a coordinator a batch is stored all the same, if its client does not wait.

@@ -150,48 +150,73 @@ func TestTheEventsOfASession(t *testing.T) {
 }
 
 // A client that comes back again and again misses nothing and sees nothing twice.
+// TOOLFLEET_HTTP_ROUNDS, in make soak, has it come back 10,000 times, over real connections.
 func TestManyReconnects(t *testing.T) {
-	inBubble(t, func(t *testing.T, f *testFleet) {
-		const path, batches = "/v1/sessions/s/events", 30
-		stream := f.stream(path, "")
-		var putting sync.WaitGroup
-		putting.Go(func() {
-			for i := range batches {
-				_ = f.retry("PUT", fmt.Sprintf("/v1/sessions/s/batches/b%d", i), message("look", "note"))
-			}
-		})
-		seen := map[string]int{}
-		for n, replies := 0, 0; replies < batches; n++ { // a batch may be shown after a later one
-			e, ok := stream.next()
-			if !ok {
-				t.Fatal("a stream ended")
-			}
-			m := decode[messages.Event](t, []byte(e.data))
-			if e.id == "" {
-				continue
-			}
-			seen[fmt.Sprintf("%s %s %d", m.Batch, e.kind, m.Index)]++
-			if m.Type == messages.EventReply {
-				replies++
-			}
-			if n%3 == 2 {
-				stream.close()
-				if n%60 == 2 {
-					f.http.stop()
-					f.startHTTP()
-				}
-				stream = f.stream(path, e.id)
-			}
+	if longRounds() > 0 {
+		// With many calls in each, fewer than 32 batches end in 10 s.
+		manyReconnects(t, newFleetAlone(t), 10_000, 1, 500, 9)
+		return
+	}
+	inBubble(t, func(t *testing.T, f *testFleet) { manyReconnects(t, f, 90, 3, 20, 2) })
+}
+
+// manyReconnects reconnects after so many events, and has the server restart after so many
+// reconnects. Batches have so many calls.
+func manyReconnects(t *testing.T, f *testFleet, reconnects, after, restart, calls int) {
+	const path = "/v1/sessions/s/events"
+	tools, of := []string{"note"}, []string{"reply -1"}
+	for i := range calls {
+		if i > 0 {
+			tools = append(tools, "look")
 		}
-		putting.Wait()
+		for _, kind := range []string{"start", "running", "end", "result"} {
+			of = append(of, fmt.Sprintf("%s %d", kind, i))
+		}
+	}
+	batches := reconnects*after/len(of) + 1
+	stream := f.stream(path, "")
+	ahead := make(chan struct{}, 8) // batches that were not shown to their end
+	var putting sync.WaitGroup
+	putting.Go(func() {
 		for i := range batches {
-			for _, what := range []string{"start 0", "start 1", "running 0", "running 1", "end 0", "end 1", "result 0", "result 1", "reply -1"} {
-				if text := fmt.Sprintf("b%d %s", i, what); seen[text] != 1 {
-					t.Errorf("%s was shown %d times", text, seen[text])
-				}
-			}
+			ahead <- struct{}{}
+			_ = f.retry("PUT", fmt.Sprintf("/v1/sessions/s/batches/b%d", i), message(tools...))
 		}
 	})
+	seen := map[string]int{}
+	back := 0
+	for n, replies := 0, 0; replies < batches; { // a batch may be shown after a later one
+		e, ok := stream.next()
+		if !ok {
+			t.Fatal("a stream ended")
+		}
+		m := decode[messages.Event](t, []byte(e.data))
+		if e.id == "" {
+			continue
+		}
+		seen[fmt.Sprintf("%s %s %d", m.Batch, e.kind, m.Index)]++
+		if m.Type == messages.EventReply {
+			replies++
+			<-ahead
+		}
+		if n++; n%after == 0 {
+			stream.close()
+			if back++; back%restart == 0 {
+				f.http.stop()
+				f.startHTTP()
+			}
+			stream = f.stream(path, e.id)
+		}
+	}
+	putting.Wait()
+	for i := range batches {
+		for _, what := range of {
+			if text := fmt.Sprintf("b%d %s", i, what); seen[text] != 1 {
+				t.Errorf("%s was shown %d times", text, seen[text])
+			}
+		}
+	}
+	t.Logf("%d reconnects", back)
 }
 
 // The live stream has the events of all sessions of its tenant and of no other, and tells of a gap.

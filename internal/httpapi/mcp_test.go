@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -225,4 +226,24 @@ func TestMCPOrderOverHTTP(t *testing.T) {
 	}
 	f.open()
 	reads.Wait()
+}
+
+// No message makes the MCP server answer with a fault of its own.
+func FuzzMCP(f *testing.F) {
+	for _, seed := range []string{
+		gateCall[:40], `[]`, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":{},"method":"tools/call","params":[]}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"look","arguments":{"n":1e999},"_meta":{"toolfleet/session":"\u0000/"}}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"note","arguments":{},"_meta":{"toolfleet/id":"1","progressToken":[]}}}`,
+		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1e400}}`, `{"jsonrpc":"2.0","id":1,"result":{}}`,
+	} {
+		f.Add(seed)
+	}
+	fleet := newFleet(f)
+	f.Fuzz(func(t *testing.T, body string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		if a, err := fleet.rpc(ctx, body); err == nil && a.Status >= http.StatusInternalServerError && a.code() == "" {
+			t.Errorf("%q: %d %s", body, a.Status, a.Body)
+		}
+	})
 }
