@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -151,7 +152,7 @@ func (f *fleet) ownKey() string {
 
 // howToDecide returns the command that waits for questions and answers them.
 func (f *fleet) howToDecide() string {
-	watch := "toolfleet approvals watch --nats " + f.server.URL()
+	watch := self() + " approvals watch --nats " + f.server.URL()
 	if f.owner.Name == "" {
 		return watch + " --key FILE, as one whom the policy names"
 	}
@@ -188,12 +189,20 @@ func (f *fleet) howToRun() string {
 	glob := slices.ContainsFunc(f.serving.Registry.Definitions(), func(t schemas.Tool) bool { return t.Name == "Glob" })
 	url := f.server.URL()
 	if !glob || len(f.serving.Roots) == 0 {
-		return "Look at the tools: toolfleet tools ls --nats " + url
+		return "Look at the tools: " + self() + " tools ls --nats " + url
 	}
 	if _, err := os.Stat(example); err == nil {
-		return "Run a batch:      toolfleet run " + example + " --nats " + url
+		return "Run a batch:      " + self() + " run " + example + " --nats " + url
 	}
-	return `Run a batch:      echo '{"calls":[{"id":"1","name":"Glob","input":{"pattern":"*"}}]}' | toolfleet run --provider canonical --nats ` + url
+	return `Run a batch:      echo '{"calls":[{"id":"1","name":"Glob","input":{"pattern":"*"}}]}' | ` + self() + ` run --provider canonical --nats ` + url
+}
+
+// self returns how the user starts this command.
+func self() string {
+	if strings.HasPrefix(os.Args[0], "npx ") { // the package of npm says so
+		return os.Args[0]
+	}
+	return "toolfleet"
 }
 
 // greet prints how to reach the fleet.
@@ -209,9 +218,9 @@ toolfleet is ready at %s, with %s.
   %s
   From an agent:    publish a batch to %s.batch._.<session>.<batch>
                     its reply comes on %s.reply._.<session>.<batch>
-%s  Look at it:       toolfleet watch --nats %s
+%s  Look at it:       %s watch --nats %s
   Answer questions: %s
 
 Data is in %s. Ctrl-C ends it.
-`, url, tools, f.howToRun(), f.cfg.NATS.Prefix, f.cfg.NATS.Prefix, f.howToPut(), url, f.howToDecide(), f.server.DataDir())
+`, url, tools, f.howToRun(), f.cfg.NATS.Prefix, f.cfg.NATS.Prefix, f.howToPut(), self(), url, f.howToDecide(), f.server.DataDir())
 }

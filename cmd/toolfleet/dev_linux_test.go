@@ -126,6 +126,25 @@ func TestDevShowsCallsAndReloads(t *testing.T) {
 	}
 }
 
+// A long-lived program is started again when its file changes.
+func TestDevStartsAChangedProgramAgain(t *testing.T) {
+	d := startDev(t, fmt.Sprintf(oneTool, "first"))
+	program := func(tools string) {
+		name := filepath.Join(d.dir, "program")
+		if err := os.WriteFile(name+".new", []byte("#!/bin/sh\nexec mcp-test-server "+tools+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(name+".new", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	program("look")
+	d.write("mcp: [{name: p, command: [./program], trust: annotations, sandbox: {off: true}}]\n")
+	d.term.Expect("The tools file was read again: 1 tool; new: p__look; gone: one.")
+	program("look at")
+	d.term.Expect("A program has changed, so it was started again: 2 tools; new: p__at.")
+}
+
 // A file counts once it has been the same for two looks, and once for each change.
 func TestChangesOfFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")

@@ -31,11 +31,11 @@ const restEvery = 10 * time.Second
 
 // reloading serves tools, and serves them anew when they change.
 //
-//	a tools file or a server changes -> its tools -> a second worker -> it takes calls -> the first one drains
+//	a tools file, program or server changes -> its tools -> a second worker -> it takes calls -> the first one drains
 //
 // A failure before the second worker takes calls is reported, and the tools stay as they are. The
-// workers share the processes of servers, unless the tools file has changed. dev, which looks at
-// the files, forgets tools that nobody serves any more, so that calls of them are answered at once.
+// workers share the processes of servers, unless a file has changed. dev, which looks at the files,
+// forgets tools that nobody serves any more, so that calls of them are answered at once.
 type reloading struct {
 	cfg     *config.Config
 	conn    *bus.Conn
@@ -97,6 +97,7 @@ func (r *reloading) follow(ctx context.Context) {
 	var looks <-chan time.Time
 	watch := newFileWatch(string(r.cfg.Tools), string(r.cfg.MCP))
 	policy := newFileWatch(string(r.cfg.Policy))
+	programs := newFileWatch(localtools.ServerPrograms(r.cfg)...)
 	if r.open != nil {
 		ticker := time.NewTicker(lookEvery)
 		defer ticker.Stop()
@@ -115,7 +116,10 @@ func (r *reloading) follow(ctx context.Context) {
 				r.say("The policy file has changed. It holds from the next start on: start dev again.")
 			}
 			if watch.changed() {
+				programs = newFileWatch(localtools.ServerPrograms(r.cfg)...) // before they are started
 				r.replace(ctx, current, "The tools file was read again", r.open)
+			} else if programs.changed() {
+				r.replace(ctx, current, "A program has changed, so it was started again", r.open)
 			}
 		case <-changes:
 			r.replace(ctx, current, "A server has changed its tools", current.serving.Again)

@@ -12,6 +12,7 @@ try {
   console.error(`toolfleet: the package ${name} is not installed. Install it with the optional dependencies, or build the command: go build ./cmd/toolfleet`);
   process.exit(1);
 }
-const child = spawn(command, process.argv.slice(2), { stdio: "inherit" });
+const argv0 = process.env.npm_command === "exec" ? "npx toolfleet" : "toolfleet"; // what people type to start it
+const child = spawn(command, process.argv.slice(2), { stdio: "inherit", argv0 });
 for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.on(signal, () => child.kill(signal)); // the command decides when it ends
 child.on("exit", (code, signal) => process.exit(code ?? 128 + constants.signals[signal]));

@@ -167,7 +167,10 @@ func (c Config) startProcess(s *session) (mcp.Transport, error) {
 // find returns the full path of a program: relative to dir if it has a slash, else from PATH.
 func find(name, dir string) (string, error) {
 	if strings.ContainsRune(name, filepath.Separator) && !filepath.IsAbs(name) {
-		name = filepath.Join(dir, name)
+		var err error
+		if name, err = filepath.Abs(filepath.Join(dir, name)); err != nil { // a join alone would lose ./
+			return "", fmt.Errorf("program %s: %w", name, err)
+		}
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {

@@ -56,6 +56,19 @@ func File(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
 	return file, filepath.Dir(name), err
 }
 
+// ServerPrograms returns the files that the commands of servers and long-lived programs run, as far as
+// their words name them. It returns none if the tools file cannot be read.
+func ServerPrograms(cfg *config.Config) (all []string) {
+	file, dir, err := File(cfg)
+	if err != nil {
+		return nil
+	}
+	for _, server := range file.Servers {
+		all = append(all, worker.Programs(server.Command, dir)...)
+	}
+	return all
+}
+
 // withServers adds the servers of a file .mcp.json, if the settings name one.
 func withServers(cfg *config.Config, file *schemas.ToolsFile) error {
 	name := string(cfg.MCP)
