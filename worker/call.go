@@ -15,9 +15,10 @@ func withCall(ctx context.Context, call tool.Call) context.Context {
 	return context.WithValue(ctx, callKey{}, call)
 }
 
-// CallOf returns the call that a tool runs for: its session and batch, the attempt, the idempotency
-// key, the fence. ctx is the context that the tool was given, or one derived from it. With any
-// other context the call is empty, so test a tool with [Tool.Try] and not through its function.
+// CallOf returns the call for which a tool runs: its session and batch, the attempt, the
+// idempotency key, the fence. ctx must be the context that the tool was given, or one
+// derived from it. For any other context the call is empty. So test a tool with [Tool.Try],
+// and not by calling its function.
 func CallOf(ctx context.Context) tool.Call {
 	call, _ := ctx.Value(callKey{}).(tool.Call)
 	if call.Progress == nil {
@@ -26,15 +27,16 @@ func CallOf(ctx context.Context) tool.Call {
 	return call
 }
 
-// Progress reports how far the run of ctx is: the fraction that is done (0 to 1; 0: not known) and
-// a few words. It never blocks. Reports in quick succession are thinned out.
+// Progress reports how far the run of ctx is: the fraction that is done (0 to 1, or 0 if
+// unknown) and a few words. It never blocks. If reports follow each other quickly, some are
+// dropped.
 func Progress(ctx context.Context, fraction float64, text string) {
 	CallOf(ctx).Progress(messages.Progress{Fraction: fraction, Text: text})
 }
 
-// Errorf returns an error with a code for programs, in snake_case, such as "not_found". The model
-// reads code and text. Errors without a code get tool_error. The verb %w wraps an error, as in
-// [fmt.Errorf], and keeps the mark of [TryAgain].
+// Errorf returns an error with a code for programs, in snake_case, such as "not_found". The
+// model reads the code and the text. Other errors get the code tool_error. As in
+// [fmt.Errorf], %w wraps an error; a mark of [TryAgain] on that error is kept.
 func Errorf(code messages.Code, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	read := messages.Error{Code: code, Message: err.Error()}
@@ -44,8 +46,8 @@ func Errorf(code messages.Code, format string, args ...any) error {
 	return &toolError{read, err}
 }
 
-// TryAgain marks an error: a later run of the same call may succeed. [Retry] says whether and when
-// that run happens. The result wraps err. TryAgain(nil) is nil.
+// TryAgain marks an error to say that a later run of the same call may succeed. [Retry]
+// decides whether and when that run happens. The result wraps err. TryAgain(nil) is nil.
 func TryAgain(err error) error {
 	if err == nil {
 		return nil

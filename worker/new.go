@@ -14,31 +14,32 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Tool is a tool with the code that runs it, from [New] or [Custom]. A Tool that was made wrongly
-// holds the error; [Tool.Definition], [Run] and [Main] report it.
+// Tool is a tool with the code that runs it, from [New] or [Custom]. If there is a mistake
+// in it, the Tool holds the error, and [Tool.Definition], [Run] and [Main] report it.
 type Tool struct {
 	definition schemas.Tool
 	runner     tool.Runner
 	err        error
 }
 
-// New makes a tool of a function. The name is 1 to 64 of [a-zA-Z0-9_-]. The description is for the
-// model. The kind is [Read], [Write] or [Compute]; it has no default, because it decides what may
-// run at the same time and what may run again.
+// New makes a tool from a function. The name is 1 to 64 of [a-zA-Z0-9_-]. The description
+// is for the model. The kind is [Read], [Write] or [Compute]. It has no default, because it
+// decides what may run at the same time and what may run again.
 //
-// In is the arguments: a struct, or a map with string keys. The JSON Schema that the model sees is
-// made from it: a field is required unless its json tag says omitempty or omitzero, its jsonschema
-// tag is its description, further properties are refused. A type that contains itself has no such
-// schema; see [InputSchema]. Arguments that fit the schema and not In are refused before the tool
-// runs. A json.Number keeps the digits of a number as they were written. A number that is read into
-// a field of type any becomes a json.Number too.
+// In is the type of the arguments: a struct, or a map with string keys. The JSON Schema for
+// the model is made from it. A field is required unless its json tag has omitempty or
+// omitzero. Its jsonschema tag is its description. Properties without a field are refused.
+// A type that contains itself has no such schema: see [InputSchema]. Arguments that fit the
+// schema but not In are refused before the tool runs. A json.Number keeps the digits of a
+// number as they were written. In a field of type any, a number becomes a json.Number.
 //
-// Out is what the model reads: a string is text, a [tool.Output] is taken as it is, and any other
-// value becomes JSON.
+// Out is what the model reads. A string is text, a [tool.Output] is used as it is, and any
+// other value becomes JSON.
 //
-// run gets a context that ends with the tool's time, and when the call is aborted: it must return
-// then and leave nothing running. [CallOf] and [Progress] take that context. run is called from
-// many goroutines. Its error is the result that the model reads; see [Errorf] and [TryAgain].
+// run gets a context that ends when the tool's time is up or the call is aborted. Then it
+// must return and leave nothing running. [CallOf] and [Progress] need that context. run is
+// called from many goroutines. If it returns an error, the model reads that error as the
+// result: see [Errorf] and [TryAgain].
 func New[In, Out any](name, description string, kind messages.Kind, run func(ctx context.Context, in In) (Out, error), options ...Option) Tool {
 	p := promise{Tool: schemas.Tool{Name: name, Description: description, Kind: kind}}
 	for _, option := range options {
@@ -55,8 +56,8 @@ func New[In, Out any](name, description string, kind messages.Kind, run func(ctx
 	return Custom(p.Tool, r)
 }
 
-// Custom makes a tool from a definition and a runner. Use it for runners of package worker/tool and
-// the packages below it, and to handle input and output as JSON.
+// Custom makes a tool from a definition and a runner. It is for the runners of package
+// worker/tool and below, and for tools that handle input and output as JSON.
 func Custom(definition schemas.Tool, runner tool.Runner) Tool {
 	var registry tool.Registry
 	if err := registry.Add(definition, runner); err != nil {
@@ -66,7 +67,7 @@ func Custom(definition schemas.Tool, runner tool.Runner) Tool {
 	return Tool{definition, runner, err}
 }
 
-// Definition returns what the worker announces about the tool, with all defaults filled.
+// Definition returns what the worker announces about the tool, with all defaults set.
 func (t Tool) Definition() (schemas.Tool, error) {
 	if t.runner == nil && t.err == nil {
 		return t.definition, errors.New("a tool is made by worker.New or worker.Custom")
@@ -74,8 +75,8 @@ func (t Tool) Definition() (schemas.Tool, error) {
 	return t.definition, t.err
 }
 
-// complete checks the rules that only tools in Go can break, and makes the schema from In if no
-// option gave one.
+// complete checks rules that only tools in Go can break. If no option gave a schema, it
+// makes one from In.
 func (p *promise) complete(in reflect.Type) error {
 	switch {
 	case p.Kind == "":
@@ -110,7 +111,7 @@ type runner[In, Out any] struct {
 	checks []func(context.Context, In) error
 }
 
-// adopt takes the functions of options, whose types must be those of the tool.
+// adopt takes the functions of options. Their types must fit those of the tool.
 func (r *runner[In, Out]) adopt(p promise) error {
 	if r.run == nil {
 		return errors.New("it has no function to run")
@@ -141,7 +142,7 @@ func (r runner[In, Out]) Run(ctx context.Context, call tool.Call) (tool.Output, 
 	return encode(out)
 }
 
-// Check refuses arguments that do not fit In, and those that a [Check] refuses.
+// Check refuses arguments that do not fit In, or that a function of [Check] refuses.
 func (r runner[In, Out]) Check(ctx context.Context, call tool.Call) error {
 	in, err := decode[In](call.Input)
 	if err != nil {
@@ -180,7 +181,7 @@ func (c checkable[In, Out]) Probe(ctx context.Context, call tool.Call) (tool.Pro
 	return tool.Probed{Applied: true, Output: output}, err
 }
 
-// decode reads arguments that fit the schema. Its error is for the model.
+// decode reads arguments that already fit the schema. Its error is for the model.
 func decode[In any](input json.RawMessage) (in In, err error) {
 	d := json.NewDecoder(bytes.NewReader(input))
 	d.UseNumber()

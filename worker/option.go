@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Option is a part of a tool's definition beyond its kind. Limits and defaults are those of a tools
-// file: see docs/tools.md.
+// Option is a part of a tool's definition. Limits and defaults are those of a tools file:
+// see docs/tools.md.
 type Option func(*promise)
 
 // promise is the definition of a tool while New makes it.
@@ -20,24 +20,25 @@ type promise struct {
 	probe  any   // func(context.Context, In) (*Out, bool, error)
 }
 
-// Timeout bounds one run. It is rounded up to whole milliseconds. Default: read 5 s, compute 2 s,
-// write 30 s.
+// Timeout limits one run. It is rounded up to whole milliseconds. Default: read 5 s,
+// compute 2 s, write 30 s.
 func Timeout(d time.Duration) Option {
 	return func(p *promise) { p.TimeoutMS = wholeMilliseconds(d) }
 }
 
-// Idempotent says that a write may run again after its worker was lost in the middle. Two runs with
-// the same idempotency key must have the effect of one.
+// Idempotent says that a write may run again if its worker was lost during the run. Two
+// runs with the same idempotency key must have the effect of one.
 func Idempotent() Option {
 	return func(p *promise) { p.OnCrash = messages.OnCrashIdempotent }
 }
 
-// Checkable gives a write a probe, which finds out whether a lost run was applied. The write runs
-// again only if it was not. The In and Out of the probe are those of the tool.
+// Checkable gives a write a probe, which finds out whether a lost run was applied. The
+// write runs again only if it was not. The probe must have the In and Out of the tool.
 //
-// probe changes nothing. [CallOf] has the idempotency key of the lost run. applied says whether the
-// run had its effect, and out is what it returned, or nil if that is not known. An error means that
-// the answer is unknown: the call then ends as outcome_unknown, and is not run again.
+// The probe must change nothing. [CallOf] has the idempotency key of the lost run. applied
+// says whether that run had its effect, and out is what it returned, or nil if that is not
+// known. An error means that this cannot be found out. The call then ends as
+// outcome_unknown, and does not run again.
 func Checkable[In, Out any](probe func(ctx context.Context, in In) (out *Out, applied bool, err error)) Option {
 	return func(p *promise) {
 		if p.OnCrash == "" {
@@ -49,10 +50,10 @@ func Checkable[In, Out any](probe func(ctx context.Context, in In) (out *Out, ap
 	}
 }
 
-// Retry runs a call again after an error that is marked by [TryAgain]: in all at most attempts
-// times, 1 to 10. The wait starts with backoff, doubles each time, and is at most maxBackoff; both
-// at most an hour. 0 is the default: 500 ms and 10 s. A write has to be [Idempotent] or
-// [Checkable].
+// Retry makes a call run again after an error that [TryAgain] has marked, attempts times in
+// all (1 to 10). The wait begins with backoff and doubles each time, up to maxBackoff. Both
+// may be at most an hour; 0 means the default, 500 ms and 10 s. A write must also be
+// [Idempotent] or [Checkable].
 func Retry(attempts int, backoff, maxBackoff time.Duration) Option {
 	return func(p *promise) {
 		p.Retry = schemas.Retry{Attempts: attempts, BackoffMS: wholeMilliseconds(backoff), MaxBackoffMS: wholeMilliseconds(maxBackoff)}
@@ -67,37 +68,39 @@ func Pool(name string) Option { return func(p *promise) { p.Pool = name } }
 // "3" or "1.10". A worker may serve several versions of one name; see docs/tools.md.
 func Version(version string) Option { return func(p *promise) { p.Tool.Version = version } }
 
-// Require adds a rule about the arguments: a CEL expression such as input.amount <= 1000. If it is
-// not true, the call is refused with the message, before hooks and permissions. The rule applies
-// after the schema.
+// Require adds a rule about the arguments: a CEL expression, such as input.amount <= 1000.
+// If it is not true, the call is refused with the message. Rules apply after the schema,
+// and before hooks and permissions.
 func Require(expression, message string) Option {
 	return func(p *promise) {
 		p.Semantic = append(p.Semantic, schemas.SemanticRule{Require: expression, Message: message})
 	}
 }
 
-// Check adds a check of the arguments in Go, after those of [Require]. It must change nothing, and
-// may take the tool's time. Its error refuses the call, with the code invalid_arguments unless
-// [Errorf] set another one. The In of the check is that of the tool.
+// Check adds a check of the arguments in Go, which runs after those of [Require]. It must
+// change nothing, and may take as long as the tool. If it returns an error, the call is
+// refused. The code is invalid_arguments, unless [Errorf] has set another. The check must
+// have the In of the tool.
 func Check[In any](check func(ctx context.Context, in In) error) Option {
 	return func(p *promise) { p.checks = append(p.checks, check) }
 }
 
 // Risk is the tool's tier: [messages.TierLow] (the default), [messages.TierMedium],
-// [messages.TierHigh] or [messages.TierCritical]. A policy can only raise it. A call of the tier
-// high waits for a person, a critical one for two.
+// [messages.TierHigh] or [messages.TierCritical]. A policy can raise it but not lower it. A
+// call of tier high waits for one person's approval, a critical one for two.
 func Risk(tier messages.Tier) Option { return func(p *promise) { p.Tool.Risk = tier } }
 
-// MaxOutput bounds what the model reads, in characters. The whole of a longer output is stored.
-// Default 10,000.
+// MaxOutput limits what the model reads of an output, in characters. A longer output is
+// stored as a whole. Default 10,000.
 func MaxOutput(n int) Option { return func(p *promise) { p.Tool.MaxOutput = n } }
 
-// Truncate says which part of an output over [MaxOutput] the model reads: [schemas.TruncateHead]
-// (the default), [schemas.TruncateMiddle] (both ends) or [schemas.TruncateTail].
+// Truncate says which part of an output over [MaxOutput] the model reads:
+// [schemas.TruncateHead] (the default), [schemas.TruncateMiddle] (both ends) or
+// [schemas.TruncateTail].
 func Truncate(part schemas.Truncate) Option { return func(p *promise) { p.Tool.Truncate = part } }
 
-// Readable lets the model read the whole of an output over [MaxOutput], in the same session, by the
-// tool result_read, which the worker then serves too.
+// Readable lets the model read all of an output over [MaxOutput], in the same session. It
+// does so with the tool result_read, which the worker then also serves.
 func Readable() Option { return func(p *promise) { p.Results = schemas.ResultsReadable } }
 
 // ConcurrencySafe says whether calls of the tool may run beside other calls of their session, in
@@ -106,21 +109,21 @@ func ConcurrencySafe(safe bool) Option {
 	return func(p *promise) { p.Tool.ConcurrencySafe = &safe }
 }
 
-// SafeWhen is the CEL expression, such as !input.exclusive, under which a call may run beside other
-// calls of its session. Later batches still wait until the call has ended, because a hook may yet
-// change its input. SafeWhen and [ConcurrencySafe] exclude each other.
+// SafeWhen is a CEL expression, such as !input.exclusive. If it is true, the call may run
+// beside other calls of its session. Later batches still wait for the end of the call,
+// because a hook may change its input. Use either SafeWhen or [ConcurrencySafe].
 func SafeWhen(expression string) Option { return func(p *promise) { p.Tool.SafeWhen = expression } }
 
-// ShellCommand names the property of the input that holds a shell command. The parsed command then
-// decides whether a call may run beside others, as with [SafeWhen], and permission rules such as
-// Run(git status:*) match it.
+// ShellCommand names the property of the input that holds a shell command. The parsed
+// command decides whether a call may run beside others, as with [SafeWhen]. Permission
+// rules such as Run(git status:*) match it.
 func ShellCommand(property string) Option {
 	return func(p *promise) { p.Tool.ShellCommand = property }
 }
 
-// InputSchema is the JSON Schema of the arguments, in place of the one made from In: draft 2020-12,
-// its root of type object. In must have every property that the schema allows: a property that In
-// does not have is refused.
+// InputSchema is the JSON Schema of the arguments, instead of the one that is made from In.
+// It is draft 2020-12, and its root has the type object. In must have a field for every
+// property that the schema allows, because properties without a field are refused.
 func InputSchema(schema string) Option {
 	return func(p *promise) { p.Tool.InputSchema = json.RawMessage(schema) }
 }

@@ -32,13 +32,13 @@ type Options struct {
 	// Fleet is the server and the worker's identity there. Fleet.Name defaults to "toolfleet
 	// worker".
 	Fleet fleet.Options
-	// Settings is the path of a toolfleet.yaml with the settings of the whole fleet, such as lease,
-	// batch_ttl, audit and pools. Fields of Options win over it. Default: no file. The environment
-	// is not read.
+	// Settings is the path of a toolfleet.yaml with the settings of the whole fleet, such
+	// as lease, batch_ttl, audit and pools. Fields of Options take precedence. Default: no
+	// file. Environment variables are not read.
 	Settings string
-	// Policy is the path of the policy file: rules, approvers, and hooks that are programs. It
-	// should be that of the coordinators. A worker without a policy takes no calls from a
-	// coordinator that has one. Default: no policy, everything is allowed.
+	// Policy is the path of the policy file: rules, approvers, and hooks that are programs.
+	// Use the same file as the coordinators. If a coordinator has a policy, a worker
+	// without one takes no calls from it. Default: no policy, so everything is allowed.
 	Policy string
 	// Hooks run before and after each call, besides those of the policy file.
 	Hooks []hook.Hook
@@ -46,33 +46,34 @@ type Options struct {
 	// Name is the worker's name in records, events and status. Default: the host's name and a
 	// random part.
 	Name string
-	// Version is the program's, for status. Default: the version or commit it was built from.
+	// Version is the version of the program, for status. Default: the version or commit
+	// from which it was built.
 	Version string
 	// Slots is how many calls of one pool run at once, 1 or more. Default 10.
 	Slots int
 	// Drain is how long running calls may go on after the context of Run has ended, from 1 ms.
 	// Default 30 s.
 	Drain time.Duration
-	// Kill ends the drain when it is closed. Calls that still run are then stopped and given up
-	// for other workers, where they may run again. May be nil.
+	// Kill, if closed, ends the drain. Calls that still run are stopped and given up to
+	// other workers, where they may run again. May be nil.
 	Kill <-chan struct{}
 	// OnReady is called once, when calls are taken. May be nil.
 	OnReady func()
 
 	Logger *slog.Logger // nil: no logs
-	// Metrics registers the metrics of docs/metrics.md. A second Run in the same program needs
-	// another registerer. Nil: no metrics.
+	// Metrics registers the metrics of docs/metrics.md. Each Run in a program needs a
+	// registerer of its own. Nil: no metrics.
 	Metrics prometheus.Registerer
 	Tracer  trace.Tracer // nil: no spans
 }
 
-// Run serves tools until ctx ends. It then takes no more calls, gives running ones Options.Drain to
-// end, and returns nil. It creates missing streams of the fleet.
+// Run serves tools until ctx ends. Then it takes no more calls, gives the running ones
+// Options.Drain to end, and returns nil. It creates missing streams of the fleet.
 //
-// Run returns an error if tools, options or files are wrong, or if the server refuses this worker
-// or cannot be reached within the setting nats.timeout (10 s). It also refuses a server that is
-// known to lose acknowledged messages in a power failure, unless the setting unsafe_sync accepts
-// that. A connection that breaks later is restored.
+// Run returns an error if there is a mistake in the tools, options or files, or if the
+// server refuses this worker or cannot be reached within the setting nats.timeout (10 s).
+// It also refuses a server that may lose acknowledged messages in a power failure, unless
+// the setting unsafe_sync allows it. If the connection is lost later, it is restored.
 func Run(ctx context.Context, o Options, tools ...Tool) error {
 	registry, err := registryOf(tools)
 	cfg, badSettings := o.settings()
@@ -88,14 +89,14 @@ func Run(ctx context.Context, o Options, tools ...Tool) error {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	cfg.HTTP = "" // the program has a main of its own, and its own HTTP server
+	cfg.HTTP = "" // the program has its own main function and its own HTTP server
 	return daemon.Worker{
 		Tools: registry, Policy: policy, Version: cmp.Or(o.Version, daemon.ThisBuild().Release()), Connection: o.Fleet.Name,
 		Logger: log, Metrics: o.Metrics, Tracer: o.Tracer, Hurry: o.Kill, Ready: o.OnReady,
 	}.Run(ctx, cfg)
 }
 
-// settings returns the settings of the file with the options on top.
+// settings returns the settings of the file, overridden by the options.
 func (o Options) settings() (*config.Config, error) {
 	given := config.Sources{File: cmp.Or(o.Settings, config.NoFile), Environ: func() []string { return nil }}
 	set := func(field, key, text string) {
@@ -143,13 +144,15 @@ func registryOf(tools []Tool) (*tool.Registry, error) {
 	return registry, errors.Join(errs...)
 }
 
-// Main serves tools: it is the main function of a program. It takes the flags of `toolfleet worker`
-// that are not about a tools file (--help lists them), the TOOLFLEET_ and NATS_ variables and
-// toolfleet.yaml, but ignores a tools file or a root folder that is set there. It logs to stderr.
-// At SIGINT or SIGTERM it takes no more calls and gives the running ones the time of the setting
-// drain; a second signal stops them, a third ends the process. --version shows the build.
+// Main serves tools: use it as the main function of a program. It takes the flags of
+// `toolfleet worker` that are not about a tools file (--help lists them), TOOLFLEET_ and
+// NATS_ variables, and toolfleet.yaml. It ignores a tools file or a root folder that is set
+// there. It logs to stderr. At SIGINT or SIGTERM it takes no more calls, and gives the
+// running ones the time of the setting drain. A second signal stops these, a third ends the
+// process. --version shows the build.
 //
-// Main does not return. Exit status: 0 after a signal, 1 failed, 2 wrong usage, setting or tool.
+// Main does not return. Exit status: 0 after a signal, 1 failed, 2 wrong usage, setting or
+// tool.
 func Main(tools ...Tool) {
 	os.Exit(run(os.Args, os.Stdout, os.Stderr, tools))
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// anything is every JSON value. It lists the types, because the schema of a pointer adds null to
-// them.
+// anything accepts every JSON value. It lists the types, so that the schema of a pointer
+// can add null to them.
 var anything = &jsonschema.Schema{Types: []string{"null", "boolean", "number", "string", "array", "object"}}
 
-// Types that encoding/json reads in a way that their Go type does not show.
+// Types that encoding/json reads in another way than their Go type suggests.
 var known = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[json.Number]():     {Type: "number"},
 	reflect.TypeFor[json.RawMessage](): anything,
@@ -53,15 +53,15 @@ func inputSchema(in reflect.Type) (json.RawMessage, error) {
 	return json.Marshal(schema)
 }
 
-// walk visits every type inside the input, and corrects what a schema made from the type alone
-// would say. The schema has to agree with encoding/json about what fits.
+// walk visits every type inside the input. It corrects what a schema would say that is made
+// from the Go type alone: the schema must accept what encoding/json accepts.
 type walk struct {
-	types map[reflect.Type]*jsonschema.Schema // types with a schema of their own
-	above map[reflect.Type]bool               // the types around the one that is visited
+	types map[reflect.Type]*jsonschema.Schema // types that need another schema than their Go type suggests
+	above map[reflect.Type]bool               // the types that contain the visited one
 }
 
-// visit adds the schemas of types with methods of their own, and refuses what has no schema. path
-// names the place in errors.
+// visit adds the schemas of types that decode themselves, and returns an error for types
+// without a schema. path names the place in errors.
 func (w *walk) visit(t reflect.Type, path string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -95,7 +95,7 @@ func (w *walk) visit(t reflect.Type, path string) error {
 func (w *walk) special(t reflect.Type) bool {
 	switch {
 	case readsItself(t):
-		w.types[t] = anything // only its own code knows what fits
+		w.types[t] = anything // only its own code knows which values fit
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		w.types[t] = &jsonschema.Schema{Type: "string"}
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
@@ -147,8 +147,8 @@ func (w *walk) fields(t reflect.Type, path string) error {
 	return errors.Join(errs...)
 }
 
-// withoutNulls turns nullable lists into plain ones, so that models write []. The schema of every
-// slice is a nullable list. A pointer stays nullable.
+// withoutNulls makes nullable lists plain ones, so that models write [] and not null. The
+// schema of every slice is a nullable list. Pointers stay nullable.
 func withoutNulls(s *jsonschema.Schema) {
 	if s == nil {
 		return

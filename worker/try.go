@@ -12,19 +12,19 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Try runs the tool once without a fleet, for tests, as a worker does: it checks the input, bounds
-// the time and the output, and turns an error or a panic into what the model reads. Nobody is
-// asked, whatever the tool's [Risk].
+// Try runs the tool once, without a fleet, for tests. Like a worker it checks the input,
+// limits the time and the output, and turns an error or a panic into what the model reads.
+// Nobody is asked for approval, whatever the tool's [Risk].
 //
 //	result, err := refund.Try(ctx, tool.Call{Input: []byte(`{"order":"A-1001"}`)})
 //
-// The call may have ids, an Attempt (default 1), a Fence (for a write, by default the number of the
-// attempt) and a Progress. Try fills in Tool and IdempotencyKey. The key is the same for every
-// attempt with the same ids and input. For a [Checkable] tool and an Attempt above 1, the earlier
-// attempt counts as lost: Try asks the probe first, and runs the tool only if that attempt was not
-// applied.
+// The call may have ids, an Attempt (default 1), a Fence (for a write the default is the
+// number of the attempt) and a Progress. Try sets Tool and IdempotencyKey. The key is the
+// same for every attempt with the same ids and input. If the tool is [Checkable] and
+// Attempt is above 1, the earlier attempt counts as lost. Then Try asks the probe first,
+// and runs the tool only if that attempt was not applied.
 //
-// The error is that of a Tool that was made wrongly, or the cause of ctx.
+// Try returns an error if there is a mistake in the Tool, or the cause of ctx if ctx ends.
 func (t Tool) Try(ctx context.Context, c tool.Call) (messages.Result, error) {
 	definition, err := t.Definition()
 	if err != nil {

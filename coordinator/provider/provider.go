@@ -5,10 +5,10 @@
 // export the rules of tool definitions, and codectest the tests that every codec passes. Codecs are
 // pure: the same input gives the same bytes.
 //
-// Every codec keeps these rules. Each call that the client has to run is answered once, in call
-// order, and nothing else is added. Ids are echoed byte for byte. A message that does not have the
-// provider's shape is refused, because reading it as "no calls" would leave the agent waiting.
-// Other packages decide about the calls and run them.
+// Every codec keeps these rules. Each call that the client has to run is answered once, in
+// call order, and nothing else is added. Ids are returned byte for byte. A message that
+// does not have the provider's shape is refused. If it were read as a message without
+// calls, the agent would wait for ever. Other packages plan the calls and run them.
 package provider
 
 import (
@@ -29,18 +29,20 @@ import (
 
 // Codec translates one dialect. It is safe for concurrent use.
 type Codec interface {
-	// Decode reads the calls of an assistant message, in order. A message without calls is no
-	// error. The error is a *messages.Refusal that names what is wrong and where. Arguments that
-	// cannot be read become the InputError of their call, not an error.
+	// Decode reads the calls of an assistant message, in order. A message without calls is
+	// no error. The error is a *messages.Refusal that says what is wrong and where. If the
+	// arguments of one call cannot be read, that is no error either: the call gets an
+	// InputError.
 	Decode(message json.RawMessage) ([]messages.ToolCall, error)
-	// Encode writes what the agent appends: the answers to calls. There must be one outcome for
-	// each call, in the same order; a lost outcome is answered with an error. For no calls it
-	// writes null. An error means that the numbers of calls and outcomes differ.
+	// Encode writes what the agent appends: the answers to the calls. outcomes must have
+	// one outcome for each call, in the same order. A lost outcome is answered with an
+	// error. Without calls, Encode writes null. It returns an error if the numbers of calls
+	// and outcomes differ.
 	Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error)
 	// Tools writes tool definitions in the form of the provider's requests. The order of tools does
 	// not change the bytes.
 	Tools(tools []schemas.Tool) (json.RawMessage, error)
-	// ToolsWith is Tools with the agent's options.
+	// ToolsWith is like Tools, with options of the agent.
 	ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error)
 }
 
@@ -67,7 +69,8 @@ func For(p messages.Provider) (Codec, error) {
 	}
 }
 
-// meant asks for the known providers that begin like this name; "" if there is none.
+// meant returns a question for the error text: "did you mean" with the known providers
+// whose names begin like this name. It returns "" if there are none.
 func meant(p messages.Provider) string {
 	var names []string
 	name := strings.ToLower(string(p))

@@ -14,9 +14,10 @@ import (
 // or null. A result that is null or missing was lost, and its call is answered with an error. If a
 // result has several of these members, error counts before content, and content before output.
 //
-// The answer is {"reinjection","calls"}, with {"id","name","input"} or {"id","name","input_error"}
-// for each call. A call with an input_error is answered with that, and a call without a name with
-// unknown_tool, whatever its result says. The error is a *messages.Refusal.
+// The answer is {"reinjection","calls"}. Each call is {"id","name","input"} or
+// {"id","name","input_error"}. A call with an input_error is answered with that error, and
+// a call without a name with unknown_tool; both ignore the given result. The error is a
+// *messages.Refusal.
 func Reinject(request []byte) ([]byte, error) {
 	r, root := dialect.Read(request)
 	p, results := root.Get("provider").Text(), root.Get("results").Bounded()

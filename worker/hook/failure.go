@@ -6,13 +6,14 @@ import (
 	"runtime"
 )
 
-// Failure says that a hook could not run, and why: it panicked, failed, was too slow or was
-// stopped.
+// Failure says that a hook could not run, and why: it panicked, failed, took too long or
+// was stopped.
 type Failure struct {
 	Hook    string
 	Class   Class
 	Program string // or address; "" for a function in Go
-	// Cancelled: the call was stopped while the hook ran, so it is not the hook's fault.
+	// Cancelled says that the call was stopped while the hook ran, so the hook is not to
+	// blame.
 	Cancelled bool
 	Cause     Cause  // for the model
 	Err       error  // for the operator
@@ -22,7 +23,7 @@ type Failure struct {
 func (f *Failure) Error() string { return fmt.Sprintf("hook %s could not run: %v", f.Hook, f.Err) }
 func (f *Failure) Unwrap() error { return f.Err }
 
-// Cause says why a hook could not run, in words that quote neither the call nor the hook.
+// Cause says why a hook could not run. Its words quote neither the call nor the hook.
 type Cause string
 
 // The causes.
@@ -36,7 +37,7 @@ const (
 	Erred       Cause = "it failed"
 )
 
-// Fault is an error of a hook together with its cause. The cause of any other error is [Erred].
+// Fault is an error of a hook with its cause. Other errors have the cause [Erred].
 type Fault struct {
 	Cause Cause
 	Err   error
@@ -45,8 +46,8 @@ type Fault struct {
 func (f *Fault) Error() string { return f.Err.Error() }
 func (f *Fault) Unwrap() error { return f.Err }
 
-// Errors that say why a hook could not run, in addition to its own errors. They leave out the text
-// of a panic, which may hold arguments.
+// Errors for a hook that could not run, besides errors of the hook itself. The text of a
+// panic is left out, because it may contain arguments.
 var (
 	ErrBudget = errors.New("it took longer than its budget")
 	ErrPanic  = errors.New("it panicked")
@@ -65,7 +66,8 @@ func causeOf(err error) Cause {
 	return Erred
 }
 
-// panicError returns an error for a panic. It keeps the text only of errors of the Go runtime.
+// panicError returns an error for a panic. It keeps the text only if the panic is a runtime
+// error of Go.
 func panicError(v any) error {
 	if err, ok := v.(runtime.Error); ok {
 		return fmt.Errorf("%w: %w", ErrPanic, err)

@@ -1,14 +1,15 @@
 // Package hook runs user code before or after a tool, in phases three and six.
 //
-// A hook gets a copy of the call and answers with a value; changes to the copy do not reach the
-// call. Before a tool it may allow, deny or ask, change the input, add context for the model, or
-// say that the agent should stop. After a tool it may replace the output, add context, or say stop;
-// it cannot turn a success into a failure.
+// A hook gets a copy of the call and answers with a value. Changing the copy does not
+// change the call. Before a tool, a hook may allow, deny or ask, change the input, add
+// context for the model, or say that the agent should stop. After a tool, it may replace
+// the output, add context, or say stop. It cannot turn a success into a failure.
 //
-// A hook that panics, returns an error or takes too long has no opinion on the call. If it is a
-// gate, the call is refused. If it is an observer, the failure is counted and the call goes on.
+// A hook that panics, returns an error or takes too long has no opinion on the call. If it
+// is a gate, the call is refused. If it is an observer, the failure is counted and the call
+// goes on.
 //
-// The package runs lists of hooks. Package worker/pipeline acts on their answers.
+// This package runs lists of hooks. Package worker/pipeline acts on their answers.
 package hook
 
 import (
@@ -31,24 +32,25 @@ import (
 // Class says what happens to a call if a hook could not run.
 type Class string
 
-// A call is refused if a gate could not run. It goes on if an observer could not run.
+// If a gate could not run, the call is refused. If an observer could not run, the call goes
+// on.
 const (
 	Gate    Class = "gate"
 	Observe Class = "observe"
 )
 
-// DefaultBudget bounds one run of a hook without a budget.
+// DefaultBudget limits one run of a hook that has no budget.
 const DefaultBudget = 5 * time.Second
 
-// Bounds on texts of hooks, in characters. The texts go into records, events and the model's
-// context, and a hook may repeat what a stranger wrote.
+// Limits of the texts of hooks, in characters. The texts go into records, events and the
+// model's context, and may repeat what a stranger wrote.
 const (
 	MaxReason  = 2000   // of one reason, and of the text of one HookMessage
-	MaxContext = 10_000 // of all context of a list of hooks
+	MaxContext = 10_000 // for all context texts of a list of hooks together
 )
 
-// Hook is one piece of user code. At least one of Before and After is set. Both may be called from
-// many goroutines.
+// Hook is one piece of user code. Before or After must be set, or both. Both may be called
+// from many goroutines.
 type Hook struct {
 	Name string // unique in its set; decisions, logs and events carry it
 	// Match selects the tools that the hook is for: names or patterns of path.Match with | between
@@ -57,26 +59,26 @@ type Hook struct {
 	// Priority orders the hooks of a set, lowest first. Hooks of the same priority run by name.
 	Priority int
 	Class    Class // default Gate
-	// Budget bounds one run of one function. Default [DefaultBudget]. If a function ignores its
-	// context, it still runs when its budget is spent, and nothing waits for it.
+	// Budget limits one run of one function. Default [DefaultBudget]. If a function ignores
+	// its context, it goes on when its budget is used up, and nothing waits for it.
 	Budget time.Duration
 	Before func(context.Context, Call) (Verdict, error)
 	After  func(context.Context, Call, Done) (Change, error)
-	// BeforeProgram and AfterProgram are the programs or addresses that the functions ask, as the
-	// operator wrote them. A failure names them. "": a Go function that asks none.
+	// BeforeProgram and AfterProgram name the programs or addresses that the functions ask,
+	// in the operator's words, for failures. "": the function is Go code that asks none.
 	BeforeProgram, AfterProgram string
-	// Keep is what runs as long as the set does; see [Set.Run].
+	// Keep is what runs between calls for as long as the set is used: see [Set.Run].
 	Keep []Kept
 
-	last *atomic.Pointer[Failure] // of the newest run; set by NewSet
+	last *atomic.Pointer[Failure] // of the newest run, or nil; set by NewSet
 }
 
 // Kept is something that a hook keeps running between calls, such as a process.
 type Kept struct {
-	// Start makes it ready before the first call. An error means that it does not run now; a call
-	// may start it later.
+	// Start makes it ready before the first call. If it returns an error, it does not run
+	// now, and a call may start it later.
 	Start func(context.Context) error
-	// Stop ends it. It is called once for each Start, and may be called for one that failed.
+	// Stop ends it. It is called once for each Start, even if Start failed.
 	Stop func()
 }
 
@@ -89,11 +91,12 @@ type Call struct {
 	Index   int
 	Tool    string
 	Kind    messages.Kind // "" for an unknown tool
-	// User is the user who asks for the tenant; "": not known. Labels are those of the batch.
+	// User is the user for whom the call runs, or "" if unknown. Labels are those of the
+	// batch.
 	User   string
 	Labels map[string]string
-	// Input is the arguments: in Before as the earlier hooks left them, in After as the call ended
-	// with them.
+	// Input is the arguments. In Before these are the arguments after the changes of
+	// earlier hooks, in After those with which the call ended.
 	Input json.RawMessage
 }
 
@@ -113,27 +116,27 @@ const (
 type Verdict struct {
 	Opinion Opinion
 	Reason  string // of the opinion, for the model and for people
-	// Input replaces the whole input; nil keeps it. The new input is validated and checked again,
-	// and the permission rules decide about it.
+	// Input replaces the whole input; nil keeps it. A new input is validated and checked
+	// again, and the permission rules decide about it.
 	Input json.RawMessage
-	// Stop asks the agent not to continue after this batch, with StopReason. The call itself runs
-	// unless the opinion is Deny.
+	// Stop asks the agent to stop after this batch, with StopReason. The call itself still
+	// runs, unless the opinion is Deny.
 	Stop       bool
 	StopReason string
-	Context    string // shown to the model beside the call's output
+	Context    string // for the model, shown with the call's output
 }
 
 // Done is a hook's own copy of how a call ended.
 type Done struct {
 	Status   messages.Status
 	Outcome  messages.Outcome
-	Duration time.Duration // of all phases so far
+	Duration time.Duration // of all phases up to now
 }
 
 // Change is a hook's answer after the tool. The zero value changes nothing.
 type Change struct {
-	// Output or Content replaces what the tool produced. Both are ignored for a call that produced
-	// nothing, because it failed or never ran.
+	// Output or Content replaces the output of the tool. Both are ignored if the call has
+	// no output, because it failed or never ran.
 	Output     json.RawMessage
 	Content    []messages.Block
 	Stop       bool
@@ -181,8 +184,8 @@ func NewSet(hooks ...Hook) (Set, error) {
 	return set, errors.Join(errs...)
 }
 
-// Run starts what the hooks keep running, and stops it when ctx ends. No hook may be called after
-// that. A hook can be called before its start is over.
+// Run starts what the hooks keep running, and stops it when ctx ends. After that no hook
+// may be called. A hook may be called before its start is done.
 func (s Set) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, h := range s.hooks {
@@ -200,7 +203,7 @@ func (s Set) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// Failing returns the hooks that could not run when they were last started or asked.
+// Failing returns the hooks whose last start or run failed.
 func (s Set) Failing() (failures []*Failure) {
 	for _, h := range s.hooks {
 		if failure := h.last.Load(); failure != nil {
@@ -210,7 +213,7 @@ func (s Set) Failing() (failures []*Failure) {
 	return failures
 }
 
-// BudgetAfter returns how long all the hooks after a tool may take together.
+// BudgetAfter returns how long all hooks after a tool may take together.
 func (s Set) BudgetAfter(tool string) (sum time.Duration) {
 	for _, h := range s.hooks {
 		if h.After != nil && h.matches(tool) {
@@ -230,9 +233,9 @@ func (h Hook) matches(tool string) bool {
 	})
 }
 
-// notInPatterns matches a character that neither a tool's name nor a pattern may have. Without this
-// check, a regular expression such as mcp__.* would match no tool, and a gate that matches nothing
-// lets every call pass.
+// notInPatterns matches characters that neither a tool's name nor a pattern may have.
+// Without this check, a regular expression such as mcp__.* would match no tool, and a gate
+// that matches nothing lets every call pass.
 var notInPatterns = regexp.MustCompile(`[^A-Za-z0-9_*?\[\]^-]`)
 
 func wellFormed(match string) bool {

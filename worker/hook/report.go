@@ -2,8 +2,9 @@ package hook
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// Report returns what the hooks did, as it is stored with the call. It includes the opinion and the
-// context, because another worker may continue the call. It is nil if no hook matched.
+// Report returns what the hooks did, in the form that is stored with the call. It includes
+// the opinion and the context, because another worker may continue the call. It is nil if
+// no hook matched.
 func (r Result) Report() *messages.Hooks {
 	if r.Count == 0 {
 		return nil
@@ -14,8 +15,9 @@ func (r Result) Report() *messages.Hooks {
 	}
 }
 
-// Reported turns a stored report back into a Result, for a call that was parked or lost after its
-// hooks ran. The Result has no Input: the call's frozen input has the hooks' changes already.
+// Reported turns a stored report back into a Result, for a call that was parked or lost
+// after its hooks had run. The Result has no Input, because the changes are already in the
+// call's frozen input.
 func Reported(h *messages.Hooks) Result {
 	if h == nil {
 		return Result{}

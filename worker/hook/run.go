@@ -17,22 +17,24 @@ import (
 // Result combines the answers of a list of hooks.
 type Result struct {
 	Opinion Opinion
-	By      string // the first hook with the strictest opinion
+	By      string // the first hook that has the strictest opinion
 	Reason  string // the reason of that hook
-	// Input is the input as the hooks changed it; nil: no hook did. PatchedBy names the hooks that
-	// changed the input or the output.
+	// Input is the input after the changes of the hooks, or nil if no hook changed it.
+	// PatchedBy names the hooks that changed the input or the output.
 	Input     json.RawMessage
 	PatchedBy []string
-	// Output or Content is the output as the hooks changed it; both are nil when none did.
+	// Output or Content is the output after the changes of the hooks. Both are nil if no
+	// hook changed it.
 	Output  json.RawMessage
 	Content []messages.Block
-	// Stop names the first hook that wants the agent to stop, with StopReason; "": none does.
+	// Stop names the first hook that wants the agent to stop, or "". StopReason is that
+	// hook's.
 	Stop       string
 	StopReason string
 	Context    []string // for the model, in order
-	// Refused is the gate that could not run, so that the call must not run; nil: there is none.
+	// Refused is a gate that could not run, so that the call must not run, or nil.
 	Refused *Failure
-	// Failures lists every hook that could not run, observers included.
+	// Failures lists all hooks that could not run, observers too.
 	Failures []*Failure
 	Count    int                    // hooks that ran or failed to run
 	Messages []messages.HookMessage // also sent to watchers as events, in order
@@ -40,9 +42,9 @@ type Result struct {
 	emit func(messages.HookMessage)
 }
 
-// Before runs the hooks for the call in order, each with the input that the one before it left. It
-// stops at a deny, and at a gate that could not run. emit gets each message as it happens; it may
-// be nil.
+// Before runs the hooks for the call in order. Each gets the input as the previous one left
+// it. It ends at the first deny, and at the first gate that could not run. emit gets each
+// message as it happens; it may be nil.
 func (s Set) Before(ctx context.Context, call Call, emit func(messages.HookMessage)) Result {
 	r := Result{emit: emit}
 	for _, h := range s.hooks {
@@ -77,8 +79,9 @@ func (s Set) Before(ctx context.Context, call Call, emit func(messages.HookMessa
 	return r
 }
 
-// After runs the hooks for the call in order, each with the output that the one before it left. It
-// runs all of them: the tool has run, and every observer shall see it. emit is as in Before.
+// After runs the hooks for the call in order. Each gets the output as the previous one left
+// it. All of them run: the tool has run, and every observer should see that. emit is as in
+// Before.
 func (s Set) After(ctx context.Context, call Call, done Done, emit func(messages.HookMessage)) Result {
 	r := Result{emit: emit}
 	for _, h := range s.hooks {
@@ -118,7 +121,7 @@ func (r *Result) fail(f *Failure) {
 	}
 }
 
-// opine keeps the strictest opinion; of equal ones it keeps the first.
+// opine keeps the strictest opinion. Of equal ones it keeps the first.
 func (r *Result) opine(hook string, o Opinion, reason string) {
 	if o == None {
 		return
@@ -161,7 +164,8 @@ func (r *Result) addMessage(m messages.HookMessage) {
 	}
 }
 
-// bounded cuts a text to limit characters and makes it valid UTF-8. A cut text ends with a mark.
+// bounded cuts a text to limit characters and makes it valid UTF-8. A text that was cut
+// ends with a mark.
 func bounded(text string, limit int) string {
 	text = strings.ToValidUTF8(text, "\uFFFD")
 	n := 0
@@ -174,8 +178,8 @@ func bounded(text string, limit int) string {
 	return text
 }
 
-// attempt runs f with the hook's budget, on a goroutine of its own, so that a hook that ignores its
-// context cannot hold up the call.
+// attempt runs f within the hook's budget. It runs f on a goroutine, so a hook that ignores
+// its context does not delay the call.
 func attempt[T any](ctx context.Context, h Hook, program string, f func(context.Context) (T, error)) (T, *Failure) {
 	type answer struct {
 		value T
@@ -186,7 +190,7 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 	defer cancel()
 	answers := make(chan answer, 1)
 	go func() {
-		a := answer{err: ErrPanic} // kept if f ends the goroutine with runtime.Goexit
+		a := answer{err: ErrPanic} // stays if f ends the goroutine with runtime.Goexit
 		defer func() {
 			if v := recover(); v != nil {
 				a = answer{err: panicError(v), stack: debug.Stack()}
@@ -206,7 +210,7 @@ func attempt[T any](ctx context.Context, h Hook, program string, f func(context.
 		h.last.Store(nil)
 		return a.value, nil
 	}
-	// The function ended with its context. The error names the budget as the cause.
+	// The function has ended because of its context. Name the budget as the cause.
 	if errors.Is(a.err, context.DeadlineExceeded) && budget.Err() != nil {
 		a.err = context.Cause(budget)
 	}

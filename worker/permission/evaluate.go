@@ -8,9 +8,10 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// evaluates reports whether bash evaluates a value at the node as code: as arithmetic, as a name,
-// or as a prompt. In arithmetic an array index may hold a command substitution: x='a[$(rm f)]';
-// echo $((x)). The commands that this runs are not in the syntax tree.
+// evaluates reports whether bash would evaluate a value at the node as code: as arithmetic,
+// as a name, or as a prompt. In arithmetic an array index may contain a command
+// substitution: x='a[$(rm f)]'; echo $((x)). Commands that run in this way are not in the
+// syntax tree.
 func (s *script) evaluates(node syntax.Node) bool {
 	switch n := node.(type) {
 	case *syntax.UnaryTest:
@@ -42,8 +43,8 @@ func (s *script) evaluates(node syntax.Node) bool {
 	return false
 }
 
-// evaluatesParam is evaluates for ${...}. It also returns true for ${x=...}, because everything
-// that follows sees the value that it sets.
+// evaluatesParam is evaluates for ${...}. It also returns true for ${x=...}, because that
+// sets a value for all text that follows.
 func (s *script) evaluatesParam(p *syntax.ParamExp) bool {
 	if p.Excl && !(p.Names == 0 && indexAll(p.Index)) || p.Names != 0 || !s.plainIndex(p.Index) {
 		return true
@@ -61,15 +62,15 @@ func (s *script) evaluatesParam(p *syntax.ParamExp) bool {
 	return false
 }
 
-// indexAll reports whether an index is @ or *: ${!a[@]} are the indexes of a.
+// indexAll reports whether an index is @ or *. ${!a[@]} stands for the indexes of a.
 func indexAll(x syntax.ArithmExpr) bool {
 	w, ok := x.(*syntax.Word)
 	return ok && (w.Lit() == "@" || w.Lit() == "*")
 }
 
-// evaluatesDeclaration is evaluates for declare and its like. It returns true for -i and -n, whose
-// values are expressions and names, for a word that becomes an assignment only when it is expanded,
-// and for the text of an array.
+// evaluatesDeclaration is evaluates for declare and similar builtins. It returns true in
+// three cases: for -i and -n, whose values are expressions and names; for a word that only
+// becomes an assignment when it is expanded; and for an array that is given as text.
 func (s *script) evaluatesDeclaration(d *syntax.DeclClause) bool {
 	array := false
 	for _, a := range d.Args {
@@ -135,8 +136,8 @@ func (s *script) plainArithmetic(x syntax.ArithmExpr) bool {
 
 var digits = regexp.MustCompile(`^-?[0-9]+$`)
 
-// plainNumber reports whether a word is a number: written out, a status ($?), a count ($#), an id
-// ($$), a length, or a variable that the text gives numbers only.
+// plainNumber reports whether a word is a number: digits, a status ($?), a count ($#), an
+// id ($$), a length, or a variable to which the text assigns only numbers.
 func (s *script) plainNumber(w *syntax.Word) bool {
 	if digits.MatchString(w.Lit()) {
 		return true
@@ -157,13 +158,14 @@ func (s *script) plainNumber(w *syntax.Word) bool {
 	return false
 }
 
-// variables returns which variables a text gives a value, and which of them it gives numbers only.
+// variables returns the variables to which a text assigns values, and those of them to
+// which it assigns only numbers.
 func variables(file *syntax.File, outer map[string]bool) (wordReader, map[string]bool) {
 	r := wordReader{assigned: map[string]bool{}}
 	for name := range outer {
 		r.assigned[name] = true
 	}
-	other := map[string]bool{} // they get values that are no numbers, or not seen here
+	other := map[string]bool{} // variables with values that are not numbers, or cannot be seen here
 	for name := range outer {
 		other[name] = true
 	}
@@ -208,7 +210,7 @@ func variables(file *syntax.File, outer map[string]bool) (wordReader, map[string
 					r.assigned[text], other[text] = true, true
 				}
 			case name == "eval", name == ".", name == "source":
-				whole = true // it may give any variable any value
+				whole = true // it may assign any value to any variable
 			}
 		}
 		return true
@@ -224,7 +226,7 @@ func variables(file *syntax.File, outer map[string]bool) (wordReader, map[string
 	for name := range r.assigned {
 		numbers[name] = !other[name] && special(name) == ""
 	}
-	for changed := true; changed; { // a variable that is given another one is as good as that
+	for changed := true; changed; { // a variable that gets the value of another one counts as that one
 		changed = false
 		for _, a := range numeric {
 			if numbers[a.Name.Value] && !s.plainOperand(a.Value) {
@@ -240,7 +242,7 @@ func variables(file *syntax.File, outer map[string]bool) (wordReader, map[string
 
 var numberRange = regexp.MustCompile(`^\{[0-9]+\.\.[0-9]+\}$`)
 
-// countedBySeq reports whether a word is $(seq 1 10) with numbers only.
+// countedBySeq reports whether a word has the form $(seq 1 10), with numbers only.
 func countedBySeq(w *syntax.Word) bool {
 	if len(w.Parts) != 1 {
 		return false
@@ -256,7 +258,8 @@ func countedBySeq(w *syntax.Word) bool {
 	return !slices.ContainsFunc(call.Args[1:], func(w *syntax.Word) bool { return !digits.MatchString(w.Lit()) })
 }
 
-// naming lists the builtins that take a variable's name as a word and evaluate an index in it.
+// naming lists the builtins that take the name of a variable as a word, and evaluate an
+// index in that name.
 var naming = []string{"[", "getopts", "mapfile", "printf", "read", "readarray", "test", "unset", "wait"}
 
 // subscript matches a name with an index that bash evaluates.
@@ -265,8 +268,8 @@ var subscript = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*\[`)
 // plainSubscript matches a name with an index that evaluates nothing.
 var plainSubscript = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*\[(?:[0-9]+|@|\*)\]$`)
 
-// evaluatesNames reports whether a builtin of bash may run code that is in its words or in the
-// values that they name.
+// evaluatesNames reports whether a builtin of bash may run code from its words, or from the
+// values of variables that its words name.
 func (s *script) evaluatesNames(name string, c command) bool {
 	args := c[1:]
 	indexed := func(w word) bool {
@@ -312,7 +315,7 @@ func (s *script) evaluatesNames(name string, c command) bool {
 		return slices.ContainsFunc(args, func(w word) bool { return !w.known || !shoptWords[w.text] })
 	case "let":
 		return true
-	case "export", "readonly", "local", "declare", "typeset": // as a word behind builtin or command
+	case "export", "readonly", "local", "declare", "typeset": // as a word after builtin or command
 		return len(c) > 1 && c[1].known && slices.ContainsFunc(args, func(w word) bool {
 			name, value, _ := strings.Cut(w.text, "=")
 			s.sets(name, exact(value))
@@ -322,7 +325,8 @@ func (s *script) evaluatesNames(name string, c command) bool {
 	return false
 }
 
-// withoutValues returns the words without options and the values of options that are in letters.
+// withoutValues returns the words that are neither options nor values of options. letters
+// are the options that take a value.
 func withoutValues(args command, letters string) (operands command) {
 	for i := 0; i < len(args); i++ {
 		a := args[i]
@@ -345,8 +349,8 @@ var (
 	binaryTests = names("= == != -eq -ne -lt -le -gt -ge -nt -ot -ef < >")
 )
 
-// evaluatesTest reports whether test may evaluate an operand: -v and -R do, and so does a word of
-// unknown value in the place of an operator.
+// evaluatesTest reports whether test may evaluate an operand. It does for -v and -R, and
+// perhaps for a word of unknown value in the place of an operator.
 func evaluatesTest(args command) bool {
 	for len(args) > 0 && args[0] == exact("!") {
 		args = args[1:]
@@ -363,7 +367,7 @@ func evaluatesTest(args command) bool {
 	case len(args) == 3:
 		return !args[1].known || !binaryTests[args[1].text]
 	}
-	// Longer tests: every word of unknown value stands beside an operator that is known.
+	// In longer tests, every word of unknown value must be next to a known operator.
 	for i, w := range args {
 		if w.known || i > 0 && args[i-1].known && (unaryTests[args[i-1].text] || binaryTests[args[i-1].text]) && args[i-1].text != "-a" && args[i-1].text != "-o" {
 			continue
@@ -382,7 +386,8 @@ var (
 	shoptWords = names("-s -u -q -p -o globstar nullglob dotglob extglob failglob nocaseglob nocasematch lastpipe inherit_errexit pipefail errexit checkwinsize histappend")
 )
 
-// setsOptions reports whether set changes how bash reads the text that follows, or is not known.
+// setsOptions reports whether set changes how bash reads the following text. It returns
+// true if that is not clear.
 func (s *script) setsOptions(args command) bool {
 	for i := 0; i < len(args); i++ {
 		a := args[i]
@@ -390,7 +395,7 @@ func (s *script) setsOptions(args command) bool {
 		case !a.known:
 			return true
 		case a.text == "--", a.text == "-", !strings.HasPrefix(a.text, "-") && !strings.HasPrefix(a.text, "+"):
-			return false // the positional parameters
+			return false // the rest are positional parameters
 		case !setLetters.MatchString(a.text):
 			return true
 		case strings.HasSuffix(a.text, "o"):

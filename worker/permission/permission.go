@@ -1,7 +1,9 @@
-// Package permission decides about calls by rules: the result is allow, deny or ask. It is pure: a
+// Package permission decides about calls by rules: allow, deny or ask. It is pure: a
 // [Rules] is a value, and [Rules.Decide] and [Decision.Weigh] only read a call.
 //
-// A rule matches a call if its tool pattern matches. If it also has an argument pattern or a
+// A rule matches a call if its tool pattern matches. If the rule also has an argument
+// pattern or a condition (CEL), these must match too. The short form, which
+// schemas.ParseRule reads, has a tool pattern and an argument pattern:
 // condition (CEL), these have to match too. The short form, read by schemas.ParseRule, has a tool
 // pattern and an argument pattern:
 //
@@ -11,16 +13,17 @@
 //	Read(/etc/**)              file tools: paths
 //	refund(currency=EU*)       any other: one property of the input, or its whole canonical JSON
 //
-// Rules come in layers, and no layer can lift what another denies, asks or calls a risk. One order
-// of precedence holds for all layers and for hooks: deny, then a person whom the tier requires,
-// then ask, then allow, then the default.
+// Rules come in layers. No layer can lift what another layer denies, asks about, or calls a
+// risk. For all layers and for hooks there is one order of precedence: deny, then a person
+// whom the tier requires, then ask, then allow, then the default.
 //
-// Doubt counts against the call. An allow rule holds only if it certainly matches. A deny, ask or
-// risk rule holds already if it may match, or if it cannot be evaluated. A deny rule guards against
-// honest mistakes and is no sandbox: it cannot see what a script does once it runs, or where a
-// symbolic link leads.
+// In doubt, the stricter side wins. An allow rule holds only if it certainly matches. A
+// deny, ask or risk rule holds even if it only may match, or if it cannot be evaluated. A
+// deny rule protects against honest mistakes and is not a sandbox: it does not see what a
+// script does when it runs, or where a symbolic link leads.
 //
-// Package worker/pipeline asks the person, and decides what a hook that could not run means.
+// Package worker/pipeline asks the person. It also decides what follows if a hook could not
+// run.
 package permission
 
 import (
@@ -34,7 +37,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Effect is what a rule wants for the calls that it matches.
+// Effect is what a rule decides for the calls that it matches.
 type Effect string
 
 // The effects, strictest first.
@@ -49,8 +52,8 @@ func (e Effect) rank() int { return slices.Index([]Effect{Deny, Ask, Allow}, e) 
 // Stricter reports whether e counts before other.
 func (e Effect) Stricter(other Effect) bool { return e.rank() < other.rank() }
 
-// Rules is a policy. The zero value has no rules and allows everything, but the tools' own tiers
-// still count. It is safe for concurrent use.
+// Rules is a policy. The zero value has no rules and allows everything; only the tools' own
+// tiers count. It is safe for concurrent use.
 type Rules struct {
 	fallback Effect
 	version  string
@@ -63,8 +66,8 @@ type Rules struct {
 type Layer struct {
 	Source string
 	Rules  schemas.Rules
-	// Below: this layer ranks below the one that sets the default. Its allow rules can replace a
-	// default that asks, but not a default that denies.
+	// Below says that this layer ranks below the one that sets the default. Its allow rules
+	// can override a default that asks, but not a default that denies.
 	Below bool
 }
 
@@ -72,13 +75,14 @@ type Layer struct {
 type Config struct {
 	// Default decides calls that no rule matches; "" is allow.
 	Default Effect
-	// Roots are absolute paths of the one folder where relative paths start, the canonical one
-	// first; links may give the folder several paths. Empty if no tool has such a folder.
+	// Roots are the absolute paths of the folder from which relative paths count, the
+	// canonical path first. Links may give this folder several paths. Empty if no tool has
+	// such a folder.
 	Roots []string
 	// Version names the policy in every decision.
 	Version string
-	// Layers holds the rules, the most general layer first. If several rules with the same effect
-	// match, the order decides which one a decision names.
+	// Layers holds the rules, the most general layer first. If several rules with the same
+	// effect match, the first one is named in the decision.
 	Layers []Layer
 }
 
@@ -133,8 +137,8 @@ type Call struct {
 	Tool    schemas.Tool
 	Input   json.RawMessage
 	Session messages.SessionID
-	Tenant  messages.TenantID // whose agent asks
-	User    string            // who asks for the tenant; "": not known
+	Tenant  messages.TenantID // the agent's tenant
+	User    string            // the user for whom the call runs; "": not known
 	Labels  map[string]string // of the batch
 }
 
@@ -176,7 +180,7 @@ func (r Rules) effect(s *subject) Decision {
 	return d
 }
 
-// Denied checks only the deny rules. It is cheap, and runs before any hook.
+// Denied checks only the deny rules. This is cheap, and is done before any hook runs.
 func (r Rules) Denied(c Call) (Decision, bool) {
 	s := subject{call: c, roots: r.roots}
 	for _, rule := range r.rules {
@@ -190,7 +194,7 @@ func (r Rules) Denied(c Call) (Decision, bool) {
 	return Decision{}, false
 }
 
-// DeniesTool reports whether a rule denies every call of the tool, so that the tool need not be
+// DeniesTool reports whether a rule denies every call of the tool. Such a tool need not be
 // offered to a model.
 func (r Rules) DeniesTool(name string) bool {
 	return slices.ContainsFunc(r.rules, func(rule Rule) bool {

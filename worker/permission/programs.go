@@ -14,14 +14,15 @@ func names(list string) map[string]bool {
 	return m
 }
 
-// shells lists the programs that run text as bash does, or nearly so.
+// shells lists the programs that run text as bash does, or almost.
 var shells = names("sh bash rbash dash ash zsh rzsh ksh ksh93 mksh rksh pdksh yash")
 
-// otherShells run text in a language that is not read here.
+// otherShells lists shells whose language is not analysed here.
 var otherShells = names("fish csh tcsh pwsh powershell nu elvish xonsh")
 
-// quiet lists commands that run no program that their arguments name, with any arguments. A deny
-// rule looks only at their own name. Those that do so with some arguments are in quietUnless.
+// quiet lists commands that never run a program that their arguments name. So a deny rule
+// looks only at the command's own name. Commands that do so only with certain arguments are
+// in quietUnless.
 var quiet = names(`
 	cat tac nl head tail wc cut paste tr fold fmt expand unexpand column comm join rev cmp diff colordiff
 	grep egrep fgrep zgrep od hexdump xxd strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum base64 base32
@@ -35,7 +36,8 @@ var quiet = names(`
 	[[ true false gofmt goimports black isort prettier
 `)
 
-// quietUnless lists commands that are quiet unless one of their words matches.
+// quietUnless lists commands that are quiet, unless one of their words matches the
+// expression.
 var quietUnless = map[string]*regexp.Regexp{
 	"sort":    regexp.MustCompile(`^--?comp|^--?files0`),
 	"rg":      regexp.MustCompile(`^--(?:pre|hostname-bin)`),
@@ -58,10 +60,10 @@ var quietUnless = map[string]*regexp.Regexp{
 
 var (
 	awkRuns = regexp.MustCompile(`system|\||@|getline|^-[fliEe]|^--`)
-	// sedRuns finds the command e and the flag e, wherever they may be in a script, and scripts in
+	// sedRuns finds the command e and the flag e anywhere in a script, and scripts in
 	// files.
 	sedRuns = regexp.MustCompile(`^-[a-zA-Z]*f|^--file|(?:^|[\s;{}0-9$/!,])e(?:\s|$|;|})|[/|#,:@%!][gpIimM0-9]*e[gpIimM0-9ew]*\s*(?:[;}\n]|$)`)
-	// gitRuns finds what makes git run a program that its arguments name.
+	// gitRuns finds arguments with which git runs a program that they name.
 	gitRuns = regexp.MustCompile(`^-c|^--(?:config-env|exec|upload-pack|receive-pack|open-files|extcmd|tool|pager|editor|template|filter)|^-(?:x|O|u)|ext::|` +
 		`^(?:bisect|submodule|filter-branch|difftool|mergetool|config|send-email|daemon|instaweb|shell|rebase|remote-ext|hook|maintenance|for-each-repo|p4|svn)$`)
 )
@@ -76,18 +78,19 @@ func (c command) isQuiet(name string) bool {
 	return quiet[name]
 }
 
-// wrapper says where a program that runs the command in its arguments has that command.
+// wrapper describes a program that runs the command in its arguments: where that command
+// begins.
 type wrapper struct {
 	flags    string // letters of options without a value
 	valued   string // letters of options with a value, in the same word or the next
 	long     string // long options without a value, or with one behind "="
-	longNext string // long options whose value is the next word
+	longNext string // long options without a value, or with a value after "="
 	operands int    // words before the command
 	assigns  bool   // NAME=value may come before the command
 }
 
-// wrappers lists programs that run a command. A wrapper with other options, or without an entry's
-// fields, may have its command anywhere.
+// wrappers lists programs that run a command. If a wrapper has other options, or its entry
+// is nil, the command may be anywhere in its arguments.
 var wrappers = map[string]*wrapper{
 	"builtin":  {},
 	"command":  {flags: "p"},
@@ -120,12 +123,12 @@ var wrappers = map[string]*wrapper{
 	"tmux": nil, "screen": nil, "dtach": nil, "at": nil, "batch": nil, "crontab": nil,
 }
 
-// anywhere lists the wrappers of unknown form that programs of everyday work are, too: a word of
-// unknown value among their arguments is not taken for the command.
+// everyday lists wrappers of unknown form that are also used in everyday work. In their
+// arguments, a word of unknown value is not taken for the command.
 var everyday = names("uv npx gdb perf valgrind")
 
-// inner returns the index of the command that a wrapper runs, or len(c) if it runs none. ok is
-// false if the form of the words does not say.
+// inner returns the index of the command that a wrapper runs, or len(c) if it runs none. ok
+// is false if this cannot be told from the words.
 func (c command) inner(w *wrapper) (at int, ok bool) {
 	if w == nil {
 		return 0, false
@@ -170,7 +173,8 @@ func (c command) inner(w *wrapper) (at int, ok bool) {
 
 var assignment = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*=`)
 
-// letters reads a word of option letters. next is 1 if the value of the last one is the next word.
+// letters reads a word of option letters. next is 1 if the next word is the value of the
+// last letter.
 func (w *wrapper) letters(letters string) (next int, ok bool) {
 	for i, letter := range letters {
 		switch {
@@ -186,9 +190,9 @@ func (w *wrapper) letters(letters string) (next int, ok bool) {
 	return 0, true
 }
 
-// scriptOf returns the text that a shell with these arguments runs, walking the options of bash. A
-// text that is in a file is an empty one. unknown means that the text is not visible here: the
-// shell reads its input, or has options that are not known.
+// scriptOf returns the text that a shell with these arguments runs, by the options of bash.
+// If the text is in a file, file is true. If the text is a word of unknown value, it cannot
+// be seen here: the shell reads its input, or has unknown options.
 func scriptOf(args command) (text word, file bool) {
 	command := false
 	for i := 0; i < len(args); i++ {
@@ -222,7 +226,8 @@ func scriptOf(args command) (text word, file bool) {
 	return word{}, false
 }
 
-// shellLetters are option letters of bash, without -s, which makes it read its input.
+// shellLetters are the option letters of bash. -s is missing, because with it bash reads
+// its input.
 var shellLetters = regexp.MustCompile(`^[abcefhiklmnprtuvxBCDEHPTOoqd]+$`)
 
 var device = regexp.MustCompile(`(?:^|/)(?:stdin|fd/[0-9]*|[0-9]+)$`)

@@ -11,20 +11,19 @@ import (
 
 // Rule is one line of the policy.
 type Rule struct {
-	// Effect is what the rule wants; "" for a risk rule.
+	// Effect is what the rule decides, or "" for a risk rule.
 	Effect Effect
 	// Tier is the tier that a risk rule gives to the calls that it matches.
 	Tier messages.Tier
 	// Tool is a tool's name, or a pattern of path.Match.
 	Tool string
-	// Argument is a pattern for the input; see [subject.argument] for its forms. "" matches every
-	// call.
+	// Argument is a pattern for the input: see [subject.argument]. "" matches every call.
 	Argument string
 	// Name is the rule's name in decisions and logs. Default: Tool.
 	Name string
-	// Source is the layer that holds the rule.
+	// Source names the layer that has the rule.
 	Source string
-	// Reason is the rule's own text for the model and for people. It may be empty.
+	// Reason is the rule's own text for the model and for people. May be empty.
 	Reason string
 
 	when *expression.Program // nil: always

@@ -11,45 +11,48 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Bounds on the shell text that is analysed. A command line beyond them is unclear: only the
-// pattern "*" allows it, and every deny matches it. They keep the analysis linear in the length of
-// the text, and each rule's look at it cheap.
+// Limits of the shell text that is analysed. A command line over a limit is unclear: only
+// the pattern "*" allows it, and every deny rule matches it. With the limits the analysis
+// takes time linear in the length of the text, and checking a rule is cheap.
 const (
 	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
 	maxNested = 4        // levels of sh -c inside sh -c
 	maxTexts  = 64       // texts that one command line runs as scripts, by sh -c, eval and the like
-	maxHeads  = 4096     // words that may be the name of a command that runs
+	maxHeads  = 4096     // words that may be the name of a command that is run
 	maxWraps  = 16       // wrappers around one command: sudo env nice ...
-	maxBehind = 16       // arguments behind a text that may belong to its last word
-	maxTries  = 64       // of them that one rule is held against
+	maxBehind = 16       // arguments after a text that may belong to the text's last word
+	maxTries  = 64       // how many of these are tried for one rule
 )
 
 // script holds the simple commands of a shell command line, including those inside substitutions,
 // functions and compound commands.
 //
-// A pattern is a list of words. The word "*" stands for any number of words, and a "*" inside a
-// word for any characters; ":*" at the end is another spelling of " *". Some words of a command
-// have a value that only the running shell knows (variables, substitutions, file globs). For an
-// allow rule only the pattern word "*" covers such a word. For a deny rule it may be anything.
+// A pattern is a list of words. The pattern word "*" stands for any number of words. A "*"
+// within a word stands for any characters. ":*" at the end is another way to write " *".
+// The value of some words of a command is known only to the running shell (variables,
+// substitutions, file globs). In an allow rule only the pattern word "*" covers such a
+// word. In a deny rule it may be any word.
 type script struct {
-	commands []command // those in the text itself and in texts that it visibly runs
-	// heads holds, by its name, each command that may run: the commands, and every word of a
-	// command that may run what its arguments name.
+	commands []command // commands in the text itself, and in texts that it visibly runs
+	// heads holds, by name, each command that may be run. It has the commands themselves.
+	// If a command may run what its arguments name, it also has each of its words.
 	heads map[string][]command
-	// unnamed holds the commands that may run and whose name is unknown.
+	// unnamed holds the commands that may be run and have an unknown name.
 	unnamed []command
 	count   int // of heads and unnamed
-	// sideways: the script has effects that no simple command shows, such as assigning variables,
-	// writing through a redirection, defining a function or running a loop. Only "*" allows that.
+	// sideways says that the script has effects that no simple command shows, such as
+	// assigning variables, writing through a redirection, defining a function or running a
+	// loop. Only "*" allows such a script.
 	sideways bool
-	// unclear: the script could not be parsed to the end, or it runs text that is not visible here,
-	// because the text is in a file or in a value that bash evaluates (see evaluates).
+	// unclear says that the script could not be parsed to the end, or runs text that cannot
+	// be seen here: the text is in a file, or in a value that bash evaluates (see
+	// evaluates).
 	unclear bool
-	insides int // shells among arguments, see maxTexts
-	texts   int // texts that its commands run as scripts, see maxTexts
+	insides int // shells among the arguments: see maxTexts
+	texts   int // texts that the commands run as scripts: see maxTexts
 
 	read    wordReader
-	numbers map[string]bool // variables that the text gives numbers only
+	numbers map[string]bool // variables to which the text assigns only numbers
 }
 
 // parseScript parses a command line as bash would.
@@ -88,7 +91,7 @@ func (s *script) visit(node syntax.Node, depth int) {
 		if len(n.Args) > 0 {
 			s.add(s.read.words(n.Args), depth)
 		}
-	case *syntax.DeclClause: // export, declare, local and their like
+	case *syntax.DeclClause: // export, declare, local and the like
 		s.sideways = true
 		s.add(command{exact(n.Variant.Value), {many: true}}, depth)
 	case *syntax.Assign:
@@ -104,7 +107,8 @@ func (s *script) visit(node syntax.Node, depth int) {
 	}
 }
 
-// readsFile reports whether a substitution is $(< file): it runs no command that a rule could name.
+// readsFile reports whether a substitution is $(< file). This runs no command that a rule
+// could name.
 func readsFile(stmts []*syntax.Stmt) bool {
 	return slices.ContainsFunc(stmts, func(s *syntax.Stmt) bool { return s.Cmd == nil && len(s.Redirs) > 0 })
 }
@@ -116,7 +120,8 @@ func (s *script) add(c command, depth int) {
 	s.runs(c, depth)
 }
 
-// runs notes what a command runs: itself, the command in its arguments, and the texts there.
+// runs records what a command runs: itself, the command in its arguments, and texts in its
+// arguments.
 func (s *script) runs(c command, depth int) {
 	for depths := 0; !s.unclear; depths++ {
 		if depths > maxWraps {
@@ -185,7 +190,8 @@ func (s *script) runs(c command, depth int) {
 			if name == "parallel" {
 				c = append(slices.Clip(c), word{many: true})
 			}
-			// Its form is not known, so any word of unknown value may be the command.
+			// The form of this wrapper is unknown, so any word of unknown value may be the
+			// command.
 			for i := 1; i < len(c); i++ {
 				if !c[i].known {
 					s.head("", c[i:])
@@ -197,7 +203,7 @@ func (s *script) runs(c command, depth int) {
 	}
 }
 
-// head notes a command that may run. The name "" is unknown.
+// head records a command that may be run. "" is an unknown name.
 func (s *script) head(name string, c command) {
 	if s.count++; s.count > maxHeads {
 		s.unclear = true
@@ -213,8 +219,8 @@ func (s *script) head(name string, c command) {
 	}
 }
 
-// arguments notes the arguments of a command that is not known to run nothing: each may be the name
-// of a command, and so may each word of a text.
+// arguments records the arguments of a command that may run what they name: each argument
+// may be the name of a command, and so may each word in it.
 func (s *script) arguments(args command) {
 	for i, a := range args {
 		if !a.known {
@@ -238,7 +244,7 @@ func (s *script) arguments(args command) {
 	}
 }
 
-// inside notes the text that a shell runs somewhere among the arguments of another command.
+// inside records the text that a shell runs somewhere in the arguments of another command.
 func (s *script) inside(c command) {
 	if s.insides++; s.insides > maxTexts {
 		s.unclear = true
@@ -264,8 +270,8 @@ var (
 
 var plainText = strings.NewReplacer(`\`, "", `'`, "", `"`, "")
 
-// tokens notes the words of a text that some program may run, without knowing its language. The
-// arguments behind it may be those of its last word.
+// tokens records the words of a text that some program may run, in an unknown language. The
+// arguments after the text may be arguments of its last word.
 func (s *script) tokens(text string, behind command) {
 	var c command
 	for _, token := range inTokens.FindAllString(text, -1) {
@@ -283,7 +289,7 @@ func (s *script) tokens(text string, behind command) {
 	}
 }
 
-// environment looks at the assignments before the command of a wrapper.
+// environment checks the assignments before the command of a wrapper.
 func (s *script) environment(args command, name string) {
 	if wrappers[name] == nil || !wrappers[name].assigns {
 		return
@@ -300,7 +306,7 @@ func (s *script) environment(args command, name string) {
 	}
 }
 
-// assign looks at an assignment in the text.
+// assign checks an assignment in the text.
 func (s *script) assign(a *syntax.Assign) {
 	if a.Name == nil {
 		return
@@ -321,8 +327,8 @@ func (s *script) assign(a *syntax.Assign) {
 
 var attachedValue = regexp.MustCompile(`^-[A-Za-z]([A-Za-z0-9_./].*)$`)
 
-// appended returns the command of xargs at an index, with the words that it reads: in the places of
-// its mark, or at the end.
+// appended returns the command that xargs runs, which begins at an index. The words that
+// xargs reads are put in the places of its mark, or at the end.
 func appended(c command, at int) command {
 	mark, out := "", slices.Clone(c[at:])
 	for i, a := range c[1:at] {
@@ -348,8 +354,8 @@ func appended(c command, at int) command {
 	return out
 }
 
-// sets looks at a variable that gets a value. Some are run, evaluated or obeyed by bash, the linker
-// or everyday programs.
+// sets checks a variable that gets a value. The values of some variables are run, evaluated
+// or obeyed by bash, the linker or everyday programs.
 func (s *script) sets(variable string, value word) {
 	switch special(variable) {
 	case "obeyed":
@@ -369,8 +375,9 @@ var (
 	gitValue  = regexp.MustCompile(`^GIT_(?:AUTHOR|COMMITTER)_|^GIT_(?:DIR|WORK_TREE|INDEX_FILE|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE.*|MERGE_AUTOEDIT|BRANCH|SHA|COMMIT|TAG|REPO|URL|REF|ROOT)$`)
 )
 
-// special says whether a variable means something to bash or to everyday programs: "obeyed" changes
-// what names mean, "evaluated" may run a substitution in its value, "run" is a command.
+// special returns what a variable means to bash or to everyday programs. "obeyed": it
+// changes what names mean. "evaluated": a substitution in its value may be run. "run": its
+// value is a command.
 func special(variable string) string {
 	switch {
 	case obeyed.MatchString(variable):
@@ -383,7 +390,7 @@ func special(variable string) string {
 	return ""
 }
 
-// systemPath reports whether a value of PATH only adds folders of the system to it.
+// systemPath reports whether a value of PATH adds only folders of the system.
 func systemPath(w *syntax.Word) bool {
 	var text strings.Builder
 	parts := w.Parts
@@ -413,8 +420,8 @@ func systemPath(w *syntax.Word) bool {
 
 var systemFolder = regexp.MustCompile(`^/(?:usr|bin|sbin|opt)(?:/[A-Za-z0-9._/+-]+)?$`)
 
-// textsOf returns the texts that the named command runs as scripts. unknown means that it runs text
-// that is not visible here.
+// textsOf returns the texts that the named command runs as scripts. unknown means that it
+// runs text that cannot be seen here.
 func textsOf(name string, args command) (texts []string, unknown bool) {
 	var words []word
 	switch {
@@ -439,7 +446,7 @@ func textsOf(name string, args command) (texts []string, unknown bool) {
 		}
 	case name == "." || name == "source":
 		args = behindDashes(args)
-		// The text is in a file, unless the name is that of a descriptor.
+		// The text is in a file, unless the name is a file descriptor's.
 		return nil, len(args) > 0 && (args[0].known && (device.MatchString(args[0].text) || strings.HasPrefix(args[0].text, "/dev/")) ||
 			!args[0].known && (args[0].many || !strings.Contains(args[0].tail, "/") || device.MatchString(args[0].tail)))
 	case name == "env":
@@ -463,11 +470,11 @@ func textsOf(name string, args command) (texts []string, unknown bool) {
 	return texts, unknown
 }
 
-// zshOnly finds what only zsh expands: the path of a program ("=rm"), flags of an expansion, and
-// qualifiers of a glob that run code.
+// zshOnly finds what only zsh expands: the path of a program ("=rm"), flags of an
+// expansion, and glob qualifiers that run code.
 var zshOnly = regexp.MustCompile(`(?:^|[\s;&|({])=[A-Za-z]|\$\{\(|\(e|\(\+`)
 
-// behindDashes returns the words after "--", if it comes first.
+// behindDashes returns the words after "--", if that is the first word.
 func behindDashes(args command) command {
 	if len(args) > 0 && args[0] == exact("--") {
 		return args[1:]
@@ -482,7 +489,8 @@ var (
 	anyText       = regexp.MustCompile(`^(.*[ ;|&$(<>` + "`" + `].*)$`)
 )
 
-// behind returns the values of an option, from the same word or the next.
+// behind returns the values of an option. A value is in the same word as the option, or in
+// the next.
 func behind(args command, option *regexp.Regexp) (values []word) {
 	for i, a := range args {
 		if !a.known {
@@ -502,8 +510,8 @@ func behind(args command, option *regexp.Regexp) (values []word) {
 	return values
 }
 
-// splitOf returns what env -S runs: its value and all words after it. A text with escapes or
-// variables of env is unknown.
+// splitOf returns what env -S runs: its value and all words after it. If the text has
+// escapes or variables of env, it is unknown.
 func splitOf(args command) []word {
 	for i, a := range args {
 		text := a.text
@@ -537,7 +545,7 @@ func join(words command) word {
 	return exact(strings.Join(texts, " "))
 }
 
-// withoutGlobals returns a git command without the options before its subcommand.
+// withoutGlobals returns a git command without the options that come before the subcommand.
 func withoutGlobals(c command) command {
 	for i := 1; i < len(c); i++ {
 		switch a := c[i]; {
@@ -551,7 +559,8 @@ func withoutGlobals(c command) command {
 	return c[:1]
 }
 
-// all reports whether the pattern certainly covers every simple command, so that an allow holds.
+// all reports whether the pattern certainly covers every simple command, so that an allow
+// rule holds.
 func (s *script) all(pattern []string) bool {
 	if everything(pattern) {
 		return true
@@ -562,9 +571,9 @@ func (s *script) all(pattern []string) bool {
 	return !slices.ContainsFunc(s.commands, func(c command) bool { return !c.matches(pattern, true) })
 }
 
-// any reports whether the pattern may cover a command that may run, so that a deny or ask rule
-// holds. It also looks at a program's name without its folder, and behind a wrapper such as sudo or
-// xargs.
+// any reports whether the pattern may cover a command that may be run, so that a deny or
+// ask rule holds. It also tries the name of a program without its folder, and looks behind
+// wrappers such as sudo or xargs.
 func (s *script) any(pattern []string) bool {
 	if everything(pattern) || s.unclear {
 		return true
@@ -612,7 +621,7 @@ func (s *script) any(pattern []string) bool {
 
 func everything(pattern []string) bool { return len(pattern) == 1 && pattern[0] == "*" }
 
-// writes reports whether a redirection may change a file, or opens a connection.
+// writes reports whether a redirection may change a file or open a connection.
 func (s *script) writes(r *syntax.Redirect) bool {
 	target := s.read.word(r.Word)
 	if strings.HasPrefix(target.text, "/dev/tcp/") || strings.HasPrefix(target.text, "/dev/udp/") {

@@ -16,7 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
-// subject is one call as the rules see it. Expensive parts are parsed when a rule first needs them.
+// subject is one call as the rules see it. Expensive parts are parsed when a rule needs
+// them first.
 type subject struct {
 	call  Call
 	roots []string
@@ -26,8 +27,8 @@ type subject struct {
 	conditions *expression.Subject
 }
 
-// matches reports whether a rule matches the call. If a condition cannot be evaluated, an allow
-// rule does not match and any other rule does. The error says why.
+// matches reports whether a rule matches the call. If a condition cannot be evaluated, an
+// allow rule does not match, and any other rule does. In that case the error says why.
 func (s *subject) matches(r Rule) (bool, error) {
 	allows := r.Effect == Allow
 	if !r.matchesTool(s.call.Tool.Name) || r.Argument != "" && !s.argument(r.Argument, allows) {
@@ -61,8 +62,8 @@ var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 //     matchPath;
 //   - any other: the canonical JSON of the whole input, "*" as above.
 //
-// With certain (an allow rule) the pattern has to match for sure. Without it (a deny, ask or risk
-// rule) it is enough that the pattern may match.
+// If certain is set (an allow rule), the pattern must match for sure. Otherwise (a deny,
+// ask or risk rule) it is enough that the pattern may match.
 func (s *subject) argument(pattern string, certain bool) bool {
 	if s.call.Tool.ShellCommand != "" {
 		return s.shell(pattern, certain)
@@ -84,9 +85,9 @@ func (s *subject) argument(pattern string, certain bool) bool {
 	return wildcard(pattern, text) || wildcard(pattern, plain)
 }
 
-// matchValue reports whether a pattern matches the text of a value. Numbers are compared by value,
-// not by digits: 100, 1e2 and 100.0 are equal. A number that a double cannot hold matches every
-// deny and ask rule, and no allow rule.
+// matchValue reports whether a pattern matches the text of a value. Numbers are compared by
+// value: 100, 1e2 and 100.0 are equal. If a double cannot hold a number, the number matches
+// every deny and ask rule, and no allow rule.
 func matchValue(pattern string, raw json.RawMessage, certain bool) bool {
 	text := textOf(raw)
 	if rawjson.TypeOf(raw) == "a string" {
@@ -104,8 +105,8 @@ func matchValue(pattern string, raw json.RawMessage, certain bool) bool {
 
 var stringOrNumber = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,3})?`)
 
-// plainNumbers writes every number of a JSON text as a decimal without exponent and without zeros
-// at its end. held is false if a number is neither whole nor what a double holds.
+// plainNumbers writes every number of a JSON text as a decimal without exponent and without
+// trailing zeros. held is false if a number is neither whole nor exactly a double.
 func plainNumbers(text string) (plain string, held bool) {
 	held = true
 	return stringOrNumber.ReplaceAllStringFunc(text, func(token string) string {
@@ -147,7 +148,7 @@ func (s *subject) shell(pattern string, certain bool) bool {
 	return s.script.any(strings.Fields(spread(pattern)))
 }
 
-// spread turns ":*" at the end of a shell pattern into the word " *".
+// spread replaces ":*" at the end of a shell pattern by the word " *".
 func spread(pattern string) string {
 	if head, ok := strings.CutSuffix(pattern, ":*"); ok {
 		return head + " *"
@@ -169,14 +170,14 @@ func pathProperty(schema json.RawMessage) string {
 	return ""
 }
 
-// matchPath matches a path against a doublestar glob, both cleaned. A glob that starts with "/" is
-// matched against the absolute path, any other against the path from the root. An empty name is the
+// matchPath matches a path against a doublestar glob, both cleaned. If the glob begins with
+// "/", the absolute path is matched, otherwise the path from the root. An empty name is the
 // root itself.
 //
-// For an allow rule the path has to be inside the root unless the glob is absolute. A deny or ask
-// rule also matches a folder above the glob's fixed part, because a search that starts there would
-// find what the glob names ("." for "secrets/**"). A glob without a fixed part ("**/.env") does not
-// match such folders.
+// For an allow rule the path must be inside the root, unless the glob is absolute. A deny
+// or ask rule also matches a folder above the fixed part of the glob, because a search that
+// starts in that folder would find what the glob names ("." for "secrets/**"). If the glob
+// has no fixed part ("**/.env"), it does not match such folders.
 func matchPath(pattern, name string, roots []string, certain bool) bool {
 	target, abs := locate(name, roots)
 	if path.IsAbs(pattern) {
@@ -195,8 +196,8 @@ func matchPath(pattern, name string, roots []string, certain bool) bool {
 	return !certain && base != "." && base != "/" && above(target, base)
 }
 
-// locate returns the path from the root and the absolute path, both cleaned. Each is "" if it
-// cannot be known. If name is absolute, the path counts from the one of the roots that holds it.
+// locate returns the path from the root and the absolute path, both cleaned. Each is "" if
+// it is unknown. If name is absolute, the path is relative to the root that contains name.
 func locate(name string, roots []string) (rel, abs string) {
 	if len(roots) == 0 {
 		if path.IsAbs(name) {
@@ -219,8 +220,8 @@ func locate(name string, roots []string) (rel, abs string) {
 	return rel, path.Join(roots[0], rel)
 }
 
-// above reports whether dir is name or a folder above it. Both are cleaned. It compares whole
-// components.
+// above reports whether dir is name, or a folder above name. Both are cleaned. Whole path
+// components are compared.
 func above(dir, name string) bool {
 	return dir == name || dir == "." || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }
@@ -238,8 +239,8 @@ func textOf(raw json.RawMessage) string {
 	return string(canonical)
 }
 
-// wildcard matches the pattern against the whole of s. "*" stands for any characters, every other
-// character for itself.
+// wildcard matches the pattern against all of s. "*" stands for any characters, and every
+// other character for itself.
 func wildcard(pattern, s string) bool {
 	star, mark := -1, 0
 	p, i := 0, 0

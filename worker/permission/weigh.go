@@ -11,25 +11,24 @@ import (
 // Decision says what the rules decide about one call.
 type Decision struct {
 	Effect Effect
-	// Rule is the rule that decided. It is zero when none matched and the default holds.
+	// Rule is the rule that decided. It is zero if no rule matched and the default decided.
 	Rule Rule
 	// Matched is true when a rule decided, and false when the default did.
 	Matched bool
-	// Tier is the highest tier that any layer gives the call. It is "" when only the deny rules
-	// were checked.
+	// Tier is the highest tier that any layer gives the call. It is "" if only the deny
+	// rules were checked.
 	Tier messages.Tier
-	// Risk is the rule that gives the tier. It is zero for a call that no layer calls a risk.
+	// Risk is the rule that gives the tier. It is zero if no layer calls the call a risk.
 	Risk Rule
 	// Policy is the version of the policy.
 	Policy string
 
-	err     error // why the deciding or skipped rule could not be evaluated
+	err     error // why the rule that decided, or was skipped, could not be evaluated
 	skipped Rule  // the allow rule that could not be evaluated, if the default decides
 	riskErr error // why the risk rule could not be evaluated
 }
 
-// Reason returns why the rules decide so, in words for the model and for people. It quotes no
-// argument.
+// Reason says for the model and for people why the rules decide so. It quotes no argument.
 func (d Decision) Reason() string {
 	if d.Matched {
 		return ruled(d.Rule, d.err)
@@ -49,7 +48,7 @@ func ruled(r Rule, err error) string {
 	return "the rule: " + r.String() + words(r.Reason)
 }
 
-// words formats the reason of a rule or a hook, so that it can stand after the name.
+// words returns the reason of a rule or a hook in a form that can follow its name.
 func words(reason string) string {
 	if reason = strings.TrimRight(reason, ". \t\r\n"); reason == "" {
 		return ""
@@ -68,7 +67,7 @@ type Opinion struct {
 // Ruling is the final decision, by rules, tiers and hooks.
 type Ruling struct {
 	messages.Permission
-	Approvers int    // how many people have to approve; 0 unless the effect is ask
+	Approvers int    // how many people have to approve; 0 if the effect is not ask
 	Ticket    bool   // one of them has to name a ticket
 	Reason    string // why, in words for the model and for people
 }
@@ -81,8 +80,8 @@ type Ruling struct {
 // 4. a default that asks, unless a hook allows
 // 5. an allow rule, a default that allows
 //
-// So a hook's allow and an allow rule can replace only a default that asks. Neither lifts a deny, a
-// person whom the tier requires, or an ask rule.
+// So an allow of a hook, and an allow rule, can override only a default that asks. They
+// cannot lift a deny, an ask rule, or the need for a person whom the tier requires.
 func (d Decision) Weigh(h Opinion) Ruling {
 	switch {
 	case d.Effect == Deny:

@@ -11,22 +11,22 @@ import (
 // command holds the words of a simple command.
 type command []word
 
-// word is a word of a command after its quotes are removed. The value of an unknown word is in
-// variables, substitutions or file names, which only the running shell knows.
+// word is a word of a command after its quotes are removed. If it is unknown, its value is
+// in variables, substitutions or file names that only the running shell knows.
 type word struct {
-	text  string // the whole value; only of a known word
+	text  string // the whole value; only if the word is known
 	known bool
 	many  bool   // an unknown word that may become several words, or none
-	files bool   // it becomes several words by the names of files only
-	lead  string // literal text with which an unknown word begins
-	tail  string // literal text with which it ends
+	files bool   // it becomes several words only through file names
+	lead  string // the literal text at the beginning of an unknown word
+	tail  string // the literal text at its end
 }
 
 // exact returns a known word.
 func exact(text string) word { return word{text: text, known: true} }
 
-// base returns the word as the name of a program, without its folder. ok is false if the name is
-// not known.
+// base returns the word as the name of a program, without the folder. ok is false if the
+// name is unknown.
 func (w word) base() (name string, ok bool) {
 	if w.known {
 		return path.Base(w.text), true
@@ -51,7 +51,7 @@ func (w word) may(pattern string) bool {
 		len(pattern) >= len(w.lead)+len(w.tail)
 }
 
-// wordReader reads words. It knows which variables the text itself gives a value.
+// wordReader reads words. It knows to which variables the text itself assigns values.
 type wordReader struct{ assigned map[string]bool }
 
 func (r wordReader) words(list []*syntax.Word) command {
@@ -79,7 +79,7 @@ func (r wordReader) word(w *syntax.Word) word {
 		switch p := part.(type) {
 		case *syntax.Lit:
 			value := p.Value
-			if i == 0 && strings.HasPrefix(value, "~") { // somebody's home folder
+			if i == 0 && strings.HasPrefix(value, "~") { // someone's home folder
 				unknown()
 				_, value, _ = strings.Cut(value, "/")
 				if value != "" {
@@ -152,7 +152,7 @@ func list(part syntax.WordPart) bool {
 	return p.Excl || ok && w.Lit() == "@"
 }
 
-// plainVariables lists variables that the machine sets to one word, if the text does not set them.
+// plainVariables lists variables that are always one word, unless the text assigns to them.
 var plainVariables = strings.Fields("HOME PWD OLDPWD USER LOGNAME TMPDIR LANG UID EUID PPID HOSTNAME SHLVL ? # $ ! BASHPID")
 
 // single reports whether an unquoted expansion is certainly one word.
@@ -167,16 +167,17 @@ func (r wordReader) single(part syntax.WordPart) bool {
 	return false
 }
 
-// expands reports whether the unquoted part of a word may become other words, by file globs or
-// braces. An escaped glob character counts too, although the shell does not expand it.
+// expands reports whether the unquoted part of a word may become other words, through file
+// globs or braces. An escaped glob character counts too, although the shell does not expand
+// it.
 func expands(lit string) bool {
 	return strings.ContainsAny(lit, "*?") ||
 		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
 		strings.Contains(lit, "{") && (strings.Contains(lit, ",") || strings.Contains(lit, ".."))
 }
 
-// unescape removes the backslashes that the shell would remove: those before a character in only,
-// or all of them if only is "". A backslash before a line break is removed with it.
+// unescape removes the backslashes that the shell would remove: those before a character in
+// only, or all if only is "". A line break after a backslash is removed too.
 func unescape(lit, only string) string {
 	if !strings.Contains(lit, `\`) {
 		return lit
@@ -198,13 +199,13 @@ func unescape(lit, only string) string {
 	return b.String()
 }
 
-// matches reports whether the pattern covers the words. It runs the pattern as an automaton: in
-// state p, the first p words of the pattern are used up. If certain is not set, a word of unknown
-// value may be any word, or any number of words, and options before a later word of the pattern do
-// not count: "git push" covers git -C x push.
+// matches reports whether the pattern covers the words. It runs the pattern as an
+// automaton: in state p, the first p words of the pattern are used. Without certain, a word
+// of unknown value may be any word or any number of words, and options before a later word
+// of the pattern are skipped: "git push" covers git -C x push.
 func (c command) matches(pattern []string, certain bool) bool {
 	at, next := make([]bool, len(pattern)+1), make([]bool, len(pattern)+1)
-	skipped, skips := make([]bool, len(pattern)+1), make([]bool, len(pattern)+1) // states behind an option, whose value may follow
+	skipped, skips := make([]bool, len(pattern)+1), make([]bool, len(pattern)+1) // states after an option, whose value may follow
 	at[0] = true
 	skip(at, pattern)
 	for _, w := range c {
@@ -250,7 +251,7 @@ func (c command) matches(pattern []string, certain bool) bool {
 	return at[len(pattern)]
 }
 
-// skip adds the states in which a "*" stands for no word.
+// skip adds the states that are reached when a "*" stands for no word.
 func skip(at []bool, pattern []string) {
 	for p, w := range pattern {
 		if at[p] && w == "*" {

@@ -18,11 +18,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// maxEdited bounds how many characters of edited arguments are shown to the model.
+// maxEdited limits how many characters of edited arguments the model is shown.
 const maxEdited = 4000
 
-// answered returns the answered question about this call from the prior record, or nil if there is
-// none.
+// answered returns the answered question about this call from the prior record, or nil.
 func (c *callRun) answered() *messages.Approval {
 	if c.prior == nil {
 		return nil
@@ -30,8 +29,9 @@ func (c *callRun) answered() *messages.Approval {
 	return c.prior.Approval
 }
 
-// frozenInput returns the input to run with: an approved input if there is one, else the input that
-// hooks have left in the prior record, else the job's own.
+// frozenInput returns the input to run with. That is the approved input if there is one.
+// Otherwise it is the input that hooks have left in the prior record, or else the job's
+// own.
 func frozenInput(job wire.Job, prior *wire.CallRecord) []byte {
 	switch {
 	case prior == nil || prior.ArgsHash == "":
@@ -44,9 +44,9 @@ func frozenInput(job wire.Job, prior *wire.CallRecord) []byte {
 	return job.Input
 }
 
-// approval handles a call whose ruling is ask. It returns nil if no person is needed, or if a
-// checked approval holds. Otherwise it returns a *call.Ask or a *failure. It checks an approval
-// from scratch, against the rules as they are now.
+// approval handles a call whose ruling is ask. It returns nil if no person is needed, or if
+// an approval is valid; it checks the approval again under the present rules. Otherwise it
+// returns a *call.Ask or a *failure.
 func (c *callRun) approval(ctx context.Context) error {
 	q := c.answered()
 	switch {
@@ -72,7 +72,7 @@ func (c *callRun) approval(ctx context.Context) error {
 	return c.ask()
 }
 
-// flawOf returns why an answered question does not let the call run now, or nil when it does.
+// flawOf returns why an answered question does not let the call run now, or nil if it does.
 func (c *callRun) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	changed := func(what string) *messages.Refusal {
 		return &messages.Refusal{Class: messages.ClassApprovalMismatch, Message: "The question was about " + what + "."}
@@ -101,8 +101,8 @@ func (c *callRun) flawOf(q messages.Approval, now time.Time) *messages.Refusal {
 	return refusal
 }
 
-// isAbout reports whether a question is about this call. A record that was copied from another
-// call's journal must not count.
+// isAbout reports whether a question is about this call. A record that was copied from
+// another call's journal must not count.
 func (c *callRun) isAbout(q messages.Approval) bool {
 	j := c.job
 	return q.Tenant == j.Tenant && q.Session == j.Session && q.Batch == j.Batch && q.Index == j.Index && q.CallID == j.CallID && q.Tool == j.Tool
@@ -117,8 +117,8 @@ func ticket(q messages.Approval) string {
 	return ""
 }
 
-// ask ends the run with a question. Its text comes from the policy and the frozen call, never from
-// the model's own words.
+// ask ends the run with a question. The text of the question comes from the policy and the
+// frozen call, never from the model's words.
 func (c *callRun) ask() error {
 	q := messages.Approval{
 		V: messages.Version, Tenant: c.job.Tenant, Session: c.job.Session, Batch: c.job.Batch, Index: c.job.Index, CallID: c.job.CallID,
@@ -143,7 +143,7 @@ func (c *callRun) noApprovers() *failure {
 		"%s would have to approve this call (%s), and this fleet has too few approvers. It was not run.", who, c.ruling.Reason)
 }
 
-// noteEdit adds a note for the model that a person changed its arguments, even if the edited call
+// noteEdit tells the model that a person has changed the arguments, even if the edited call
 // was refused later.
 func (c *callRun) noteEdit() {
 	q := c.answered()
@@ -152,7 +152,7 @@ func (c *callRun) noteEdit() {
 	}
 	who := "A person"
 	for _, d := range q.Decisions {
-		// Name the person only after the approval was checked.
+		// Name the person only if the approval was checked.
 		if d.Verdict == messages.VerdictEdit && c.agreement != nil {
 			who += " (" + d.By + ")"
 		}
@@ -164,6 +164,6 @@ func (c *callRun) noteEdit() {
 	if sent, err := rawjson.Canonical(c.job.Input); err == nil && messages.Digest(sent) == q.Original.ArgsHash {
 		input, _ := cut(string(c.input), maxEdited, schemas.TruncateMiddle)
 		what += are + input
-	} // otherwise a hook changed them too, and may have added what the model must not see
+	} // otherwise a hook has changed the arguments too, and may have added what the model must not see
 	c.result.Outcome = withContext(c.result.Outcome, []string{who + what})
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// storeAuditLine stores the audit line that must exist before the call runs: granted for a call
-// that people approved, allowed for one of tier medium. A call whose line cannot be stored does not
-// run.
+// storeAuditLine stores the audit line that must exist before the call runs: granted for a
+// call that people have approved, allowed for one of tier medium. If the line cannot be
+// stored, the call does not run.
 func (c *callRun) storeAuditLine(ctx context.Context) error {
 	line := messages.AuditGranted
 	switch {
@@ -37,7 +37,8 @@ func (c *callRun) storeAuditLine(ctx context.Context) error {
 	return f
 }
 
-// auditVoid writes an audit line if an approved call does not run, whichever check refused it.
+// auditVoid writes an audit line if an approved call does not run, no matter which check
+// refused it.
 func (c *callRun) auditVoid(ctx context.Context, err error) {
 	q, why := c.answered(), c.void(err)
 	if q == nil || why == nil {
@@ -49,9 +50,9 @@ func (c *callRun) auditVoid(ctx context.Context, err error) {
 	}
 }
 
-// void returns why an approved call did not run; err is how the call ended before it started. The
-// text holds no argument values. It returns nil if the reason is not the approval: the call was
-// stopped, or it goes on elsewhere.
+// void returns why an approved call did not run. err is how the call ended before it
+// started. The text quotes no arguments. void returns nil if the approval is not the
+// reason: the call was stopped, or goes on elsewhere.
 func (c *callRun) void(err error) *messages.Refusal {
 	var f *failure
 	if c.flaw != nil || !errors.As(err, &f) {
@@ -83,7 +84,7 @@ func (c *callRun) audit(ctx context.Context, line messages.AuditType, refusal *m
 		if c.agreement != nil || refusal != nil {
 			r.Approval = q.ID
 		}
-		// A call that was refused before its input was frozen has no hash of its own, so the line
+		// If a call was refused before its input was frozen, it has no hash. The line then
 		// has the hash of the question.
 		r.ArgsHash = cmp.Or(r.ArgsHash, q.ArgsHash)
 		if q.Original != nil {

@@ -14,28 +14,28 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Config holds the parts and bounds of a pipeline. Only Registry is required.
+// Config holds the parts and limits of a pipeline. Only Registry is required.
 type Config struct {
 	Registry *tool.Registry
 	Hooks    hook.Set
 	Rules    permission.Rules
-	// MaxInput bounds the arguments of a call, in bytes. Default 1 MiB.
+	// MaxInput limits the arguments of a call, in bytes. Default 1 MiB.
 	MaxInput int
-	// MaxOutput bounds the output of a tool, in bytes. Default 64 MiB. How much of it the model
-	// gets to read is bounded by the MaxOutput of the tool.
+	// MaxOutput limits the output of a tool, in bytes. Default 64 MiB. The part that the
+	// model reads is limited by the tool's own MaxOutput.
 	MaxOutput int
-	// Keep stores the whole of an output that is cut for the model, and returns what names it in
-	// the session of the job. Nil: only the part that the model reads is kept.
+	// Keep stores a whole output that is cut for the model. It returns the name of the
+	// output in the job's session. Nil: only the part that the model reads is kept.
 	Keep func(ctx context.Context, job wire.Job, whole messages.Outcome) (ref string, err error)
-	// KillGrace is how long a tool may ignore the end of its context before its goroutine is left
-	// behind. Default 2 s.
+	// KillGrace is how long a tool may ignore the end of its context. After that its
+	// goroutine is left behind. Default 2 s.
 	KillGrace time.Duration
 	Logger    *slog.Logger // nil: silent
-	// Observe is called when a call has ended, once for each phase that the call entered and in the
-	// order of the phases, with the time that the phase took. May be nil.
+	// Observe is called when a call has ended: once for each phase that the call has
+	// entered, in order, with the time of the phase. May be nil.
 	Observe func(phase string, took time.Duration)
-	// LeftBehind is called for each goroutine of a tool that still runs after KillGrace. May be
-	// nil.
+	// LeftBehind is called for each goroutine of a tool that still runs after KillGrace.
+	// May be nil.
 	LeftBehind func(tool string)
 	// HookFailed is called for each hook that could not run, except hooks that were stopped
 	// together with their call. May be nil.
@@ -46,17 +46,18 @@ type Config struct {
 	// Audit stores a line of the audit log. If a call needs a line before it runs and the line
 	// cannot be stored, the call does not run. Nil: there is no audit log.
 	Audit func(context.Context, messages.AuditRecord) error
-	// Decided is called with the decision about a call and its source (see messages.Permission),
-	// also if a hook made it, or a deny rule, which is looked at before the hooks. A call that
-	// people approved is reported as allow, by "person". May be nil.
+	// Decided is called with the decision about a call and its source (see
+	// messages.Permission). It is also called if a hook decided, or a deny rule that was
+	// checked before the hooks. A call that people approved is reported as allow, by
+	// "person". May be nil.
 	Decided func(effect, source string)
-	// Tracer makes a span for each call and for each phase that the call enters. Nil: there are no
-	// spans, but the caller's trace context is passed on.
+	// Tracer makes a span for each call and for each phase that the call enters. Nil: no
+	// spans, but the trace context of the caller is passed on.
 	Tracer trace.Tracer
-	// TraceContent puts the first 16 KiB of the arguments and of the result of each call into its
-	// span.
+	// TraceContent puts the first 16 KiB of the arguments and of the result into the span
+	// of each call.
 	TraceContent bool
-	// Now returns the server's time, which decides when approvals expire. Default: the worker's
+	// Now returns the server's time, by which approvals expire. Default: the worker's
 	// clock.
 	Now func(context.Context) time.Time
 }
@@ -65,8 +66,8 @@ type Config struct {
 type Approvals interface {
 	// Count returns how many people may decide about calls of a tenant to a tool at a time.
 	Count(tenant messages.TenantID, tool string, at time.Time) int
-	// Holds checks an answered question again: signatures, distinct people, ticket and time. The
-	// error says why the approval does not hold.
+	// Holds checks an answered question again: signatures, distinct people, ticket and
+	// time. The error says why the approval is not valid.
 	Holds(q messages.Approval, now time.Time) error
 }
 

@@ -30,15 +30,15 @@ type toolReturn struct {
 // errLeftBehind is the error of tool code that did not return in time.
 var errLeftBehind = errors.New("left behind")
 
-// execute is phase five: it runs the tool. The tool's timeout and the rest of the batch's time
-// bound it.
+// execute is phase five: it runs the tool. The run must end within the tool's timeout and
+// within the batch's time.
 func (c *callRun) execute(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()
 	own := c.toolCall()
 	reports := &reports{emit: c.emit}
 	own.Progress = reports.add
-	var lacks atomic.Pointer[[]string] // the tool's code may be left behind
+	var lacks atomic.Pointer[[]string] // the tool's code may be left behind, so access is atomic
 	own.OnSandboxGaps = func(properties []string) { lacks.Store(&properties) }
 	c.started = true
 	a := c.await(ctx, Execute, func() (tool.Output, error) { return c.tool.Runner.Run(ctx, own) })
@@ -68,12 +68,12 @@ func (c *callRun) execute(ctx context.Context) error {
 	return nil
 }
 
-// await runs tool code on its own goroutine. If the code still runs KillGrace after ctx has ended,
-// await returns without it, so that it cannot hold a slot of the worker for ever.
+// await runs tool code on a goroutine. If the code still runs KillGrace after ctx has
+// ended, await returns without it. So the code cannot hold a slot of the worker for ever.
 func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output, error)) toolReturn {
 	answers := make(chan toolReturn, 1)
 	go func() {
-		a := toolReturn{panicked: true} // kept if f ends the goroutine with runtime.Goexit
+		a := toolReturn{panicked: true} // stays if f ends the goroutine with runtime.Goexit
 		defer func() {
 			if v := recover(); v != nil {
 				c.logPanic(phase, v)
@@ -101,8 +101,8 @@ func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output
 	}
 }
 
-// toolFailure returns a failure for the tool's own error. The tool says whether a retry may help;
-// the model hears so only if a second run can do no harm.
+// toolFailure returns a failure for an error of the tool. The tool says whether a retry may
+// help. The model is told so only if a second run does no harm.
 func (c *callRun) toolFailure(err error) *failure {
 	toolErr := messages.Error{Code: messages.CodeToolError}
 	var own *messages.Error
@@ -142,8 +142,8 @@ func (c *callRun) readable(text string) string {
 	return text
 }
 
-// details returns the details that a tool added to its error, as JSON. It returns nil if they
-// cannot be written, or have more than maxDetails bytes.
+// details returns, as JSON, the details that a tool added to its error. It returns nil if
+// they cannot be encoded or have more than maxDetails bytes.
 func (c *callRun) details(v any) (details any) {
 	if v == nil {
 		return nil
@@ -163,8 +163,8 @@ func (c *callRun) details(v any) (details any) {
 	return json.RawMessage(raw)
 }
 
-// outcome turns the tool's output into one JSON value or a list of blocks, of at most MaxOutput
-// bytes. A value that is not valid JSON for rawjson.Check becomes text.
+// outcome turns the tool's output into one JSON value or a list of blocks, of at most
+// MaxOutput bytes. A value that rawjson.Check refuses becomes text.
 func (c *callRun) outcome(o tool.Output) (messages.Outcome, error) {
 	if size := sizeOf(o.Value, o.Content); size > c.cfg.MaxOutput {
 		return messages.Outcome{}, fail(messages.StatusError, messages.CodeTooLarge,
@@ -184,8 +184,8 @@ func (c *callRun) outcome(o tool.Output) (messages.Outcome, error) {
 	return outcome, nil
 }
 
-// outputDetails returns what a tool adds to its output for people, or nil if that is too large or
-// not JSON.
+// outputDetails returns the details for people that a tool added to its output. It returns
+// nil if they are too large or not JSON.
 func (c *callRun) outputDetails(raw json.RawMessage) json.RawMessage {
 	if len(raw) == 0 {
 		return nil
@@ -197,8 +197,8 @@ func (c *callRun) outputDetails(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// sizeOf returns how many bytes the values, texts and data of an output have, without the JSON
-// around them.
+// sizeOf returns the number of bytes of the values, texts and data of an output, without
+// the JSON around them.
 func sizeOf(value json.RawMessage, content []messages.Block) int {
 	size := len(value)
 	for _, b := range content {
@@ -218,7 +218,7 @@ func (c *callRun) hint() string {
 }
 
 func value(raw json.RawMessage) json.RawMessage {
-	// For a string, these checks are all that rawjson.Check does.
+	// For a string these checks are enough: rawjson.Check does no others.
 	if raw[0] == '"' && utf8.Valid(raw) && json.Valid(raw) {
 		return raw
 	}

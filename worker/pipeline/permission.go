@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// denied checks only the deny rules. It runs before the hooks.
+// denied checks only the deny rules, before the hooks run.
 func (c *callRun) denied(context.Context) error {
 	decision, denied := c.cfg.Rules.Denied(c.ruleCall())
 	if !denied {
@@ -21,8 +21,9 @@ func (c *callRun) denied(context.Context) error {
 	return c.refused()
 }
 
-// permissions makes the decision of phase four. It freezes and hashes the input, and then weighs
-// the rules together with the opinion of the hooks. If a person is needed, approval does the rest.
+// permissions makes the decision of phase four. It freezes and hashes the input. Then it
+// weighs the rules and the opinion of the hooks. If a person is needed, approval does the
+// rest.
 func (c *callRun) permissions(ctx context.Context) error {
 	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {
@@ -48,8 +49,8 @@ func (c *callRun) permissions(ctx context.Context) error {
 	return nil
 }
 
-// permitted returns the stricter of the opinion of the hooks and that of the tool itself, if it has
-// one. A tool that cannot be asked refuses the call.
+// permitted returns the opinion of the hooks, or that of the tool itself if it has one that
+// is stricter. If the tool cannot be asked, the call is refused.
 func (c *callRun) permitted(ctx context.Context, hooks permission.Opinion) (permission.Opinion, error) {
 	permitter, ok := c.tool.Runner.(tool.Permitter)
 	if !ok {
@@ -59,7 +60,7 @@ func (c *callRun) permitted(ctx context.Context, hooks permission.Opinion) (perm
 	defer cancel()
 	own := c.toolCall()
 	own.Progress = func(messages.Progress) {}
-	answers := make(chan tool.Permit, 1) // a call that await has left behind may still answer
+	answers := make(chan tool.Permit, 1) // a check that await has left behind may still answer
 	a := c.await(ctx, Permissions, func() (tool.Output, error) {
 		permit, err := permitter.Permit(ctx, own)
 		answers <- permit
@@ -84,7 +85,7 @@ func (c *callRun) permitted(ctx context.Context, hooks permission.Opinion) (perm
 	return permission.Opinion{Opinion: permit.Opinion, By: c.job.Tool, Source: messages.SourceTool, Reason: permit.Reason}, nil
 }
 
-// strictness orders opinions. One that is not known is as strict as a deny.
+// strictness orders opinions. An unknown opinion is as strict as a deny.
 func strictness(opinion string) int {
 	known := []string{"", string(permission.Allow), string(permission.Ask)}
 	if i := slices.Index(known, opinion); i >= 0 {
@@ -93,8 +94,9 @@ func strictness(opinion string) int {
 	return len(known)
 }
 
-// askEditor turns an allow into a question to one person, for arguments that a person has edited.
-// The model did not ask for these arguments, so they run only if that person's approval holds.
+// askEditor turns an allow into a question to one person, if a person has edited the
+// arguments. The model did not ask for these arguments, so they run only if that person's
+// approval is valid.
 func askEditor(r permission.Ruling) permission.Ruling {
 	return permission.Ruling{
 		Permission: messages.Permission{Effect: string(permission.Ask), Source: messages.SourcePerson, Tier: r.Tier, Policy: r.Policy},
@@ -121,8 +123,8 @@ func (c *callRun) deniedBy(hook string) {
 	}
 }
 
-// permission returns the decision as the result and the audit log show it: the ruling, and the
-// people who approved. It returns nil if the call ended before there was a ruling.
+// permission returns the decision in the form for the result and the audit log: the ruling,
+// and the people who approved. It returns nil if the call ended before there was a ruling.
 func (c *callRun) permission() *messages.Permission {
 	p := c.ruling.Permission
 	if p.Effect == "" {

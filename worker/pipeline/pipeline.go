@@ -9,26 +9,29 @@
 //	5 execute        the tool itself, within its time
 //	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
 //
-// A call that fails in phases one to four gets that failure as its result, and its tool never
-// starts. Deny rules are also checked once before any hook runs. A call may have been planned to
-// run beside others, although its frozen input must run alone: phase four hands it back before it
-// asks any person. All other calls are claimed between phases four and five.
+// If a call fails in phases one to four, that failure is its result, and its tool never
+// starts. Deny rules are also checked once before any hook runs. A call may have been
+// planned to run beside others, although with its frozen input it must run alone. Phase
+// four hands such a call back before any person is asked. All other calls are claimed
+// between phases four and five.
 //
-// A frozen input does not change; only a person who is asked may replace it. If a call continues
-// from a record (people have answered, or an attempt failed or was lost), its input and the answers
-// of its hooks come from that record. All other checks are made again.
+// A frozen input does not change, except that a person who is asked may replace it. A call
+// may continue from a record, because people have answered or an attempt failed or was
+// lost. Then its input and the answers of its hooks come from that record. All other checks
+// are made again.
 //
-// A checkable tool can tell whether a run with an unknown outcome was applied. The pipeline asks it
-// before it runs a call again after a lost attempt. It also asks after a run that was stopped in
-// the middle, and after a failure that may be temporary.
+// A checkable tool can tell whether a run with an unknown outcome was applied. The pipeline
+// asks it before it runs a call again after a lost attempt. It also asks after a run that
+// was stopped in the middle, and after a failure that may be temporary.
 //
-// Run returns a result whatever happens, even after a panic. An error of Run means that there is no
-// result here, because another worker or a later attempt has the call. That attempt then also runs
-// the post-hooks. A run that is cancelled with a *wire.Stop ends as aborted, or as outcome_unknown
-// if a tool that changes things had started. With any other cause (a lost lease, a worker that
-// shuts down) Run returns that cause, unless the tool had started and may not run again.
+// Run returns a result whatever happens, even after a panic. If it returns an error
+// instead, another worker or a later attempt has the call, and that attempt also runs the
+// post-hooks. A run that is cancelled with a *wire.Stop ends as aborted, or as
+// outcome_unknown if a tool that changes things had started. If it is cancelled for another
+// reason (a lost lease, a worker that shuts down), Run returns that reason, unless the tool
+// had started and may not run again.
 //
-// Package worker/lane takes care of queueing, leases, deliveries and retries.
+// Package worker/lane does the queueing, leases, deliveries and retries.
 package pipeline
 
 import (
@@ -89,47 +92,49 @@ func New(cfg Config) (*Pipeline, error) {
 type callRun struct {
 	*Pipeline
 	job    wire.Job
-	prior  *wire.CallRecord // the record from which the call continues; nil: none
+	prior  *wire.CallRecord // the record from which the call continues, or nil
 	tool   tool.Registered
-	input  json.RawMessage // after the pre-hooks; it does not change after the freeze
+	input  json.RawMessage // as the pre-hooks left it; it does not change after it was frozen
 	frozen call.Frozen
 	grant  call.Grant
-	// idempotencyKey is the key for the tool's run; "": the call is not claimed yet.
+	// idempotencyKey is the key for the tool's run; "" before the call is claimed.
 	idempotencyKey string
 	hooks          hook.Result       // of the pre-hooks
-	ruling         permission.Ruling // of phase four, or of the hook or rule that refused the call earlier
-	// Once an answered question was checked, exactly one of the next two is set.
-	agreement    *messages.Approval // the approval holds, and the call runs on it
-	flaw         *messages.Refusal  // why the approval does not hold
+	ruling         permission.Ruling // the ruling of phase four, or of a hook or rule that refused the call earlier
+	// When an answered question has been checked, exactly one of the next two is set.
+	agreement    *messages.Approval // the valid approval with which the call runs
+	flaw         *messages.Refusal  // why the approval is not valid
 	emit         func(messages.Event)
 	started      bool // the tool was started
-	ended        bool // the tool has returned, or a probe found a lost attempt applied
+	ended        bool // the tool has returned, or a probe found that a lost attempt was applied
 	phaseTimes   map[string]time.Duration
-	current      string // the current phase; "": between two phases
+	current      string // the current phase; "" between two phases
 	failed       string // the first phase that failed; "": none
-	replacedHash string // the hash of the tool's own output, if a hook has replaced it
+	replacedHash string // hash of the tool's own output, if a hook has replaced the output
 	result       messages.Result
 	span         trace.Span
 	traceID      string // "": no trace
 }
 
-// failure is the error with which a phase ends the call. It becomes the call's result.
+// failure is the error with which a phase ends the call. It becomes the result of the call.
 type failure struct {
 	status messages.Status
 	err    *messages.Error
-	ask    bool // a probe shall find out whether the run was applied; if not, another run may succeed
+	ask    bool // a probe should find out whether the run was applied; if not, another run may succeed
 }
 
 func (f *failure) Error() string { return string(f.status) + ": " + f.err.Message }
 
-// Run takes a job through the phases. The result lacks only the worker and the time in the queue,
-// which the lane adds.
+// Run takes a job through the phases. The lane completes the result with the worker and the
+// time in the queue.
 //
-// prior is the record of the call's journal from which the job continues, or nil. If prior has a
-// frozen input, that input runs, and the pre-hooks do not run again unless a person has just edited
-// the input. claim may be nil if the call does not claim. emit receives events, fills in their ids,
-// and must not block; it may be nil. The error is a *call.HandBack for a call that was planned to
-// run beside others and must run alone, and a *call.Ask for a call that needs a person's approval.
+// prior is the record from which the job continues, or nil. If prior has a frozen input,
+// the call runs with that input. Then the pre-hooks do not run again, unless a person has
+// just edited the input. claim may be nil if the call does not claim. emit receives events
+// and adds their ids. It must not block, and may be nil.
+//
+// Two errors are special: *call.HandBack for a call that was planned to run beside others
+// and must run alone, and *call.Ask for a call that needs a person's approval.
 func (p *Pipeline) Run(
 	ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim, emit func(messages.Event),
 ) (_ messages.Result, err error) {
@@ -137,7 +142,7 @@ func (p *Pipeline) Run(
 	c := p.call(job, prior, emit)
 	c.span, c.traceID = span, tracing.ID(ctx)
 	defer func() { c.closeSpan(err) }()
-	err = c.stopped(ctx, nil) // if the call was stopped already, no phase begins
+	err = c.stopped(ctx, nil) // if the call is stopped already, no phase begins
 	entered := err == nil
 	if entered {
 		err = c.phases(ctx, claim)
@@ -174,8 +179,8 @@ func (p *Pipeline) call(job wire.Job, prior *wire.CallRecord, emit func(messages
 	}
 }
 
-// log returns a logger for lines about this call. It makes one at each call, because most calls log
-// nothing.
+// log returns a logger for lines about this call. It makes the logger only when it is
+// needed, because most calls log nothing.
 func (c *callRun) log() *slog.Logger {
 	log := c.cfg.Logger.With("tenant", c.job.Tenant, "session", c.job.Session, "batch", c.job.Batch,
 		"call", cmp.Or(string(c.job.CallID), strconv.Itoa(c.job.Index)), "tool", c.job.Tool)
@@ -185,7 +190,7 @@ func (c *callRun) log() *slog.Logger {
 	return log
 }
 
-// withDeadline bounds phases one to five by what is left of the batch's time.
+// withDeadline limits phases one to five to what is left of the batch's time.
 func (c *callRun) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.job.DeadlineMS > 0 {
 		return context.WithTimeout(ctx, time.Duration(c.job.DeadlineMS)*time.Millisecond)
@@ -193,15 +198,15 @@ func (c *callRun) withDeadline(ctx context.Context) (context.Context, context.Ca
 	return context.WithCancel(ctx)
 }
 
-// phases runs phases one to five and the claim. The error is a *failure, or it says that the call
-// continues elsewhere.
+// phases runs phases one to five and the claim. The error is a *failure, or means that the
+// call continues elsewhere.
 func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 	running, cancel := c.withDeadline(ctx)
 	defer cancel()
 	err := c.steps(running, []step{
 		{phase: Validate, do: c.validate},
 		{phase: Semantic, do: c.semantic},
-		// Deny rules first: they are cheap, and a denied call needs no hooks.
+		// Deny rules come first: they are cheap, and a denied call needs no hooks.
 		{phase: Permissions, do: c.denied, early: true},
 		{phase: PreHooks, do: c.preHooks},
 		{phase: Permissions, do: c.permit},
@@ -213,17 +218,17 @@ func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 		{do: func(ctx context.Context) error { return c.claim(ctx, claim) }},
 		{phase: Execute, do: func(running context.Context) error {
 			err := c.steps(running, []step{{do: c.probe}, {do: c.storeAuditLine}, {do: c.execute}})
-			// resolve has to work after the deadline too, so it uses ctx.
+			// resolve must also work after the deadline, so it uses ctx.
 			return c.resolve(trace.ContextWithSpan(ctx, trace.SpanFromContext(running)), err)
 		}},
 	})
 }
 
-// step is one part of phases one to five.
+// step is a part of phases one to five.
 type step struct {
-	phase string // "": the step is no phase, or a part of the phase that calls it
+	phase string // "": the step is not a phase, or belongs to the phase that calls it
 	do    func(context.Context) error
-	early bool // the step comes before its phase, and has a span only if it ends the call
+	early bool // the step runs before its phase, and has a span only if it ends the call
 }
 
 // steps runs one step after another until the call has ended.
@@ -247,7 +252,7 @@ func (c *callRun) steps(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// permit does all of phase four, on the final input.
+// permit is all of phase four, on the final input.
 func (c *callRun) permit(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{c.permissions, c.handBack, c.approval} {
 		if err := part(ctx); err != nil {
@@ -257,8 +262,8 @@ func (c *callRun) permit(ctx context.Context) error {
 	return nil
 }
 
-// handBack returns a *call.HandBack if the call was planned to run beside others, but its frozen
-// input must run alone.
+// handBack returns a *call.HandBack if the call was planned to run beside others, but with
+// its frozen input must run alone.
 func (c *callRun) handBack(context.Context) error {
 	if safe, why := safety.Classify(c.tool.Tool, c.input); c.job.ConcurrencySafe && !safe {
 		return &call.HandBack{Reason: why, ArgsHash: c.frozen.ArgsHash}
@@ -281,7 +286,7 @@ func (c *callRun) claim(ctx context.Context, claim call.Claim) error {
 	return nil
 }
 
-// settle turns a *failure into the result. It returns any other error.
+// settle turns a *failure into the result. It returns other errors unchanged.
 func (c *callRun) settle(err error) error {
 	var f *failure
 	switch {
@@ -294,8 +299,8 @@ func (c *callRun) settle(err error) error {
 	return nil
 }
 
-// guard runs one step and turns a panic into a failure. The log shows where the panic came from;
-// the model does not see its text.
+// guard runs one step and turns a panic into a failure. The log shows where the panic
+// happened. The model does not see its text.
 func (c *callRun) guard(phase string, do func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -320,8 +325,8 @@ func (c *callRun) broken() *failure {
 	return fail(messages.StatusError, messages.CodeInternal, "The call failed inside the worker. It was not run.")
 }
 
-// logPanic logs a panic. It logs the text only if the Go runtime wrote it, because other texts may
-// hold arguments.
+// logPanic logs a panic. It logs the text only if it is a runtime error of Go, because
+// other texts may hold arguments.
 func (c *callRun) logPanic(phase string, v any) {
 	what := fmt.Sprintf("%T", v)
 	if err, ok := v.(runtime.Error); ok {
@@ -330,8 +335,8 @@ func (c *callRun) logPanic(phase string, v any) {
 	c.log().Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
 }
 
-// stopped returns how a call ends whose context has ended, or nil if it has not. toolErr is the
-// error that the tool returned, if any.
+// stopped returns how a call ends whose context has ended, or nil if the context has not
+// ended. toolErr is the error that the tool returned, or nil.
 func (c *callRun) stopped(ctx context.Context, toolErr error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)
@@ -363,7 +368,7 @@ func (c *callRun) stopped(ctx context.Context, toolErr error) error {
 		f.err.Retryable = true
 	}
 	var own *messages.Error
-	// The tool's own error often explains why it took so long.
+	// The tool's own error often says why it took so long.
 	if errors.As(toolErr, &own) && own != nil && own.Message != "" {
 		f.err.Message += "\n" + c.readable(own.Message)
 	}
@@ -384,8 +389,8 @@ func (c *callRun) harmless() bool {
 	return c.tool.Kind == messages.KindRead || c.tool.Kind == messages.KindCompute
 }
 
-// onCrash says what may be done about the call if its worker is lost. A call that changes nothing
-// may run again, even if it is claimed.
+// onCrash returns what may be done with the call if its worker is lost. A call that changes
+// nothing may always run again, even if it is claimed.
 func (c *callRun) onCrash() messages.OnCrash {
 	if c.tool.Kind != messages.KindWrite {
 		return messages.OnCrashIdempotent
@@ -393,7 +398,8 @@ func (c *callRun) onCrash() messages.OnCrash {
 	return c.tool.OnCrash
 }
 
-// repeatable reports whether the tool may run again, under the same idempotency key, without harm.
+// repeatable reports whether the tool may run again, with the same idempotency key, without
+// harm.
 func (c *callRun) repeatable() bool {
 	return c.harmless() || c.tool.OnCrash == messages.OnCrashIdempotent
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// postHooks is phase six. It runs for every call that entered phase one, even if the call failed or
-// was stopped. It never turns a success into a failure: a failed hook is logged, and if a
-// replacement cannot be used, the output stays. Hooks see the whole output, which is then cut for
-// the model.
+// postHooks is phase six. It runs for every call that entered phase one, even if the call
+// failed or was stopped. It never turns a success into a failure: a failed hook is logged,
+// and if a replacement output cannot be used, the tool's output stays. Hooks see the whole
+// output. After that it is cut for the model.
 func (c *callRun) postHooks(ctx context.Context) {
 	before := c.result
 	before.Hooks = hook.Summary(c.hooks, hook.Result{})
@@ -34,7 +34,7 @@ func (c *callRun) postHooks(ctx context.Context) {
 	}
 }
 
-// replace replaces the tool's output by that of the hooks, under the same bounds.
+// replace replaces the tool's output by the hooks' output, within the same limits.
 func (c *callRun) replace(r hook.Result) {
 	if r.Output == nil && r.Content == nil {
 		return
@@ -54,8 +54,9 @@ func (c *callRun) replace(r hook.Result) {
 	c.result.Outcome = outcome
 }
 
-// withContext adds the hooks' notes for the model: as a block after the output, or as lines after
-// an error's message. The notes together have at most hook.MaxContext characters.
+// withContext adds the hooks' notes for the model. They become a block after the output, or
+// lines after the message of an error. All notes together have at most hook.MaxContext
+// characters.
 func withContext(o messages.Outcome, notes []string) messages.Outcome {
 	if len(notes) == 0 {
 		return o

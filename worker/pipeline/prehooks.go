@@ -13,10 +13,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// preHooks is phase three. An input that a hook changed goes through phases one and two again, and
-// an error there names the hook. If the input is frozen already, the hooks do not run again: their
-// answers are in the record. There is one exception: an input that a person has just edited. The
-// hooks see it once more, so that no edit passes them by. They may refuse it, but not change it.
+// preHooks is phase three. If a hook has changed the input, it goes through phases one and
+// two again, and an error there names the hook.
+//
+// If the input is frozen, the hooks do not run again, because their answers are in the
+// record. There is one exception: if a person has just edited the input, the hooks see it
+// once more. They may refuse it, but not change it.
 func (c *callRun) preHooks(ctx context.Context) error {
 	frozen := c.prior != nil && c.prior.ArgsHash != ""
 	if frozen && !c.justEdited() {
@@ -25,7 +27,7 @@ func (c *callRun) preHooks(ctx context.Context) error {
 	}
 	c.hooks = c.cfg.Hooks.Before(ctx, c.hookCall(), c.emitHook)
 	c.count(c.hooks)
-	// If the call was stopped, its hooks may have failed because of that.
+	// If the call was stopped, hooks may have failed for that reason.
 	if err := c.stopped(ctx, nil); err != nil {
 		return err
 	}
@@ -42,7 +44,7 @@ func (c *callRun) preHooks(ctx context.Context) error {
 		return nil
 	case frozen && same(c.hooks.Input, c.input):
 		return nil
-	case frozen: // nobody has approved what a hook would now make of the input
+	case frozen: // nobody has approved the changed input
 		c.deniedBy(c.hooks.PatchedBy[0])
 		return fail(messages.StatusDenied, messages.CodeHookDenied,
 			"The hook %s would change the arguments that a person has written. It was not run.", c.hooks.PatchedBy[0])
@@ -86,7 +88,7 @@ func (c *callRun) emitHook(m messages.HookMessage) {
 	c.emit(messages.Event{Type: messages.EventHook, Hook: &m})
 }
 
-// count logs and counts the hooks that could not run. It does not count hooks that were stopped
+// count logs and counts the hooks that could not run, except those that were stopped
 // together with their call.
 func (c *callRun) count(r hook.Result) {
 	for _, f := range r.Failures {

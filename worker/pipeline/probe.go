@@ -10,21 +10,22 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// probeTime bounds a probe. lastProbeTime bounds it if the worker shuts down or has lost its lease.
+// probeTime limits a probe. lastProbeTime limits it if the worker shuts down or has lost
+// its lease.
 const (
 	probeTime     = 15 * time.Second
 	lastProbeTime = 3 * time.Second
 )
 
-// probe asks, before the tool starts, whether the lost attempt was applied. If it was, the call has
-// ended.
+// probe asks, before the tool starts, whether a lost attempt was applied. If it was, the
+// call ends.
 func (c *callRun) probe(ctx context.Context) error {
 	if !c.grant.Probe {
 		return nil
 	}
 	applied, err := c.wasApplied(ctx, probeTime)
 	switch {
-	case err != nil && ctx.Err() != nil: // no answer: the next attempt asks again
+	case err != nil && ctx.Err() != nil: // no answer, so the next attempt asks again
 		return c.stopped(ctx, nil)
 	case err != nil:
 		c.log().Warn("the probe of a lost attempt failed; the outcome of the call is unknown")
@@ -37,9 +38,9 @@ func (c *callRun) probe(ctx context.Context) error {
 	return nil
 }
 
-// resolve asks the tool whether a run was applied that was stopped in the middle, or whose failure
-// may be temporary. If it was applied, the call has succeeded. If not, the call has failed, and may
-// be tried again.
+// resolve asks the tool whether a run was applied: a run that was stopped in the middle, or
+// one whose failure may be temporary. If it was applied, the call has succeeded. If not,
+// the call has failed and may be tried again.
 func (c *callRun) resolve(ctx context.Context, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.OnCrashCheckable || f.status != messages.StatusOutcomeUnknown && !f.ask {
@@ -65,7 +66,7 @@ func (c *callRun) resolve(ctx context.Context, err error) error {
 	case errors.As(context.Cause(ctx), &stop):
 		return fail(messages.StatusAborted, messages.CodeAborted, "%s: %s. It was not applied.", c.job.Tool, stop.Why())
 	case ctx.Err() != nil:
-		return context.Cause(ctx) // another worker runs it again
+		return context.Cause(ctx) // another worker will run it again
 	}
 	notApplied := fail(messages.StatusTimeout, messages.CodeTimeout,
 		"%s was stopped before its end. It was not applied.", c.job.Tool)
@@ -73,8 +74,8 @@ func (c *callRun) resolve(ctx context.Context, err error) error {
 	return notApplied
 }
 
-// wasApplied asks the tool whether the run was applied. If it was, the tool's answer becomes the
-// result.
+// wasApplied asks the tool whether the run was applied. If so, the tool's answer becomes
+// the result.
 func (c *callRun) wasApplied(ctx context.Context, within time.Duration) (bool, error) {
 	prober, ok := c.tool.Runner.(tool.Prober)
 	if !ok {

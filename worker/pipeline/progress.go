@@ -9,17 +9,20 @@ import (
 )
 
 const (
-	// reportEvery is the time between two sent reports, apart from reportsAtOnce.
+	// reportEvery is the time between two reports that are sent, after the first
+	// reportsAtOnce.
 	reportEvery = 100 * time.Millisecond
-	// reportsAtOnce is how many reports a run may send at once before reportEvery slows it down.
+	// reportsAtOnce is how many reports a run may send before it is limited to one per
+	// reportEvery.
 	reportsAtOnce = 10
-	// maxReport bounds the text of a report, in bytes. A longer text is cut.
+	// maxReport limits the text of a report, in bytes. A longer text is cut.
 	maxReport = 4096
 )
 
-// reports limits the rate of a tool's progress reports. If there are too many, only the newest is
-// sent, and the last one is always sent. Progress never goes back: a report with a lower fraction,
-// or none, repeats the highest one so far. Its methods may be called from any goroutine.
+// reports limits the rate of a tool's progress reports. If there are too many, only the
+// newest is sent. The last report is always sent. Progress never goes backwards: if a
+// report has a lower fraction or none, the highest fraction so far is sent. Any goroutine
+// may call its methods.
 type reports struct {
 	emit func(messages.Event)
 
@@ -27,8 +30,8 @@ type reports struct {
 	highest float64            // highest fraction so far; guarded by mu
 	pending *messages.Progress // not sent yet; guarded by mu
 	timer   *time.Timer        // runs while a report is pending; guarded by mu
-	// nextFree is the time of the next report at a rate of one per reportEvery. Up to reportsAtOnce
-	// reports may be sent ahead of it. Guarded by mu.
+	// nextFree is when the next report may be sent at a rate of one per reportEvery. Up to
+	// reportsAtOnce reports may be sent ahead of that time. Guarded by mu.
 	nextFree time.Time
 	ended    bool // guarded by mu
 }
@@ -78,7 +81,7 @@ func (r *reports) onTimer() {
 	r.send()
 }
 
-// end sends the pending report. Nothing is sent after it has returned.
+// end sends the pending report. Nothing is sent afterwards.
 func (r *reports) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

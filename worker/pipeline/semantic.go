@@ -11,8 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// semantic is phase two: the tool's own rules about an input that fits its schema. First come the
-// rules in the tool's definition, then the check in its code, which has as much time as the tool.
+// semantic is phase two: the tool's own rules about an input that fits the schema. The
+// rules in the tool's definition come first. Then comes the check in its code, which may
+// take as long as the tool.
 func (c *callRun) semantic(ctx context.Context) error {
 	if err := c.required(); err != nil {
 		return err
@@ -72,7 +73,7 @@ func (c *callRun) required() error {
 	return nil
 }
 
-// compiled returns a compiled expression from the cache. The cache holds one for each rule of the
+// compiled returns a compiled expression from the cache, which has one for each rule of the
 // registry's tools.
 func (p *Pipeline) compiled(source string) (*expression.Program, error) {
 	if known, ok := p.programs.Load(source); ok {

@@ -16,8 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxContent bounds the arguments and the result in a span, in bytes each. A span has them only
-// with Config.TraceContent.
+// maxContent limits the arguments and the result in a span, in bytes each. A span has them
+// only with Config.TraceContent.
 const maxContent = 16 << 10
 
 // span starts the span of a call. Without a tracer it starts none and returns ctx unchanged.
@@ -26,7 +26,8 @@ func (p *Pipeline) span(ctx context.Context, job wire.Job) (context.Context, tra
 		return ctx, noop.Span{}
 	}
 	name := tracing.ExecuteTool
-	// An unknown name was made up by the model and must not get into span names.
+	// The model may have invented an unknown name, so such a name must not get into span
+	// names.
 	if _, known := p.cfg.Registry.Lookup(job.Tool); known {
 		name += " " + job.Tool
 	}
@@ -67,7 +68,8 @@ func (c *callRun) closePhase(span trace.Span, phase string, err error) {
 	switch {
 	case errors.As(err, &f):
 		why = messages.ErrorType(f.status, f.err)
-	// The tool has run and returned blocks with IsError, so the call failed without an error.
+	// The tool has run and returned blocks with IsError. So the call failed without an
+	// error.
 	case err == nil && phase == Execute && c.result.Status == messages.StatusError:
 		why = messages.ErrorType(c.result.Status, nil)
 	}
@@ -82,8 +84,8 @@ func (c *callRun) closePhase(span trace.Span, phase string, err error) {
 	}
 }
 
-// closeSpan ends the call's span, with what became of the call. An err is no failure: the call ends
-// elsewhere.
+// closeSpan ends the call's span and records how the call ended. An err does not mark it as
+// failed, because the call goes on elsewhere.
 func (c *callRun) closeSpan(err error) {
 	defer c.span.End()
 	if !c.span.IsRecording() {
@@ -136,8 +138,8 @@ func permissionAttributes(p *messages.Permission) (attributes []attribute.KeyVal
 	return attributes
 }
 
-// content returns arguments or a result as text for a span: at most maxContent bytes, with a mark
-// where it is cut.
+// content returns arguments or a result as text for a span. It is at most maxContent bytes,
+// with a mark where it is cut.
 func content(raw []byte) string {
 	const mark = " [truncated]"
 	if len(raw) <= maxContent {

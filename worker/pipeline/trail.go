@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// trail returns what only the audit log shows of the call. The lane may still change the result, so
-// the lane adds its hash.
+// trail returns what only the audit log shows of the call. The lane adds the hash of the
+// result, because it may still change the result.
 func (c *callRun) trail() *messages.Trail {
 	t := &messages.Trail{ArgsHash: c.frozen.ArgsHash, ToolHash: c.replacedHash, PhasesMS: messages.PhasesMS{
 		Validate: c.entered(Validate), Semantic: c.entered(Semantic), PreHooks: c.entered(PreHooks),
@@ -24,8 +24,8 @@ func (c *callRun) trail() *messages.Trail {
 	return t
 }
 
-// entered returns how long a phase took, in milliseconds: at least 0.001, or 0 if the call did not
-// enter the phase.
+// entered returns how long a phase took, in milliseconds: 0 if the call did not enter it,
+// else at least 0.001.
 func (c *callRun) entered(phase string) float64 {
 	took, ok := c.phaseTimes[phase]
 	if !ok {

@@ -14,12 +14,12 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// minBlock is how many characters a block of content keeps at least, if it has as many. Blocks for
-// which the limit does not suffice then are left out.
+// minBlock is how many characters a block of content keeps at least, if it has that many.
+// If the limit is too small for this, the last blocks are left out.
 const minBlock = 200
 
-// bound cuts the output of the call to the limit of its tool. The whole is stored first. This comes
-// after the hooks, so nothing is stored that a hook has taken out.
+// bound cuts the output of the call to the limit of its tool, after it has stored the whole
+// output. This happens after the hooks, so nothing is stored that a hook has removed.
 func (c *callRun) bound(ctx context.Context) {
 	limit := cmp.Or(c.tool.MaxOutput, schemas.DefaultMaxOutput)
 	if fits(c.result.Outcome, limit) {
@@ -35,8 +35,8 @@ func (c *callRun) bound(ctx context.Context) {
 	c.result.Outcome, c.result.Truncated = truncate(c.result.Outcome, limit, c.tool.Truncate, ref)
 }
 
-// fits reports whether the model may read all of an outcome. Characters of a JSON value are those
-// of its JSON. Media do not count.
+// fits reports whether the model may read a whole outcome. For a JSON value, the characters
+// of its JSON count. Media do not count.
 func fits(o messages.Outcome, limit int) bool {
 	chars := 0
 	for _, text := range textsOf(o.Content) {
@@ -48,10 +48,11 @@ func fits(o messages.Outcome, limit int) bool {
 	return chars <= limit
 }
 
-// truncate cuts an outcome that does not fit into limit characters (code points). A text keeps its
-// start, its end, or half of each, and a marker says what is missing; markers do not count towards
-// the limit. Each block of content is cut by itself. A JSON value that is no string becomes an
-// object: see [cutter.json]. ref names the whole; "": it was not stored.
+// truncate cuts an outcome that has more than limit characters (code points). A text keeps
+// its start, its end, or half of each. A marker says what is missing; markers do not count
+// towards the limit. Each block of content is cut separately. A JSON value that is not a
+// string becomes an object: see [cutter.json]. ref is the name of the whole output, or ""
+// if it was not stored.
 func truncate(o messages.Outcome, limit int, keep schemas.Truncate, ref string) (messages.Outcome, *messages.Cut) {
 	c := cutter{keep: keep, missing: messages.Cut{Ref: ref}}
 	text, isText := o.OutputString()
@@ -66,7 +67,7 @@ func truncate(o messages.Outcome, limit int, keep schemas.Truncate, ref string) 
 	return o, &c.missing
 }
 
-// cut cuts a text of which nothing is stored.
+// cut cuts a text that is not stored as a whole.
 func cut(s string, limit int, keep schemas.Truncate) (string, messages.Cut) {
 	c := cutter{keep: keep}
 	return c.text(s, limit), c.missing
@@ -78,8 +79,7 @@ type cutter struct {
 	missing messages.Cut
 }
 
-// text cuts a text. If a line ends close to the cut, the cut moves there, which keeps a little
-// less.
+// text cuts a text. If a line ends shortly before the cut, the cut moves there.
 func (c *cutter) text(s string, limit int) string {
 	if len(s) <= limit {
 		return s
@@ -143,9 +143,9 @@ func offset(s string, k int) int {
 	return len(s)
 }
 
-// json returns an object in place of a JSON value that is too long: it was cut, how many characters
-// it has, what names the whole, and how it begins. The object has at most limit characters, if
-// limit is not very small.
+// json returns an object that takes the place of a JSON value that is too long. The object
+// says that the value was cut, how many characters it has, the name of the whole, and how
+// it begins. It has at most limit characters, unless limit is very small.
 func (c *cutter) json(raw string, limit int) json.RawMessage {
 	total := utf8.RuneCountInString(raw)
 	for keep := limit; ; {
@@ -166,9 +166,9 @@ func (c *cutter) json(raw string, limit int) json.RawMessage {
 	}
 }
 
-// blocks cuts the texts of blocks, those of embedded resources included. The longest ones are cut
-// to the same length, so that all fit. If there are too many for that, the last ones are left out,
-// and a block in their place says how many.
+// blocks cuts the texts of blocks, including those of embedded resources. The longest texts
+// are cut to the same length, so that all fit. If there are too many for that, the last
+// blocks are left out, and a block in their place says how many.
 func (c *cutter) blocks(blocks []messages.Block, limit int) []messages.Block {
 	blocks = cloneTexts(blocks)
 	var sizes []int
@@ -225,8 +225,8 @@ func textsOf(blocks []messages.Block) (texts []*string) {
 	return texts
 }
 
-// share returns the largest length to which every part can be cut so that all of them fit into
-// budget. If all parts fit as they are, it is budget.
+// share returns the largest length to which all parts can be cut so that they fit into
+// budget. If they fit uncut, it returns budget.
 func share(sizes []int, budget int) int {
 	sizes = slices.Sorted(slices.Values(sizes))
 	left := budget

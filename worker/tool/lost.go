@@ -9,11 +9,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// LostError says that the process that ran a call ended without a result, for example by a signal.
-// Nobody knows how far the run came.
+// LostError says that the process that ran a call has ended without a result, for example
+// by a signal. Nobody knows how far the run came.
 type LostError struct {
 	Err error // how the process ended, for the model
-	// Unsent: the process never got the call.
+	// Unsent says that the process never got the call.
 	Unsent bool
 }
 
@@ -31,14 +31,14 @@ func Harmless(promise schemas.Tool) bool {
 	return promise.Kind == messages.KindRead || promise.Kind == messages.KindCompute
 }
 
-// Recover runs a call. If its process is lost, the promise of the tool decides whether the call
-// runs once more, with the same key:
+// Recover runs a call. If the process of the run is lost, the promise of the tool decides
+// whether the call runs once more, with the same key:
 //
 //	reads, computes, idempotent writes, and calls that were not sent    it does
 //	checkable writes                                                    the probe decides
 //	once                                                                it does not
 //
-// probe may be nil. A *LostError that is left says that the outcome is not known.
+// probe may be nil. If Recover returns a *LostError, the outcome is unknown.
 func Recover(ctx context.Context, promise schemas.Tool, call Call, run Func, probe func(context.Context, Call) (Probed, error)) (Output, error) {
 	out, err := run(ctx, call)
 	var lost *LostError
@@ -62,8 +62,8 @@ func Recover(ctx context.Context, promise schemas.Tool, call Call, run Func, pro
 	return run(ctx, call)
 }
 
-// Recovering returns a runner that runs calls by [Recover]. A write that is lost in the end has an
-// unknown outcome; a read has failed.
+// Recovering returns a runner that runs calls with [Recover]. If a run is lost in the end,
+// the outcome of a write is unknown, and a read has failed.
 func Recovering(promise schemas.Tool, runner Runner, probe func(context.Context, Call) (Probed, error)) Runner {
 	return Func(func(ctx context.Context, call Call) (Output, error) {
 		out, err := Recover(ctx, promise, call, runner.Run, probe)

@@ -6,22 +6,23 @@ import (
 	"fmt"
 )
 
-// Prober is a Runner of a checkable tool. It finds out whether a lost run of the call was applied,
-// and changes nothing.
+// Prober is a Runner of a checkable tool. It finds out whether a lost run of a call was
+// applied, and changes nothing.
 type Prober interface {
-	// Probe asks about the call as it ran: its IdempotencyKey is the key of that run. An error
-	// means that the answer is unknown. When ctx ends the probe must end too, and leave nothing
-	// running.
+	// Probe asks about a run of the call. The call's IdempotencyKey is the key of that run.
+	// An error means that the answer is unknown. When ctx ends, the probe must end too, and
+	// leave nothing running.
 	Probe(ctx context.Context, call Call) (Probed, error)
 }
 
 // Probed is what a probe found out.
 type Probed struct {
 	Applied bool
-	Output  Output // what the run produced, if the probe knows; zero: not known
+	Output  Output // what the run produced; zero if the probe does not know
 }
 
-// NewProber makes a Runner that is a [Prober] of two functions, for a tool with on_crash checkable.
+// NewProber makes a Runner that is a [Prober] from two functions, for a tool with on_crash
+// checkable.
 func NewProber(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
 	if probe == nil {
 		return run // a Registry then refuses the tool, so that a missing probe does not first show when a call is lost
@@ -37,8 +38,9 @@ type prober struct {
 // Probe calls the probe function.
 func (p prober) Probe(ctx context.Context, call Call) (Probed, error) { return p.probe(ctx, call) }
 
-// ReadProbed reads the answer of a probe that is not Go code. Its first line is done or not_done.
-// After done comes the output of the run; if nothing comes, the output is not known.
+// ReadProbed reads the answer of a probe that is not Go code. The first line is done or
+// not_done. After done comes the output of the run. If nothing comes, the output is
+// unknown.
 func ReadProbed(answer []byte) (Probed, error) {
 	line, rest, _ := bytes.Cut(answer, []byte("\n"))
 	line = bytes.TrimSpace(line)

@@ -1,10 +1,10 @@
-// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner]. Most
-// tools in Go are made by worker.New. They use only the type [Call] of this package, which
-// worker.CallOf returns. A Runner of your own handles its input and output as JSON; worker.Custom
-// makes a tool from it. The packages below this one hold more runners.
+// Package tool says what a tool is to a worker: a definition (schemas.Tool) and a [Runner].
+// Most tools in Go are made by worker.New. They need only the type [Call] of this package,
+// which worker.CallOf returns. For a tool that handles input and output as JSON, write a
+// Runner and pass it to worker.Custom. The packages below this one have more runners.
 //
-// A runner is called after its input was validated against the schema, checked and allowed. It is
-// called again for the same call only when the tool's kind or its on_crash allows it.
+// A runner is called after its input was validated against the schema, checked and allowed.
+// It is called again for the same call only if the tool's kind or on_crash allows that.
 package tool
 
 import (
@@ -30,31 +30,32 @@ type Call struct {
 	ID      messages.CallID    // the provider's id of the call
 	Index   int                // of the call in its batch, from 0
 	Tool    string             // the tool's name
-	// User is the user who asks for the tenant; "": not known. Labels are those of the batch, the
-	// agent's own words.
+	// User is the user for whom the call runs, or "" if unknown. Labels are those of the
+	// batch, in the agent's words.
 	User   string
 	Labels map[string]string
-	// Input is the arguments: a JSON object that fits the tool's schema, as hooks and approvers
-	// left it. Do not change it.
+	// Input is the arguments after changes of hooks and approvers: a JSON object that fits
+	// the tool's schema. Do not change it.
 	Input json.RawMessage
-	// Attempt counts the claims of the call, or the runs of a call that needs no claim, from 1.
+	// Attempt counts the claims of the call from 1. If the call needs no claim, it counts
+	// the runs.
 	Attempt int
-	// IdempotencyKey is the same for every attempt of this call, and different for every other
-	// call: hex SHA-256.
+	// IdempotencyKey is the same for every attempt of this call, and different for every
+	// other call. It is a hex SHA-256.
 	IdempotencyKey string
-	// Fence grows with every claim. A target that remembers the highest fence it has seen can shut
-	// out a worker that lost its claim. 0 for a call that needs no claim.
+	// Fence grows with every claim. A target that remembers the highest fence it has seen
+	// can reject a worker that lost its claim. 0 if the call needs no claim.
 	Fence uint64
-	// Progress tells watchers how far the run is. It never blocks, and any goroutine may call it.
-	// It is nil only in a Call that a test made.
+	// Progress tells watchers how far the run is. It never blocks, and any goroutine may
+	// call it. It is nil only in a Call that a test has made.
 	Progress func(messages.Progress)
-	// OnSandboxGaps is called before the run with the properties that its sandbox does not have in
-	// full. It may be nil.
+	// OnSandboxGaps is called before the run if the sandbox lacks some of its properties.
+	// May be nil.
 	OnSandboxGaps func(properties []string)
 }
 
-// ReportSandboxGaps calls OnSandboxGaps, if there are gaps and it is set. Runners that start
-// programs in a sandbox use it.
+// ReportSandboxGaps calls OnSandboxGaps if it is set and there are gaps. Runners that start
+// programs in a sandbox call it.
 func (c Call) ReportSandboxGaps(properties []string) {
 	if c.OnSandboxGaps != nil && len(properties) > 0 {
 		c.OnSandboxGaps(properties)
@@ -63,26 +64,29 @@ func (c Call) ReportSandboxGaps(properties []string) {
 
 // Runner runs a tool.
 type Runner interface {
-	// Run returns what the model reads. A *messages.Error is the tool's own failure, with its code.
-	// Any other error gets the code tool_error and its own text. Retryable says that a later run of
-	// the same call may succeed; the tool's retry policy decides about it. Run must end when ctx
-	// ends, and leave nothing running. Many goroutines may call Run at once.
+	// Run returns what the model reads. A *messages.Error is the tool's own failure, with
+	// its code. Any other error gets the code tool_error and keeps its text. Retryable says
+	// that a later run of the same call may succeed; the tool's retry policy decides
+	// whether there is one. When ctx ends, Run must end and leave nothing running. Many
+	// goroutines may call Run at once.
 	Run(ctx context.Context, call Call) (Output, error)
 }
 
-// ErrNotStarted is in the error of a run that ended with its context before it began, while it
-// waited for a process for example. A write that did not begin has no unknown outcome.
+// ErrNotStarted is in the error of a run whose context ended before the run began, for
+// example while it waited for a process. If a write did not begin, its outcome is known: it
+// did not happen.
 var ErrNotStarted = errors.New("the run has not begun")
 
-// Permitter is a Runner with an opinion of its own about who may do what.
+// Permitter is a Runner that has an opinion about who may do what.
 type Permitter interface {
-	// Permit is asked in the phase "permissions", after the hooks, about the final input. It must
-	// not change anything. An error refuses the call.
+	// Permit is called in the phase "permissions", after the hooks, with the final input.
+	// It must not change anything. An error refuses the call.
 	Permit(ctx context.Context, call Call) (Permit, error)
 }
 
-// Permit is the opinion of a tool about one of its calls. It counts as that of a hook does: it can
-// make the decision stricter, and spares the question that only the policy's default asks.
+// Permit is the opinion of a tool about one of its calls. It counts like the opinion of a
+// hook: it can make the decision stricter, and can replace the question that only the
+// policy's default asks.
 type Permit struct {
 	Opinion string // [messages.EffectAllow], [messages.EffectAsk] or [messages.EffectDeny]
 	Reason  string // for the model, and for people who are asked
@@ -90,27 +94,30 @@ type Permit struct {
 
 // Checker is a Runner with rules about the input that a schema cannot express.
 type Checker interface {
-	// Check refuses a call before hooks and permissions, within the tool's time. It must not change
-	// anything. A *messages.Error keeps its code; any other error gets invalid_arguments.
+	// Check refuses a call before hooks and permissions. It may take as long as the tool,
+	// and must not change anything. A *messages.Error keeps its code; any other error gets
+	// invalid_arguments.
 	Check(ctx context.Context, call Call) error
 }
 
-// Output is what a run produced, for the model. At most one of Value and Content is set. If neither
-// is set, the output is empty text.
+// Output is what a run produced, for the model. At most one of Value and Content is set. If
+// neither is, the output is empty text.
 type Output struct {
 	Value   json.RawMessage  // any JSON value. A JSON string is text
 	Content []messages.Block // text, images and so on, as MCP has them
 	// IsError marks the output as the tool's report of a failure.
 	IsError bool
-	// Details is any JSON value for user interfaces, of at most 16 KiB. The model does not read it.
+	// Details is any JSON value of at most 16 KiB, for user interfaces. The model does not
+	// read it.
 	Details json.RawMessage
 }
 
 // Text returns an output of plain text.
 func Text(s string) Output { return Output{Value: rawjson.Quote(s)} }
 
-// Printed returns the output of a program that printed raw: JSON if the whole is one JSON value
-// without duplicate keys, else text, in which bytes that are not UTF-8 become U+FFFD.
+// Printed returns the output of a program that printed raw. If raw is one JSON value
+// without duplicate keys, the output is that value. Otherwise it is text, in which bytes
+// that are not UTF-8 become U+FFFD.
 func Printed(raw []byte) Output {
 	if rawjson.Check(raw) == nil {
 		return Output{Value: bytes.TrimSpace(raw)}
@@ -139,8 +146,8 @@ type Registered struct {
 	Runner Runner
 }
 
-// Registry holds the tools that a worker serves, also several versions of a tool. Programs need
-// none: worker.Run and worker.Main fill one themselves. Safe for concurrent use.
+// Registry holds the tools that a worker serves, and may hold several versions of a tool.
+// Programs need no registry: worker.Run and worker.Main make one. Safe for concurrent use.
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string][]Registered // the versions of each tool, by name, newest first; guarded by mu

@@ -1,11 +1,12 @@
-// Package anthropic translates Anthropic's Messages dialect. In: the assistant message, whose
-// content has tool_use blocks. Out: one user message of tool_result blocks and nothing else, since
-// text before them is refused and text after them ends the model's turn.
+// Package anthropic translates Anthropic's Messages dialect. It reads the tool_use blocks
+// in the content of the assistant message. It writes one user message with tool_result
+// blocks and nothing else: text before them is refused, and text after them ends the
+// model's turn.
 //
-// Server tools have block types of their own (server_tool_use, mcp_tool_use); only blocks of
-// exactly the type tool_use are calls to run. A call to a member of a toolset carries the toolset's
-// name, which is part of the tool's name and is echoed. The caller of a programmatic call is not
-// echoed: tool_result has no member for it.
+// Server tools have block types of their own (server_tool_use, mcp_tool_use). Only blocks
+// of exactly the type tool_use are calls to run. A call to a member of a toolset also has
+// the toolset's name. This is part of the tool's name and is returned. The caller of a
+// programmatic call is not returned, because tool_result has no member for it.
 package anthropic
 
 import (
@@ -25,7 +26,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("assistant")
 	turn.Foreign("tool_calls", "function_call")
 	content := turn.Get("content")
-	if content.Is("a string") { // text only, as stored histories have it
+	if content.Is("a string") { // only text, as stored histories have it
 		return r.Calls()
 	}
 	for _, block := range content.List() {
@@ -75,8 +76,8 @@ type source struct {
 	Data      string `json:"data"`
 }
 
-// Encode writes the user message that answers calls, with one outcome for each in the same order;
-// null for no calls.
+// Encode writes the user message that answers the calls, with one outcome for each in the
+// same order. Without calls it writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
@@ -98,8 +99,8 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 	return rawjson.Marshal(m)
 }
 
-// content returns the answer as at least one block. The API refuses blank text. An error, and the
-// answer to a programmatic call, may contain only text.
+// content returns the answer as one block or more, because the API refuses blank text. An
+// error, and the answer to a programmatic call, may contain only text.
 func content(a dialect.Answer) []block {
 	parts := a.Visible(!a.Failed && !programmatic(a.Call))
 	blocks := make([]block, len(parts))

@@ -37,7 +37,8 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	for i, d := range defs {
 		out[i] = toolDefinition{Name: d.Name, Description: d.Description, InputSchema: d.Schema, Strict: d.Strict}
 	}
-	// A cache mark covers all that comes before it, so the last tool's mark covers every tool.
+	// The mark on the last tool covers all tools, because a cache mark covers everything
+	// before it.
 	if o.Cache && len(out) > 0 {
 		out[len(out)-1].CacheControl = &cacheControl{"ephemeral"}
 	}

@@ -1,9 +1,10 @@
-// Package bedrock translates the Converse dialect of Amazon Bedrock. In: the assistant message with
-// its toolUse blocks, or the whole response. Out: one user message of toolResult blocks; failed
-// ones have the status error.
+// Package bedrock translates the Converse dialect of Amazon Bedrock. It reads the toolUse
+// blocks of the assistant message, or of the whole response. It writes one user message
+// with toolResult blocks. Failed ones have the status error.
 //
-// The member json of a result takes only an object, and its text must not be blank. A message
-// printed from the AWS SDK's Go structs has other member names than the wire and is refused.
+// In a result, json must be an object and text must not be blank. A message that was
+// printed from the Go structs of the AWS SDK has other member names than on the wire, and
+// is refused.
 package bedrock
 
 import (
@@ -27,7 +28,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("assistant")
 	turn.Foreign("tool_calls", "function_call")
 	for _, block := range turn.Get("content").List() {
-		// The member type is found in Anthropic's blocks; the others are what Go structs print.
+		// Anthropic's blocks have the member type. The other members are what Go structs
+		// print.
 		block.Foreign("type", "Value", "ToolUse", "ToolUseId")
 		use := block.Get("toolUse")
 		if use.None() || use.Get("type").TextOr("") == "server_tool_use" {
@@ -56,7 +58,7 @@ type block struct {
 type toolResult struct {
 	ToolUseID json.RawMessage `json:"toolUseId"`
 	Content   []content       `json:"content"`
-	// Status is omitted for a success: not every model's adapter accepts the field.
+	// Status is left out on success, because not every model's adapter accepts it.
 	Status string `json:"status,omitempty"`
 }
 
@@ -76,8 +78,8 @@ type source struct {
 	Bytes string `json:"bytes"` // base64
 }
 
-// Encode writes the user message that answers calls, with one outcome for each in the same order;
-// null for no calls.
+// Encode writes the user message that answers the calls, with one outcome for each in the
+// same order. Without calls it writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -43,14 +43,15 @@ type result struct {
 	IsError bool            `json:"is_error,omitempty"`
 }
 
-// block is a messages.Block whose text is exact, and present in a text block even when empty.
+// block is a messages.Block whose text stays exact. A text block has its text even if it is
+// empty.
 type block struct {
 	messages.Block
 	Text json.RawMessage `json:"text,omitempty"`
 }
 
-// Encode writes the results of calls, with one outcome for each in the same order; null for no
-// calls.
+// Encode writes the results of the calls, with one outcome for each in the same order.
+// Without calls it writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -9,7 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolDefinition is what an agent may want to know about a tool, in the words of the tools file.
+// toolDefinition is what an agent may want to know about a tool. Its members are named as
+// in the tools file.
 type toolDefinition struct {
 	Name        string           `json:"name"`
 	Description string           `json:"description,omitempty"`
@@ -20,8 +21,8 @@ type toolDefinition struct {
 	InputSchema json.RawMessage  `json:"input_schema"`
 }
 
-// Tools returns {"tools":[...]} with every schema as the tool has it, except that the root's type
-// is set.
+// Tools returns {"tools":[...]}. Every schema is the tool's own, except that its root gets
+// a type.
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }

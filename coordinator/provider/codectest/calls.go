@@ -26,8 +26,8 @@ func (s suite) arguments(t *testing.T) {
 	}
 }
 
-// brokenArguments checks that arguments that are no JSON object fail only their call: the other
-// calls run, and the call is answered under its id.
+// brokenArguments checks arguments that are not a JSON object. Only their own call fails:
+// it is answered under its id, and the other calls run.
 func (s suite) brokenArguments(t *testing.T) {
 	broken := []string{`"text"`, `[1]`, `7`, `true`}
 	if s.TextArguments {
@@ -55,8 +55,8 @@ func (s suite) brokenArguments(t *testing.T) {
 	}
 }
 
-// unfitArguments checks arguments over a bound of [rawjson.Check] or of encoding/json: their call
-// fails, and the other calls are answered with their outputs.
+// unfitArguments checks arguments beyond a limit of [rawjson.Check] or encoding/json. Only
+// their own call fails; the other calls are answered with their outputs.
 func (s suite) unfitArguments(t *testing.T) {
 	for _, test := range []struct{ name, arguments, problem string }{
 		{"as deep as allowed", nested(rawjson.MaxDepth), ""},
@@ -105,7 +105,7 @@ func (s suite) emptyNames(t *testing.T) {
 	s.siblingsAnswered(t, got)
 }
 
-// siblingsAnswered fails the test unless the calls other than call 1, which fails, are answered
+// siblingsAnswered fails the test unless all calls except call 1, which fails, are answered
 // with their outputs.
 func (s suite) siblingsAnswered(t *testing.T, got []messages.ToolCall) {
 	t.Helper()

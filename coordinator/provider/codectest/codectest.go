@@ -1,10 +1,10 @@
-// Package codectest tests the contract that every provider codec keeps, whatever its dialect: each
-// call is answered once, in call order, under its own id; outputs arrive exactly; failures are
-// marked as failures; a message that cannot be answered is refused.
+// Package codectest tests the contract of every provider codec, in any dialect. Each call
+// is answered once, in call order, under its own id. Outputs arrive unchanged. Failures are
+// marked as failures. A message that cannot be answered is refused.
 //
-// A codec's test passes a [Native] to [Run]: an independent writer of the provider's assistant
-// messages and a strict reader of reinjections, which fails the test on any member that it does not
-// expect.
+// The test of a codec passes a [Native] to [Run]. This is an independent writer of the
+// provider's assistant messages, and a strict reader of reinjections, which fails the test
+// on any member that it does not expect.
 package codectest
 
 import (
@@ -50,23 +50,25 @@ type Answer struct {
 	Images []string // MIME types
 }
 
-// Native writes and reads a dialect as the provider does.
+// Native writes and reads a dialect as the provider itself does.
 type Native struct {
-	// Message returns an assistant message with these calls, among the other things that the
-	// provider sends.
+	// Message returns an assistant message with these calls, and with the other parts that
+	// the provider sends.
 	Message func(calls ...Call) string
 	// Answers reads a reinjection that is not null.
 	Answers func(t testing.TB, reinjection json.RawMessage) []Answer
-	// Images: the dialect shows images to the model. Otherwise a note replaces them.
+	// Images says that the dialect can show images to the model. Otherwise a note replaces
+	// each image.
 	Images bool
 	// Empty is the text of an answer to an empty output.
 	Empty string
-	// TextArguments: arguments are JSON in a string, and so can be broken.
+	// TextArguments says that arguments are JSON inside a string, so that they can be
+	// broken JSON.
 	TextArguments bool
-	// OptionalIDs: a call without an id is legal.
+	// OptionalIDs says that a call may have no id.
 	OptionalIDs bool
-	// RepeatsName: the answer must repeat the tool's name, so a call without one cannot be
-	// answered.
+	// RepeatsName says that the answer must repeat the tool's name, so that a call without
+	// a name cannot be answered.
 	RepeatsName bool
 }
 
@@ -207,8 +209,8 @@ func (s suite) order(t *testing.T) {
 	}
 }
 
-// writeThenRead guards against answers in the order in which calls finish: an id keeps its own
-// result whichever call finishes first.
+// writeThenRead checks that each id keeps its own result, no matter which call finishes
+// first.
 func (s suite) writeThenRead(t *testing.T) {
 	list := []Call{{`"w"`, "write", `{"k":1}`}, {`"r"`, "read", `{"k":1}`}}
 	for range 200 {
@@ -238,7 +240,7 @@ func (s suite) mismatch(t *testing.T) {
 	}
 }
 
-// large checks that a codec cuts nothing, because the worker does that. Only a few of the answers
+// large checks that a codec cuts nothing: cutting is the worker's job. Only a few answers
 // are large, to save time under the race detector.
 func (s suite) large(t *testing.T) {
 	list := calls(128)
@@ -263,8 +265,8 @@ func (s suite) tooMany(t *testing.T) {
 	s.refused(t, s.Message(calls(messages.MaxCalls+1)...), messages.ClassTooLarge)
 }
 
-// Marked returns the answer with this text in a dialect without a flag for failures. The text marks
-// a failure with "Error: ", or is toolfleet's JSON error body.
+// Marked returns the answer with this text, for a dialect without a flag for failures. The
+// text of a failure begins with "Error: ", or is toolfleet's JSON error body.
 func Marked(id, text string) Answer {
 	a := Answer{ID: id, Text: text}
 	if text, ok := strings.CutPrefix(text, "Error: "); ok {
@@ -275,7 +277,7 @@ func Marked(id, text string) Answer {
 	return a
 }
 
-// TextOf is a JSON string's text, or the JSON of any other value.
+// TextOf returns the text of a JSON string, or the JSON of any other value.
 func TextOf(value json.RawMessage) string {
 	var text string
 	if json.Unmarshal(value, &text) == nil && string(value) != "null" {

@@ -13,9 +13,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Fuzz feeds random messages to the decoder, seeded with those of the golden pairs. The decoder
-// must not panic and must refuse with a reason. Every message that it accepts must get an answer to
-// each call, even when all outcomes are lost.
+// Fuzz gives random messages to the decoder, beginning with those of the golden pairs. The
+// decoder must not panic, and must give a reason if it refuses. For a message that it
+// accepts, every call must get an answer, even if all outcomes are lost.
 func Fuzz(f *testing.F, c Codec, n Native) {
 	f.Helper()
 	f.Add([]byte(n.Message(calls(2)...)))

@@ -60,8 +60,8 @@ func (s suite) outputs(t *testing.T) {
 	})
 }
 
-// hasSurrogates finds the surrogates of a\ud800b\udfff, escaped once (a string) or twice (JSON in a
-// string).
+// hasSurrogates reports whether a reinjection has the surrogates of a\ud800b\udfff. They
+// are escaped once in a string, and twice in JSON within a string.
 func hasSurrogates(reinjection json.RawMessage) bool {
 	return strings.Contains(strings.ReplaceAll(string(reinjection), `\\u`, `\u`), `a\ud800b\udfff`)
 }

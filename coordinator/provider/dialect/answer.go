@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The texts that the model reads if a tool gave none.
+// Texts for the model if a tool gave none.
 const (
 	NoOutput = "(no output)"
 	NoReason = "The tool failed without saying why."
@@ -19,13 +19,15 @@ const (
 // Answer is the outcome of one call in a form that every dialect can write.
 type Answer struct {
 	Call messages.ToolCall
-	// Outcome is never lost. Its Output has no needless white space and no needless escapes.
+	// Outcome is never a lost one. Its Output has no white space or escapes that JSON does
+	// not need.
 	Outcome messages.Outcome
 	Failed  bool
-	// Coded: the text is toolfleet's JSON error body, which already says that it is an error.
+	// Coded says that the text is toolfleet's JSON error body, which shows by itself that
+	// it is an error.
 	Coded bool
-	// Parts is the outcome as text and images; it has at least one. A failure has some text that is
-	// not blank.
+	// Parts is the outcome as text and images, at least one. In a failure, at least one
+	// text is not blank.
 	Parts []Part
 }
 
@@ -50,8 +52,8 @@ func (i Image) Note() string { return "[image omitted: " + i.MimeType() + "]" }
 // DataURL returns the image as a data URL.
 func (i Image) DataURL() string { return "data:" + i.MimeType() + ";base64," + i.Data }
 
-// Answers pairs calls with their outcomes, one for each in the same order. A lost outcome becomes
-// an error that says so: every call is answered.
+// Answers pairs calls with their outcomes, one for each in the same order. A lost outcome
+// becomes an error that says so, because every call must be answered.
 func Answers(calls []messages.ToolCall, outcomes []messages.Outcome) ([]Answer, error) {
 	if len(calls) != len(outcomes) {
 		return nil, fmt.Errorf("encode answers: %d outcomes for %d calls", len(outcomes), len(calls))
@@ -92,7 +94,8 @@ func answer(call messages.ToolCall, o messages.Outcome) Answer {
 	return a
 }
 
-// outputText returns the text of an output for the model: a string's text, else JSON.
+// outputText returns the text of an output for the model: the text of a string, or the JSON
+// of any other value.
 func outputText(value json.RawMessage) string {
 	if value[0] == '"' {
 		return Unquote(value)
@@ -100,7 +103,8 @@ func outputText(value json.RawMessage) string {
 	return string(value)
 }
 
-// Text returns the whole answer as one text. Each part starts a new line, and notes replace images.
+// Text returns the whole answer as one text. Each part begins a new line. Notes replace
+// images.
 func (a Answer) Text() string {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {
@@ -112,8 +116,8 @@ func (a Answer) Text() string {
 	return strings.Join(texts, "\n")
 }
 
-// MarkedText is like [Answer.Text], with a failure marked in the text. It is for a dialect without
-// a flag for failures.
+// MarkedText is like [Answer.Text], and marks a failure in the text. It is for dialects
+// without a flag for failures.
 func (a Answer) MarkedText() string { return a.mark() + a.Text() }
 
 func (a Answer) mark() string {
@@ -123,7 +127,7 @@ func (a Answer) mark() string {
 	return ""
 }
 
-// MarkedParts is like [Answer.Parts], with a failure marked in the text.
+// MarkedParts is like [Answer.Parts], and marks a failure in the text.
 func (a Answer) MarkedParts() []Part {
 	mark := a.mark()
 	if mark == "" {
@@ -147,8 +151,8 @@ func (a Answer) HasImage() bool {
 	return false
 }
 
-// Visible returns the parts for a dialect that refuses blank text. It leaves out blank parts, and
-// returns NoOutput if no part is left. Without images, notes replace them.
+// Visible returns the parts for a dialect that refuses blank text. It leaves out blank
+// parts, and returns NoOutput if no part is left. If images is false, notes replace images.
 func (a Answer) Visible(images bool) []Part {
 	var parts []Part
 	for _, p := range a.Parts {
@@ -183,9 +187,9 @@ func part(b messages.Block) Part {
 	return Part{Text: note("content", b.Type)}
 }
 
-// media returns an image that every provider with images accepts, or a note that something was left
-// out. If an image were not of the type that it claims, the provider would refuse the whole
-// message, with the answers of all other calls.
+// media returns an image that every provider with images accepts, or a note that something
+// was left out. If an image had another type than it claims, the provider would refuse the
+// whole message, and the answers of all other calls with it.
 func media(kind, mimeType, data string) Part {
 	format, _ := strings.CutPrefix(strings.ToLower(mimeType), "image/")
 	switch format {
@@ -210,8 +214,8 @@ func note(kind, what string) string {
 	return fmt.Sprintf("[%s omitted: %.100s]", kind, what)
 }
 
-// Attach is for a dialect that takes images apart from the text. It returns the text, with a note
-// in place of each image, and those images for which takes returns true.
+// Attach is for a dialect in which images are apart from the text. It returns the text,
+// with a note in place of each image, and the images for which takes returns true.
 func (a Answer) Attach(takes func(Image) bool) (text string, images []Image) {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {

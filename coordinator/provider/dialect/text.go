@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Unquote returns the text of a valid JSON string token. Unlike encoding/json it keeps lone
-// surrogates, each as the three bytes that UTF-8 would use for it, so that [Quote] can write them
-// again.
+// Unquote returns the text of a valid JSON string. Unlike encoding/json it keeps lone
+// surrogates: each becomes the three bytes that UTF-8 would use for it. So [Quote] can
+// write it again.
 func Unquote(token []byte) string {
 	body := token[1 : len(token)-1]
 	if bytes.IndexByte(body, '\\') < 0 {
@@ -58,7 +58,7 @@ func unescape(c byte) byte {
 	return c
 }
 
-// unicodeEscape returns the code unit of the \uXXXX at the start of b, or -1 if there is none.
+// unicodeEscape returns the code unit of the \uXXXX at the start of b, or -1.
 func unicodeEscape(b []byte) rune {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -88,8 +88,8 @@ func surrogate[T string | []byte](s T) (rune, bool) {
 
 const hexDigits = "0123456789abcdef"
 
-// Quote returns s as a JSON string with no more escapes than JSON requires; nothing is escaped for
-// HTML. Lone surrogates become escapes; other bytes that are not UTF-8 become U+FFFD.
+// Quote returns s as a JSON string with only those escapes that JSON requires, and none for
+// HTML. Lone surrogates become escapes. Other bytes that are not UTF-8 become U+FFFD.
 func Quote(s string) json.RawMessage { return appendQuoted(make([]byte, 0, len(s)+2), s) }
 
 func appendQuoted(out []byte, s string) []byte {
@@ -138,9 +138,9 @@ func appendEscape(out []byte, r rune) []byte {
 	return append(out, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
 
-// Value returns the valid JSON value raw without white space and needless escapes. Digits and the
-// order of members stay. The model reads this as an output that is not a string, so an escaped "<"
-// or "é" costs no tokens.
+// Value returns a valid JSON value without white space and without escapes that JSON does
+// not need. Digits and the order of members stay. The model reads this as an output, so
+// every escaped "<" or "é" would cost tokens.
 func Value(raw json.RawMessage) json.RawMessage {
 	out := make([]byte, 0, len(raw))
 	for i := 0; i < len(raw); i++ {
@@ -170,8 +170,8 @@ func stringEnd(raw []byte, start int) int {
 	return len(raw)
 }
 
-// parseArguments reads arguments that came as text. problem says for the model what is wrong and at
-// which byte, and does not quote the text.
+// parseArguments reads arguments that came as text. problem tells the model what is wrong
+// and at which byte. It does not quote the text.
 func parseArguments(text string) (input []byte, problem string) {
 	input = escapeSurrogates(text)
 	unfit := rawjson.Check(input)
@@ -193,8 +193,8 @@ func parseArguments(text string) (input []byte, problem string) {
 	return value, ""
 }
 
-// escapeSurrogates writes each lone surrogate as its escape. A lone surrogate can only stand inside
-// a JSON string, where the escape is valid.
+// escapeSurrogates writes each lone surrogate as an escape. A lone surrogate can occur only
+// in a JSON string, where the escape is valid.
 func escapeSurrogates(text string) []byte {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {

@@ -1,5 +1,5 @@
 // Package dialect holds code that the provider codecs share. It reads a provider's message
-// strictly, and brings the outcomes of its calls into a form that every dialect can write.
+// strictly, and brings the outcomes of the calls into a form that every dialect can write.
 //
 //	message  -> Read -> Node, Node.Get, ...  -> Reader.Calls    the codec's Decode
 //	outcomes -> Answers -> Answer.Parts, ... -> rawjson.Marshal  the codec's Encode
@@ -7,7 +7,8 @@
 // Strings stay exact: [Unquote] and [Quote] keep lone surrogates, which encoding/json would
 // replace. Numbers are never parsed.
 //
-// The package knows no dialect: the codecs say what a call is and what an answer looks like.
+// The package knows no particular dialect. The codecs say what a call is, and what an
+// answer looks like.
 package dialect
 
 import (
@@ -22,16 +23,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Reader reads one message of a provider and collects its calls. It keeps the first mistake as the
-// refusal, and everything read after that is empty. So a codec can read without checks and ask for
-// the refusal at the end.
+// Reader reads one message of a provider and collects its calls. Its refusal is the first
+// mistake that it finds. Everything that is read after a mistake is empty. So a codec can
+// read on without checks, and ask for the refusal at the end.
 type Reader struct {
 	refusal *messages.Refusal
 	calls   []messages.ToolCall
-	paths   map[messages.CallID]string // the path of each id, for refusals
+	paths   map[messages.CallID]string // the path at which each id was found, for refusals
 }
 
-// Node is a value of the message with its place, so that a refusal can name what is wrong and
+// Node is a value of the message with its path, so that a refusal can say what is wrong and
 // where.
 type Node struct {
 	reader  *Reader
@@ -40,9 +41,9 @@ type Node struct {
 	members map[string]json.RawMessage
 }
 
-// Read starts to read an unchecked message. The message has to be JSON. The bounds of
-// [rawjson.Check] are checked only for values that are read. So an input over a bound fails only
-// its own call, and a part that no codec reads does no harm.
+// Read starts to read a message that was not checked before. The message must be JSON. The
+// limits of [rawjson.Check] are checked only for values that are read. So an input over a
+// limit fails only its own call, and a part that no codec reads does no harm.
 func Read(message json.RawMessage) (*Reader, *Node) {
 	r := &Reader{paths: map[messages.CallID]string{}}
 	root := &Node{reader: r, raw: bytes.TrimSpace(message)}
@@ -60,9 +61,9 @@ func (r *Reader) Calls() ([]messages.ToolCall, error) {
 	return r.calls, nil
 }
 
-// Add adds a call, which is at n in the message. A repeated id refuses the whole message, because
-// an answer could not say which of the two calls it is for. The empty id, which some dialects
-// allow, may be repeated.
+// Add adds a call that is at n in the message. A repeated id refuses the whole message,
+// because an answer could not say which of the two calls it is for. Only the empty id,
+// which some dialects allow, may be repeated.
 func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
 		n.RefuseAs(messages.ClassDuplicateID, "has the id %.80q of %s", call.ID, first)
@@ -97,13 +98,13 @@ func (n *Node) where() string {
 	return n.path
 }
 
-// None reports whether the value is missing or null: both mean "not set" in every dialect.
+// None reports whether the value is missing or null. In every dialect, both mean "not set".
 func (n *Node) None() bool { return n.raw == nil || rawjson.TypeOf(n.raw) == "null" }
 
 // Is reports whether the value has a type, as [rawjson.TypeOf] names it.
 func (n *Node) Is(typeName string) bool { return n.raw != nil && rawjson.TypeOf(n.raw) == typeName }
 
-// Raw returns the value's bytes as they came, nil for a missing value or null.
+// Raw returns the value's bytes as they came, or nil for a missing value or null.
 func (n *Node) Raw() json.RawMessage {
 	if n.None() {
 		return nil
@@ -111,8 +112,8 @@ func (n *Node) Raw() json.RawMessage {
 	return n.raw
 }
 
-// Bounded returns the node and refuses a value beyond the bounds of [rawjson.Check]. It is for
-// values that are passed on unchanged.
+// Bounded returns the node, and refuses a value over the limits of [rawjson.Check]. It is
+// for values that are passed on unchanged.
 func (n *Node) Bounded() *Node {
 	if n.reader.refusal == nil && n.raw != nil {
 		if err := rawjson.Check(n.raw); err != nil {
@@ -122,7 +123,7 @@ func (n *Node) Bounded() *Node {
 	return n
 }
 
-// Bytes returns the value as it came, null included; nil for a missing value.
+// Bytes returns the value as it came, including null, or nil if it is missing.
 func (n *Node) Bytes() json.RawMessage { return n.raw }
 
 // Get returns a member of the node's value, which must be an object.
@@ -200,15 +201,15 @@ func (n *Node) ID() messages.CallID {
 	return id
 }
 
-// Role refuses a message whose role is set and is not the model's.
+// Role refuses a message that has a role other than the model's.
 func (n *Node) Role(want string) {
 	if role := n.Get("role"); role.TextOr(want) != want {
 		role.Refuse("want %q, got %.40q", want, role.Text())
 	}
 }
 
-// Foreign refuses a message that has one of the named members, which hold the calls of another
-// dialect. Reading the message as "no calls" would leave the agent waiting for ever.
+// Foreign refuses a message with one of these members, which hold the calls of other
+// dialects. If the message were read as one without calls, the agent would wait for ever.
 func (n *Node) Foreign(members ...string) {
 	for _, name := range members {
 		if m := n.Get(name); !m.None() {
@@ -217,19 +218,19 @@ func (n *Node) Foreign(members ...string) {
 	}
 }
 
-// callTypes lists the types of blocks and items that are calls in one of the dialects.
+// callTypes lists the types of blocks and items that are calls in some dialect.
 var callTypes = []string{"tool_use", "function_call", "custom_tool_call", "tool_call", "function"}
 
-// ForeignType refuses a block whose type is a call only in another dialect. A codec calls it for
-// the types that it does not run itself.
+// ForeignType refuses a block whose type is a call in another dialect only. A codec calls
+// it for block types that it does not run.
 func (n *Node) ForeignType(blockType string) {
 	if slices.Contains(callTypes, blockType) {
 		n.Refuse("%q is no type of this provider's messages; is the provider right?", blockType)
 	}
 }
 
-// Object returns the arguments, which must be a JSON object, or the problem as a text for the
-// model. A missing value, null and blank text mean no arguments.
+// Object returns the arguments, which must be a JSON object, or a problem as text for the
+// model. A missing value, null and blank text stand for no arguments.
 func (n *Node) Object() (input []byte, problem string) {
 	switch {
 	case n.None(), n.Is("a string") && strings.TrimSpace(Unquote(n.raw)) == "":

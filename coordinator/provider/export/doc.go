@@ -1,16 +1,18 @@
-// Package export holds what the codecs share when they offer tools to a model: the order, the
-// names, the schemas, the limits. A codec adds only the wrapping of its dialect.
+// Package export holds what the codecs share when they offer tools to a model: the order of
+// the tools, their names, their schemas, and the limits. A codec only adds the form of its
+// dialect.
 //
 //	tools, any order -> Prepare -> definitions, by name -> codec -> bytes for a request's tools
 //
-// The bytes depend only on the tools: not on their order, the process or the time. A prompt cache
-// begins with the tools, so one changed byte there makes all of it useless.
+// The bytes depend only on the tools, and not on their order, the process or the time. A
+// prompt cache begins with the tools, so one changed byte in them makes the whole cache
+// useless.
 //
 // # Schemas
 //
-// The model gets a copy of the tool's schema. Workers validate against the tool's own schema, so
-// the copy may be narrower but never wider: an input that fits the copy is not refused later. Only
-// the third of these rules makes a copy wider:
+// The model gets a copy of the tool's schema. Workers validate against the tool's own
+// schema. So the copy may be narrower but not wider: then an input that fits the copy is
+// not refused later. Of these rules, only the third makes a copy wider:
 //
 //   - The root says "type":"object" and has "properties". "$schema" is left out. An array that says
 //     nothing about its items gets "items":{}.
@@ -25,13 +27,13 @@
 //
 // # Strict mode
 //
-// A strict copy makes the provider constrain the model's sampling to the schema. Prepare never
-// removes a constraint to make a copy strict. A tool gets a plain copy instead if its schema has a
-// keyword outside the provider's subset, an object open to unknown properties, or nesting beyond
-// the provider's bounds. [Definition.Strict] says whether a copy is strict. In a strict copy every
-// object has "additionalProperties":false. OpenAI also requires all properties in "required", so
-// its copy is exact only for a tool without optional properties. These options ask for strict
-// copies:
+// A strict copy makes the provider keep the model to the schema while it samples. Prepare
+// never removes a constraint to make a copy strict. If a schema has a keyword outside the
+// provider's subset, an object that is open to unknown properties, or nesting over the
+// provider's limits, the tool gets a plain copy instead. [Definition.Strict] says whether a
+// copy is strict. In a strict copy every object has "additionalProperties":false. OpenAI
+// also requires all properties in "required", so its copy is exact only if the tool has no
+// optional properties. These options ask for strict copies:
 //
 //   - [StrictDefault]: as the provider would. The Responses API reads a missing flag as true, so
 //     the flag is always sent: true if the copy is exact and within the subset that every strict
@@ -47,8 +49,9 @@
 //
 // # Names
 //
-// A name that a provider refuses is replaced by a stable name with a hash at its end; [Names] maps
-// both ways. No other name is ever mapped, so a model cannot reach a tool by an alias.
+// If a provider refuses a name, it is replaced by a stable name that ends with a hash.
+// [Names] maps both ways. No other name is mapped, so a model cannot call a tool by an
+// alias.
 //
-// The caller decides which tools an agent may see before it passes them in.
+// The caller decides which tools an agent may see, and passes only those.
 package export

@@ -25,11 +25,11 @@ const (
 // Options are an agent's choices. The zero value suits every model of a provider.
 type Options struct {
 	Strict Strict
-	// Cache ends the tools with the provider's cache mark, where it has one (Anthropic:
-	// cache_control on the last tool; Bedrock: a cachePoint after it). It is off by default for
-	// four reasons: a request may hold only four marks, which the agent should place; a mark on the
-	// system prompt already covers the tools; writing to the cache costs extra; and Bedrock refuses
-	// the mark for models that cannot cache.
+	// Cache ends the tools with the provider's cache mark, if it has one (Anthropic:
+	// cache_control on the last tool; Bedrock: a cachePoint after it). It is off by
+	// default, for four reasons. A request may have only four marks, and the agent should
+	// place them. A mark on the system prompt covers the tools too. Writing to the cache
+	// costs extra. And Bedrock refuses the mark for models that cannot cache.
 	Cache bool
 }
 
@@ -49,14 +49,14 @@ type dialect struct {
 	verbatim bool           // the schema is not adapted for the model
 	bareRoot bool           // no allOf, anyOf, oneOf, not or enum at the root
 	strict   *subset        // nil: no strict mode
-	// strictFirst: StrictDefault makes exact copies strict.
+	// strictFirst says that StrictDefault makes exact copies strict.
 	strictFirst bool
 }
 
 var (
-	// Anthropic accepts 128 characters on its newest deployments and 64 on the others.
+	// Anthropic's newest deployments accept 128 characters, the others 64.
 	plainNames = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
-	// Gemini accepts 128 characters, and 64 on older deployments.
+	// Gemini accepts 128 characters; older deployments accept 64.
 	geminiNames = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}$`)
 	anyNames    = regexp.MustCompile(`(?s)^.+$`)
 )
@@ -70,9 +70,9 @@ var dialects = map[messages.Provider]dialect{
 	messages.Canonical:       {names: anyNames, verbatim: true},
 }
 
-// Prepare returns the definitions of tools for a provider, sorted by the provider's names. It
-// returns an error for too many tools, for two tools with one name, and for a schema that does not
-// describe an object.
+// Prepare returns the definitions of tools for a provider, sorted by the provider's names.
+// It returns an error if there are too many tools, if two tools have the same name, or if a
+// schema does not describe an object.
 func Prepare(p messages.Provider, tools []schemas.Tool, o Options) ([]Definition, error) {
 	d, ok := dialects[p]
 	if !ok {
@@ -110,7 +110,8 @@ func Prepare(p messages.Provider, tools []schemas.Tool, o Options) ([]Definition
 	return defs, nil
 }
 
-// define returns one definition and, when it is strict, its share of the request's limits.
+// define returns one definition. If it is strict, seen is its share of the request's
+// limits.
 func (d dialect) define(t schemas.Tool, name string, wish Strict) (def Definition, seen counts, err error) {
 	def = Definition{Tool: t, Name: name, Description: t.Description}
 	schema, err := parse(t.InputSchema)

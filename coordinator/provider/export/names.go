@@ -12,9 +12,10 @@ import (
 // maxName is the longest name that every deployment of every provider accepts, in characters.
 const maxName = 64
 
-// Name returns the name of a tool for a provider: the name itself where the provider accepts it,
-// else its portable part, "_" and the first eight hex digits of its SHA-256. It depends only on its
-// arguments. All providers accept names that match ^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$.
+// Name returns the provider's name for a tool. If the provider accepts the tool's own name,
+// that is it. Otherwise it is the portable part of the name, "_", and the first eight hex
+// digits of the name's SHA-256. The result depends only on the arguments. All providers
+// accept names that match ^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$.
 func Name(p messages.Provider, name string) string {
 	d, ok := dialects[p]
 	if !ok || name == "" || d.names.MatchString(name) {
@@ -45,8 +46,8 @@ type Names struct {
 	tools    map[string]string // from the provider's name to the tool's
 }
 
-// NewNames returns the mapping of the given tools. An empty name, a repeated name, and two names
-// that would be the same for the provider are errors.
+// NewNames returns the mapping of the given tools. It returns an error for an empty name, a
+// repeated name, and two names that would become the same for the provider.
 func NewNames(p messages.Provider, tools ...string) (Names, error) {
 	n := Names{p, make(map[string]string, len(tools))}
 	for _, tool := range tools {
@@ -67,8 +68,8 @@ func NewNames(p messages.Provider, tools ...string) (Names, error) {
 	return n, nil
 }
 
-// Tool returns the tool that a provider's call names. The match is exact; false means that no known
-// tool has this name there.
+// Tool returns the tool that a call of the provider names. The match is exact. It returns
+// false if no known tool has this name for the provider.
 func (n Names) Tool(wire string) (string, bool) {
 	tool, ok := n.tools[wire]
 	return tool, ok

@@ -9,12 +9,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// DropNulls undoes in an input what [StrictNullable] did to the schema: it removes each null of an
-// optional property whose own schema does not accept null. schema is the tool's own. An input
-// without such a null is returned unchanged; in any other, digits are kept.
+// DropNulls undoes in an input what [StrictNullable] did to the schema. It removes each
+// null of an optional property whose own schema does not accept null. schema is the tool's
+// own schema. An input without such a null is returned unchanged. In other inputs, numbers
+// keep their digits.
 //
-// Only agents that export with StrictNullable may use it. From any other model such a null is a
-// mistake, and the model should get the error.
+// Only agents that export with StrictNullable may use it. If another model sends such a
+// null, that is a mistake, and the model should get the error.
 func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 	root, err := parse(schema)
 	if err != nil {

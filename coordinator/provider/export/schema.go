@@ -13,15 +13,15 @@ import (
 // node is a JSON Schema that is an object; numbers in it are json.Number.
 type node = map[string]any
 
-// combining lists keywords that apply more schemas to the same value. Closing an object beside one
-// of them would forbid the properties that the other schemas allow.
+// combining lists keywords that apply further schemas to the same value. If an object
+// beside one of them were closed, it would forbid the properties that those schemas allow.
 var combining = []string{"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
 
-// others lists keywords that can concern properties that the object does not list.
+// others lists keywords that can be about properties that the object does not list.
 var others = []string{"additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties"}
 
-// parse reads a tool's schema. Its root says that it is an object, since a call's input always is
-// one.
+// parse reads a tool's schema. It sets the root's type to object, because the input of a
+// call always is one.
 func parse(raw json.RawMessage) (node, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		raw = json.RawMessage(`{}`)
@@ -35,7 +35,7 @@ func parse(raw json.RawMessage) (node, error) {
 	if err := dec.Decode(&v); err != nil {
 		return nil, err
 	}
-	if v == true { // the schema that every value fits
+	if v == true { // true is the schema that every value fits
 		v = node{}
 	}
 	root, ok := v.(node)
@@ -49,8 +49,8 @@ func parse(raw json.RawMessage) (node, error) {
 	return root, nil
 }
 
-// plain shapes a schema for a model. It keeps the meaning, except that objects which list their
-// properties are closed.
+// plain brings a schema into the form for a model. It keeps the meaning, except that
+// objects which list their properties are closed.
 func plain(root node, bareRoot bool) (node, error) {
 	delete(root, "$schema")
 	complete(root)
@@ -65,8 +65,9 @@ func plain(root node, bareRoot bool) (node, error) {
 	return root, nil
 }
 
-// complete closes objects and gives arrays their items, wherever a single schema describes the
-// value. It does not go into oneOf or not: a narrower branch there can widen the whole.
+// complete closes objects and gives arrays their items, wherever a single schema describes
+// the value. It leaves oneOf and not alone, because a narrower branch in them can make the
+// whole wider.
 func complete(v any) {
 	n, ok := v.(node)
 	if !ok {
@@ -92,7 +93,7 @@ func complete(v any) {
 	}
 }
 
-// onlyAnyOf returns the branches of a schema that is only a choice between them.
+// onlyAnyOf returns the branches of a schema that consists only of an anyOf.
 func onlyAnyOf(n node) ([]any, bool) {
 	branches, ok := n["anyOf"].([]any)
 	for key := range n {
@@ -103,7 +104,7 @@ func onlyAnyOf(n node) ([]any, bool) {
 	return branches, ok
 }
 
-// describeRoot moves the keywords that may not stand at the root into the root's description.
+// describeRoot moves keywords that are not allowed at the root into the root's description.
 func describeRoot(root node) error {
 	moved := node{}
 	for _, key := range []string{"allOf", "anyOf", "oneOf", "not", "enum"} {

@@ -10,11 +10,11 @@ import (
 
 // subset is the part of JSON Schema that a provider's strict mode accepts, and its limits.
 type subset struct {
-	keywords    []string // accepted by every model with strict mode
-	more        []string // accepted by current models; only if strict copies were asked for
+	keywords    []string // accepted by every model with a strict mode
+	more        []string // accepted by current models; used only if the agent asks for strict copies
 	allRequired bool     // every property must be in "required"
-	schema      counts   // for one schema; 0: no known limit
-	request     counts   // for all strict tools of one request; 0: no known limit
+	schema      counts   // limits of one schema; 0: none known
+	request     counts   // limits of all strict tools of one request; 0: none known
 }
 
 // counts are the quantities that strict modes limit.
@@ -32,7 +32,7 @@ var structure = []string{
 }
 
 var (
-	// The limits are those of the first strict models; later models accept more.
+	// These are the limits of the first strict models. Later models accept more.
 	openaiSubset = subset{
 		keywords: structure,
 		more: []string{"pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -43,8 +43,8 @@ var (
 	claudeSubset = subset{keywords: structure, request: counts{tools: 20, optional: 24, unions: 16}}
 )
 
-// apply makes a strict copy of schema; ok is false if that is not possible. It does not change
-// schema.
+// apply makes a strict copy of schema, which it does not change. ok is false if that is not
+// possible.
 func (s subset) apply(schema node, wish Strict) (node, counts, bool) {
 	c := strictCopy{subset: s, keywords: s.keywords, seen: counts{tools: 1}}
 	if wish != StrictDefault {
@@ -63,8 +63,9 @@ type strictCopy struct {
 	seen     counts
 }
 
-// make makes one schema strict, in place, or reports false. depth is the depth of an object at this
-// place, from 1. nullable allows optional properties to become required and nullable.
+// make makes one schema strict in place, or returns false. depth is the depth of an object
+// at this place, from 1. nullable says that optional properties may become required and
+// nullable.
 func (c *strictCopy) make(v any, depth int, nullable bool) bool {
 	n, ok := v.(node)
 	if !ok {
@@ -90,8 +91,8 @@ func (c *strictCopy) make(v any, depth int, nullable bool) bool {
 	return !hasType(n, "object") || c.makeObject(n, depth, nullable)
 }
 
-// makeChoice makes the branches of an anyOf strict. No property in them becomes nullable: a null
-// that stands for a missing property would look like a null that the tool wants.
+// makeChoice makes the branches of an anyOf strict. In a branch no property becomes
+// nullable: a null for a missing property would look like a null that the tool wants.
 func (c *strictCopy) makeChoice(n node, depth int) bool {
 	branches, ok := onlyAnyOf(n)
 	c.seen.unions++
@@ -134,8 +135,8 @@ func (c *strictCopy) makeObject(n node, depth int, nullable bool) bool {
 	return true
 }
 
-// scalars counts the values of an enum. It reports false when one of them, or a const, is an object
-// or an array, or when the enum is empty.
+// scalars counts the values of an enum. It returns false if the enum is empty, or if one of
+// its values or a const is an object or an array.
 func (c *strictCopy) scalars(n node) bool {
 	values, ok := n["enum"].([]any)
 	if hasAny(n, "enum") && (!ok || len(values) == 0) {
@@ -158,8 +159,8 @@ func (c *strictCopy) over() bool {
 		over(c.seen.enums, c.schema.enums)
 }
 
-// checkRequest refuses strict tools that together exceed what the provider compiles for one
-// request.
+// checkRequest refuses strict tools that together are too much for one request of the
+// provider.
 func (s subset) checkRequest(p messages.Provider, sum counts) error {
 	for _, limit := range []struct {
 		what   string

@@ -1,11 +1,11 @@
-// Package gemini translates the generateContent dialect of Google's Gemini. In: the model's content
-// with its functionCall parts, or the whole response. Out: one user content with exactly one
-// functionResponse part for each call.
+// Package gemini translates the generateContent dialect of Google's Gemini. It reads the
+// functionCall parts of the model's content, or of the whole response. It writes one user
+// content with exactly one functionResponse part for each call.
 //
-// Ids are optional: a received id is echoed, and none is made up. Without ids, the provider pairs
-// calls with responses by order and name. A response is always wrapped as {"output": value} or
-// {"error": text}, because an object that has such keys itself would be misread. toolCall and
-// toolResponse are server tools in spite of their names.
+// Ids are optional. If a call has an id, it is returned; none is made up. Without ids, the
+// provider pairs calls with responses by order and name. A response is always wrapped as
+// {"output": value} or {"error": text}, because an object that itself has such keys would
+// be misread. In spite of their names, toolCall and toolResponse are server tools.
 package gemini
 
 import (
@@ -39,7 +39,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	for _, part := range parts.List() {
 		call := part.Get("functionCall")
 		if call.None() {
-			call = part.Get("function_call") // a Python dump without aliases
+			call = part.Get("function_call") // a dump from Python has this name
 		}
 		if !call.None() {
 			r.Add(call, functionCall(call))
@@ -48,8 +48,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// empty reports whether a finished candidate, for example one with MALFORMED_FUNCTION_CALL, has no
-// parts.
+// empty reports whether a finished candidate has no parts, for example because of
+// MALFORMED_FUNCTION_CALL.
 func empty(candidate, content *dialect.Node) bool {
 	finished := !candidate.Get("finishReason").None() || !candidate.Get("finish_reason").None()
 	return finished && (content.None() || content.Get("parts").None())
@@ -89,8 +89,8 @@ type response struct {
 	Error  json.RawMessage `json:"error,omitempty"`
 }
 
-// mediaPart is an image inside of the response. A part beside the response would break the count of
-// parts.
+// mediaPart is an image within the response. As a part beside the response it would spoil
+// the count of parts.
 type mediaPart struct {
 	InlineData inlineData `json:"inlineData"`
 }
@@ -100,8 +100,8 @@ type inlineData struct {
 	Data     string `json:"data"`
 }
 
-// Encode writes the content that answers calls, with one outcome for each in the same order; null
-// for no calls.
+// Encode writes the content that answers the calls, with one outcome for each in the same
+// order. Without calls it writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

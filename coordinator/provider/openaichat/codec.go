@@ -1,10 +1,11 @@
-// Package openaichat translates OpenAI's Chat Completions dialect, and that of the many servers
-// that follow it. In: the assistant message with its tool_calls, or a whole completion. Out: a list
-// with one message of role tool for each call, whose content is a string.
+// Package openaichat translates OpenAI's Chat Completions dialect, which many other servers
+// use too. It reads the tool_calls of the assistant message, or of a whole completion. It
+// writes a list with one message of role tool for each call. The content of these messages
+// is a string.
 //
-// Arguments are a JSON string that the model wrote. It may be broken; the call is then answered
-// with the mistake. The dialect has no flag for failures and no images in tool messages: both
-// become text.
+// Arguments are a JSON string that the model wrote. If it is broken JSON, the call is
+// answered with the mistake. The dialect has no flag for failures and no images in tool
+// messages, so both become text.
 package openaichat
 
 import (
@@ -41,8 +42,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// checkContent refuses what is not an assistant message of this dialect: a message with neither
-// role, content nor calls, and one whose content holds the calls of another dialect.
+// checkContent refuses what is not an assistant message of this dialect: a message without
+// role, content and calls, and a message whose content holds the calls of another dialect.
 func checkContent(turn *dialect.Node) {
 	content := turn.Get("content")
 	switch {
@@ -95,8 +96,8 @@ type message struct {
 	Content    json.RawMessage `json:"content"`
 }
 
-// Encode writes the list of tool messages that answers calls, with one outcome for each in the same
-// order; null for no calls.
+// Encode writes the list of tool messages that answers the calls, with one outcome for each
+// in the same order. Without calls it writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -1,11 +1,11 @@
-// Package openairesponses translates OpenAI's Responses dialect. In: the output list of a response,
-// or the whole response. Out: a list with one function_call_output or custom_tool_call_output for
-// each call.
+// Package openairesponses translates OpenAI's Responses dialect. It reads the output list
+// of a response, or the whole response. It writes a list with one function_call_output or
+// custom_tool_call_output for each call.
 //
-// The call_id pairs a call with its output; the item's id is not used. The client also runs calls
-// that need another kind of answer (computer, shell, patch, approval). A message with one is
-// refused, because dropping the call would hang the agent. If the same list has the output of a
-// call, the provider has run it.
+// The call_id pairs a call with its output. The item's id is not used. Some calls that the
+// client should run need another kind of answer (computer, shell, patch, approval). A
+// message with one of these is refused: if the call were dropped, the agent would hang. If
+// the same list has the output of a call, the provider has run that call.
 package openairesponses
 
 import (
@@ -21,7 +21,8 @@ import (
 // Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// notOurs lists the types of calls that the client runs and that need an answer of another type.
+// notOurs lists the types of calls that the client should run, but that need another type
+// of answer.
 var notOurs = []string{
 	"computer_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request", "tool_search_call",
 }
@@ -53,7 +54,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// answeredCalls returns the pairing of every call whose output is among the items.
+// answeredCalls returns the pairing keys of the calls whose output is among the items.
 func answeredCalls(items []*dialect.Node) map[string]bool {
 	answered := map[string]bool{}
 	for _, item := range items {
@@ -64,7 +65,8 @@ func answeredCalls(items []*dialect.Node) map[string]bool {
 	return answered
 }
 
-// pairing returns the key that a call shares with its output, or "" for an item without a call_id.
+// pairing returns the key that a call and its output share, or "" for an item without a
+// call_id.
 func pairing(callType string, item *dialect.Node) string {
 	id := item.Get("call_id")
 	if !id.Is("a string") {
@@ -103,8 +105,8 @@ func anyCall(item *dialect.Node) messages.ToolCall {
 
 const cutOffText = "The call was cut off before its arguments were complete (status incomplete). Send it again, whole."
 
-// cutOff reports whether the provider marked the call as incomplete. The part of its arguments that
-// came may be valid JSON by chance.
+// cutOff reports whether the provider marked the call as incomplete. The arguments are then
+// cut off, but may be valid JSON by chance.
 func cutOff(item *dialect.Node) bool { return item.Get("status").TextOr("") == "incomplete" }
 
 type output struct {
@@ -123,8 +125,8 @@ type part struct {
 	Detail   string          `json:"detail,omitempty"`
 }
 
-// Encode writes the list of outputs that answers calls, with one outcome for each in the same
-// order; null for no calls.
+// Encode writes the list of outputs that answers the calls, with one outcome for each in
+// the same order. Without calls it writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
@@ -140,14 +142,14 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 		}
 		if a.Call.Custom {
 			list[i].Type = "custom_tool_call_output"
-		} else if a.Call.Namespace != "" { // a custom output has no member for it
+		} else if a.Call.Namespace != "" { // an output of a custom call has no member for the namespace
 			list[i].Name, list[i].Namespace = dialect.Quote(a.Call.Name), dialect.Quote(a.Call.Namespace)
 		}
 	}
 	return rawjson.Marshal(list)
 }
 
-// outputOf returns text, or a list of parts when there are images.
+// outputOf returns text, or a list of parts if there are images.
 func outputOf(a dialect.Answer) any {
 	if !a.HasImage() {
 		return dialect.Quote(a.MarkedText())
@@ -164,8 +166,8 @@ func outputOf(a dialect.Answer) any {
 	return parts
 }
 
-// echoedCaller returns the call's caller when that is a program: the output must be routed back to
-// it.
+// echoedCaller returns the call's caller if that is a program, because the output must go
+// back to that program. Otherwise it returns nil.
 func echoedCaller(call messages.ToolCall) json.RawMessage {
 	var caller struct{ Type string }
 	if json.Unmarshal(call.Caller, &caller) != nil || caller.Type == "direct" {

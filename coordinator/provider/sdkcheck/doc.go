@@ -13,6 +13,6 @@
 //     codec)?
 //   - Are the tool definitions that each codec exports legal in the same sense?
 //
-// The checks allow only one loss, which is the SDKs' own: digits beyond 2^53, because some SDKs
-// hold numbers as float64.
+// The checks allow only one loss: some SDKs hold numbers as float64, so digits beyond 2^53
+// may change.
 package sdkcheck

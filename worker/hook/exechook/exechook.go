@@ -7,21 +7,21 @@
 //	         2, with words on stderr, of a gate: before the tool the call is denied, after it the
 //	         model is told
 //
-// In every other case the hook "could not run": any other exit status; exit status 2 without words
-// on stderr, or from an observer; a signal; a program that is missing or may not be executed; one
-// that takes longer than its budget; an answer that is not a JSON object, that has a key twice or
-// an unknown key or value, or that is about another call.
+// In all other cases the hook "could not run": any other exit status; exit status 2 without
+// text on stderr, or from an observer; a signal; a program that is missing or not
+// executable; a program that takes longer than its budget; an answer that is not a JSON
+// object, has a key twice, an unknown key or value, or is about another call.
 //
-// Shells and interpreters also end with 2 and an error text if a script is missing or broken. If
-// the hook is a gate, the call is then refused, which is right. An observer has to answer in JSON,
-// so that a broken one stops no call.
+// Shells and interpreters also end with 2 and an error text if a script is missing or
+// broken. For a gate the call is then refused, which is right. An observer must answer in
+// JSON, so that a broken observer stops no call.
 //
-// The program is looked up at each run. If it is missing, the worker still starts, and a gate
-// refuses calls until it is there. The program is started by its argument list, without a shell.
-// Its environment is PATH, HOME, LANG, CLAUDE_PROJECT_DIR (its folder), TRACEPARENT and TRACESTATE
-// if there is a trace, and the variables that Config.Env names, except those that begin with
-// TOOLFLEET_. When the program ends or its budget is spent, everything that it started is killed:
-// see package process.
+// The program is looked up at each run. If it is missing, the worker starts all the same,
+// and a gate refuses calls until the program is there. It is started from its argument
+// list, without a shell. Its environment is PATH, HOME, LANG, CLAUDE_PROJECT_DIR (its
+// folder), TRACEPARENT and TRACESTATE if there is a trace, and the variables that
+// Config.Env names, except those that begin with TOOLFLEET_. When the program ends or its
+// budget is used up, everything that it has started is killed: see package process.
 package exechook
 
 import (
@@ -52,8 +52,8 @@ type Config struct {
 	Priority    int
 	Class       hook.Class
 	Budget      time.Duration // Name to Budget are as in [hook.Hook]
-	// Before and After are programs and their arguments. A program with a slash in it is relative
-	// to Dir, any other is looked up in PATH.
+	// Before and After are programs with their arguments. A program with a slash is
+	// relative to Dir. Any other program is looked up in PATH.
 	Before, After []string
 	// Dir is the working directory: the folder of the file that names the hook. Default: the
 	// process's own.
@@ -68,8 +68,8 @@ const (
 	exitBlock = 2
 )
 
-// New returns the hook. A missing program is logged and is no error: at each call the hook's class
-// decides whether the call may go on without it.
+// New returns the hook. It is no error if a program is missing; that is logged. At each
+// call, the hook's class then decides whether the call may go on.
 func New(cfg Config) (hook.Hook, error) {
 	var targets [2]hookjson.Target
 	var errs []error
@@ -94,8 +94,8 @@ type program struct {
 	log  *slog.Logger
 }
 
-// Program returns a program as the target of a hook, besides Before and After of cfg. As in [New],
-// it may be missing.
+// Program returns a program as a target of a hook that is not Before or After of cfg. As in
+// [New], the program may be missing.
 func Program(cfg Config, command []string) (hookjson.Target, error) {
 	if len(command) == 0 || command[0] == "" {
 		return program{}, fmt.Errorf("hook %.80q: command is empty", cfg.Name)
@@ -168,8 +168,8 @@ func notStarted(err error) error {
 	return &hook.Fault{Cause: hook.NotStarted, Err: fmt.Errorf("it did not start: %w", err)}
 }
 
-// explainStart returns why the program could not be started. It leaves out the path, which the
-// caller names.
+// explainStart returns why the program could not be started. It leaves out the path,
+// because the caller names the program.
 func (p program) explainStart(err error) error {
 	if inner := errors.Unwrap(err); inner != nil {
 		err = inner
@@ -177,7 +177,7 @@ func (p program) explainStart(err error) error {
 	if _, missing := os.Stat(p.args[0]); missing != nil || !strings.Contains(p.args[0], "/") {
 		return err
 	}
-	switch { // the file exists: its first line is missing, or names a missing program
+	switch { // the file exists, so its first line is missing or names a missing program
 	case errors.Is(err, syscall.ENOEXEC):
 		return fmt.Errorf("%w; a script needs a first line such as #!/bin/sh", err)
 	case errors.Is(err, fs.ErrNotExist):
@@ -186,7 +186,7 @@ func (p program) explainStart(err error) error {
 	return err
 }
 
-// startError returns an error of looking up the program, without the path.
+// startError returns an error from looking up the program, without the path.
 func startError(err error) error {
 	var lookup *exec.Error
 	if errors.As(err, &lookup) {
@@ -199,8 +199,8 @@ func startError(err error) error {
 	return err
 }
 
-// environ returns the variables of the worker's environment that the program may see. The call
-// itself is on stdin.
+// environ returns the variables of the worker's environment that the program may see. The
+// call itself comes on stdin.
 func (p program) environ(ctx context.Context) ([]string, error) {
 	env, err := process.Environ(ctx, tool.Call{}, p.env)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// MaxAnswer bounds an answer, in bytes. A longer one is an error.
+// MaxAnswer is the size limit of an answer, in bytes. A longer answer is an error.
 const MaxAnswer = 4 << 20
 
 // Answer is what a hook answers, before or after the tool. The zero value changes nothing.
@@ -31,8 +31,8 @@ type Answer struct {
 	context    string
 }
 
-// Words returns the answer of a gate that gave only its reason: before the tool a deny, after it
-// words for the model.
+// Words returns the answer of a gate that gave only a reason. Before the tool that is a
+// deny. After the tool the reason is text for the model.
 func (q Request) Words(reason string) Answer {
 	if q.Event == PreToolUse {
 		return Answer{opinion: hook.Deny, reason: reason}
@@ -40,8 +40,8 @@ func (q Request) Words(reason string) Answer {
 	return Answer{context: reason}
 }
 
-// Read parses an answer. Blanks alone are an answer that changes nothing. Otherwise it is a JSON
-// object:
+// Read parses an answer. An answer of blanks only changes nothing. Any other answer is a
+// JSON object:
 //
 //	{
 //	  any of these; systemMessage and suppressOutput are ignored:
@@ -59,8 +59,9 @@ func (q Request) Words(reason string) Answer {
 //	      "updatedToolOutput": any, "updatedMCPToolOutput": any,
 //	    "additionalContext": "..."}}
 //
-// An unknown key or value is refused, because it might be a misspelt opinion. Each error is a
-// [hook.Fault] with the cause [hook.BadAnswer], and quotes nothing of the answer; see [LogQuote].
+// An unknown key or value is refused, because it might be a misspelt opinion. Every error
+// is a [hook.Fault] with the cause [hook.BadAnswer]. It quotes nothing of the answer: see
+// [LogQuote].
 func (q Request) Read(raw []byte) (Answer, error) {
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 {
@@ -79,8 +80,8 @@ func (q Request) Read(raw []byte) (Answer, error) {
 // Invalid returns the fault of a hook whose answer cannot be used.
 func Invalid(err error) error { return &hook.Fault{Cause: hook.BadAnswer, Err: err} }
 
-// LogQuote logs at level debug what an answer said that [Request.Read] refused. Answers may hold
-// secrets, and many people can read the log of other levels.
+// LogQuote logs, at level debug, the part of an answer that [Request.Read] refused. At
+// other levels many people could read the line, and answers may hold secrets.
 func LogQuote(log *slog.Logger, err error) {
 	if invalid := new(invalidAnswer); errors.As(err, &invalid) {
 		log.Debug("the answer of a hook holds an unknown field or value", "wrong", invalid.problem,
@@ -145,8 +146,9 @@ func (q Request) readSpecific(raw json.RawMessage, a *Answer) error {
 	return m.end()
 }
 
-// decide merges the older form into the answer. Before the tool it is an opinion, and the stricter
-// one of the two counts. After the tool its reason becomes context for the model.
+// decide merges the older form into the answer. Before the tool it is an opinion, and the
+// stricter of the two forms counts. After the tool its reason becomes context for the
+// model.
 func (q Request) decide(a *Answer, decision, reason string) {
 	switch {
 	case decision == "" && q.Event == PreToolUse:
@@ -165,8 +167,8 @@ func (q Request) decide(a *Answer, decision, reason string) {
 	}
 }
 
-// replace sets the output that replaces the tool's. An array of blocks becomes content if the
-// tool's output was content blocks, or if the answer is in the form for MCP tools.
+// replace sets the output that replaces the tool's. An array of blocks becomes content if
+// the tool's output was content blocks, or if the answer has the form for MCP tools.
 func (q Request) replace(a *Answer, raw json.RawMessage, mcp bool) {
 	if raw == nil {
 		return
@@ -194,8 +196,8 @@ func blocks(raw json.RawMessage) ([]messages.Block, bool) {
 	return list, !slices.ContainsFunc(list, func(b messages.Block) bool { return !slices.Contains(known, b.Type) })
 }
 
-// invalidAnswer is an error in an answer. Its text leaves out what the hook said, because the
-// answer may hold secrets and many people can read the log.
+// invalidAnswer is an error in an answer. Its text does not quote the answer, because
+// answers may hold secrets and many people can read the log.
 type invalidAnswer struct{ problem, quote string }
 
 func (m *invalidAnswer) Error() string { return m.problem }
@@ -209,7 +211,7 @@ func check(stdout []byte) error {
 	return err
 }
 
-// members is an object that is read member by member. The first error is kept.
+// members is an object that is read member by member. It keeps the first error.
 type members struct {
 	where string
 	rest  map[string]json.RawMessage
@@ -242,8 +244,8 @@ func (m *members) take(name string, into any) {
 	}
 }
 
-// choice returns a member that has to be one of the words, or "" if it is missing. An empty string
-// is an error, because a faulty script may have meant a deny.
+// choice returns a member that must be one of the words, or "" if it is missing. An empty
+// string is an error, because a script with a mistake may have meant a deny.
 func (m *members) choice(name string, words ...string) (word string) {
 	if raw := m.value(name); raw != nil && json.Unmarshal(raw, &word) != nil {
 		m.fail(fmt.Errorf("%s is %s", name, rawjson.TypeOf(raw)))
@@ -260,7 +262,7 @@ func (m *members) fail(err error) {
 	}
 }
 
-// end returns the first error. A member that was not read is also an error.
+// end returns the first error. A member that was not read is an error too.
 func (m *members) end() error {
 	if len(m.rest) > 0 && m.err == nil {
 		what := "a key is not known here"

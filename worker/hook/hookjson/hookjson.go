@@ -1,6 +1,7 @@
-// Package hookjson is the JSON between toolfleet and hooks outside of it. A hook reads a [Request]
-// and answers with the object that [Request.Read] describes. Programs, services and long-lived
-// programs have the same two, and differ only in how they are asked: see [Target].
+// Package hookjson is the JSON that toolfleet exchanges with hooks outside its process. A
+// hook reads a [Request] and answers with the object that [Request.Read] describes. This is
+// the same for programs, long-lived programs and services. They differ only in how they are
+// asked: see [Target].
 //
 //	call -> Request -> Target -> Answer -> hook.Verdict or hook.Change
 package hookjson
@@ -15,10 +16,11 @@ import (
 
 // Target asks a hook. It is safe for concurrent use.
 type Target interface {
-	// Name is how the operator names the target: a program, or the address of a service.
+	// Name returns the operator's name for the target: a program, or the address of a
+	// service.
 	Name() string
-	// Ask sends a request and reads its answer. An error means that the hook could not run; a
-	// [hook.Fault] has the cause.
+	// Ask sends a request and reads the answer. An error means that the hook could not run.
+	// If it is a [hook.Fault], it has the cause.
 	Ask(ctx context.Context, q Request) (Answer, error)
 }
 
@@ -28,7 +30,7 @@ type keeper interface {
 	Stop()
 }
 
-// New returns h with the two targets, either of which may be nil.
+// New returns h with the two targets as its functions. Either target may be nil.
 func New(h hook.Hook, before, after Target) hook.Hook {
 	if before != nil {
 		h.BeforeProgram = before.Name()

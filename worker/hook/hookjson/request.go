@@ -13,16 +13,16 @@ import (
 // Event names the moment at which a hook runs.
 type Event string
 
-// The events. A call that did not end ok gets the event of a failure after the tool, even if no
-// tool was started.
+// The events. PostToolUseFailure is the event after the tool for every call that did not
+// end ok, even if its tool was never started.
 const (
 	PreToolUse         Event = "PreToolUse"
 	PostToolUse        Event = "PostToolUse"
 	PostToolUseFailure Event = "PostToolUseFailure"
 )
 
-// Request is what a hook reads. The first half has the fields that Claude Code gives to its hooks,
-// so that such hooks run here too. The second half has fields of toolfleet.
+// Request is what a hook reads. The first half has the fields that Claude Code gives its
+// hooks, so those hooks run here too. The second half has fields of toolfleet.
 type Request struct {
 	Event          Event              `json:"hook_event_name"`
 	Session        messages.SessionID `json:"session_id"`
@@ -35,7 +35,7 @@ type Request struct {
 	// Response is the tool's output, as any JSON value; content blocks are an array.
 	Response json.RawMessage `json:"tool_response,omitempty"`
 	Error    string          `json:"error,omitempty"` // for a failure
-	// IsInterrupt says whether a call that failed was aborted; nil: the call did not fail.
+	// IsInterrupt says whether a failed call was aborted; nil if the call did not fail.
 	IsInterrupt *bool  `json:"is_interrupt,omitempty"`
 	DurationMS  *int64 `json:"duration_ms,omitempty"` // after the tool
 
@@ -58,7 +58,8 @@ func Before(call hook.Call) Request {
 		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
 		Principal: messages.Principal{Tenant: call.Tenant, User: call.User}, Labels: call.Labels,
 	}
-	// The arguments are not JSON, so the call was refused. Only After can see such a call.
+	// Arguments that are not JSON were refused before any hook. Only a hook after the tool
+	// sees them.
 	if rawjson.Check(call.Input) != nil {
 		q.Input = rawjson.Quote(string(call.Input))
 	}

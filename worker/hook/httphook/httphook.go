@@ -1,9 +1,11 @@
-// Package httphook asks a service as a hook. Each run is one POST with the request of package
-// hookjson. An answer with a status of 2xx is the hook's answer; an empty body changes nothing.
+// Package httphook asks a service as a hook. Each run is one POST with the request of
+// package hookjson. A response with status 2xx is the hook's answer. If its body is empty,
+// the answer changes nothing.
 //
-// In every other case the hook could not run: any other status, a redirect among them; an answer
-// that is no JSON object, is longer than 4 MiB or breaks off; a connection that fails or is refused
-// by package outbound; a secret that has gone. The budget of the hook bounds the request.
+// In all other cases the hook could not run: any other status, including redirects; an
+// answer that is not a JSON object, is longer than 4 MiB, or breaks off; a connection that
+// fails or that package outbound refuses; a secret that is gone. The request has to end
+// within the budget of the hook.
 package httphook
 
 import (
@@ -60,9 +62,9 @@ func (s *service) Ask(ctx context.Context, q hookjson.Request) (hookjson.Answer,
 	if err != nil {
 		return hookjson.Answer{}, err
 	}
-	// The client sends the request again if a kept connection turns out to be closed. It does so
-	// only for requests with this header, and does not send a header without values. A hook may be
-	// asked twice.
+	// If a kept connection turns out to be closed, the client sends a request again only if
+	// the request has this header. A header without values is not sent. A hook may be asked
+	// twice, so this is safe.
 	again := http.Header{"Idempotency-Key": nil}
 	raw, err := s.endpoint.Send(ctx, again, body)
 	var unusable *httptool.AnswerError

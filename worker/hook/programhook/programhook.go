@@ -5,11 +5,12 @@
 //	_meta       traceparent and tracestate, if there is a trace
 //	result      the answer as text; no text changes nothing
 //
-// The processes are those of package mcptool: they start with the worker, are pooled, and start
-// again with backoff after they have ended. If a process dies, the hook is asked once more, in
-// another one. The hook could not run if that one dies too, if no process can be started, if the
-// result is an error, or if its text is no answer. A run that takes longer than the budget of the
-// hook is cancelled; a process that does not end it is killed.
+// The processes are those of package mcptool. They start with the worker, are pooled, and
+// are started again with backoff when they end. If a process dies during a run, the hook is
+// asked once more, in another process. The hook could not run if that process dies too, if
+// no process can be started, if the result is an error, or if its text is not an answer. A
+// run that takes longer than the budget of the hook is cancelled. If the process then does
+// not end the run, it is killed.
 package programhook
 
 import (
@@ -35,8 +36,8 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Programs makes targets of the hooks of one policy. Hooks with the same program and environment
-// share its processes.
+// Programs makes targets for the hooks of one policy. Hooks with the same program and
+// environment share its processes.
 type Programs struct {
 	cfg Config
 	all map[string]*mcptool.Program
@@ -55,8 +56,8 @@ func New(cfg Config) (*Programs, error) {
 	return &Programs{cfg, map[string]*mcptool.Program{}}, nil
 }
 
-// Target returns the target of a hook. It starts nothing. env names the variables of the worker
-// that the program gets.
+// Target returns the target of a hook, and starts nothing. env names the variables of the
+// worker that the program gets.
 func (p *Programs) Target(hook string, program schemas.HookProgram, env []string) hookjson.Target {
 	key := string(rawjson.MustMarshal([]any{program.Command, program.Processes, program.Shared, env}))
 	if p.all[key] == nil {
@@ -81,7 +82,7 @@ type target struct {
 	log     *slog.Logger
 }
 
-// Start starts the program, so that the first call does not wait for it.
+// Start starts the program, so that the first call need not wait for that.
 func (t *target) Start(ctx context.Context) error { return t.program.Warm(ctx) }
 
 // Stop ends the program.

@@ -1,5 +1,6 @@
-// Package exporttest is the suite that the tool definitions of every codec pass: goldens over one
-// shared set of tools, and the same bytes from any order and any process.
+// Package exporttest is the test suite for the tool definitions of every codec. It compares
+// them with golden files for one shared set of tools. It also checks that the bytes are the
+// same from any order and in any process.
 package exporttest
 
 import (
@@ -25,13 +26,14 @@ import (
 
 var update = flag.Bool("update-tools", false, "rewrite testdata/tools/*.golden")
 
-// Exporter is what a codec does for tool definitions.
+// Exporter is the part of a codec that is tested.
 type Exporter interface {
 	Tools([]schemas.Tool) (json.RawMessage, error)
 	ToolsWith([]schemas.Tool, export.Options) (json.RawMessage, error)
 }
 
-// variants lists the options to test. Each has a golden file, unless an earlier one gave the same.
+// variants lists the options to test. Each has a golden file, unless an earlier variant
+// gives the same bytes.
 var variants = []struct {
 	name    string
 	options export.Options
@@ -111,8 +113,8 @@ const (
 	childMark = "export digest "
 )
 
-// testProcess runs the calling test again in other processes, which only print the digest of their
-// exports.
+// testProcess runs the test that calls it again in other processes. Those only print the
+// digest of their exports.
 func testProcess(t *testing.T, e Exporter) {
 	self, err := os.Executable()
 	if err != nil {
@@ -135,7 +137,7 @@ func testProcess(t *testing.T, e Exporter) {
 	}
 }
 
-// digest is the SHA-256 of every variant's export, joined.
+// digest returns the SHA-256 of the exports of all variants.
 func digest(t *testing.T, e Exporter, tools []schemas.Tool) string {
 	t.Helper()
 	h := sha256.New()

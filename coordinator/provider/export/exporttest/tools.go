@@ -8,7 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Tools returns the shared set. Each tool has one thing that a dialect could get wrong.
+// Tools returns the shared set of tools. Each one has something that a dialect could get
+// wrong.
 func Tools() []schemas.Tool {
 	tool := func(name, description string, kind messages.Kind, schema string) schemas.Tool {
 		return schemas.Tool{Name: name, Description: description, Kind: kind, InputSchema: json.RawMessage(schema)}
