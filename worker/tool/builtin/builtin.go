@@ -1,6 +1,6 @@
-// Package builtin lists the tools that come with every worker: Read, Glob, Grep, Write and Edit on
-// the files of one folder, Bash, and four for demos, tests and load runs (noop, sleep, fail, blob).
-// Their argument names are those that coding agents know.
+// Package builtin lists the tools that come with every worker: Read, Glob, Grep, Write and
+// Edit for the files of one folder, Bash, and four for demos, tests and load runs (noop,
+// sleep, fail, blob). Their arguments have the names that coding agents know.
 //
 //	files      Read, Write, Edit
 //	search     Glob, Grep
@@ -10,13 +10,13 @@
 //	filetext   lines and characters of files
 //	base       arguments, refusals, limits
 //
-// The file tools stay inside their [Root], with one exception: hard links. A hard link inside the
-// folder to a file outside it looks like a file of the folder, so Read shows it (Write and Edit
-// replace the link and leave the file outside as it is). A user who may make hard links in the
-// folder can thus read what they link to. Bash runs in a sandbox.
+// The file tools stay inside their [Root], except for hard links. A hard link in the folder
+// to a file outside looks like a file of the folder, so Read shows that file. (Write and
+// Edit replace the link and leave the file outside unchanged.) So a user who can make hard
+// links in the folder can read what they link to. Bash runs in a sandbox.
 //
-// Check, in phase two, refuses as many bad calls as it can before they run. The folder may change
-// before phase five, so Run checks again and gives the same errors.
+// In phase two, Check refuses as many bad calls as it can before they run. The folder may
+// change before phase five, so Run checks again and gives the same errors.
 package builtin
 
 import (
@@ -37,7 +37,7 @@ import (
 // Root is the working folder of a worker's file tools.
 type Root = rootdir.Root
 
-// OpenRoot opens the folder that the file tools are confined to.
+// OpenRoot opens the folder to which the file tools are confined.
 func OpenRoot(dir string) (*Root, error) { return rootdir.Open(dir) }
 
 // spec is one builtin: its definition, and its runner on a root.
@@ -62,8 +62,8 @@ var specs = map[string]spec{
 // Names returns the builtins that work in a folder, in the order of help texts and listings.
 func Names() []string { return []string{"Read", "Glob", "Grep", "Write", "Edit", "Bash"} }
 
-// Promise returns the definition of the builtin of this name; ok is false if there is none. A tools
-// file may give the tool another name, kind or schema.
+// Promise returns the definition of the builtin with this name. ok is false if there is
+// none. A tools file may give the tool another name, kind or schema.
 func Promise(name string) (schemas.Tool, bool) {
 	s, ok := specs[name]
 	if !ok {
@@ -77,8 +77,8 @@ func onFiles(runner func(*Root) tool.Runner) func(*Root, *sandbox.Box) tool.Runn
 	return func(root *Root, _ *sandbox.Box) tool.Runner { return runner(root) }
 }
 
-// New returns the runner of the builtin of this name. The builtins of [Names] need a root; the demo
-// builtins ignore it. The box confines the commands of Bash.
+// New returns the runner of the builtin with this name. The builtins of [Names] need a
+// root; the demo builtins ignore it. box confines the commands of Bash.
 func New(name string, root *Root, box *sandbox.Box) (tool.Runner, error) {
 	s, ok := specs[name]
 	if !ok {

@@ -49,8 +49,8 @@ func sleepSpec() spec {
 	}`, sleep)
 }
 
-// sleep reports progress at each quarter, and in a long sleep every second. It reads only its own
-// argument from the input, because load runs add other arguments to tell calls apart.
+// sleep reports progress at each quarter, and also every second if it takes long. It reads
+// only its own argument, because load runs add other arguments to tell calls apart.
 func sleep(ctx context.Context, call tool.Call) (tool.Output, error) {
 	ms, err := number(call, "ms", int(maxSleep.Milliseconds()))
 	if err != nil {
@@ -106,7 +106,7 @@ func blobSpec() spec {
 	})
 }
 
-// number returns the named argument, a whole number from 0 to most.
+// number returns the named argument, which must be a whole number from 0 to most.
 func number(call tool.Call, name string, most int) (int, error) {
 	members, err := rawjson.Object(call.Input)
 	if err != nil {

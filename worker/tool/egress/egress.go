@@ -1,15 +1,15 @@
-// Package egress is the way out of a sandbox without a network of its own: an HTTP proxy in the
-// worker, which connects for a command to the hosts that its sandbox allows.
+// Package egress lets a command in a sandbox without a network reach certain hosts. It is
+// an HTTP proxy in the worker that connects to the hosts which the sandbox allows.
 //
 //	command --HTTP_PROXY--> Proxy --name allowed? resolve; address allowed?--> host
 //
-// The name is held against the list before anything is resolved. The address is checked where the
-// connection is made, so a name that changes its address between two look-ups gains nothing.
-// Whatever the list says, no connection goes to link-local and multicast addresses, to metadata
-// services, to this machine and to the servers of the fleet.
+// The name is checked against the list before it is resolved. The address is checked when
+// the connection is made, so a name that changes its address between two look-ups gains
+// nothing. Whatever the list says, the proxy never connects to link-local and multicast
+// addresses, metadata services, this machine, or the servers of the fleet.
 //
-// Where every host is allowed, a tunnel must begin as TLS does. So nothing is spoken to a server of
-// NATS that is reached by an address that the worker does not know.
+// If every host is allowed, a tunnel must begin with a TLS handshake. So a command cannot
+// talk to a NATS server of the fleet under an address that the worker does not know.
 package egress
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/outbound"
 )
 
-// Bounds on the phases of a connection. The life of the command bounds the whole.
+// Limits of the phases of a connection. A connection ends at the latest with its command.
 const (
 	connectTime = 10 * time.Second
 	tlsTime     = 10 * time.Second
@@ -40,14 +40,14 @@ const (
 	maxHeaders  = 64 << 10
 )
 
-// Config says where a proxy connects to.
+// Config says to which hosts a proxy connects.
 type Config struct {
-	// Any allows every host. Else Hosts lists them; see [Match].
+	// Any allows every host. Otherwise Hosts lists the allowed ones: see [Match].
 	Any   bool
 	Hosts []string
-	// Loopback lets connections to this machine through, for hosts of the list.
+	// Loopback allows connections to this machine, for hosts in the list.
 	Loopback bool
-	// Fleet are the servers of the fleet, as host:port. They are never connected to.
+	// Fleet are the servers of the fleet, as host:port. The proxy never connects to them.
 	Fleet []string
 }
 
@@ -71,8 +71,7 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// ServeProxy answers one request of a command. It returns what was refused and why, in words; "":
-// nothing.
+// ServeProxy answers one request of a command. It returns what was refused and why, or "".
 func (p *Proxy) ServeProxy(w http.ResponseWriter, r *http.Request) (refused string) {
 	target, err := targetOf(r)
 	if err != nil {
@@ -95,7 +94,7 @@ func refuse(w http.ResponseWriter, target, why string) string {
 	return text
 }
 
-// targetOf returns the host and port that a request is for.
+// targetOf returns the host and port to which a request goes.
 func targetOf(r *http.Request) (string, error) {
 	if r.Method == http.MethodConnect {
 		if _, _, err := net.SplitHostPort(r.Host); err != nil {
@@ -113,7 +112,7 @@ func targetOf(r *http.Request) (string, error) {
 	return net.JoinHostPort(strings.ToLower(r.URL.Hostname()), port), nil
 }
 
-// forward answers a request with what the host says to it.
+// forward sends a request to its host and passes the answer on.
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, target string) (refused string) {
 	proxy := httputil.ReverseProxy{
 		Transport: p.transport, FlushInterval: -1, ErrorLog: silent,
@@ -126,7 +125,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, target string) (
 	return refused
 }
 
-// unreachable answers that there is no connection to a host.
+// unreachable answers that no connection to a host is possible.
 func unreachable(w http.ResponseWriter, target string, err error) (refused string) {
 	var no *outbound.RefusedError
 	if errors.As(err, &no) {
@@ -136,7 +135,7 @@ func unreachable(w http.ResponseWriter, target string, err error) (refused strin
 	return ""
 }
 
-// tunnel joins a command and a host until one of them ends or the context does.
+// tunnel connects a command and a host until one of them ends the connection or ctx ends.
 func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request, target string) (refused string) {
 	far, err := p.dialer.DialContext(r.Context(), "tcp", target)
 	if err != nil {
@@ -167,14 +166,15 @@ func (p *Proxy) tunnel(w http.ResponseWriter, r *http.Request, target string) (r
 	return ""
 }
 
-// hello reports whether a stream begins as TLS does. It takes nothing from the stream.
+// hello reports whether a stream begins with a TLS handshake. It consumes nothing of the
+// stream.
 func hello(from *bufio.Reader) bool {
 	const handshake, version = 0x16, 3
 	start, err := from.Peek(2)
 	return err == nil && start[0] == handshake && start[1] == version
 }
 
-// pour copies until the end of one side, and says that end to the other.
+// pour copies until one side ends, and then ends the other side.
 func pour(to net.Conn, from io.Reader) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
@@ -184,7 +184,7 @@ func pour(to net.Conn, from io.Reader) {
 	_ = to.Close()
 }
 
-// check refuses an address of the form ip:port that must not be connected to.
+// check refuses an address (ip:port) to which the proxy must not connect.
 func (p *Proxy) check(ctx context.Context, address string) error {
 	target, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -211,7 +211,8 @@ func (p *Proxy) check(ctx context.Context, address string) error {
 		if err != nil {
 			continue
 		}
-		// On this machine are other servers too. Elsewhere no port of that host is for commands.
+		// This machine also has servers that do not belong to the fleet, so the port
+		// counts. On other hosts of the fleet every port is refused.
 		if own && port != fmt.Sprint(target.Port()) {
 			continue
 		}
@@ -225,7 +226,7 @@ func (p *Proxy) check(ctx context.Context, address string) error {
 	return nil
 }
 
-// isOwn reports whether an address is one of this machine.
+// isOwn reports whether an address belongs to this machine.
 func isOwn(addr netip.Addr) (bool, error) {
 	if addr.IsLoopback() {
 		return true, nil
@@ -249,11 +250,11 @@ func resolve(ctx context.Context, host string) (all []netip.Addr, err error) {
 	return all, err
 }
 
-// Match reports whether a host and port, in lower case, fit an entry of a list of hosts:
+// Match reports whether a host and port, in lower case, match an entry of a list of hosts:
 //
 //	example.com        this host, on the ports 80 and 443
 //	example.com:8443   this host, on this port
-//	*.example.com      every name below it, but not itself
+//	*.example.com      every name below it, but not the name itself
 func Match(pattern, target string) bool {
 	host, port, err := net.SplitHostPort(target)
 	if err != nil {

@@ -5,5 +5,6 @@ import (
 	"log"
 )
 
-// silent drops what the proxy of net/http would print: it quotes what a host sent.
+// silent drops what the proxy of net/http would log, because those lines quote what a host
+// sent.
 var silent = log.New(io.Discard, "", 0)

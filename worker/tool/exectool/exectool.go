@@ -11,12 +11,13 @@
 //	         sysexits.h) says that another try may help. A program that a signal ended has lost
 //	         its call: a *tool.LostError
 //
-// The program is started by its argument list, without a shell, in the folder of the tools file.
-// Its environment is PATH, HOME and LANG, the call as TOOLFLEET_* variables and its trace (see
-// process.Environ), and the variables that the tools file lists. When the program ends, or its time
-// is up, everything that it started is killed: see package process.
+// The program is started from its argument list, without a shell, in the folder of the
+// tools file. Its environment has PATH, HOME and LANG, the call as TOOLFLEET_* variables,
+// the trace of the call (see process.Environ), and the variables that the tools file lists.
+// When the program ends or its time is up, everything that it has started is killed: see
+// package process.
 //
-// A [Probe] is started in the same way, and finds out whether an earlier run was applied.
+// A [Probe] is started in the same way. It finds out whether an earlier run was applied.
 package exectool
 
 import (
@@ -41,8 +42,8 @@ import (
 
 // Config says what to run.
 type Config struct {
-	// Command is the program and its arguments. A program with a slash in it is relative to Dir,
-	// any other is looked up in PATH.
+	// Command is the program and its arguments. A program with a slash is relative to Dir.
+	// Any other program is looked up in PATH.
 	Command []string
 	// Dir is the working directory: the folder of the tools file. Default: the process's own.
 	Dir string
@@ -56,8 +57,8 @@ type Config struct {
 const exitTryAgain = 75
 
 const (
-	// maxOutput is how many bytes of stdout are kept. A longer output becomes text: its head and
-	// its tail, and between them a line that says how much is missing.
+	// maxOutput is how many bytes of stdout are kept. A longer output becomes text: its
+	// head, a line that says how much is missing, and its tail.
 	maxOutput = 24 << 20
 	maxStderr = 64 << 10 // bytes kept of stderr
 	// maxMessage is how many bytes of stderr, or of stdout, an error quotes.
@@ -155,7 +156,8 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		}
 		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: text, Retryable: result.ExitCode == exitTryAgain}
 	}
-	// The output is the program's, byte for byte, so only people and the trace get to see the hint.
+	// The output must be the program's, byte for byte. So only people and the trace get the
+	// hint.
 	if hint := t.cfg.Sandbox.Hint(string(result.Stderr.Bytes()), result.Refused...); hint != "" {
 		tracing.MarkRefused(ctx)
 		emit(messages.Progress{Text: hint})
@@ -163,8 +165,8 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Printed(result.Stdout.Bytes()), nil
 }
 
-// start runs the program for the call and waits for its end. If onProgress is nil, the program gets
-// no progress descriptor.
+// start runs the program for the call and waits for its end. If onProgress is nil, the
+// program has no progress descriptor.
 func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress func([]byte)) (process.Result, error) {
 	env, err := process.Environ(ctx, call, t.cfg.Env)
 	if err != nil {
@@ -182,8 +184,9 @@ func (t *Tool) start(ctx context.Context, call tool.Call, onStderr, onProgress f
 	})
 }
 
-// ownError returns the error that a program printed: a JSON object {"error": code, "message": text}
-// with at most retryable and details besides. It returns nil if the output is anything else.
+// ownError returns an error that the program printed: a JSON object {"error": code,
+// "message": text}, which may also have retryable and details. For any other output it
+// returns nil.
 func ownError(stdout process.Output) *messages.Error {
 	raw := bytes.TrimSpace(stdout.Bytes())
 	if len(raw) > maxStderr || rawjson.Check(raw) != nil {
@@ -208,8 +211,8 @@ func ownError(stdout process.Output) *messages.Error {
 
 var errorCode = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 
-// errorText returns the end of what the program printed, or how it ended if it printed nothing. It
-// says so where the sandbox may be the reason.
+// errorText returns the end of what the program printed, or how it ended if it printed
+// nothing. If the sandbox may be the reason, the text says so.
 func (t *Tool) errorText(r process.Result) (_ string, refused bool) {
 	text := lastOutput(r.Stderr, r.Stdout)
 	switch note := t.cfg.Sandbox.Note(text, r.Refused...); {
@@ -223,7 +226,7 @@ func (t *Tool) errorText(r process.Result) (_ string, refused bool) {
 	return "The program ended without any output: " + r.Status() + ".", false
 }
 
-// lastOutput returns the end of the first of the streams that is not empty.
+// lastOutput returns the end of the first stream that is not empty.
 func lastOutput(streams ...process.Output) string {
 	for _, stream := range streams {
 		if text := bytes.TrimSpace(stream.Bytes()); len(text) > 0 {

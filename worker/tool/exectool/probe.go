@@ -10,11 +10,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Probe runs a program that finds out whether a run of a call was applied. The program must not
-// change anything. It gets the same input on stdin, the same environment and the same folder as the
-// run. Its first line is done or not_done; after done it may print the output of the run. Any other
-// answer, an exit status other than 0, or a timeout means that the answer is unknown. It is safe
-// for concurrent use.
+// Probe runs a program that finds out whether a run of a call was applied. The program must
+// not change anything. It has the same input on stdin, the same environment and the same
+// folder as the run. Its first line is done or not_done. After done it may print the output
+// of the run. Any other answer, an exit status other than 0, or a timeout means that the
+// answer is unknown. Safe for concurrent use.
 type Probe struct {
 	program *Tool
 	timeout time.Duration

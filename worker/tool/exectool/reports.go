@@ -10,23 +10,23 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxReport bounds a progress line, in bytes. A longer line is dropped.
+// maxReport limits a progress line, in bytes. A longer line is dropped.
 const maxReport = 4096
 
-// linesAtOnce is how many lines of one chunk are read, the newest ones. Older ones would not be
-// sent on, because a call sends only a few reports a second.
+// linesAtOnce is how many lines of one chunk are read; these are the newest ones. Older
+// lines would not be sent, because a call sends only a few reports a second.
 const linesAtOnce = 16
 
-// reports reads the progress that a program writes to its progress descriptor. Each line is a
-// report: a JSON object {"fraction":0.4,"text":"..."}, either of which may be missing, or plain
-// text. A line that is neither is dropped, because a program that reports badly may still work
-// well. Its methods may be called from any goroutine.
+// reports reads the progress that a program writes to its progress descriptor. Each line is
+// a report. It is plain text or a JSON object {"fraction":0.4,"text":"..."}, in which
+// either member may be missing. Other lines are dropped, because a program that reports
+// badly may still work well. Any goroutine may call its methods.
 type reports struct {
 	emit func(messages.Progress)
 
 	mu   sync.Mutex
 	line []byte // the beginning of the next line; guarded by mu
-	long bool   // that line is too long; guarded by mu
+	long bool   // the line is too long; guarded by mu
 }
 
 func newReports(emit func(messages.Progress)) *reports { return &reports{emit: emit} }
@@ -61,7 +61,7 @@ func beforeLast(chunk []byte, n int) int {
 	return at + 1
 }
 
-// Flush reads a last line that has no line end.
+// Flush reads the last line if it has no line end.
 func (r *reports) Flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// maxWords bounds how much of an answer an error quotes, in bytes.
+// maxWords limits how much of an answer an error quotes, in bytes.
 const maxWords = 4000
 
 // answer is what a service answered.
@@ -88,15 +88,16 @@ func (t *Tool) succeeded(status int) bool {
 	return status >= 200 && status <= 299 && !slices.Contains(t.form.Failure, status)
 }
 
-// mayBeApplied reports whether a service may have applied a request, although the answer is not a
-// success. A redirect often comes after the work is done. A proxy that has lost its service, or got
-// no answer that it understands, does not know what became of the request.
+// mayBeApplied reports whether a service may have applied a request although its status is
+// not a success. A redirect often comes after the work is done. A proxy that has lost its
+// service, or cannot understand the service's answer, does not know what happened to the
+// request.
 func mayBeApplied(status int) bool {
 	switch {
 	case status >= 300 && status <= 399, status == http.StatusBadGateway, status == http.StatusGatewayTimeout:
 		return true
 	}
-	return status >= 520 && status <= 527 // those of Cloudflare
+	return status >= 520 && status <= 527 // Cloudflare's own statuses
 }
 
 // failure returns the error for a status that is not a success. Its code is http_<status>.
@@ -117,8 +118,8 @@ func (t *Tool) failure(a *answer) error {
 	return failed
 }
 
-// retryable reports whether a later request may succeed, by the words of the service or by the
-// status.
+// retryable reports whether a later request may succeed. The service may say so in its
+// answer; otherwise the status decides.
 func (a *answer) retryable() bool {
 	var own struct{ Retryable *bool }
 	if json.Unmarshal(a.body, &own) == nil && own.Retryable != nil {
@@ -131,14 +132,14 @@ func (a *answer) retryable() bool {
 	return a.busy()
 }
 
-// words returns the service's own text about a failure: the members that services use for it, or
-// the start of the answer.
+// words returns the service's text about a failure. It comes from the members that services
+// use for such texts, or from the start of the answer.
 func (a *answer) words() string {
 	text := string(a.body)
 	var own map[string]json.RawMessage
 	if json.Unmarshal(a.body, &own) == nil {
 		if inner := own["error"]; len(inner) > 0 && inner[0] == '{' {
-			_ = json.Unmarshal(inner, &own) // inner members win
+			_ = json.Unmarshal(inner, &own) // inner members take precedence
 		}
 		for _, name := range []string{"detail", "message", "error_description", "error", "title"} {
 			var found string

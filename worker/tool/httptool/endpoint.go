@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/outbound"
 )
 
-// EndpointConfig says what an [Endpoint] is.
+// EndpointConfig describes an [Endpoint].
 type EndpointConfig struct {
 	Method, URL string
 	Headers     []schemas.HTTPValue // their values are plain text, secrets or variables
@@ -26,9 +26,9 @@ type EndpointConfig struct {
 	Outbound    outbound.Config
 }
 
-// Endpoint is an address of which no part comes from a model. A request goes there and nowhere
-// else: it follows no redirect and uses no proxy, and package outbound checks each connection. It
-// is safe for concurrent use.
+// Endpoint is an address of which no part comes from a model. A request goes to this
+// address only: redirects are not followed and no proxy is used. Package outbound checks
+// each connection. Safe for concurrent use.
 type Endpoint struct {
 	cfg    EndpointConfig
 	name   string
@@ -53,15 +53,16 @@ func NewEndpoint(cfg EndpointConfig) (*Endpoint, error) {
 // Name returns the address without its query, which may hold secrets.
 func (e *Endpoint) Name() string { return e.name }
 
-// AnswerError says that the service answered, and that its answer cannot be used: its status is not
-// 2xx, it is too long, or it broke off.
+// AnswerError says that the service answered and the answer cannot be used: its status is
+// not 2xx, it is too long, or it breaks off.
 type AnswerError struct{ error }
 
 func (e *AnswerError) Unwrap() error { return e.error }
 
-// Send sends a request with these headers, besides those of the config, and returns the body of an
-// answer with a status of 2xx, without the values of secrets. Secrets are read for each request. A
-// nil body sends none. No error has a part of the request or of the answer, but for the status.
+// Send sends a request with these headers and those of the config. It returns the body of
+// an answer with a 2xx status, with the values of secrets removed. Secrets are read for
+// each request. A nil body sends none. Errors quote neither the request nor the answer,
+// except for the status.
 func (e *Endpoint) Send(ctx context.Context, header http.Header, body []byte) ([]byte, error) {
 	own, hidden, err := e.header()
 	if err != nil {
@@ -100,7 +101,8 @@ func (e *Endpoint) Send(ctx context.Context, header http.Header, body []byte) ([
 	return secrets.Redact(answer, hidden), nil
 }
 
-// header returns the headers of the config, and the values that no text may show.
+// header returns the headers of the config. hidden are values that must not appear in any
+// text.
 func (e *Endpoint) header() (header http.Header, hidden []string, err error) {
 	header = http.Header{"User-Agent": {"toolfleet"}}
 	for _, h := range e.cfg.Headers {

@@ -1,15 +1,15 @@
-// Package httptool speaks HTTP for tools. A [Tool] sends a request for each call. A [Probe] asks a
-// service whether a run of a call was applied. An [Endpoint] is a fixed address that probes and
-// hooks ask.
+// Package httptool sends HTTP requests for tools. A [Tool] sends a request for each call. A
+// [Probe] asks a service whether a run of a call was applied. An [Endpoint] is a fixed
+// address for probes and hooks.
 //
 //	call -> fill (templates, secrets) -> send -> answer: an output, or an error for the model
 //
-// The host of a request comes from the tools file. An argument stays within its segment of the
-// path, its parameter or its header. Package outbound keeps names, redirects and proxies from
-// leading to this machine or to the metadata service of a cloud.
+// The host of a request comes from the tools file. An argument cannot leave its segment of
+// the path, its parameter or its header. Package outbound makes sure that names, redirects
+// and proxies do not lead to this machine or to the metadata service of a cloud.
 //
-// A request is sent again only if the tool may run again: see [Config.Repeatable]. If the request
-// of a tool that changes something broke off, its outcome is unknown.
+// A request is sent again only if the tool may run again: see [Config.Repeatable]. If the
+// tool changes something and its request breaks off, the outcome is unknown.
 //
 // The values of secrets appear only in requests. They are removed from every answer.
 package httptool
@@ -36,11 +36,11 @@ import (
 type Config struct {
 	Request schemas.HTTP
 	Secrets secrets.Folder
-	Timeout time.Duration // of the tool. It bounds the request if Request.Timeout does not
-	// Harmless: the tool changes nothing, so the outcome of a request that broke off does not
-	// matter.
+	Timeout time.Duration // of the tool. It limits the request if Request.Timeout does not
+	// Harmless says that the tool changes nothing. So if a request breaks off, it does not
+	// matter whether it was applied.
 	Harmless bool
-	// Repeatable: the tool may run again with the same idempotency key.
+	// Repeatable says that the tool may run again with the same idempotency key.
 	Repeatable bool
 }
 
@@ -49,7 +49,7 @@ const codeUnreachable messages.Code = "unreachable"
 
 const (
 	maxRedirects = 5
-	// maxSends bounds how often one run sends its request to a service that asks it to wait.
+	// maxSends is how often one run sends its request if the service asks it to wait.
 	maxSends = 4
 )
 
@@ -84,8 +84,8 @@ func New(cfg Config) (*Tool, error) {
 	return t, nil
 }
 
-// redirect follows a redirect of a read to the same host and scheme. Any other redirect is the
-// answer.
+// redirect follows a redirect of a read to the same host and scheme. Any other redirect is
+// returned as the answer.
 func (t *Tool) redirect(next *http.Request, before []*http.Request) error {
 	first := before[0]
 	reads := first.Method == http.MethodGet || first.Method == http.MethodHead
@@ -100,13 +100,13 @@ func (t *Tool) Check(_ context.Context, call tool.Call) error {
 	_, err := t.form.fill(call)
 	var missing *secretError
 	if errors.As(err, &missing) {
-		return nil // Run reports it
+		return nil // Run reports this error
 	}
 	return err
 }
 
-// Run sends the request of a call. If the service says how long to wait, and the tool may run
-// again, Run waits and sends the request again, at most maxSends times in all.
+// Run sends the request of a call. If the service says how long to wait and the tool may
+// run again, Run waits and sends the request again, at most maxSends times in all.
 func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	if ctx.Err() != nil {
 		return tool.Output{}, context.Cause(ctx)
@@ -134,7 +134,7 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	}
 }
 
-// wait waits until the service may be asked again. It returns false if ctx ends before.
+// wait waits until the service may be asked again. It returns false if ctx ends first.
 func (t *Tool) wait(ctx context.Context, call tool.Call, d time.Duration) bool {
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
 		return false
@@ -175,7 +175,7 @@ func (t *Tool) send(ctx context.Context, call tool.Call, filled *filled) (*answe
 	return newAnswer(response, body, t.form.MaxResponse), nil
 }
 
-// unsentError is an error before a connection was made, so nothing was sent.
+// unsentError is an error from before a connection was made, so nothing was sent.
 type unsentError struct {
 	error
 	retryable bool
@@ -183,7 +183,8 @@ type unsentError struct {
 
 func (e *unsentError) Unwrap() error { return e.error }
 
-// plain removes the address of the request from an error, because it contains values.
+// plain removes the address of the request from an error, because the address contains
+// values.
 func plain(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {

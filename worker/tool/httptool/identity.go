@@ -21,7 +21,8 @@ func setIdentity(header http.Header, call tool.Call) error {
 		"Toolfleet-Idempotency-Key": call.IdempotencyKey,
 		"Toolfleet-Fence":           strconv.FormatUint(call.Fence, 10),
 	} {
-		// A header cannot carry the id unchanged, and a changed id may name another call.
+		// A header cannot carry this id unchanged, and a changed id could name another
+		// call.
 		if !fits(value) {
 			return fmt.Errorf("%s has a value that no header can carry; no request was sent", name)
 		}

@@ -14,9 +14,9 @@ import (
 
 const maxBody = 1 << 20 // bytes of a response
 
-// Probe sends a request that finds out whether a run of a call was applied, and changes nothing.
-// The body of a response with a status of 2xx is read by tool.ReadProbed. Any other status, a body
-// over 1 MiB, a broken connection and a timeout mean that the outcome is unknown. It is safe for
+// Probe sends a request that finds out whether a run of a call was applied. It changes
+// nothing. If the status is 2xx, tool.ReadProbed reads the body. Any other status, a body
+// over 1 MiB, a broken connection or a timeout means that the outcome is unknown. Safe for
 // concurrent use.
 type Probe struct {
 	endpoint *Endpoint
@@ -32,8 +32,9 @@ func NewProbe(request schemas.CheckHTTP, folder secrets.Folder, timeout time.Dur
 	}
 	endpoint, err := NewEndpoint(EndpointConfig{
 		Method: request.Method, URL: request.URL, Headers: headers, Secrets: folder, MaxAnswer: maxBody,
-		// Probes are rare, so a connection that is kept open would be stale at the next one. A
-		// probe may ask this machine: its address has no part that a model wrote.
+		// Probes are rare, so a connection that was kept open would be stale at the next
+		// one. A probe may go to this machine, because no part of its address comes from a
+		// model.
 		Outbound: outbound.Config{Loopback: true, Fresh: true},
 	})
 	if err != nil {

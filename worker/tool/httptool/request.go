@@ -18,10 +18,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// form makes the requests of a tool.
+// form makes the requests of a tool from its templates.
 type form struct {
 	schemas.HTTP
-	host     string // the only host that a request goes to
+	host     string // the only host to which requests go
 	segments []schemas.Template
 	query    schemas.Template
 	params   []value
@@ -101,15 +101,16 @@ func hiddenValue(v schemas.HTTPValue, folder secrets.Folder) (string, error) {
 	return "", nil
 }
 
-// filled is a request of one call, before it is sent.
+// filled is the request of one call before it is sent.
 type filled struct {
 	url     *url.URL
 	header  http.Header
 	body    []byte   // nil: there is none
-	secrets []string // values that no text may show
+	secrets []string // values that must not appear in any text
 }
 
-// fill puts a call into the form. An error is about the arguments, unless it is a secretError.
+// fill puts a call into the form. Unless the error is a secretError, it is about the
+// arguments.
 func (f *form) fill(call tool.Call) (*filled, error) {
 	in, err := readInput(call.Input)
 	if err != nil {
@@ -148,7 +149,7 @@ func (f *form) fill(call tool.Call) (*filled, error) {
 	return out, nil
 }
 
-// address returns the URL without the rest of the input.
+// address returns the URL without the part of the input that nothing else uses.
 func (f *form) address(in *input, out *filled) (string, error) {
 	path, err := in.inPath(f.segments)
 	if err != nil {
@@ -171,8 +172,8 @@ func (f *form) address(in *input, out *filled) (string, error) {
 	return withQuery(withQuery(f.Origin+path, query), params.Encode()), nil
 }
 
-// unfixed checks that no parameter has a name that the address has already. Some services take the
-// last of two, whatever its case.
+// unfixed refuses parameters with a name that the address already has. Of two parameters
+// with the same name, some services take the last one, and ignore case.
 func unfixed(params url.Values, address string) error {
 	_, query, _ := strings.Cut(address, "?")
 	for fixed := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
@@ -214,7 +215,7 @@ func (f *form) fillHeaders(in *input, out *filled) error {
 	return nil
 }
 
-// text returns a value, and whether there is one.
+// text returns a value. ok is false if there is none.
 func (f *form) text(v value, in *input, out *filled) (string, bool, error) {
 	if v.Secret == "" && v.Env == "" {
 		return in.expand(v.template)
@@ -228,13 +229,14 @@ func (f *form) text(v value, in *input, out *filled) (string, bool, error) {
 	return text, true, nil
 }
 
-// secretError says that a secret of the tools file is missing. The arguments are not to blame.
+// secretError says that a secret of the tools file is missing. The arguments are not at
+// fault.
 type secretError struct{ error }
 
 func (e *secretError) Unwrap() error { return e.error }
 
-// request returns the HTTP request. If the call may not be repeated, the body cannot be read twice:
-// the HTTP client would send such a request again.
+// request returns the HTTP request. If the call may not be repeated, its body can be read
+// only once, because otherwise the HTTP client might send the request again.
 func (f *form) request(ctx context.Context, call tool.Call, filled *filled, repeatable bool) (*http.Request, error) {
 	request, err := http.NewRequestWithContext(ctx, f.Method, filled.url.String(), bytes.NewReader(filled.body))
 	if err != nil {

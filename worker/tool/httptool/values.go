@@ -26,10 +26,11 @@ func readInput(raw json.RawMessage) (*input, error) {
 	return &input{members, map[string]bool{}}, nil
 }
 
-// errMissing says that the input has no such member, or that it is null.
+// errMissing says that the input has no such member, or that the member is null.
 var errMissing = errors.New("is missing")
 
-// at returns the member at a path as text: the characters of a string, the digits of a number.
+// at returns the member at a path as text: a string without its quotes, or a number with
+// its digits unchanged.
 func (in *input) at(path []string) (string, error) {
 	in.used[path[0]] = true
 	name := strings.Join(path, ".")
@@ -54,7 +55,7 @@ func (in *input) at(path []string) (string, error) {
 	return text, nil
 }
 
-// scalar returns a string, a number or a truth value as text.
+// scalar returns a string, a number or a boolean as text.
 func scalar(raw json.RawMessage) (string, error) {
 	switch raw[0] {
 	case '{', '[':
@@ -67,7 +68,7 @@ func scalar(raw json.RawMessage) (string, error) {
 	return string(raw), nil
 }
 
-// inPath returns the path of the request. Each value stays within its segment.
+// inPath returns the path of the request. Each value stays within its segment of the path.
 func (in *input) inPath(segments []schemas.Template) (string, error) {
 	var path strings.Builder
 	for _, segment := range segments {
@@ -86,7 +87,8 @@ func (in *input) inPath(segments []schemas.Template) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		// Many servers decode %2F and follow dots, so escaping alone would not keep a value inside.
+		// Many servers decode %2F and follow dots, so escaping alone does not keep a value
+		// in its segment.
 		if hasValue && (climbs(plain.String()) || climbs(escaped)) {
 			return "", fmt.Errorf("a value of the address would lead to another folder: %.80q", plain.String())
 		}
@@ -95,7 +97,8 @@ func (in *input) inPath(segments []schemas.Template) (string, error) {
 	return path.String(), nil
 }
 
-// check refuses values that could leave a header, or forge lines in logs of the address.
+// check refuses values that could break out of a header, or forge lines in logs of the
+// address.
 func check(name, text string) error {
 	switch {
 	case text == "":
@@ -106,7 +109,7 @@ func check(name, text string) error {
 	return nil
 }
 
-// climbs reports whether servers read a part of the segment as "." or "..".
+// climbs reports whether a server could read a part of the segment as "." or "..".
 func climbs(segment string) bool {
 	for part := range strings.FieldsFuncSeq(segment, func(c rune) bool { return c == '/' || c == '\\' || c == ';' }) {
 		if part == "." || part == ".." {
@@ -124,8 +127,8 @@ func (in *input) inQuery(t schemas.Template) (string, error) {
 	})
 }
 
-// expand returns the text of a header or parameter. ok is false for a template that is one member
-// only, if the input lacks that member.
+// expand returns the text of a header or parameter. ok is false if the template is a single
+// member and the input does not have it.
 func (in *input) expand(t schemas.Template) (text string, ok bool, err error) {
 	text, err = t.Expand(in.at)
 	if _, whole := t.Whole(); whole && errors.Is(err, errMissing) {
@@ -134,7 +137,7 @@ func (in *input) expand(t schemas.Template) (text string, ok bool, err error) {
 	return text, err == nil, err
 }
 
-// rest returns the members that nothing has used yet.
+// rest returns the members that nothing has used.
 func (in *input) rest() map[string]json.RawMessage {
 	rest := map[string]json.RawMessage{}
 	for name, value := range in.members {
@@ -145,7 +148,8 @@ func (in *input) rest() map[string]json.RawMessage {
 	return rest
 }
 
-// restAsParams adds the rest of the input to parameters. A list becomes a parameter for each item.
+// restAsParams adds the unused members of the input as parameters. A list becomes one
+// parameter per item.
 func (in *input) restAsParams(params url.Values) error {
 	rest := in.rest()
 	for _, name := range rawjson.SortedKeys(rest) {

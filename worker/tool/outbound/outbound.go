@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// Bounds on the phases of a connection. The caller's context bounds the whole request.
+// Limits of the phases of a connection. The caller's context limits the whole request.
 const (
 	connectTime = 5 * time.Second
 	tlsTime     = 5 * time.Second
@@ -47,7 +47,8 @@ func Transport(cfg Config) *http.Transport {
 		IdleConnTimeout:        idleTime,
 		MaxResponseHeaderBytes: maxHeaders,
 		MaxIdleConnsPerHost:    16,
-		// A compressed answer could be a thousand times as long as the bytes that were counted.
+		// A compressed answer can be a thousand times as long as the bytes that were
+		// counted.
 		DisableCompression: true,
 		DisableKeepAlives:  cfg.Fresh,
 		ForceAttemptHTTP2:  true,
@@ -66,14 +67,15 @@ func check(address string, loopback bool) error {
 	return nil
 }
 
-// RefusedError says that an address is never connected to.
+// RefusedError says that connections to an address are never made.
 type RefusedError struct{ Address, Why string }
 
 func (e *RefusedError) Error() string {
 	return fmt.Sprintf("the address %s %s: toolfleet does not connect to it", e.Address, e.Why)
 }
 
-// Prefixes whose addresses hold an IPv4 address: in their last four bytes, or from the third byte.
+// Prefixes of addresses that contain an IPv4 address, in the last four bytes or from the
+// third byte on.
 var (
 	nat64      = netip.MustParsePrefix("64:ff9b::/96")
 	translated = netip.MustParsePrefix("::ffff:0:0:0/96")
@@ -90,17 +92,17 @@ var metadata = []netip.Prefix{
 	netip.MustParsePrefix("192.0.0.192/32"),     // Oracle
 }
 
-// special holds further addresses that no host has.
+// special holds further addresses that never belong to a host.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("2001::/32"), // Teredo: the target is hidden in the address
-	// Local translators: each network decides where the IPv4 address stands.
+	// Local translators: each network chooses where the IPv4 address is.
 	netip.MustParsePrefix("64:ff9b:1::/48"),
 	netip.MustParsePrefix("fec0::/10"), // site-local, out of use
 }
 
-// Refused returns why an address is never connected to, or "".
+// Refused returns why connections to an address are never made, or "".
 func Refused(addr netip.Addr, loopback bool) string {
 	addr = addr.Unmap().WithZone("")
 	switch {
@@ -139,7 +141,7 @@ func within(addr netip.Addr, prefixes []netip.Prefix) bool {
 	return false
 }
 
-// embedded returns the IPv4 address that an IPv6 address stands for.
+// embedded returns the IPv4 address that an IPv6 address contains.
 func embedded(addr netip.Addr) (netip.Addr, bool) {
 	if !addr.Is6() {
 		return netip.Addr{}, false

@@ -12,16 +12,16 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// diskEvery is the time between two looks at the folders of a command. A look that takes long is
-// followed by a pause of ten times as long.
+// diskEvery is the time between two checks of a command's folders. If a check takes long,
+// the pause after it is ten times as long.
 const diskEvery = time.Second
 
-// disk watches the folders that a command may fill.
+// disk watches how much a command writes to its folders.
 type disk struct {
 	bound  int64 // bytes; 0: none
 	temp   string
 	others []string
-	before int64 // size of the others at the first look
+	before int64 // size of others at the first check
 	next   time.Time
 }
 
@@ -29,7 +29,8 @@ func newDisk(p sandbox.Policy) *disk {
 	return &disk{bound: p.Limit.Disk, temp: p.Temp, others: p.Measured, before: -1}
 }
 
-// over returns the bound that is passed, in words; "": none, or it is too early to look.
+// over returns, in words, the limit that is exceeded. It returns "" if none is, or if it is
+// too early to check.
 func (d *disk) over(now time.Time) string {
 	if d.bound <= 0 || now.Before(d.next) {
 		return ""
@@ -56,8 +57,8 @@ func (d *disk) over(now time.Time) string {
 	return ""
 }
 
-// sizeOf returns how many bytes the files of a folder take. A folder that is not there has none. An
-// error says that a part may not be read, so it cannot be bounded.
+// sizeOf returns how many bytes the files of a folder take. A missing folder has none. An
+// error means that a part of the folder is unreadable, so its size cannot be limited.
 func sizeOf(folder string) (size int64, err error) {
 	if folder == "" {
 		return 0, nil
@@ -67,7 +68,7 @@ func sizeOf(folder string) (size int64, err error) {
 			if errors.Is(err, fs.ErrPermission) {
 				return err
 			}
-			return nil // it has just been removed
+			return nil // the file was removed in the meantime
 		}
 		info, err := entry.Info()
 		if err != nil {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ended returns the exit status, and the signal if one ended the command.
+// ended returns the exit status of the command, and the signal if a signal ended it.
 func ended(state *os.ProcessState) (code int, signal string) {
 	if state == nil {
 		return -1, ""

@@ -14,24 +14,29 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// maxVariable bounds NAME=value, in bytes. Linux allows 128 KiB with the final NUL.
+// maxVariable limits NAME=value, in bytes. Linux allows 128 KiB including the final NUL.
 const maxVariable = 128<<10 - 1
 
 // inherited names the variables of the worker's environment that every tool may see.
 var inherited = []string{"PATH", "HOME", "LANG"}
 
-// Environ returns the environment of a tool's command: PATH, HOME, LANG and the named variables of
-// this process, if they are set; the call as TOOLFLEET_* variables; and the trace of ctx as
-// TRACEPARENT and TRACESTATE. It passes on nothing else, so a worker's credentials stay hidden;
-// [Shield] keeps the command from reading them in /proc. A name that begins with TOOLFLEET_ cannot
-// be passed on, because these variables describe the call.
+// Environ returns the environment of a tool's command. It has PATH, HOME, LANG and the
+// named variables of this process, if they are set; the call as TOOLFLEET_* variables; and
+// the trace of ctx as TRACEPARENT and TRACESTATE. Nothing else is passed on, so a worker's
+// credentials stay hidden; [Shield] keeps the command from reading them in /proc. A name
+// that begins with TOOLFLEET_ cannot be passed on, because these variables describe the
+// call.
 //
-// An id may hold any bytes and be long, but an environment variable has no NUL and at most 128 KiB.
-// A call whose ids do not fit is refused with a *messages.Error, because a changed id would name
-// another call. The variable of a label is TOOLFLEET_LABEL_ and its name in capitals, with _ for the
-// characters . - and /. If two labels have the same variable, the last by name counts. [Run] adds
-// two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if the command may report
-// progress.
+// An id may be long and contain any bytes. An environment variable cannot contain NUL and
+// has at most 128 KiB. A call whose ids do not fit is refused with a *messages.Error,
+// because a changed id would name another call.
+//
+// The variable of a label is TOOLFLEET_LABEL_ and the label's name in capitals, with _ for
+// the characters . - and /. If two labels have the same variable, the one that sorts last
+// counts.
+//
+// [Run] adds two variables: TOOLFLEET_PROCESS_TREE on Linux, and [ProgressName] if the
+// command may report progress.
 func Environ(ctx context.Context, call tool.Call, names []string) ([]string, error) {
 	env := Inherited(names)
 	for _, v := range [][2]string{
@@ -59,11 +64,12 @@ func Environ(ctx context.Context, call tool.Call, names []string) ([]string, err
 	for _, name := range slices.Sorted(maps.Keys(call.Labels)) {
 		env = append(env, "TOOLFLEET_LABEL_"+strings.Map(inVariable, strings.ToUpper(name))+"="+call.Labels[name])
 	}
-	// The trace comes last: of two variables with one name, the last one counts.
+	// The trace comes last, because of two variables with one name the last one counts.
 	return append(env, tracing.Environ(ctx)...), nil
 }
 
-// inVariable replaces what the name of a label may have and that of a variable may not.
+// inVariable replaces characters that are allowed in the name of a label and not in that of
+// a variable.
 func inVariable(r rune) rune {
 	if strings.ContainsRune(".-/", r) {
 		return '_'
@@ -71,8 +77,8 @@ func inVariable(r rune) rune {
 	return r
 }
 
-// Inherited returns PATH, HOME, LANG and the named variables of this process, if they are set. It
-// is the environment of a program that serves more than one call.
+// Inherited returns PATH, HOME, LANG and the named variables of this process, if they are
+// set. This is the environment of programs that serve more than one call.
 func Inherited(names []string) (env []string) {
 	for _, name := range slices.Concat(inherited, names) {
 		if value, ok := os.LookupEnv(name); ok && !strings.HasPrefix(name, "TOOLFLEET_") {

@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// Bounds on the reports of a running command.
+// Limits of the reports of a running command.
 const (
 	// ReportEvery is the shortest time between two reports of a command's output.
 	ReportEvery = 200 * time.Millisecond
-	// MaxReport bounds one report, in bytes. Only the newest bytes of a longer report are sent.
+	// MaxReport limits one report, in bytes. Of a longer report only the newest bytes are
+	// sent.
 	MaxReport = 2000
 )
 
-// Lines turns chunks of output into reports for watchers. It reports the first line at once, and
-// then, at most every [ReportEvery], the lines since the last report. Until [Lines.Flush] it
-// reports only whole lines, and if there are too many only the newest [MaxReport] bytes. Its
-// methods may be called from any goroutine.
+// Lines turns chunks of output into reports for watchers. The first line is reported at
+// once. After that, the new lines are reported at most every [ReportEvery]. Only whole
+// lines are reported before [Lines.Flush]. If there are too many, only the newest
+// [MaxReport] bytes are. Any goroutine may call its methods.
 type Lines struct {
 	report func(text string)
 
@@ -78,7 +79,8 @@ func (l *Lines) Flush() {
 	l.done = true
 }
 
-// emit reports the pending whole lines, or with all the unfinished line too. The caller holds mu.
+// emit reports the pending whole lines. With all it also reports the unfinished line. The
+// caller holds mu.
 func (l *Lines) emit(all bool) {
 	end := len(l.pending)
 	if !all {

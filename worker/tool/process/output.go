@@ -13,7 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// Output is what a stream carried: all of it, or its head and its tail if it was over the limit.
+// Output is what a stream carried: all of it, or its head and tail if it exceeded the
+// limit.
 type Output struct {
 	Head, Tail []byte
 	Dropped    int64 // bytes left out between Head and Tail
@@ -31,12 +32,12 @@ func (o Output) Bytes() []byte {
 	return append(cut, o.Tail...)
 }
 
-// outputBuffer keeps the head and the tail of an output, up to a limit. Its memory grows with what
-// it holds.
+// outputBuffer keeps the head and the tail of an output, up to a limit. It allocates memory
+// only for what it holds.
 type outputBuffer struct {
 	maxHead, maxTail int // bytes
 	head             []byte
-	tail             []byte // becomes a ring when it is full
+	tail             []byte // index of the oldest byte in the ring, which the next byte replaces
 	next             int    // index of the oldest byte of the ring, which the next byte replaces
 	lost             Output // counts of the dropped bytes
 }
@@ -156,7 +157,7 @@ func (p *pipes) begin(c Command) {
 	}
 	if p.stdin != nil {
 		p.wg.Go(func() {
-			// Ignore a broken pipe: a command need not read its input.
+			// Ignore a broken pipe, because a command need not read its input.
 			_, _ = p.stdin.Write(c.Stdin)
 			_ = p.stdin.Close()
 		})
@@ -177,8 +178,8 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 			switch {
 			case err == nil, errors.Is(err, io.ErrNoProgress):
 			case errors.Is(err, os.ErrDeadlineExceeded) && !late:
-				// If the machine stood still, the deadline may have passed while output is still in
-				// the pipe, so read once more.
+				// If the machine was stopped for a while, the deadline may have passed
+				// while output is still in the pipe. So read once more.
 				late = true
 				_ = from.SetReadDeadline(time.Now().Add(drain / 2))
 			default:
@@ -188,8 +189,8 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 	})
 }
 
-// finish reads the rest of the output and ends all goroutines. It takes at most within plus half of
-// drain.
+// finish reads the rest of the output and ends all goroutines. It takes at most within and
+// half of drain.
 func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 	deadline := time.Now().Add(within)
 	for _, f := range []*os.File{p.stdout, p.stderr, p.progress} {

@@ -4,28 +4,30 @@
 //	     |  the command ended, or ctx did
 //	     +--kill the tree--> SIGKILL to its process group, and to every other member that is found
 //
-// When [Run] returns, the command and everything that it started are dead, whether it ended by
-// itself, ran into its deadline or was cancelled: a call that has a result must not change the
-// world any more. There is no SIGTERM before that. It would need a grace, which is only a later
-// deadline, and a worker that has lost its claim has no time for one.
+// When [Run] returns, the command and everything that it has started are dead, no matter
+// whether it ended by itself, ran into its deadline or was cancelled. A call that has a
+// result must not change the world any more. There is no SIGTERM first. It would need a
+// grace period, which is only a later deadline, and a worker that has lost its claim has no
+// time for one.
 //
-// How the tree is found depends on the system. On Linux its members are the process group, the
-// session, living descendants, and every younger process that has the run's marker in its
-// environment or holds one of its streams. That finds daemons too (setsid, double fork). Two kinds
-// of process escape. The first has left the session, lost its parent, emptied its environment and
-// redirected its streams, all four. The second runs as another user: another user's daemon started
-// it for the command, or it is a setuid program. A sandbox holds both kinds where it has a
-// namespace for process ids: the kernel kills all of it. Container runtimes mostly refuse that. On
-// other Unix systems only the process group dies, on Windows only the command itself.
+// How the tree is found depends on the system. On Linux its members are the process group,
+// the session, living descendants, and every younger process that has the run's marker in
+// its environment or holds one of its streams. This also finds daemons (setsid, double
+// fork). Two kinds of process escape. The first kind has left the session, lost its parent,
+// emptied its environment and redirected its streams, all four. The second kind runs as
+// another user: another user's daemon has started it for the command, or it is a setuid
+// program. If a sandbox has a PID namespace, neither kind escapes, because the kernel kills
+// the whole namespace. Container runtimes mostly do not allow PID namespaces. On other Unix
+// systems only the process group dies, on Windows only the command itself.
 //
-// A worker that is the first process of its container also collects dead orphans.
+// If a worker is the first process of its container, it also collects dead orphans.
 //
-// A command does not get this process's environment. On Linux a command of the same user may still
-// read it in /proc, until [Shield] prevents that. Root can always read it, and so can a process
-// with CAP_SYS_PTRACE.
+// A command does not get this process's environment. On Linux a command of the same user
+// could still read it in /proc, unless [Shield] prevents that. Root and processes with
+// CAP_SYS_PTRACE can always read it.
 //
-// Output is kept within a bound, its head and its tail. Input that the command does not read blocks
-// nothing.
+// Of a long output the head and the tail are kept. A command that does not read its input
+// blocks nothing.
 package process
 
 import (
@@ -41,33 +43,34 @@ import (
 
 // Command says what to run. Only Args is required.
 type Command struct {
-	// Args is the program, absolute or looked up in PATH, and its arguments. No shell is involved.
+	// Args is the program, absolute or looked up in PATH, and its arguments. No shell is
+	// used.
 	Args  []string
 	Dir   string   // working directory; "": this process's own
 	Env   []string // the whole environment, as NAME=value
 	Stdin []byte
-	// StdinFile is the standard input in place of Stdin, for a command that is written to while it
-	// runs. Run closes it.
+	// StdinFile is used as standard input instead of Stdin, for a command that gets input
+	// while it runs. Run closes it.
 	StdinFile *os.File
-	// Merge writes stderr into stdout, in the order in which the command wrote.
+	// Merge writes stderr into stdout, in the order of the writes.
 	Merge bool
-	// Limit is how many bytes of stdout are kept, half of them for the head. LimitStderr is the
-	// same for stderr. Default 1 MiB, at most 16 MiB.
+	// Limit is how many bytes of stdout are kept: half of it for the head, half for the
+	// tail. LimitStderr is the same for stderr. Default 1 MiB, at most 16 MiB.
 	Limit, LimitStderr int
-	// TailOnly uses the whole limit for the newest bytes, and keeps no head.
+	// TailOnly keeps only the newest bytes, up to the limit, and no head.
 	TailOnly bool
-	// OnStdout and OnStderr get each chunk as it arrives. Each is called from one goroutine, never
-	// after Run has returned, and must not keep the slice. They must be quick: the command waits
-	// for them.
+	// OnStdout and OnStderr get each chunk as it arrives. Each is called from one
+	// goroutine, and never after Run has returned. They must not keep the slice, and must
+	// be quick, because the command waits for them.
 	OnStdout, OnStderr func(chunk []byte)
-	// OnProgress, if set, gets what the command writes to its file descriptor 3, in the same way.
-	// [ProgressName] tells the command about the descriptor. The command need not write there, and
-	// nothing of it is kept. Not available on Windows.
+	// OnProgress, if set, gets what the command writes to its file descriptor 3, in the
+	// same way. [ProgressName] tells the command about the descriptor. The command need not
+	// write to it, and what it writes is not kept. Not available on Windows.
 	OnProgress func(chunk []byte)
 	// Sandbox confines the command. Nil: it may do what this process may.
 	Sandbox *sandbox.Box
-	// Stays says that the command serves many calls. Its use of memory and processes is then
-	// checked less often.
+	// Stays says that the command serves many calls. Then its memory and number of
+	// processes are checked less often.
 	Stays bool
 }
 
@@ -78,8 +81,8 @@ const (
 	ProgressFD   = 3
 )
 
-// Times between two checks of the limits. Most commands have ended before the first check. A check
-// reads about every process of the machine.
+// Times between two checks of the limits. Most commands end before the first check. A check
+// reads data about every process of the machine.
 const (
 	watchEvery   = 100 * time.Millisecond
 	watchStaying = time.Second
@@ -88,8 +91,8 @@ const (
 const (
 	defaultLimit = 1 << 20
 	maxLimit     = 64 << 20
-	// drain bounds the wait for the last output after the whole tree was killed. The wait is that
-	// long only if a process has escaped the kill.
+	// drain limits the wait for the last output after the whole tree was killed. Only if a
+	// process escapes the kill, the wait takes that long.
 	drain = time.Second
 )
 
@@ -98,8 +101,9 @@ type Result struct {
 	Stdout, Stderr Output
 	// ExitCode is the exit status, or -1 when a signal ended the command.
 	ExitCode int
-	Signal   string // the signal that ended it, in the system's words; "" for an exit
-	// Over is the limit of the sandbox for which the command was killed, in words; "": none.
+	Signal   string // the signal that ended the command, in the system's words; "" if it exited
+	// Over is the limit of the sandbox because of which the command was killed, in words,
+	// or "".
 	Over string
 	// Refused lists what the proxy of the sandbox refused, in words.
 	Refused  []string
@@ -117,10 +121,10 @@ func (r Result) Status() string {
 	return fmt.Sprintf("exit status %d", r.ExitCode)
 }
 
-// Run runs the command until it ends or ctx does, and then kills the rest of its process tree. A
-// command that ran has a Result. If the end of ctx stopped it, the error is ctx's cause, and the
-// Result holds the output until then; a command that still exits with 0 gives no error. Any other
-// error means that the command never ran.
+// Run runs the command until it ends or ctx ends. Then it kills the rest of its process
+// tree. If the command ran, there is a Result. If it was stopped because ctx ended, the
+// error is the cause of ctx, and the Result has the output up to then; but if it still
+// exits with 0, there is no error. Any other error means that the command never ran.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		closeAll([]*os.File{c.StdinFile})
@@ -159,9 +163,10 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	undo := context.AfterFunc(ctx, func() { tree.kill(); close(killed) })
 	pipes.begin(c)
 	watching := c.watch(tree)
-	// This waits only for the command, not for the pipes, because these are files. A background
-	// child that holds the pipes is killed before they are read to their end. The command keeps its
-	// process id until Wait collects it, so the kill cannot hit another process with that id.
+	// This waits only for the command and not for the pipes, because these are files. If a
+	// background child holds the pipes, it is killed before they are read to their end. The
+	// command keeps its process id until Wait collects it, so the kill cannot hit another
+	// process with the same id.
 	tree.await(cmd)
 	stopped := !undo()
 	if stopped {
@@ -170,7 +175,7 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	result := Result{Duration: time.Since(started)}
 	result.Over = watching()
 	tree.kill()
-	_ = cmd.Wait() // its error is the exit status
+	_ = cmd.Wait() // the error only repeats the exit status
 	result.Stdout, result.Stderr = pipes.finish(drain / 2)
 	result.ExitCode, result.Signal = ended(cmd.ProcessState)
 	status, inside, err := entry.Ended()
@@ -187,8 +192,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return result, nil
 }
 
-// watch holds the tree to the limits of the sandbox until the returned function is called. That
-// function says which limit the tree was killed for.
+// watch enforces the limits of the sandbox until the returned function is called. That
+// function returns the limit for which the tree was killed.
 func (c Command) watch(t *tree) func() string {
 	if c.Sandbox == nil {
 		return func() string { return "" }
@@ -205,8 +210,8 @@ func (c Command) watch(t *tree) func() string {
 	}
 }
 
-// startError returns why a program could not be started, without the operation and the path. The
-// caller names those.
+// startError returns why a program could not be started. It leaves out the operation and
+// the path, because the caller names them.
 func startError(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {

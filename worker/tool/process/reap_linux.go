@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// The first process of a container inherits every orphan and must collect it when it has died. It
-// must not collect commands of Run, which waits for them itself.
+// The first process of a container inherits all orphans and must collect them when they
+// have died. It must not collect commands of Run, because Run waits for these itself.
 var (
-	// starting is held for reading from a command's fork until the command is in running.
+	// starting is read-locked from the fork of a command until the command is in running.
 	starting sync.RWMutex
-	running  sync.Map // tree by process id, for commands for which Wait may not have returned
+	running  sync.Map // tree by process id, for commands whose Wait may not have returned
 )
 
-// startKnown starts the command and adds it to running before reap can see it dead.
+// startKnown starts the command, and adds it to running before reap can find it dead.
 func startKnown(cmd *exec.Cmd, t *tree) error {
 	starting.RLock()
 	defer starting.RUnlock()
@@ -27,8 +27,8 @@ func startKnown(cmd *exec.Cmd, t *tree) error {
 	return nil
 }
 
-// reap collects dead orphans if this process is the first one. It waits, at most for drain, for
-// threads of dead processes that are still ending.
+// reap collects dead orphans if this process is the first one. For threads of dead
+// processes that are still ending, it waits at most drain.
 func reap() {
 	if os.Getpid() != 1 {
 		return
@@ -42,9 +42,9 @@ func reap() {
 	}
 }
 
-// collect is one round of reap. left is how many dead processes cannot be collected yet. Commands
-// of Run, and the orphans that they leave, have sessions of their own. A child in this process's
-// own session was started by other code with os/exec, which waits for it.
+// collect does one round of reap. left is the number of dead processes that cannot be
+// collected yet. Commands of Run and their orphans have sessions of their own. A child in
+// this process's own session was started by other code with os/exec, which waits for it.
 func collect(session int) (left int) {
 	var dead []int
 	for _, pid := range unseen(map[int]bool{1: true}) {

@@ -16,24 +16,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// markerName is an environment variable that every process of a command inherits. The reason for it
-// is in docs/adr/0007-a-mark-in-the-environment.md.
+// markerName is an environment variable that every process of a command inherits.
+// docs/adr/0007-a-mark-in-the-environment.md says why.
 const markerName = "TOOLFLEET_PROCESS_TREE"
 
 // tree is a command and all processes that it started.
 type tree struct {
 	marker []byte          // NAME=value, unique to this run
-	pipes  map[string]bool // the command's streams, as /proc/<pid>/fd names them
-	locked bool            // the goroutine of start holds its thread
+	pipes  map[string]bool // the command's streams, as they appear in /proc/<pid>/fd
+	locked bool            // the goroutine that called start is locked to its thread
 	pid    int
-	// contained: the command runs in a namespace for process ids, and the started process is the
-	// first one there. When it is dead, the kernel has killed the whole tree.
+	// contained says that the command runs in a PID namespace, and the started process is
+	// the first process there. When it is dead, the kernel has killed the whole tree.
 	contained bool
-	// startTime is the start of the command, in clock ticks since boot. Older processes are not
-	// part of the tree.
+	// startTime is when the command started, in clock ticks since boot. Older processes do
+	// not belong to the tree.
 	startTime uint64
-	mu        sync.Mutex     // held while the processes are looked at
-	killed    map[int]uint64 // start times of the processes that were killed, by process id; guarded by mu
+	mu        sync.Mutex     // held while processes are listed
+	killed    map[int]uint64 // start times of killed processes, by process id; guarded by mu
 }
 
 func newTree(cmd *exec.Cmd, env []string) *tree {
@@ -41,8 +41,8 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 	cmd.Env = append(env[:len(env):len(env)], marker)
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Setsid: true,
-		// The kernel kills the command when its worker dies, but not processes that the command
-		// started.
+		// When the worker dies, the kernel kills the command, but not processes that the
+		// command has started.
 		Pdeathsig: syscall.SIGKILL,
 	}
 	t := &tree{marker: []byte(marker), pipes: map[string]bool{}, killed: map[int]uint64{}}
@@ -60,8 +60,8 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 	return t
 }
 
-// start starts the command. The kernel ties Pdeathsig to the thread that forked, so start locks the
-// goroutine to that thread until release.
+// start starts the command. The kernel ties Pdeathsig to the thread that forked. So start
+// locks the goroutine to its thread until release.
 func (t *tree) start(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	t.locked = true
@@ -75,7 +75,8 @@ func (t *tree) start(cmd *exec.Cmd) error {
 	return nil
 }
 
-// release undoes newTree and start. Call it from the goroutine of start, after Wait.
+// release undoes newTree and start. The goroutine that called start must call it, after
+// Wait.
 func (t *tree) release() {
 	running.CompareAndDelete(t.pid, t)
 	if t.locked {
@@ -83,13 +84,13 @@ func (t *tree) release() {
 	}
 }
 
-// await returns when the command has ended. The command is still there for Wait to collect.
+// await returns when the command has ended. Wait can still collect the command then.
 func (t *tree) await(*exec.Cmd) {
 	for unix.Waitid(unix.P_PID, t.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 }
 
-// kill kills the tree. New processes may be forked meanwhile, so it looks again until only
+// kill kills the tree. New processes may be forked meanwhile. So it looks again until only
 // processes of other users are left, which it cannot kill, or until drain has passed.
 func (t *tree) kill() {
 	t.mu.Lock()
@@ -115,15 +116,17 @@ func (t *tree) kill() {
 	reap()
 }
 
-// maxListings bounds how many times members lists all processes, in case new ones keep starting.
+// maxListings is how many times members lists all processes at most, in case new ones keep
+// starting.
 const maxListings = 20
 
-// members lists the living processes of the tree, except the command itself once it has ended.
+// members returns the living processes of the tree. It leaves out the command itself if
+// that has ended.
 func (t *tree) members() []stat {
 	var young []stat
 	ours, seen := map[int]bool{t.pid: true}, map[int]bool{os.Getpid(): true}
-	// A process may fork and end before members looks at it, so list again until there is nothing
-	// new.
+	// A process may fork and end before members looks at it. So list again until nothing
+	// new appears.
 	for range maxListings {
 		fresh := unseen(seen)
 		if len(fresh) == 0 {
@@ -134,8 +137,8 @@ func (t *tree) members() []stat {
 			if err != nil || st.startTime < t.startTime || st.dead() {
 				continue
 			}
-			// A killed process has neither environment nor streams while it ends, so it is known by
-			// its start time.
+			// While a killed process ends, it has neither environment nor streams. So it is
+			// recognized by its start time.
 			born, dying := t.killed[pid]
 			if dying && born == st.startTime || st.group == t.pid || st.session == t.pid || t.marked(pid) || t.holds(pid) {
 				ours[pid] = true
@@ -143,7 +146,7 @@ func (t *tree) members() []stat {
 			young = append(young, st)
 		}
 	}
-	// Add the descendants of these processes, even if they have left the session.
+	// Add the descendants of these processes, even those that have left the session.
 	for grew := true; grew; {
 		grew = false
 		for _, st := range young {
@@ -161,7 +164,7 @@ func (t *tree) members() []stat {
 	return found
 }
 
-// unseen lists the processes that are not in seen, and adds them to it.
+// unseen returns the processes that are not in seen, and adds them to it.
 func unseen(seen map[int]bool) []int {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -179,17 +182,17 @@ func unseen(seen map[int]bool) []int {
 	return fresh
 }
 
-// marked reports whether the process was started with this run's marker. It returns false for
-// another user's process, whose environment cannot be read.
+// marked reports whether the process was started with this run's marker. For another user's
+// process it returns false, because that environment cannot be read.
 func (t *tree) marked(pid int) bool {
 	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	return err == nil && bytes.Contains(env, t.marker)
 }
 
-// holds reports whether the process holds a stream of the command. A process that this worker is
-// just starting has copies of all streams until its exec, so holds first waits for the fork lock. A
-// command that starts in a user namespace execs after that lock was released, so holds waits for
-// the end of each Start too.
+// holds reports whether the process holds a stream of the command. While this worker starts
+// a process, that process has copies of all streams until its exec. So holds waits for the
+// fork lock. A command in a user namespace execs after that lock is released, so holds also
+// waits for the end of each Start.
 func (t *tree) holds(pid int) bool {
 	starting.Lock()
 	defer starting.Unlock()
@@ -208,7 +211,7 @@ func (t *tree) holds(pid int) bool {
 	return false
 }
 
-// stat holds the fields of /proc/<pid>/stat that say where a process belongs.
+// stat holds those fields of /proc/<pid>/stat that say to what a process belongs.
 type stat struct {
 	pid, parent, group, session int
 	state                       string
@@ -225,8 +228,8 @@ func readStat(pid int) (stat, error) {
 	return parseStat(pid, string(raw))
 }
 
-// parseStat reads the fields after the command's name, which is in parentheses and may hold
-// anything.
+// parseStat reads the fields after the command's name. That name is in parentheses and may
+// contain anything.
 func parseStat(pid int, raw string) (stat, error) {
 	fields := strings.Fields(raw[strings.LastIndexByte(raw, ')')+1:])
 	if len(fields) < 20 {

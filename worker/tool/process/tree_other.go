@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// tree is only the command, because this system does not show what the command starts.
+// tree is the command only: on this system its children cannot be found.
 type tree struct {
 	process   *os.Process
 	contained bool

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// tree is a command, with the processes that have stayed in its process group.
+// tree is a command with the processes that have stayed in its process group.
 type tree struct {
 	pid       int
 	contained bool

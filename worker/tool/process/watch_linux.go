@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// watch kills the tree when its processes together pass a bound, until done is closed. It returns
-// which one in words; "": none.
+// watch kills the tree when its processes together exceed a limit. It returns that limit in
+// words, or "" when done is closed.
 func (t *tree) watch(policy sandbox.Policy, every time.Duration, done <-chan struct{}) string {
 	bounds := policy.Limit
 	if bounds.Memory <= 0 && bounds.Processes <= 0 && bounds.Disk <= 0 {

@@ -8,5 +8,5 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// watch watches nothing: this system does not show what a command uses.
+// watch does nothing: this system does not show what a command uses.
 func (t *tree) watch(sandbox.Policy, time.Duration, <-chan struct{}) string { return "" }

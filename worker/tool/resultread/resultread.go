@@ -1,5 +1,5 @@
-// Package resultread is the tool result_read: by it a model reads the whole of an output that was
-// cut for it, in pieces. It reads outputs of the session that calls it, and of no other.
+// Package resultread is the tool result_read. With it a model reads, in pieces, an output
+// that was cut. It can read only outputs of the session that calls it.
 package resultread
 
 import (
@@ -22,12 +22,12 @@ import (
 // Name is the name of the tool.
 const Name = "result_read"
 
-// Pool is the pool of the tool. It is one of its own: the workers of a pool with max_in_flight have
-// to serve the same tools.
+// Pool is the pool of the tool. It is a pool of its own, because the workers of a pool with
+// max_in_flight must all serve the same tools.
 const Pool = "results"
 
-// maxPage is how many characters one call returns. With the line that follows them they are within
-// [schemas.DefaultMaxOutput], so an answer is never cut itself.
+// maxPage is how many characters one call returns. Together with the line after them they
+// fit into [schemas.DefaultMaxOutput], so an answer of this tool is never cut.
 const maxPage = 9_000
 
 // maxLine is how many characters of a line that matches are shown.
@@ -56,8 +56,8 @@ func Promise() schemas.Tool {
 	}
 }
 
-// Wanted reports whether one of the tools has results that the model may read by this one, and none
-// has its name already.
+// Wanted reports whether to serve this tool: one of the tools has results that the model
+// may read with it, and no tool has its name.
 func Wanted(tools []schemas.Tool) bool {
 	named := func(t schemas.Tool) bool { return t.Name == Name }
 	readable := func(t schemas.Tool) bool { return t.Results == schemas.ResultsReadable }
@@ -67,8 +67,8 @@ func Wanted(tools []schemas.Tool) bool {
 // ErrUnknown says that a session has no such result.
 var ErrUnknown = errors.New("unknown result")
 
-// Store reads the output that a ref names in the session of a call. The error is ErrUnknown if
-// there is none.
+// Store reads the output with the name ref in the session of a call. The error is
+// ErrUnknown if there is none.
 type Store func(ctx context.Context, call tool.Call, ref string) (messages.Outcome, error)
 
 // New returns the runner of the tool.
@@ -116,7 +116,7 @@ func (s Store) read(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return page(text, found, args)
 }
 
-// selected returns the text of an outcome, or of its value at a pointer.
+// selected returns the text of an outcome, or of the value at a JSON pointer in it.
 func selected(whole messages.Outcome, pointer string, indent bool) (string, error) {
 	value := whole.Output
 	if whole.Content != nil {
@@ -135,7 +135,7 @@ func selected(whole messages.Outcome, pointer string, indent bool) (string, erro
 	}
 	if pointer != "" {
 		if text, isText := (messages.Outcome{Output: value}).OutputString(); isText && rawjson.Check([]byte(text)) == nil {
-			value = json.RawMessage(text) // a text that is JSON
+			value = json.RawMessage(text) // a text that is JSON itself
 		}
 		at, ok := rawjson.At(value, pointer)
 		if !ok {
@@ -155,7 +155,7 @@ func selected(whole messages.Outcome, pointer string, indent bool) (string, erro
 	return string(value), nil
 }
 
-// grep returns the lines that match, with their numbers from 1.
+// grep returns the matching lines with their numbers, which begin at 1.
 func grep(ctx context.Context, text string, matches *regexp.Regexp) (string, int, error) {
 	var b strings.Builder
 	found, number := 0, 0
@@ -174,7 +174,8 @@ func grep(ctx context.Context, text string, matches *regexp.Regexp) (string, int
 	return b.String(), found, nil
 }
 
-// around returns a line, or of a long one the part from shortly before a match.
+// around returns a line. Of a long line it returns a part that begins shortly before the
+// match.
 func around(line string, at int) string {
 	if len(line) <= maxLine {
 		return line
@@ -190,7 +191,7 @@ func around(line string, at int) string {
 	return strings.ToValidUTF8(part, "")
 }
 
-// page returns a range of characters, and says which.
+// page returns a range of characters, with a line that says which range it is.
 func page(text, found string, args arguments) (tool.Output, error) {
 	total := utf8.RuneCountInString(text)
 	if args.Offset > total {

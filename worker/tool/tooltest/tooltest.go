@@ -1,10 +1,11 @@
-// Package tooltest tests the contract of runners of tools, whatever the tool is written in: the
-// tool gets its input and its call exactly, its output arrives as JSON, a failure is an error that
-// the model can read, a run ends with its context, and a probe tells whether a run was applied.
+// Package tooltest tests the contract of every runner of tools, in any language. The tool
+// gets exactly its input and its call. Its output arrives as JSON. A failure becomes an
+// error that the model can read. A run ends with its context. A probe tells whether a run
+// was applied.
 //
-// A runner's test passes a [Runner] to [Run]. It has, for each behaviour, a function that makes a
-// tool which behaves so. If a runner cannot do something, Cannot says why, and that subtest is
-// skipped.
+// The test of a runner passes a [Runner] to [Run]. For each behaviour it has a function
+// that makes a tool with that behaviour. If a runner cannot do something, Cannot says why,
+// and the subtest is skipped.
 package tooltest
 
 import (
@@ -29,7 +30,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The texts that the tools print or fail with.
+// Texts that the tools print or fail with.
 const (
 	Failure   = "no such customer"
 	BadText   = "a\xffb"
@@ -37,32 +38,32 @@ const (
 	FloodTail = "TAIL"
 )
 
-// Reports holds the progress texts of the tool that Report makes, in order.
+// Reports are the progress texts that the tool of Report sends, in order.
 var Reports = []string{"one", "two"}
 
-// Make makes a tool, and the input for its runs: a JSON object. The folder dir is empty, and only
-// this tool uses it.
+// Make makes a tool and the input for its runs, a JSON object. The folder dir is empty, and
+// no other tool uses it.
 type Make func(t *testing.T, dir string) (runner tool.Runner, input string)
 
-// Runner is a runner under test. A Make may be nil only if Cannot has its name.
+// Runner is a runner under test. A Make may be nil only if Cannot has a reason for it.
 type Runner struct {
 	Echo       Make // the output is the input, byte for byte
-	Fail       Make // fails with Failure, and a retry does not help
-	FailForNow Make // fails with Failure, and a retry may succeed
+	Fail       Make // fails with Failure; a retry does not help
+	FailForNow Make // fails with Failure; a retry may succeed
 	Wait       Make // reports progress once, and then runs until its context ends
 	Report     Make // reports Reports, and succeeds
 	Describe   Make // the output is the text that [Description] returns
-	Apply      Make // makes a file in dir, named after the idempotency key, if there is none
+	Apply      Make // creates a file in dir with the idempotency key as its name, unless it exists
 	Flood      Make // prints FloodSize bytes of x, and FloodTail
 	BadText    Make // prints the bytes of BadText
-	Crash      Make // ends without a result, for example by a signal; a retry is not safe
+	Crash      Make // ends without a result, for example by a signal; a retry may do harm
 	Checkable  Make // like Apply, and the runner is a [tool.Prober] that looks for the file
 
 	// FailCode is the code of the errors of Fail and FailForNow. Default: tool_error.
 	FailCode messages.Code
 
-	// Limit is how long the output of Flood may be, in bytes. Cut is part of the text that replaces
-	// what is missing.
+	// Limit is how many bytes the output of Flood may have. Cut is a part of the text that
+	// takes the place of what is missing.
 	Limit int
 	Cut   string
 
@@ -70,13 +71,13 @@ type Runner struct {
 	Cannot map[string]string
 }
 
-// Description returns what a tool sees of its call besides the input, one item per line.
+// Description returns what a tool sees of its call apart from the input, one item per line.
 func Description(c tool.Call) string {
 	return fmt.Sprintf("%s\n%s\n%s\n%d\n%d\n%s\n%d\n", c.Session, c.Batch, c.ID, c.Index, c.Attempt, c.IdempotencyKey, c.Fence)
 }
 
-// ApplyOnce does in Go what the tool of Apply does: it makes the file of a key in dir, if there is
-// none.
+// ApplyOnce does in Go what the tool of Apply does: it creates the file of a key in dir,
+// unless it exists.
 func ApplyOnce(dir, key string) error {
 	f, err := os.OpenFile(filepath.Join(dir, key), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -140,8 +141,8 @@ func newSubject(t *testing.T, create Make) subject {
 	return s
 }
 
-// call returns an attempt of a call. Its ids have characters that a header and an environment
-// variable can only just carry.
+// call returns an attempt of a call. Its ids have the most unusual characters that headers
+// and environment variables can carry.
 func (s subject) call(attempt int) tool.Call {
 	return tool.Call{
 		Tenant: "_", Session: "s 1", Batch: "b=2", ID: "c\u00e9$x", Index: 3, Tool: "t", Input: json.RawMessage(s.input),
@@ -163,7 +164,7 @@ func (s subject) run(t *testing.T, c tool.Call) tool.Output {
 	return out
 }
 
-// try runs a call. It fails the test if a report comes after the run has returned.
+// try runs a call. It fails the test if a report comes after the run.
 func (s subject) try(t *testing.T, ctx context.Context, c tool.Call) (tool.Output, error) {
 	t.Helper()
 	var ended atomic.Bool
@@ -189,7 +190,7 @@ func text(t *testing.T, out tool.Output) string {
 	return s
 }
 
-// failed returns the error that the model reads. An error of a tool without a code has the code
+// failed returns the error that the model reads. If a tool sets no code, the code is
 // tool_error.
 func failed(t *testing.T, out tool.Output, err error) *messages.Error {
 	t.Helper()
@@ -206,8 +207,8 @@ func failed(t *testing.T, out tool.Output, err error) *messages.Error {
 	return failure
 }
 
-// fails runs a call twice that must fail, because a failure must not affect the next run. The error
-// text must not be empty.
+// fails runs a call that must fail twice, because one failure must not affect the next run.
+// The text of the error must not be empty.
 func (s subject) fails(t *testing.T, code messages.Code, words string, retryable bool) {
 	t.Helper()
 	code = cmp.Or(code, messages.CodeToolError)
@@ -221,7 +222,8 @@ func (s subject) fails(t *testing.T, code messages.Code, words string, retryable
 	}
 }
 
-// echo checks that numbers are not rounded, nothing is escaped, and the input is not changed.
+// echo checks that numbers are not rounded, nothing is escaped, and the input stays
+// unchanged.
 func echo(t *testing.T, s subject) {
 	for _, input := range []string{s.input, `{}`, `{"n":9007199254740993,"f":1.10,"s":"<&>\u0000é","a":[null,true,{}]}`} {
 		c := s.call(1)
@@ -232,16 +234,16 @@ func echo(t *testing.T, s subject) {
 	}
 }
 
-// wait checks that a run ends with its context and returns the cause, and that no run begins under
-// an ended context.
+// wait checks that a run ends with its context and returns the cause. It also checks that
+// no run begins if the context has already ended.
 func wait(t *testing.T, s subject) {
 	stop := errors.New("stop")
-	// The time limit keeps the test from hanging when a runner sends no report.
+	// The time limit is needed if a runner sends no report.
 	bounded, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
 	ctx, cancel := context.WithCancelCause(bounded)
 	c := s.call(1)
-	c.Progress = func(messages.Progress) { cancel(stop) } // now the tool is known to run
+	c.Progress = func(messages.Progress) { cancel(stop) } // now the tool is running
 	if out, err := s.try(t, ctx, c); !errors.Is(err, stop) || out.Value != nil {
 		t.Errorf("ended while it ran: got %.100q, %v, want the cause", out.Value, err)
 	}
@@ -251,8 +253,8 @@ func wait(t *testing.T, s subject) {
 	}
 }
 
-// report checks that the tool's reports come in order, and that the last one comes. A runner sends
-// few reports a second, so it may join or drop earlier ones.
+// report checks that the tool's reports come in order and that the last one comes. A runner
+// sends few reports a second, so it may join or drop the others.
 func report(t *testing.T, s subject) {
 	var mu sync.Mutex
 	var got []string // guarded by mu
@@ -302,7 +304,8 @@ func (s subject) files(t *testing.T) (names []string) {
 	return names
 }
 
-// apply checks that every attempt of a call has the same key, so that its effect happens once.
+// apply checks that all attempts of a call have the same key, so that the effect happens
+// once.
 func apply(t *testing.T, s subject) {
 	first, other := s.call(1), s.call(1)
 	other.IdempotencyKey = messages.Digest([]byte("other"))
@@ -316,7 +319,7 @@ func apply(t *testing.T, s subject) {
 	}
 }
 
-// flood checks that a long output is cut, with a text that says so, and keeps its end.
+// flood checks that a long output is cut, says so, and keeps its end.
 func flood(t *testing.T, s subject, limit int, cut string) {
 	out := s.run(t, s.call(1))
 	if got := text(t, out); len(out.Value) > limit || !strings.HasSuffix(got, FloodTail) || !strings.Contains(got, cut) {
@@ -330,8 +333,8 @@ func badText(t *testing.T, s subject) {
 	}
 }
 
-// probe checks that a probe tells the runs of one key from those of another, changes nothing, and
-// answers unknown when its time is up.
+// probe checks that a probe tells runs with one key from runs with another, changes
+// nothing, and answers unknown if its time is up.
 func probe(t *testing.T, s subject) {
 	prober, ok := s.runner.(tool.Prober)
 	if !ok {

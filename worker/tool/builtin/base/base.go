@@ -1,5 +1,5 @@
-// Package base holds code that all builtins share: reading arguments, refusals with their codes,
-// and counts in words.
+// Package base holds code that all builtins share: reading arguments, refusals with their
+// codes, and counts as text.
 package base
 
 import (
@@ -42,8 +42,8 @@ const (
 	CodeChanged messages.Code = "changed"
 )
 
-// MaxOutput is how many characters of a builtin's output the model gets to read, unless the tools
-// file sets another bound.
+// MaxOutput is how many characters of a builtin's output the model reads, unless the tools
+// file sets another limit.
 const MaxOutput = 10_000
 
 // Refuse returns an error for the model.
@@ -51,9 +51,9 @@ func Refuse(code messages.Code, format string, args ...any) error {
 	return &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Arguments reads the input of a call. Names must match exactly: encoding/json alone would take
-// "FILE_PATH" for file_path, which a rule about file_path would not see. An operator may have
-// replaced the schema, so every argument is checked here.
+// Arguments reads the input of a call. Names must match exactly. With encoding/json alone,
+// "FILE_PATH" would count as file_path, and a rule about file_path would not see it. The
+// operator may have replaced the schema, so every argument is checked here.
 func Arguments[T any](call tool.Call) (T, error) {
 	var args T
 	members, err := rawjson.Object(call.Input)
@@ -69,7 +69,7 @@ func Arguments[T any](call tool.Call) (T, error) {
 			return args, Refuse(messages.CodeInvalidArguments, "there is no argument %.80q", name)
 		}
 		if bytes.Equal(value, []byte("null")) {
-			delete(members, name) // models write null for "not given"
+			delete(members, name) // models write null for an argument that they do not give
 		}
 	}
 	if err := json.Unmarshal(rawjson.MustMarshal(members), &args); err != nil {

@@ -21,15 +21,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
-// Bounds of one Bash call.
+// Limits of one Bash call.
 const (
-	// maxBashOutput is how many bytes of output are kept, the last ones. The tool's own MaxOutput
-	// then bounds what the model reads. If the command printed more than maxBashOutput, the output
-	// is only its last maxBashFlood bytes; with the marker these are at most [base.MaxOutput], so
-	// that the marker itself is not cut off.
+	// maxBashOutput is how many bytes of output are kept, from its end. Of these the model
+	// reads as much as the tool's MaxOutput allows. If the command printed more than
+	// maxBashOutput, the output is only its last maxBashFlood bytes. Together with the
+	// marker that is at most [base.MaxOutput], so the marker itself is not cut off.
 	maxBashOutput  = 1 << 20
 	maxBashFlood   = base.MaxOutput - 100
-	maxBashMessage = 8000      // bytes of output that an error quotes, the last ones
+	maxBashMessage = 8000      // bytes of output that an error quotes, from its end
 	maxBashCommand = 128 << 10 // bytes of a command; Linux takes one less as an argument
 	maxBashTimeout = 10 * time.Minute
 )
@@ -47,9 +47,9 @@ const bashSchema = `{
 
 const bashDescription = `Runs a shell command with bash and returns what it printed, stdout and stderr together. It starts in the working folder, and may change only that folder and $TMPDIR; it has no network unless the operator allows it. A command that exits with another status than 0 is an error that names the status and ends with the output. Nothing outlives the call: processes left in the background are killed when the command ends. There is no terminal and no input. Commands that only read run beside other calls; all others run alone.`
 
-// Promise returns the definition of Bash. If the worker has only an sh, every command runs alone,
-// because the classifier in schemas/safety reads a command as bash does. Permission rules read the
-// command in both cases.
+// Promise returns the definition of Bash. If the worker only has sh, every command runs
+// alone, because the classifier in schemas/safety reads commands as bash does. Permission
+// rules read the command in both cases.
 func Promise() schemas.Tool {
 	promise := schemas.Tool{
 		Name: "Bash", Description: bashDescription, Kind: messages.KindWrite, InputSchema: json.RawMessage(bashSchema),
@@ -62,8 +62,8 @@ func Promise() schemas.Tool {
 	return promise
 }
 
-// New returns the runner of Bash. Commands start in the root's folder, in a sandbox; without one
-// they may do what the worker may.
+// New returns the runner of Bash. Commands start in the root's folder, in the sandbox box.
+// If box is nil, they may do what the worker may.
 func New(root *rootdir.Root, box *sandbox.Box) tool.Runner { return bash{root.Dir(), box} }
 
 // bash runs commands in a folder.
@@ -74,7 +74,7 @@ type bash struct {
 
 type shell struct{ name, path string }
 
-// findShell finds bash, or sh where there is no bash.
+// findShell returns bash, or sh if there is no bash.
 func findShell() (shell, error) {
 	for _, name := range []string{"bash", "sh"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -84,8 +84,9 @@ func findShell() (shell, error) {
 	return shell{}, errors.New("this worker has neither bash nor sh in its PATH")
 }
 
-// bashEnv is set for every command. It keeps git, when it is only asked for a status, from writing
-// its index and from starting its file system monitor, because such commands run beside others.
+// bashEnv is set for every command. With it, git does not write its index or start its file
+// system monitor when it is only asked for a status. Such commands may run beside others,
+// so they must not write.
 var bashEnv = []string{
 	"GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0",
 	"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.fsmonitor", "GIT_CONFIG_VALUE_0=false",
@@ -156,7 +157,8 @@ func (b bash) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	printed := newPrinted(result.Stdout)
 	switch {
 	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		// The error is both a timeout for the caller and a text with the output for the model.
+		// For the caller this error is a timeout. For the model it is a text with the
+		// output.
 		message := withOutput(fmt.Sprintf("no end within %s, killed", result.Duration.Round(time.Millisecond)), printed)
 		return tool.Output{}, fmt.Errorf("%w: %w", &messages.Error{Code: messages.CodeTimeout, Message: message}, err)
 	case err != nil:
@@ -190,7 +192,7 @@ func withOutput(end string, p printed) string {
 	return end + "\n" + text
 }
 
-// printed is the end of what a command printed, and how much came before it.
+// printed is the end of what a command printed, with counts of what came before.
 type printed struct {
 	text         string
 	lines, chars int
@@ -198,14 +200,15 @@ type printed struct {
 
 func newPrinted(o process.Output) printed {
 	tail := o.Tail
-	// Skip the rest of a character whose start was dropped.
+	// Skip the rest of a character whose beginning was dropped.
 	for o.Dropped > 0 && len(tail) > 0 && !utf8.RuneStart(tail[0]) {
 		tail = tail[1:]
 	}
 	return printed{strings.ToValidUTF8(string(tail), "\uFFFD"), o.DroppedLines, o.DroppedChars}
 }
 
-// last keeps at most limit bytes of the text. It starts at a line if one begins close by.
+// last keeps at most limit bytes of the text. If a line begins close by, the text begins
+// there.
 func (p printed) last(limit int) printed {
 	cut := len(p.text) - limit
 	if cut <= 0 {
@@ -221,7 +224,8 @@ func (p printed) last(limit int) printed {
 	return printed{p.text[cut:], p.lines + strings.Count(gone, "\n"), p.chars + utf8.RuneCountInString(gone)}
 }
 
-// String puts a marker on top that says how much is missing, in the words of every cut output.
+// String puts a marker before the text that says how much is missing, with the words that
+// are used for every cut output.
 func (p printed) String() string {
 	if p.chars == 0 {
 		return p.text

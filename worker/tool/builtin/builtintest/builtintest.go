@@ -1,5 +1,5 @@
-// Package builtintest holds helpers for the tests of the builtins: folders with files in them, and
-// calls that must agree in their check and their run.
+// Package builtintest holds helpers for the tests of the builtins. They make folders with
+// files, and run calls of which Check and Run must agree.
 package builtintest
 
 import (
@@ -31,7 +31,7 @@ func Folder(t testing.TB, files map[string]string) *rootdir.Root {
 	return root
 }
 
-// Box returns a sandbox for Bash in which these folders can be changed.
+// Box returns a sandbox for Bash in which only these folders can be changed.
 func Box(writable ...string) (*sandbox.Box, error) {
 	return sandbox.New(sandbox.Policy{Read: sandbox.SystemPaths(os.Getenv("HOME"), os.Getenv("PATH")), Write: writable, Network: sandbox.NoNetwork})
 }
@@ -70,7 +70,7 @@ func Call(t testing.TB, name string, args In) tool.Call {
 	return tool.Call{Tool: name, Input: input}
 }
 
-// Tools holds functions that make the runners of builtins, by name.
+// Tools has a function for each builtin, by name, that makes its runner.
 type Tools map[string]func(*rootdir.Root) tool.Runner
 
 // New returns the runner of a builtin.
@@ -82,7 +82,7 @@ func (tools Tools) New(t testing.TB, name string, root *rootdir.Root) tool.Runne
 	return tools[name](root)
 }
 
-// Run does phases two and five of a call, and fails the test if they do not agree.
+// Run does phases two and five of a call. It fails the test if Check and Run do not agree.
 func (tools Tools) Run(t testing.TB, root *rootdir.Root, name string, args In) (tool.Output, error) {
 	t.Helper()
 	runner := tools.New(t, name, root)
@@ -124,8 +124,8 @@ func (tools Tools) Refused(t testing.TB, root *rootdir.Root, name string, args I
 	return told
 }
 
-// BashFolder returns an empty folder for a test that needs bash. It skips the test if there is
-// none.
+// BashFolder returns an empty folder for a test that needs bash. Without bash it skips the
+// test.
 func BashFolder(t *testing.T) *rootdir.Root {
 	t.Helper()
 	if _, err := exec.LookPath("bash"); err != nil {

@@ -16,12 +16,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// Bounds of Edit's answer.
+// Limits of Edit's answer.
 const (
 	snippetAround = 3   // lines shown before and after a change
 	snippetLines  = 40  // lines shown of a change
 	snippetWidth  = 500 // bytes shown of a line
-	listedMatches = 10  // line numbers listed of an ambiguous edit
+	listedMatches = 10  // line numbers listed for an ambiguous edit
 )
 
 // EditPromise returns the definition of Edit.
@@ -67,7 +67,7 @@ type editArgs struct {
 type editPlan struct {
 	name, rel string
 	edit
-	was fs.FileInfo // the file that the edit was made from, to notice a change
+	was fs.FileInfo // the file from which the edit was made, to notice later changes
 }
 
 // Check computes the edit and discards it.
@@ -110,8 +110,8 @@ func (t editor) plan(call tool.Call) (editPlan, error) {
 	return editPlan{args.FilePath, rel, e, info}, err
 }
 
-// Run computes the edit and writes it. The worker's mutex covers the read and the write. If another
-// process changes the file in between, the edit is refused.
+// Run computes the edit and writes it. It holds the worker's mutex for the read and the
+// write. If another process changes the file in between, the edit is refused.
 func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	t.root.Lock()
 	defer t.root.Unlock()
@@ -129,14 +129,14 @@ func (t editor) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Text(fmt.Sprintf("Edited %s: %s. The file now reads:\n%s", plan.rel, base.Plural(len(plan.at), "replacement"), plan.snippet(text))), nil
 }
 
-// edit is the replacement of old by new at some places of a text.
+// edit replaces old by new at some places of a text.
 type edit struct {
 	text, old, new string
 	at             []int // byte positions of old in text, ascending
 }
 
-// replaceText decides what to replace. If every line of the text ends in CRLF, old and fresh may
-// use either line end, and the edited text has CRLF.
+// replaceText decides what to replace. If every line of the text ends in CRLF, old and
+// fresh may have either line end, and the edited text has CRLF.
 func replaceText(text, old, fresh string, all bool) (edit, error) {
 	if crlfOnly(text) {
 		old, fresh = toCRLF(old), toCRLF(fresh)
@@ -195,7 +195,8 @@ func (e edit) lines() string {
 	return strings.Join(numbers, ", ")
 }
 
-// snippet returns the lines around the first change in the edited text, numbered like Read's.
+// snippet returns the lines around the first change in the edited text. They are numbered
+// as in Read.
 func (e edit) snippet(text string) string {
 	lines := filetext.SplitLines([]byte(text))
 	first := strings.Count(text[:e.at[0]], "\n")
@@ -251,9 +252,9 @@ func hint(text, old string) string {
 	return "Not even its first line is in the file. Read the file again: it may have changed."
 }
 
-// looseMatch looks for the lines of old in lines, comparing both after plain was applied. It
-// returns the index of the first matching line, or -1. Blank lines around old are left out, and its
-// first and last line may be parts of lines.
+// looseMatch looks for the lines of old in lines. It compares lines after plain was applied
+// to both. It returns the index of the first matching line, or -1. Blank lines around old
+// are ignored. The first and last line of old may be parts of lines.
 func looseMatch(lines []string, old string, plain func(string) string) int {
 	var want []string
 	for line := range strings.SplitSeq(strings.TrimSpace(toLF(old)), "\n") {

@@ -24,14 +24,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// Bounds of Read.
+// Limits of Read.
 const (
-	readLines    = 2000      // lines when the input has no limit
-	maxReadLines = 100_000   // lines when the input has a limit
+	readLines    = 2000      // lines if the input has no limit
+	maxReadLines = 100_000   // lines if the input has a limit
 	maxReadBytes = 256 << 10 // of text in one answer
 	maxLine      = 2000      // bytes of a line that are shown
 	maxImage     = 5 << 20   // bytes of an image, the smallest limit among the providers
-	countBytes   = 64 << 20  // lines after the answer are counted only in files up to this size
+	countBytes   = 64 << 20  // lines after the answer are counted only if the file is not larger than this
 )
 
 // ReadPromise returns the definition of Read.
@@ -71,7 +71,7 @@ type readArgs struct {
 	Limit    *base.Whole `json:"limit"`
 }
 
-// Check opens the file, looks at its first bytes and closes it again.
+// Check opens the file, looks at its first bytes, and closes it again.
 func (t reader) Check(_ context.Context, call tool.Call) error {
 	_, f, err := t.open(call)
 	if err != nil {
@@ -131,7 +131,7 @@ func (t reader) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	return tool.Text(text), nil
 }
 
-// content says what the size and the first bytes of a file show.
+// content is what the size and the first bytes of a file tell about it.
 type content struct {
 	size          int64
 	mime          string
@@ -140,8 +140,8 @@ type content struct {
 
 var images = map[string]bool{"image/png": true, "image/jpeg": true, "image/gif": true, "image/webp": true}
 
-// sniff returns the content of a file and leaves f at its start. An image over the limit is an
-// error.
+// sniff returns the content of a file and leaves f at its start. If the file is an image
+// over the limit, it returns an error.
 func sniff(f *os.File) (content, error) {
 	head := make([]byte, filetext.SniffBytes)
 	n, err := f.ReadAt(head, 0)
@@ -164,8 +164,8 @@ func tooLargeImage(size int64) error {
 	return base.Refuse(messages.CodeTooLarge, "the image has %s bytes or more (limit %s)", base.Thousands(size), base.Thousands(maxImage))
 }
 
-// readRange returns the lines from offset on, numbered, and a note when there are more. It holds no
-// more than the answer in memory, however long the file or its lines are.
+// readRange returns the lines from offset on, numbered. If there are more, it adds a note.
+// It holds only the answer in memory, no matter how long the file or its lines are.
 func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) (string, error) {
 	in := bufio.NewReaderSize(contextReader{ctx, f}, 64<<10)
 	if bom, _ := in.Peek(3); string(bom) == "\uFEFF" {
@@ -213,8 +213,8 @@ func readRange(ctx context.Context, f io.Reader, size int64, offset, limit int) 
 	return out.String(), nil
 }
 
-// skipLines skips up to n lines and returns how many there were. At the end of the file the error
-// is io.EOF.
+// skipLines skips up to n lines and returns how many it skipped. At the end of the file the
+// error is io.EOF.
 func skipLines(in *bufio.Reader, n int) (int, error) {
 	for count := 0; count < n; count++ {
 		some := false
@@ -235,8 +235,8 @@ func skipLines(in *bufio.Reader, n int) (int, error) {
 	return n, nil
 }
 
-// readLine returns the next line without its end, at most keep bytes of it, and how many bytes it
-// cut off. It returns io.EOF if there is no line.
+// readLine returns the next line without its end. It keeps at most keep bytes of the line;
+// cut is how many it left out. It returns io.EOF if there is no line.
 func readLine(in *bufio.Reader, keep int) (line []byte, cut int, err error) {
 	length := 0
 	for {

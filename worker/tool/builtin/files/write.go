@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// maxWrite bounds the files that Write and Edit write, in bytes.
+// maxWrite limits the size of files that Write and Edit write, in bytes.
 const maxWrite = 10 << 20
 
 // WritePromise returns the definition of Write.
@@ -49,7 +49,7 @@ type writeArgs struct {
 	Content  *string `json:"content"`
 }
 
-// Check reports a path that cannot be written to and content that is too long.
+// Check refuses a path that cannot be written to, and content that is too long.
 func (t writer) Check(_ context.Context, call tool.Call) error {
 	args, rel, err := t.arguments(call)
 	if err != nil {

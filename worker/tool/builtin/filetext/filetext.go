@@ -1,4 +1,5 @@
-// Package filetext holds code for tools that read files: lines, characters and a bounded read.
+// Package filetext holds code for tools that read files: lines, characters, and reading up
+// to a limit.
 package filetext
 
 import (
@@ -15,10 +16,11 @@ func IsBinary(head []byte) bool {
 	return bytes.IndexByte(head[:min(len(head), SniffBytes)], 0) >= 0
 }
 
-// Span is a line of a text without its end. int32 is enough, because a searched text is below 2 GB.
+// Span is a line of a text without its line end. int32 is enough, because searched texts
+// are below 2 GB.
 type Span struct{ From, To int32 }
 
-// LineFrom returns the line that starts at from, and where the next one starts.
+// LineFrom returns the line that begins at from, and the start of the next line.
 func LineFrom(text []byte, from int) (line Span, next int) {
 	to := len(text)
 	next = to
@@ -42,7 +44,7 @@ func SplitLines(text []byte) []Span {
 	return lines
 }
 
-// RuneStart returns the last position at or before at where a character of text starts.
+// RuneStart returns the start of the character of text that at is in.
 func RuneStart(text []byte, at int) int {
 	if at >= len(text) {
 		return len(text)
@@ -55,8 +57,8 @@ func RuneStart(text []byte, at int) int {
 	return at // the text is not UTF-8
 }
 
-// ReadAll reads f, which has about size bytes. large: f has more than limit bytes, and text is only
-// its beginning.
+// ReadAll reads f, which has about size bytes. If f has more than limit bytes, large is
+// true and text is only its beginning.
 func ReadAll(f io.Reader, size int64, limit int) (text []byte, large bool, err error) {
 	var buf bytes.Buffer
 	buf.Grow(int(min(size, int64(limit))) + bytes.MinRead)

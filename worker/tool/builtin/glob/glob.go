@@ -1,7 +1,7 @@
 // Package glob matches slash-separated paths against globs and .gitignore patterns.
 //
-// Permission rules use the library doublestar instead, which matches differently: there a/**
-// matches a too, [!a] matches a slash, and *** stops at slashes.
+// Permission rules use the library doublestar instead, which matches differently. In
+// doublestar, a/** also matches a, [!a] matches a slash, and *** stops at slashes.
 package glob
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
-// Globs and .gitignore patterns become regular expressions, which match in time linear in the path.
-// A backtracking matcher takes 2^n steps for n groups of braces (doublestar 4.10: 0.3 s at 22
-// groups).
+// Globs and .gitignore patterns become regular expressions. These match in time linear in
+// the path. A matcher with backtracking takes 2^n steps for n groups of braces (doublestar
+// 4.10: 0.3 s for 22 groups).
 
 const (
-	maxAlternatives = 1000      // how many patterns the braces of one glob may stand for
-	maxExpanded     = 100 << 10 // bytes of these patterns together
+	maxAlternatives = 1000      // how many patterns the braces of one glob may expand to
+	maxExpanded     = 100 << 10 // bytes of all these patterns together
 )
 
 // Pattern is a compiled glob.
 type Pattern struct {
 	*regexp.Regexp
-	Levels int // how many components a matching path can have; 0: any number
+	Levels int // how many components a matching path can have at most; 0: any number
 }
 
-// Compile compiles a glob for slash-separated paths: ? and * stop at slashes, ** as a whole
-// component is any number of folders, [a-z] and [!a-z] are classes, {a,b} are alternatives, and \
-// takes the next character as it is.
+// Compile compiles a glob for slash-separated paths. ? and * stop at slashes. ** as a whole
+// component stands for any number of folders. [a-z] and [!a-z] are classes, {a,b} are
+// alternatives, and \ takes the next character literally.
 func Compile(pattern string) (Pattern, error) {
 	alternatives, err := expandBraces(pattern)
 	if err != nil {
@@ -53,7 +53,7 @@ func Compile(pattern string) (Pattern, error) {
 	return Pattern{re, levels}, err
 }
 
-// CompileIgnore compiles a .gitignore pattern. Braces are plain characters there.
+// CompileIgnore compiles a .gitignore pattern, in which braces have no special meaning.
 func CompileIgnore(pattern string) (*regexp.Regexp, error) {
 	g := globber{in: pattern, git: true}
 	expression, err := g.translate()
@@ -71,8 +71,9 @@ func compilePaths(expression string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// expandBraces returns the patterns without braces that a pattern stands for. It replaces the first
-// group of each pattern by each of its alternatives, until no pattern has a group.
+// expandBraces returns the patterns without braces to which a pattern expands. It replaces
+// the first group of each pattern by each of its alternatives, until no pattern has a
+// group.
 func expandBraces(pattern string) ([]string, error) {
 	var done []string
 	size := 0
@@ -166,7 +167,8 @@ func (g *globber) translate() (string, error) {
 	return g.out.String(), nil
 }
 
-// literal copies the next byte, whatever it is, and the bytes up to the next special one.
+// literal copies the next byte in any case, and the bytes after it up to the next special
+// one.
 func (g *globber) literal() {
 	end := len(g.in)
 	if i := strings.IndexAny(g.in[g.at+1:], globSpecial); i >= 0 {
@@ -176,8 +178,8 @@ func (g *globber) literal() {
 	g.at = end
 }
 
-// stars translates a run of *. If it is a whole component of two or more, it stands for any number
-// of components, together with the slash after it.
+// stars translates a run of *. If the run has two or more and is a whole component, it
+// stands for any number of components, together with the slash after it.
 func (g *globber) stars() {
 	start := g.at
 	for g.at < len(g.in) && g.in[g.at] == '*' {
@@ -210,7 +212,7 @@ func (g *globber) class() error {
 	}
 	var set strings.Builder
 	for first := true; first || !strings.HasPrefix(rest, "]"); first = false {
-		if name := posixName.FindString(rest); name != "" { // RE2 spells it the same way
+		if name := posixName.FindString(rest); name != "" { // RE2 spells the class in the same way
 			set.WriteString(name)
 			rest = rest[len(name):]
 			continue
@@ -243,8 +245,8 @@ func (g *globber) class() error {
 
 var posixName = regexp.MustCompile(`^\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]`)
 
-// classRune returns the first character of a class, and how many bytes of in spell it; 0: there is
-// none.
+// classRune returns the first character of a class, and how many bytes it takes in in; 0 if
+// there is none.
 func classRune(in string) (rune, int) {
 	bare := strings.TrimPrefix(in, `\`)
 	c, n := utf8.DecodeRuneInString(bare)
@@ -254,7 +256,7 @@ func classRune(in string) (rune, int) {
 	return c, len(in) - len(bare) + n
 }
 
-// classRange adds the characters from lo to hi without the slash.
+// classRange adds the characters from lo to hi, without the slash.
 func classRange(set *strings.Builder, lo, hi rune) {
 	if lo <= '/' && '/' <= hi {
 		classRange(set, lo, '/'-1)
@@ -266,7 +268,8 @@ func classRange(set *strings.Builder, lo, hi rune) {
 	}
 }
 
-// Split splits a pattern after the last slash before its first special character.
+// Split splits a pattern after the last slash that comes before its first special
+// character.
 func Split(pattern string) (literal, rest string) {
 	special := strings.IndexAny(pattern, `*?[{\`)
 	if special < 0 {

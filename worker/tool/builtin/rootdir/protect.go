@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
-// Protect names paths that may be read and not changed, and everything below them. Every .git, at
-// any depth, is protected too. Paths outside of the folder are ignored. Call Protect before any
-// call runs.
+// Protect names paths that may be read but not changed, together with everything below
+// them. Every .git, at any depth, is protected too. Paths outside the folder are ignored.
+// Call Protect before any call runs.
 func (r *Root) Protect(names []string) {
 	for _, name := range names {
 		for _, dir := range []string{r.dir, r.given} {
@@ -28,8 +28,8 @@ func (r *Root) Protect(names []string) {
 	}
 }
 
-// Hide names files and folders that no tool may read: the worker's keys. Paths outside of the
-// folder are left out. It is called before calls run.
+// Hide names files and folders that no tool may read, such as the worker's keys. Paths
+// outside the folder are ignored. Call Hide before any call runs.
 func (r *Root) Hide(names []string) {
 	for _, name := range names {
 		for _, dir := range []string{r.dir, r.given} {
@@ -41,7 +41,8 @@ func (r *Root) Hide(names []string) {
 	}
 }
 
-// unhidden returns a path without its links, or the error that it is hidden. "": nothing is.
+// unhidden returns a path with its links resolved, or an error if it is hidden. It returns
+// "" if nothing is hidden at all.
 func (r *Root) unhidden(name, rel string) (real string, err error) {
 	if len(r.hidden) == 0 {
 		return "", nil
@@ -58,8 +59,9 @@ func (r *Root) unhidden(name, rel string) (real string, err error) {
 	return real, nil
 }
 
-// isOpen returns nil if a file that was opened is the one at a path without links, and no hidden
-// one by another name. A command may change links while the file is opened.
+// isOpen checks a file that was opened: it must be the file at the path real, which has no
+// links, and must not be a hidden file under another name. A command may change links while
+// the file is being opened.
 func (r *Root) isOpen(name, real string, opened fs.FileInfo) error {
 	if len(r.hidden) == 0 {
 		return nil
@@ -79,8 +81,8 @@ func secret(name string) error {
 	return base.Refuse(base.CodePermissionDenied, "%s belongs to the worker and may not be read", Quoted(name))
 }
 
-// refusal returns the error about a path without links that may not be changed; nil: it may. Case
-// counts for nothing, as in the file systems of some machines.
+// refusal returns an error if a path (without links) may not be changed, otherwise nil. It
+// ignores case, as some file systems do.
 func (r *Root) refusal(name, real string) error {
 	if len(r.protected) == 0 {
 		return nil
@@ -101,7 +103,7 @@ func guarded(name string) error {
 	return base.Refuse(base.CodePermissionDenied, "%s may be read and not changed, because other programs run or obey it", Quoted(name))
 }
 
-// real resolves the links of a path, as far as the path exists.
+// real resolves the links in a path, as far as the path exists.
 func (r *Root) real(name, rel string) (string, error) {
 	real, rest, links, missing := "", rel, 0, false
 	for rest != "" {
@@ -150,9 +152,9 @@ func (r *Root) real(name, rel string) (string, error) {
 	return real, nil
 }
 
-// folder opens the folder of a path without links, for a write to the path, and makes missing
-// folders. A command may put links into the path meanwhile. So each folder is opened inside the one
-// before. If another folder has its name by then, the write is refused.
+// folder opens the folder of a path (without links) for a write, and makes missing folders.
+// A command may put links into the path meanwhile. So each folder is opened from the one
+// above it. If another folder has its name by then, the write is refused.
 func (r *Root) folder(name, real string) (*os.Root, error) {
 	guard := r.guard()
 	here, err := r.fs.OpenRoot(".")
@@ -181,7 +183,7 @@ func (r *Root) folder(name, real string) (*os.Root, error) {
 	return here, nil
 }
 
-// enter opens a folder inside another one, and makes it if it is missing.
+// enter opens a folder inside another one. If it is missing, enter makes it.
 func enter(name string, in *os.Root, part string) (*os.Root, error) {
 	next, err := in.OpenRoot(part)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -207,9 +209,9 @@ func enter(name string, in *os.Root, part string) (*os.Root, error) {
 	return nil, err
 }
 
-// guard recognizes the protected files and folders, whatever their names are.
+// guard recognizes the protected files and folders under any name.
 type guard []struct {
-	itself, in fs.FileInfo // nil: it does not exist
+	itself, in fs.FileInfo // nil if it does not exist
 	base       string
 }
 

@@ -1,9 +1,10 @@
 // Package rootdir confines file tools to one folder.
 //
-// Every access goes through os.Root, so the operating system refuses "..", absolute paths and
-// symbolic links that lead out of the folder; no code compares path strings for that. Pipes,
-// sockets and devices are never opened. A rename replaces a file as a whole, so a reader, or a
-// crash, finds either the old content or the new one. Hard links can still lead out of the folder.
+// Every access goes through os.Root. So the operating system refuses "..", absolute paths
+// and symbolic links that lead out of the folder; no code compares path strings for this.
+// Pipes, sockets and devices are never opened. A file is replaced as a whole by a rename.
+// So a reader, or a restart after a crash, finds either the old content or the new. Only
+// hard links can still lead out of the folder.
 package rootdir
 
 import (
@@ -26,17 +27,18 @@ import (
 )
 
 const (
-	// MaxPath is how many bytes a path may have. The schemas have the same bound.
+	// MaxPath is how many bytes a path may have. The schemas have the same limit.
 	MaxPath  = 4096
 	maxDepth = 255 // folders in a path: each access walks all of them
 	maxLinks = 16  // symbolic links that a write follows to the file that it replaces
 	shown    = 200 // characters of a path that an error repeats
 )
 
-// Root is the working folder of a worker's file tools. A worker has one. Safe for concurrent use.
+// Root is the working folder of the file tools. A worker has one. Safe for concurrent use.
 type Root struct {
 	dir string // canonical and absolute
-	// given is the absolute path that the operator wrote, without resolving symbolic links.
+	// given is the absolute path as the operator wrote it, with symbolic links not
+	// resolved.
 	given string
 	fs    *os.Root
 	mu    sync.Mutex // see Lock
@@ -46,7 +48,7 @@ type Root struct {
 	hidden []string
 }
 
-// Open opens the folder that the file tools are confined to.
+// Open opens the folder to which the file tools are confined.
 func Open(dir string) (*Root, error) {
 	given, err := filepath.Abs(dir)
 	if err != nil {
@@ -69,21 +71,22 @@ func (r *Root) Dir() string { return r.dir }
 // Close closes the folder. Calls that still run fail.
 func (r *Root) Close() error { return r.fs.Close() }
 
-// Stat describes the file at a path that Resolve returned. It follows links inside the folder.
+// Stat describes the file at a path from Resolve. It follows links within the folder.
 func (r *Root) Stat(rel string) (fs.FileInfo, error) { return r.fs.Stat(rel) }
 
 // Lstat is like Stat, but does not follow a link at the end of the path.
 func (r *Root) Lstat(rel string) (fs.FileInfo, error) { return r.fs.Lstat(rel) }
 
-// Lock keeps other calls of this worker from changing files. An edit holds it from its read to its
-// write.
+// Lock keeps other calls of this worker from changing files. An edit holds the lock from
+// its read to its write.
 func (r *Root) Lock() { r.mu.Lock() }
 
 // Unlock releases Lock.
 func (r *Root) Unlock() { r.mu.Unlock() }
 
-// Resolve returns the canonical form of a path that a model wrote, relative to the folder and with
-// slashes: "." for the folder itself. It checks the text only. os.Root checks links at each access.
+// Resolve returns the canonical form of a path that a model wrote. It is relative to the
+// folder and has slashes; "." is the folder itself. Resolve checks only the text. os.Root
+// checks links at each access.
 func (r *Root) Resolve(name string) (string, error) {
 	switch {
 	case name == "":
@@ -112,16 +115,16 @@ func (r *Root) Resolve(name string) (string, error) {
 	return path.Clean(filepath.ToSlash(rel)), nil
 }
 
-// below returns the part of an absolute path under dir; ok is false if it is not under dir. It
-// compares whole components: /srv/app2 is not in /srv/app.
+// below returns the part of an absolute path below dir. ok is false if it is not below dir.
+// Whole components are compared: /srv/app2 is not below /srv/app.
 func below(dir, name string) (string, bool) {
 	rel, err := filepath.Rel(dir, name)
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
-// Disguised reports whether a path hides a ".." behind backslashes or percent signs. As a file name
-// it is harmless, but hardly anybody means such a name, and a later reader of the path may decode
-// it.
+// Disguised reports whether a path hides a ".." behind backslashes or percent signs. As a
+// file name this is harmless. But hardly anyone means such a name, and code that reads the
+// path later may decode it.
 func Disguised(name string) bool {
 	plain := name
 	for range 3 {
@@ -148,7 +151,8 @@ func (r *Root) outside(name string) error {
 	return base.Refuse(base.CodePathOutsideRoot, "%s is outside the working folder. Use a path relative to the working folder, which is %s", Quoted(name), Quoted(r.dir))
 }
 
-// Quoted returns a path as error texts show it: short, with control characters escaped.
+// Quoted returns a path in the form for error texts: short, with control characters
+// escaped.
 func Quoted(name string) string {
 	if short := fmt.Sprintf("%.*s", shown, name); short != name {
 		return strconv.Quote(short) + "..."
@@ -156,8 +160,8 @@ func Quoted(name string) string {
 	return strconv.Quote(name)
 }
 
-// Failure turns an error of the operating system into words for the model. name is the path as the
-// model wrote it.
+// Failure turns an error of the operating system into a text for the model. name is the
+// path as the model wrote it.
 func (r *Root) Failure(name string, err error) error {
 	var pathError *fs.PathError
 	var linkError *os.LinkError
@@ -185,15 +189,15 @@ func (r *Root) Failure(name string, err error) error {
 	return fmt.Errorf("%s: %w", Quoted(name), err)
 }
 
-// Missing reports whether an error says that no file or folder has that name.
+// Missing reports whether an error means that there is no file or folder with that name.
 func Missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// OpenFile opens a regular file for reading and refuses everything else. It checks the file before
-// it opens it, because opening a device may have an effect, and again afterwards, because another
-// file may have taken the name. O_NONBLOCK keeps the open from blocking for ever if the file was
-// replaced by a pipe.
+// OpenFile opens a regular file for reading and refuses everything else. It checks the file
+// before it opens it, because opening a device may have an effect. It checks again
+// afterwards, because another file may have got the name. With O_NONBLOCK the open does not
+// block if the file was replaced by a pipe.
 func (r *Root) OpenFile(name, rel string) (*os.File, fs.FileInfo, error) {
 	real, err := r.unhidden(name, rel)
 	if err != nil {
@@ -251,8 +255,8 @@ func (r *Root) ReadDir(rel string) ([]fs.DirEntry, error) {
 	return sortedEntries(f)
 }
 
-// target returns the file that a write to rel replaces: rel itself, or the file that a symbolic
-// link leads to, so that the link stays. info is nil if the file does not exist yet.
+// target returns the file that a write to rel replaces: rel itself or, so that the link
+// stays, the file to which a symbolic link leads. info is nil if the file does not exist.
 func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 	for range maxLinks {
 		info, err := r.fs.Lstat(rel)
@@ -277,8 +281,8 @@ func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 		if filepath.IsAbs(link) {
 			return "", nil, r.outside(name)
 		}
-		// Do not clean the path: after a folder that is a link, ".." means the real parent of the
-		// link's target.
+		// Do not clean the path: after a folder that is a link, ".." is the real parent of
+		// the link's target.
 		rel = dirOf(rel) + filepath.ToSlash(link)
 	}
 	return "", nil, base.Refuse(base.CodeInvalidPath, "%s: too many symbolic links", Quoted(name))
@@ -287,8 +291,8 @@ func (r *Root) target(name, rel string) (string, fs.FileInfo, error) {
 // dirOf returns rel up to and including its last slash.
 func dirOf(rel string) string { return rel[:strings.LastIndexByte(rel, '/')+1] }
 
-// Writable returns nil if rel could be written: it is a file or does not exist, and its folder
-// exists or can be created.
+// Writable returns nil if rel can be written: it is a file or does not exist, and its
+// folder exists or can be created.
 func (r *Root) Writable(name, rel string) error {
 	rel, info, err := r.target(name, rel)
 	if err != nil {
@@ -316,10 +320,12 @@ func (r *Root) Writable(name, rel string) error {
 	return nil
 }
 
-// Replace gives the file at rel new content in one step and keeps its permissions. If there is no
-// file, it creates the file and its folders. was is the file from which the content was made: if
-// there is another file now, or the file has changed, Replace changes nothing and the error has
-// CodeChanged. A nil was replaces any file. created: there was no file before.
+// Replace gives the file at rel new content in one step and keeps its permissions. If there
+// is no file, it creates the file and its folders, and created is true.
+//
+// was is the file from which the content was made. If it was replaced or has changed since,
+// Replace changes nothing and returns an error with CodeChanged. With a nil was, Replace
+// replaces any file.
 func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (created bool, err error) {
 	rel, info, err := r.target(name, rel)
 	if err != nil {
@@ -355,8 +361,9 @@ func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (creat
 // TempPrefix begins the names of unfinished files. Searches leave them out.
 const TempPrefix = ".toolfleet-tmp-"
 
-// writeTemp writes a new file with the permissions of old. The content is on disk before the file
-// gets its name, so after a power loss the file has the old content or the new, never none.
+// writeTemp writes a new file with the permissions of old. The content is on disk before
+// the file gets its name. So after a power loss the name has the old content or the new,
+// never none.
 func writeTemp(dir *os.Root, name string, content []byte, old fs.FileInfo) error {
 	perm := fs.FileMode(0o666)
 	if old != nil {
@@ -368,7 +375,7 @@ func writeTemp(dir *os.Root, name string, content []byte, old fs.FileInfo) error
 	}
 	_, err = f.Write(content)
 	if err == nil && old != nil {
-		err = f.Chmod(perm) // the umask has removed permissions when the file was made
+		err = f.Chmod(perm) // the umask removed permissions when the file was made
 	}
 	if err == nil {
 		err = f.Sync()

@@ -28,19 +28,19 @@ const (
 const (
 	maxGrepLine     = 500     // bytes of a line that are shown
 	maxInstructions = 20_000  // of a compiled expression; a{1000} has a thousand instructions
-	slowSearch      = 1 << 25 // bytes times instructions: takes about a third of a second
+	slowSearch      = 1 << 25 // bytes times instructions; such a search takes about a third of a second
 )
 
 // expression is a regular expression whose search can be interrupted.
 type expression struct {
 	re       *regexp.Regexp
-	literal  []byte // with which every match starts; may be empty
+	literal  []byte // every match begins with it; may be empty
 	cost     int    // instructions
-	textOnly bool   // has a \A, so it can match only at the start of the text
+	textOnly bool   // the expression has a \A, so it can match only at the start of the text
 }
 
-// newExpression compiles a pattern. With multiline, ^ and $ also match at line ends inside the
-// text, and . matches a line end.
+// newExpression compiles a pattern. With multiline, ^ and $ also match at line ends within
+// the text, and . matches a line end.
 func newExpression(pattern string, caseInsensitive, multiline bool) (*expression, error) {
 	if len(pattern) > maxGrepPattern {
 		return nil, base.Refuse(messages.CodeTooLarge, "the pattern is %s bytes long (limit %s)", base.Thousands(len(pattern)), base.Thousands(maxGrepPattern))
@@ -93,8 +93,8 @@ func (e *expression) measure(pattern string) error {
 	return nil
 }
 
-// find returns the leftmost match in text, or nil. If the search may take long, it stops when ctx
-// ends.
+// find returns the leftmost match in text, or nil. A search that may take long ends when
+// ctx ends.
 func (e *expression) find(ctx context.Context, text []byte) []int {
 	if len(text)*e.cost < slowSearch {
 		return e.re.FindIndex(text)
@@ -119,7 +119,8 @@ func (r *contextRunes) ReadRune() (rune, int, error) {
 	return c, size, nil
 }
 
-// searcher searches files for an expression. It does not change, so any goroutine may use it.
+// searcher searches files for an expression. It is never changed, so any goroutine may use
+// it.
 type searcher struct {
 	expression    *expression
 	mode          string
@@ -127,7 +128,7 @@ type searcher struct {
 	before, after int
 }
 
-// unit returns what the answer counts.
+// unit returns the word for what the answer counts.
 func (s searcher) unit() string {
 	if s.mode == modeContent {
 		return "line"
@@ -135,7 +136,7 @@ func (s searcher) unit() string {
 	return "file"
 }
 
-// file returns the lines of the answer about one file, at most limit of them.
+// file returns the lines of the answer about one file, at most limit lines.
 func (s searcher) file(ctx context.Context, name string, text []byte, limit int) ([]string, error) {
 	most := math.MaxInt
 	switch s.mode {
@@ -159,12 +160,12 @@ func (s searcher) file(ctx context.Context, name string, text []byte, limit int)
 	return []string{name}, nil
 }
 
-// match is a line that is part of a match: the line's number from 0, and where in it the match
-// starts.
+// match is a line that is part of a match: its number, from 0, and the position in it at
+// which the match begins.
 type match struct{ line, at int }
 
-// matches returns at most most matching lines. It does not apply the expression to lines that lack
-// its literal.
+// matches returns at most most matching lines. It skips lines without the expression's
+// literal, which is cheaper than matching them.
 func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 	if s.multiline {
 		return s.across(ctx, text, most)
@@ -187,7 +188,8 @@ func (s searcher) matches(ctx context.Context, text []byte, most int) []match {
 	return found
 }
 
-// across finds matches that may span lines. Each search starts in the line after the last match.
+// across finds matches that may span lines. Each search begins in the line after the last
+// match.
 func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 	if !bytes.Contains(text, s.expression.literal) {
 		return nil
@@ -216,8 +218,8 @@ func (s searcher) across(ctx context.Context, text []byte, most int) []match {
 	return found
 }
 
-// content returns matching lines as path:12:text and the lines around them as path-13-text, with --
-// wherever lines are left out.
+// content returns matching lines as path:12:text and the lines around them as path-13-text.
+// Where lines are left out, it puts --.
 func (s searcher) content(name string, text []byte, matches []match, limit int) []string {
 	lines := filetext.SplitLines(text)
 	var out []string
@@ -245,7 +247,8 @@ func (s searcher) content(name string, text []byte, matches []match, limit int) 
 	return out
 }
 
-// shownLine returns a line as the answer shows it. A long line is cut to the part around the match.
+// shownLine returns a line in the form for the answer. Of a long line it shows the part
+// around the match.
 func shownLine(text []byte, l filetext.Span, at int) string {
 	line := text[l.From:l.To]
 	if len(line) <= maxGrepLine {

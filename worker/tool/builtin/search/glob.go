@@ -1,5 +1,6 @@
-// Package search holds the builtins that look through a folder: Glob by name, Grep by content. Both
-// go through the folder in the order of names, and leave out what its .gitignore files name.
+// Package search holds the builtins that search a folder: Glob by name, Grep by content.
+// Both go through the folder in the order of names, and skip what its .gitignore files
+// name.
 package search
 
 import (
@@ -23,9 +24,9 @@ const (
 	maxGlobPattern = 1000 // bytes
 )
 
-// Results are sorted by name, folder by folder, not newest first as in some agents. In a fleet the
-// modification time of a file only says when a worker's copy was made, and two workers should give
-// the same answer.
+// Results are sorted by name, folder by folder, and not newest first as in some agents. In
+// a fleet the modification time of a file only tells when a worker's copy was made, and two
+// workers should give the same answer.
 
 // GlobPromise returns the definition of Glob.
 func GlobPromise() schemas.Tool {
@@ -64,7 +65,7 @@ type globArgs struct {
 
 // globPlan is a Glob call that has been checked.
 type globPlan struct {
-	start string       // the deepest folder that holds every match
+	start string       // the deepest folder that contains every match
 	match glob.Pattern // for paths relative to the root
 	top   bool         // the pattern has no slash, so it matches only files directly in the folder
 }
@@ -89,7 +90,7 @@ func (t globTool) plan(call tool.Call) (globPlan, error) {
 	}
 	pattern := strings.TrimPrefix(args.Pattern, "./")
 	switch {
-	case path.IsAbs(pattern) || filepath.IsAbs(pattern): // permission rules see only path
+	case path.IsAbs(pattern) || filepath.IsAbs(pattern): // permission rules see only the argument path
 		return globPlan{}, base.Refuse(base.CodeInvalidPattern, "the pattern %s is absolute. Put the folder into path, and let the pattern start there", rootdir.Quoted(args.Pattern))
 	case rootdir.HasDotDot(pattern) || rootdir.Disguised(pattern):
 		return globPlan{}, base.Refuse(base.CodePathOutsideRoot, `the pattern %s has a ".." in it. Name the folder to look in with path`, rootdir.Quoted(args.Pattern))
@@ -149,7 +150,7 @@ func (t globTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	return tool.Text(answer(notes, files)), nil
 }
 
-// answer joins the lines. It puts the notes first, because a long answer is cut at its end.
+// answer joins the lines. The notes come first, because a long answer is cut at its end.
 func answer(notes, lines []string) string {
 	if len(notes) > 0 {
 		lines = append([]string{"[" + strings.Join(notes, " ") + "]"}, lines...)
@@ -157,7 +158,7 @@ func answer(notes, lines []string) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// startFolder returns the folder that a search names, or the root when it names none.
+// startFolder returns the folder in which a search begins: the named one, or the root.
 func startFolder(root *rootdir.Root, name string) (string, error) {
 	if name == "" {
 		return ".", nil

@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// Bounds of Grep.
+// Limits of Grep.
 const (
 	maxGrepPattern = 1000     // bytes
 	maxGrepFile    = 10 << 20 // bytes of a file that is searched
@@ -25,7 +25,7 @@ const (
 	maxHeadLimit   = 10_000
 	maxContext     = 100
 	grepBatch      = 64 // files that are searched before their results are sorted
-	grepParallel   = 4  // files searched at a time
+	grepParallel   = 4  // files searched at the same time
 )
 
 // GrepPromise returns the definition of Grep.
@@ -130,7 +130,7 @@ func (t grepTool) plan(call tool.Call) (grepPlan, error) {
 	return plan, err
 }
 
-// grepFilter returns the glob argument as a function of a path from the root.
+// grepFilter turns the glob argument into a function of a path from the root.
 func grepFilter(wanted, start string) (func(string) bool, error) {
 	if wanted == "" {
 		return func(string) bool { return true }, nil
@@ -154,11 +154,11 @@ func grepFilter(wanted, start string) (func(string) bool, error) {
 	}, nil
 }
 
-// errEnough ends a walk that has found as much as the call asked for.
+// errEnough ends a walk when enough was found.
 var errEnough = errors.New("enough")
 
-// Run searches batch by batch: the files of a batch in parallel, their results in the order of the
-// walk.
+// Run searches batch by batch. The files of a batch are searched in parallel. Their results
+// are in the order of the walk.
 func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	plan, err := t.plan(call)
 	if err != nil {
@@ -199,8 +199,8 @@ func (t grepTool) Run(ctx context.Context, call tool.Call) (tool.Output, error) 
 	return tool.Text(tally.text(plan, w.ignored, w.unreadable)), nil
 }
 
-// batch searches the files and adds their results to the tally. It returns errEnough once the tally
-// is full.
+// batch searches the files and adds their results to the tally. It returns errEnough when
+// the tally is full.
 func (t grepTool) batch(ctx context.Context, plan grepPlan, files []string, tally *grepTally) error {
 	found := make([]finding, len(files))
 	var wg sync.WaitGroup
@@ -254,7 +254,7 @@ type finding struct {
 	err           error
 }
 
-// grepTally holds what was found so far.
+// grepTally is what was found so far.
 type grepTally struct {
 	headway
 	lines                     []string
@@ -281,7 +281,7 @@ func (t *grepTally) add(f finding, limit int) {
 	t.found.Store(int64(len(t.lines)))
 }
 
-// text returns the answer to the model, with notes about what it leaves out.
+// text returns the answer for the model, with notes about what it leaves out.
 func (t *grepTally) text(plan grepPlan, ignored, folders int) string {
 	var notes []string
 	if len(t.lines) == 0 {
@@ -291,7 +291,7 @@ func (t *grepTally) text(plan grepPlan, ignored, folders int) string {
 		notes = append(notes, fmt.Sprintf("The first %s; there are more. Narrow the search or raise head_limit.", base.Plural(plan.limit, plan.search.unit())))
 	}
 	if len(t.lines) > 0 {
-		ignored = 0 // of interest only if nothing was found
+		ignored = 0 // it matters only if nothing was found
 	}
 	var skipped []string
 	for _, s := range []struct {

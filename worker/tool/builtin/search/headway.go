@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	headwayAfter = 500 * time.Millisecond // most searches take less, and report no progress
+	headwayAfter = 500 * time.Millisecond // most searches take less time, and report no progress
 	headwayEvery = 100 * time.Millisecond
 )
 
-// headway counts the progress of a search. It has no fraction, because the number of files is not
-// known. Any goroutine may count.
+// headway counts the progress of a search. There is no fraction, because the number of
+// files is unknown. Any goroutine may count.
 type headway struct{ looked, found atomic.Int64 }
 
-// tell reports, during a long search, how many files were searched and how many matches were found,
-// each time that this has changed. unit is what a match is. After stop nothing is reported.
+// tell reports during a long search how many files were searched and how many matches were
+// found, whenever this has changed. unit is the word for a match. After stop nothing is
+// reported.
 func (h *headway) tell(call tool.Call, unit string) (stop func()) {
 	if call.Progress == nil {
 		return func() {}

@@ -12,7 +12,7 @@ import (
 // maxIgnoreFile is how many bytes of a .gitignore are read.
 const maxIgnoreFile = 1 << 20
 
-// ignorer holds the .gitignore of one folder; parent leads to those of the folders above it. A nil
+// ignorer holds the .gitignore of one folder. parent is that of the folder above. A nil
 // ignorer ignores nothing.
 type ignorer struct {
 	parent *ignorer
@@ -20,21 +20,21 @@ type ignorer struct {
 	rules  []ignoreRule
 }
 
-// ignoreRule is one line of a .gitignore. Exactly one of literal, suffix and expression is used to
-// match.
+// ignoreRule is one line of a .gitignore. It is matched by exactly one of literal, suffix
+// and expression.
 type ignoreRule struct {
 	negated   bool
 	foldersIn bool // the line ends with a slash: folders only
-	// wholePath: the line has a slash before its end, so the path from the .gitignore's folder must
-	// match, not just the name.
+	// wholePath says that the line has a slash before its end. Then the path from the
+	// .gitignore's folder must match, and not only the name.
 	wholePath  bool
 	literal    string
 	suffix     string // of a "*suffix" pattern
 	expression *regexp.Regexp
 }
 
-// ignored reports whether git would leave out the entry at path. It assumes that git does not leave
-// out the entry's folder. The deepest .gitignore with a matching line decides, by its last such
+// ignored reports whether git would ignore the entry at path, provided that git does not
+// ignore its folder. The deepest .gitignore with a matching line decides, by its last such
 // line.
 func (ig *ignorer) ignored(path, name string, dir bool) bool {
 	for ; ig != nil; ig = ig.parent {
@@ -97,13 +97,13 @@ func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
 	default:
 		var err error
 		if rule.expression, err = glob.CompileIgnore(line); err != nil {
-			return rule, false // git matches nothing with such a line either
+			return rule, false // git does not match anything with such a line either
 		}
 	}
 	return rule, true
 }
 
-// trimSpaces removes the spaces at the end of a line, except a space after a backslash.
+// trimSpaces removes the spaces at the end of a line, except one that follows a backslash.
 func trimSpaces(line string) string {
 	end := len(line)
 	for end > 0 && line[end-1] == ' ' {
@@ -119,8 +119,8 @@ func trimSpaces(line string) string {
 	return line[:end]
 }
 
-// loadIgnore returns the ignorer of the folder dir: its own .gitignore, and parent for the folders
-// above. A .gitignore that cannot be read is left out.
+// loadIgnore returns the ignorer of the folder dir, with dir's own .gitignore. parent is
+// the ignorer of the folder above. A .gitignore that cannot be read is skipped.
 func loadIgnore(r *rootdir.Root, dir string, parent *ignorer) *ignorer {
 	base := ""
 	if dir != "." {
@@ -128,7 +128,7 @@ func loadIgnore(r *rootdir.Root, dir string, parent *ignorer) *ignorer {
 	}
 	info, err := r.Lstat(base + ".gitignore")
 	if err != nil || !info.Mode().IsRegular() {
-		return parent // git follows no link here
+		return parent // git does not follow links here
 	}
 	f, _, err := r.OpenFile(".gitignore", base+".gitignore")
 	if err != nil {

@@ -10,24 +10,25 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// walker visits the files under a folder in the order of names; the files of a subfolder come at
-// the subfolder's place. It follows no links into folders, obeys every .gitignore from the root
-// down, and always leaves out .git. It enters the start folder even if a .gitignore names it,
-// because the call asked for that folder. A folder that is deleted before it is listed counts as
-// empty.
+// walker visits the files below a folder in the order of names. It visits the files of a
+// subfolder at the subfolder's place in that order. It does not follow links into folders,
+// obeys every .gitignore from the root down, and always skips .git. The start folder is
+// visited even if a .gitignore names it, because the call asked for it. A folder that is
+// deleted before it is listed counts as empty.
 type walker struct {
 	root  *rootdir.Root
 	links bool // visit symbolic links that lead to a file inside the root
 	visit func(file string) error
-	// levels is how many components, from the root, a path of interest has at most; 0: any number.
+	// levels is how many components, from the root, a wanted path has at most; 0: any
+	// number.
 	levels int
 
-	ignored    int // entries left out because of a .gitignore; a folder counts as one
+	ignored    int // entries skipped because of a .gitignore; a folder counts as one
 	unreadable int // folders that could not be listed
 }
 
-// walk visits every file under the folder start. It returns the error of visit, or the cause of
-// ctx's end.
+// walk visits every file below the folder start. It returns the error of visit, or the
+// cause of ctx's end.
 func (w *walker) walk(ctx context.Context, start string) error {
 	if slices.Contains(strings.Split(start, "/"), ".git") {
 		return nil
