@@ -14,16 +14,16 @@ type Options struct {
 	Name string
 	// Prefix is the first token of every subject of the fleet. Default "toolfleet".
 	Prefix string
-	// InboxPrefix starts the subjects on which answers arrive, for a user that may not subscribe
-	// everywhere. Default _INBOX.
+	// InboxPrefix is the beginning of the subjects on which answers arrive. Set it for a
+	// user that may not subscribe everywhere. Default _INBOX.
 	InboxPrefix string
 
 	// Creds is the path of a NATS credentials file. NKey is the path of the seed of an nkey.
 	Creds, NKey string
 	// User and Password, or Token, are for servers that ask for them.
 	User, Password, Token string
-	// TLSCA is the path of the certificates that the server's certificate is checked against.
+	// TLSCA is the path of the certificates with which the server's certificate is checked.
 	// Default: those of the system. TLSCert and TLSKey are the paths of the program's own
-	// certificate and its key.
+	// certificate and key.
 	TLSCA, TLSCert, TLSKey string
 }

@@ -1,18 +1,19 @@
-// Package approval holds a question to people and their signed answers: what a decision is bound
-// to, which approvers count, what a decision does to a question, and the one line that a person
-// reads about a call.
+// Package approval holds a question to people and their signed answers. It says to what a
+// decision is bound, which approvers count, and what a decision does to a question. It also
+// makes the one line that a person reads about a call.
 //
 //	q := the question          ID(q) names it: a digest of all that is asked
 //	d := Answer(q, Approve, "alice"); d.At = now; d, err = key.Sign(d)
 //	q, state, refusal := approvers.Take(q, d, now)     the coordinator, before it stores q
 //	err := approvers.Holds(q, now)                     the worker, right before it runs the call
 //
-// A decision counts for one question, once. It repeats the parts of the question that it is bound
-// to, its signature covers all of them, and every part is compared with the question. A question
-// that is answered takes no other decision. The caller stores the new state by compare-and-set, so
-// two decisions cannot both be taken.
+// A decision counts for one question, once. It repeats the parts of the question to which
+// it is bound. Its signature covers them all, and each is compared with the question. An
+// answered question takes no further decision. The caller stores the new state by
+// compare-and-set, so two decisions cannot both be taken.
 //
-// The package is pure except for [ReadKey] and [Key.Write], and for the random numbers in [NewKey]
+// The package is pure, except for [ReadKey], [Key.Write], and the random numbers in
+// [NewKey] and in nonces. Its callers store questions and send decisions.
 // and in a nonce. Its callers store the questions and send the decisions.
 package approval
 
@@ -24,13 +25,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// StartWithin is how long after the expiry of its question a granted call may still start. The call
-// may have been granted just in time, and then waits for a worker and for its turn. After that the
-// grant no longer holds.
+// StartWithin is how long after the expiry of its question a granted call may still start.
+// The call may be granted at the last moment, and then has to wait for a worker and for its
+// turn. Later the grant is not valid any more.
 const StartWithin = 5 * time.Minute
 
-// ID returns the id of a question: the hex digest of everything in it except the id itself and the
-// decisions. The arguments enter by their hash. Set the id last, once Asked and Expires are known.
+// ID returns the id of a question: the hex digest of everything in it, except the id itself
+// and the decisions. The arguments are covered by their hash. Set the id last, after Asked
+// and Expires.
 func ID(q messages.Approval) string {
 	q.ID, q.Decisions, q.Input = "", nil, nil
 	q.Asked, q.Expires = q.Asked.UTC(), q.Expires.UTC()
@@ -81,8 +83,8 @@ func decided(q messages.Approval) bool {
 	return len(q.Decisions) >= people(q)
 }
 
-// people returns how many people have to agree: as many as the question says, and for a critical
-// tier at least two.
+// people returns how many people have to agree: as many as the question says, but at least
+// two for a critical call.
 func people(q messages.Approval) int {
 	if q.Tier == messages.TierCritical {
 		return max(q.Approvers, 2)
@@ -90,7 +92,7 @@ func people(q messages.Approval) int {
 	return max(q.Approvers, 1)
 }
 
-// ticketed reports whether the question needs no ticket, or one of the decisions names one.
+// ticketed reports whether a ticket is not needed or is named by one of the decisions.
 func ticketed(q messages.Approval, decisions ...messages.Decision) bool {
 	for _, d := range decisions {
 		if strings.TrimSpace(d.Ticket) != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Bounds on the texts that a person writes, in characters.
+// Limits of the texts that a person writes, in characters.
 const (
 	MaxReason = 2000
 	MaxTicket = 200
@@ -28,9 +28,9 @@ type Approvers struct{ byName map[string]messages.Approver }
 
 var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
-// NewApprovers checks the approvers that a policy names. No two may share a name (letter case
-// aside) or a key, because a critical call needs two different people. The error joins all
-// mistakes.
+// NewApprovers checks the approvers in a policy. No two may have the same key or the same
+// name (ignoring case), because a critical call needs two different people. The error joins
+// all mistakes.
 func NewApprovers(list []messages.Approver) (Approvers, error) {
 	var errs []error
 	a := Approvers{make(map[string]messages.Approver, len(list))}
@@ -59,9 +59,9 @@ func NewApprovers(list []messages.Approver) (Approvers, error) {
 	return a, nil
 }
 
-// Check returns why a decision that was stored at a time does not count whatever it answers: the
-// approver whom it names has not signed it, or may not decide about its tenant and tool. It does not
-// say that the decision answers a question.
+// Check returns why a decision that was stored at a time does not count for any question:
+// the approver that it names has not signed it, or may not decide about its tenant and
+// tool. It does not check that the decision answers a certain question.
 func (a Approvers) Check(d messages.Decision, at time.Time) *messages.Refusal {
 	if r := a.verify(d); r != nil {
 		return r
@@ -85,12 +85,13 @@ func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
 	return d, nil
 }
 
-// Take applies a decision to a question. now is the server's time. It returns the new question and
-// its state: granted, waiting for another person, or denied. A refused decision changes nothing.
+// Take applies a decision to a question. now is the server's time. It returns the new
+// question and its state: granted, waiting for another person, or denied. A refused
+// decision changes nothing.
 //
-// One person is enough to deny. An edit replaces the arguments and counts as the first approval of
-// the new ones; earlier approvals no longer count, because they were for other arguments. The
-// edited question has another id.
+// One person is enough to deny. An edit replaces the arguments, and is the first approval
+// of the new ones. Earlier approvals do not count any more, because they were for other
+// arguments. The edited question gets another id.
 func (a Approvers) Take(
 	q messages.Approval, d messages.Decision, now time.Time,
 ) (messages.Approval, messages.DecisionState, *messages.Refusal) {
@@ -112,8 +113,8 @@ func (a Approvers) Take(
 	return q, messages.DecisionGranted, nil
 }
 
-// refusal returns why a decision is not taken, or nil. It checks the author first, so only an
-// approver learns how a question stands.
+// refusal returns why a decision is not taken, or nil. It checks the author first, so that
+// only an approver learns the state of a question.
 func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Time) *messages.Refusal {
 	if r := readable(d); r != nil {
 		return r
@@ -141,7 +142,7 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	switch {
 	case !distinct(counted):
 		return refuse(messages.ClassSameApprover, "%s has agreed already; another person has to agree too.", d.By)
-	// The ticket is checked at the last decision, because any of them may name it.
+	// Any of the decisions may name the ticket, so it is checked at the last one.
 	case d.Verdict != messages.VerdictDeny && len(counted) >= people(q) && !ticketed(q, counted...):
 		return refuse(messages.ClassTicketMissing, "A call of this tier needs a ticket, and no decision names one.")
 	}
@@ -156,9 +157,10 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	return nil
 }
 
-// Holds checks a granted question again. now is the server's time. The question must match its id,
-// and enough people who are approvers now must have signed for these very arguments, in time to
-// start the call. The error is a [*messages.Refusal].
+// Holds checks a granted question again. now is the server's time. The question must match
+// its id. Enough people, who are still approvers, must have signed for exactly these
+// arguments. And it must not be too late to start the call. The error is a
+// [*messages.Refusal].
 func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	if !Intact(q) {
 		return refuse(messages.ClassApprovalMismatch, "The question is not what its id says.")
@@ -194,8 +196,9 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	return nil
 }
 
-// agrees reports whether decision i of the question is for the current arguments. An edit is always
-// the first decision: it was signed for the question before the edit and brings these arguments.
+// agrees reports whether decision i of the question is for the current arguments. An edit
+// is always the first decision: it was signed for the question before the edit, and brings
+// these arguments.
 func agrees(q messages.Approval, d messages.Decision, i int) bool {
 	if d.Verdict == messages.VerdictEdit {
 		return i == 0 && q.Original != nil && fits(d.Input, q.ArgsHash)
@@ -245,8 +248,9 @@ func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 	return refuse(messages.ClassBadSignature, "The decision is not signed with the key of an approver of this name.")
 }
 
-// own reports whether the author of a decision is also the requester: the approver's name, or a
-// principal that the approver acts as, is the tenant or the user who asks, letter case aside.
+// own reports whether the author of a decision is also the requester. The author is the
+// approver's name or a principal that the approver acts as. The requester is the tenant or
+// the user who asks. Case is ignored.
 func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
 	same := func(principal string) bool {
 		return strings.EqualFold(principal, q.Requester) || q.User != "" && strings.EqualFold(principal, q.User)
@@ -254,7 +258,8 @@ func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
 	return same(d.By) || slices.ContainsFunc(a.byName[d.By].ActsAs, same)
 }
 
-// sameCall compares the parts of a decision with its question that an edit does not change.
+// sameCall compares those parts of a decision and its question that an edit does not
+// change.
 func sameCall(q messages.Approval, d messages.Decision) bool {
 	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID &&
 		d.Tool == q.Tool && d.ToolDigest == q.ToolDigest && d.Policy == q.Policy && d.Expires.Equal(q.Expires)

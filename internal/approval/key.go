@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Key is the private key of an approver: an nkey of a user, like the key of a NATS identity. The
-// zero value cannot sign.
+// Key is the private key of an approver: an nkey of type user, like the key of a NATS
+// identity. The zero value cannot sign.
 type Key struct {
 	pair   nkeys.KeyPair
 	public string
@@ -30,9 +30,10 @@ func NewKey() (Key, error) {
 	return keyOf(pair)
 }
 
-// ReadKey reads a key from its file, which holds only the seed (SU...). Like ssh, it refuses a file
-// that the group or others may read, write or run, because a process with the seed can decide in
-// its owner's name. On Windows the file mode says nothing about others and is not checked.
+// ReadKey reads a key from a file that holds only the seed (SU...). Like ssh, it refuses a
+// file to which the group or others have any access, because a process with the seed can
+// decide in its owner's name. On Windows the file mode is not checked, because it does not
+// show the access of others.
 func ReadKey(path string) (Key, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -57,9 +58,9 @@ func ReadKey(path string) (Key, error) {
 	return key, nil
 }
 
-// ParseKey reads a key from its seed (SU...), which white space may surround.
+// ParseKey reads a key from its seed (SU...). White space around the seed is ignored.
 func ParseKey(seed []byte) (Key, error) {
-	// The errors of the key's own package are left out: none of them may quote a seed.
+	// Do not wrap the errors of the nkeys package: they might quote the seed.
 	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
 	if err != nil || nkeys.CompatibleKeyPair(pair, nkeys.PrefixByteUser) != nil {
 		return Key{}, errors.New("this is no seed of a user's key (SU...)")
@@ -75,11 +76,11 @@ func keyOf(pair nkeys.KeyPair) (Key, error) {
 	return Key{pair, public}, nil
 }
 
-// Public is the key's public half (U...), which the policy names.
+// Public returns the public half of the key (U...), which the policy names.
 func (k Key) Public() string { return k.public }
 
-// Write stores the key in a new file that only its owner may read. It never replaces a file: that
-// file may hold another key, which could not be recovered.
+// Write stores the key in a new file that only its owner may read. It never replaces a
+// file, because that file may hold another key, which would be lost.
 func (k Key) Write(path string) error {
 	if k.pair == nil {
 		return errors.New("write the key: there is none")
@@ -99,7 +100,7 @@ func (k Key) Write(path string) error {
 	return nil
 }
 
-// Sign signs a decision: it fills in the key, a new nonce and the signature.
+// Sign signs a decision: it sets the key, a new nonce and the signature.
 func (k Key) Sign(d messages.Decision) (messages.Decision, error) {
 	if k.pair == nil {
 		return d, errors.New("sign the decision: there is no key")

@@ -14,29 +14,29 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Bounds on a line, in characters. Text beyond a bound is left out in the middle, and a note says
-// how much. The note does not count towards the bound.
+// Limits of a line, in characters. If a text is longer, its middle is left out, and a note
+// says how much. The note itself does not count.
 const (
-	maxText  = 160  // for one string, number or name
-	maxValue = 240  // for one argument, when there are few
-	minValue = 48   // for one argument, when there are many
-	maxLine  = 1600 // for the whole line
-	shared   = 1000 // for all arguments together, which share it evenly
-	maxDepth = 6    // levels of nesting: each level is decoded again for every level around it
+	maxText  = 160  // one string, number or name
+	maxValue = 240  // one argument, if there are few
+	minValue = 48   // one argument, if there are many
+	maxLine  = 1600 // the whole line
+	shared   = 1000 // all arguments together; they get equal shares
+	maxDepth = 6    // levels of nesting; each level is decoded again for every level around it
 )
 
-// Line returns a call as one line for people: the tool's name, and the arguments in the order of
-// their names, with values as compact JSON. Nothing else that the model says about the call is in
-// it.
+// Line returns a call as one line for people: the tool's name, and the arguments sorted by
+// name, with values as compact JSON. It has nothing else that the model says about the
+// call.
 //
 //	issue_refund amount=149.99 note="two lines\nof text" order="A-1001"
 //
-// No argument can look like something else. These characters are written as JSON escapes: control
-// characters, those that change the direction of text, invisible ones, and those that look like a
-// quotation mark. The note about left-out text stands outside of the quotes, where no argument can
-// write. A name that is not a plain word is quoted, and its first character is escaped unless it is
-// a letter from a to z, so that a name reads from left to right whatever the direction of the text
-// before it.
+// No argument can look like something else. JSON escapes replace control characters,
+// characters that change the direction of text, invisible characters, and characters that
+// look like a quotation mark. The note about left-out text is outside the quotes, where no
+// argument can write. A name that is not a plain word is quoted. Its first character is
+// escaped unless it is a letter from a to z. So the name is read from left to right,
+// whatever the direction of the text before it.
 func Line(tool string, input json.RawMessage) string {
 	line := pieces{name(tool, plainTool)}
 	members, err := rawjson.Object(input)
@@ -56,8 +56,8 @@ var (
 	plainKey  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 )
 
-// name returns a plain name as it is. It quotes any other name, and escapes its first character
-// unless that is a Latin letter.
+// name returns a plain name unchanged. It quotes any other name, and escapes the first
+// character unless that is a Latin letter.
 func name(s string, plain *regexp.Regexp) string {
 	if plain != nil && plain.MatchString(s) {
 		return s
@@ -72,7 +72,8 @@ func name(s string, plain *regexp.Regexp) string {
 // pieces is a text in parts, each of which is kept or left out as a whole.
 type pieces []string
 
-// value adds the parts of a JSON value: each string, number and punctuation mark is one part.
+// value adds the parts of a JSON value. Each string, number and punctuation mark is one
+// part.
 func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	kind := rawjson.TypeOf(raw)
 	if depth == maxDepth && (kind == "an object" || kind == "an array") {
@@ -106,8 +107,8 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	return append(p, shorten(runes(strings.TrimSpace(string(raw))), ""))
 }
 
-// cut joins the parts. If they have more than budget characters together, it leaves out parts in
-// the middle. It keeps a single part that is too long, because that part was shortened already.
+// cut joins the parts. If they have more than budget characters, it leaves out parts in the
+// middle. A single part that is too long stays, because it has been shortened already.
 func (p pieces) cut(budget int) (all []byte) {
 	size := 0
 	for _, s := range p {
@@ -133,7 +134,7 @@ func (p pieces) cut(budget int) (all []byte) {
 
 func leftOut(n int) string { return fmt.Sprintf("...(%d characters left out)...", n) }
 
-// runes returns the characters of a text as a line shows them.
+// runes returns the characters of a text in the form for the line.
 func runes(s string) []string {
 	var out []string
 	marks := maxMarks // so that a leading mark is escaped
@@ -147,8 +148,9 @@ func runes(s string) []string {
 	return out
 }
 
-// text returns a JSON string as a line shows it. It reads the literal itself, because encoding/json
-// decodes every unpaired surrogate to U+FFFD, so different strings would look the same.
+// text returns a JSON string in the form for the line. It reads the literal itself:
+// encoding/json turns every unpaired surrogate into U+FFFD, so different strings would look
+// the same.
 func text(raw json.RawMessage) string {
 	s := strings.TrimSpace(string(raw))
 	s = s[1 : len(s)-1]
@@ -165,8 +167,8 @@ func text(raw json.RawMessage) string {
 	return shorten(out, `"`)
 }
 
-// unescape reads the escape at the start of s. It returns an unpaired surrogate as its own code
-// point.
+// unescape reads the escape at the start of s. For an unpaired surrogate it returns the
+// surrogate's code point.
 func unescape(s string) (r rune, size int) {
 	if s[1] != 'u' {
 		return map[byte]rune{'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', '"': '"', '\\': '\\', '/': '/'}[s[1]], 2
@@ -188,12 +190,13 @@ func unescape(s string) (r rune, size int) {
 	return r, 6
 }
 
-// maxMarks is how many combining marks a letter may carry. Further marks, and any mark on a
-// quotation mark or a digit, are escaped because they hide or change the character below.
+// maxMarks is how many combining marks a letter may have. Further marks, and any mark on a
+// quotation mark or a digit, are escaped, because they hide or change the character below
+// them.
 const maxMarks = 3
 
-// appendRune appends a character as a line shows it. marks is how many combining marks came since
-// the last letter.
+// appendRune appends a character in the form for the line. marks is the number of combining
+// marks since the last letter.
 func appendRune(out []string, r rune, marks int) ([]string, int) {
 	switch {
 	case unicode.IsMark(r) && marks < maxMarks && plain(r):
@@ -206,7 +209,7 @@ func appendRune(out []string, r rune, marks int) ([]string, int) {
 	return append(out, string(r)), maxMarks
 }
 
-// plain reports whether a person can see a character and recognize it.
+// plain reports whether a person can see and recognize a character.
 func plain(r rune) bool {
 	return unicode.IsPrint(r) && r != utf8.RuneError && r != '"' && r != '\\' && !strings.ContainsRune(lookalikes, r) &&
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
@@ -231,8 +234,8 @@ func escapeUnit(r rune) string {
 	return fmt.Sprintf(`\u%04x`, r)
 }
 
-// shorten joins characters into one quoted text. If they are more than maxText, it keeps both ends,
-// each in its own quotes, with the number of left-out characters between them.
+// shorten joins characters into one quoted text. If there are more than maxText, it keeps
+// both ends, each in quotes, with the number of left-out characters between them.
 func shorten(chars []string, quote string) string {
 	head := fit(chars, maxText)
 	if head == len(chars) {
@@ -245,7 +248,7 @@ func shorten(chars []string, quote string) string {
 	return quote + strings.Join(chars[:head], "") + quote + leftOut(tail-head) + quote + strings.Join(chars[tail:], "") + quote
 }
 
-// fit returns how many of the first characters fit into the budget.
+// fit returns how many characters from the start fit into the budget.
 func fit(chars []string, budget int) int {
 	for i, c := range chars {
 		if budget -= utf8.RuneCountInString(c); budget < 0 {

@@ -2,7 +2,8 @@ package approval
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// Permission returns what people decided about a call, as results and audit lines show it.
+// Permission returns what people decided about a call, in the form for results and audit
+// lines.
 func Permission(q messages.Approval, effect string) *messages.Permission {
 	p := &messages.Permission{
 		Effect: effect, Source: messages.SourcePerson, Rule: q.Rule, Tier: q.Tier, Policy: q.Policy, Approval: q.ID, Edited: q.Original != nil,
@@ -16,8 +17,8 @@ func Permission(q messages.Approval, effect string) *messages.Permission {
 	return p
 }
 
-// WithoutArguments returns a copy of a question without its arguments, for the record that ends the
-// call. Earlier records hold the arguments.
+// WithoutArguments returns a copy of a question without its arguments. It is for the record
+// that ends the call: earlier records have the arguments.
 func WithoutArguments(q messages.Approval) *messages.Approval {
 	q.Input = nil
 	if q.Original != nil {

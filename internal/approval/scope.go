@@ -9,8 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// May returns the names of the people who may still decide about a question at a time, sorted: those
-// whose key counts and whose groups have its tenant and tool, but not who asks, nor who has agreed.
+// May returns the sorted names of the people who can still decide about a question at a
+// time. Their key must be valid, and their scopes must cover its tenant and tool. The
+// requester and those who have already agreed are left out.
 func (a Approvers) May(p messages.Pending, at time.Time) (names []string) {
 	asks := messages.Approval{Requester: p.Requester, User: p.User}
 	for _, name := range a.entitledTo(p.Tenant, p.Tool, at) {
@@ -54,7 +55,7 @@ func (a Approvers) entitled(d messages.Decision, at time.Time) *messages.Refusal
 		d.By, d.Tool, d.Tenant, d.By, strings.Join(groups, ", "))
 }
 
-// covers reports whether a scope has a tenant and a tool.
+// covers reports whether a scope covers a tenant and a tool.
 func covers(s messages.Scope, tenant messages.TenantID, tool string) bool {
 	matches := func(pattern string) bool {
 		ok, err := path.Match(pattern, tool)

@@ -11,9 +11,9 @@ import (
 
 var signatures = base64.RawURLEncoding.Strict()
 
-// verified reports whether the holder of this public key signed a decision. It is the only function
-// of the module that checks a signature: the coordinator calls it through [Approvers.Take], the
-// worker through [Approvers.Holds].
+// verified reports whether the holder of this public key has signed a decision. Signatures
+// are checked nowhere else: the coordinator calls this through [Approvers.Take], the worker
+// through [Approvers.Holds].
 func verified(d messages.Decision, key string) bool {
 	public, err := nkeys.FromPublicKey(key)
 	if err != nil {
@@ -31,11 +31,11 @@ func verified(d messages.Decision, key string) bool {
 	return false
 }
 
-// signedWithEmptySig returns the signed bytes in the form of the previous version, with "sig":""
-// among the members. The journal may hold such decisions, and an older CLI makes them, so this
-// version reads both forms; the next version removes this one. Both forms bind the same members. A
-// signature for one form never fits another decision in the other form, because only one form has a
-// sig member.
+// signedWithEmptySig returns the signed bytes in the form of the previous version, which
+// has "sig":"" among the members. The journal may hold such decisions, and an older CLI
+// makes them. So this version reads both forms; the next version will not read this one.
+// Both forms cover the same members. Only one form has a sig member, so a signature for one
+// form never fits another decision in the other form.
 func signedWithEmptySig(d messages.Decision) ([]byte, error) {
 	d.Sig = ""
 	raw, err := rawjson.Marshal(d)

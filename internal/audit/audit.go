@@ -1,5 +1,5 @@
-// Package audit is the audit log: who asked for a call, who allowed it, what ran where, how it
-// ended.
+// Package audit is the audit log: who asked for a call, who allowed it, what ran where, and
+// how it ended.
 //
 //	audit.<t>.<s>.<b>.<i>            one line of a worker about an open call: the start of a call
 //	                                 that needed a line, or that an approval was void
@@ -13,24 +13,25 @@
 //	                                 batches of its session, or lines that were missing when
 //	                                 later batches had theirs stored
 //
-// The lines of a batch are stored together, before the batch leaves the log, by compare-and-set:
-// when several coordinators end the same batch, one of them writes each line. A subject costs the
-// server memory for as long as lines are kept, so the batches of a session share one. A read of the
-// newest message of a subject makes the server load the messages around it, so a session gets a new
-// subject every ten minutes. No line is ever changed or deleted; the stream forgets by age alone.
+// The lines of a batch are stored together, before the batch leaves the log, by
+// compare-and-set. So if several coordinators end the same batch, each line is stored once.
+// A subject costs the server memory as long as its lines are kept, so the batches of a
+// session share a subject. Reading the newest message of a subject makes the server load
+// the messages around it, so a session gets a new subject every ten minutes. Lines are
+// never changed or deleted; they only age out of the stream.
 //
-// Workers may write to the first of these subjects only. Builds before this one wrote the lines of
-// coordinators there too, so a line says which subject it was on: see [Entry].
+// Workers may write only to the first of these subjects. Earlier builds also wrote lines of
+// coordinators there, so each line tells on which subject it was: see [Entry].
 //
-// A line holds no arguments and no results, except the argument fields that the operator lists. It
-// holds hashes of them, made with a key of the tenant: equal arguments of one tenant have equal
-// hashes, and without the key the arguments cannot be found by trial.
+// A line contains no arguments and no results, except the argument fields that the operator
+// lists. Instead it has hashes of them, made with a key of the tenant. Equal arguments of
+// one tenant have equal hashes. Without the key, nobody can find the arguments by trying.
 //
 //	hash = first 16 hex of HMAC-SHA256(key of the tenant, hex SHA-256 of the canonical JSON)
 //	key of the tenant = HMAC-SHA256(key of the fleet, "toolfleet audit v1 " + tenant)
 //
-// Pure functions make the content of a line (lines.go). The coordinator and the worker decide when
-// to write lines, and what waits for them.
+// Pure functions make the content of a line (lines.go). The coordinator and the worker
+// decide when to write lines, and what waits for them.
 package audit
 
 import (
@@ -49,11 +50,11 @@ import (
 
 // Config holds the settings of a Log. The zero value works.
 type Config struct {
-	// Plain makes hashes without a key: the first 16 hex digits of the SHA-256 itself. Default:
-	// keyed.
+	// Plain makes hashes without a key: the first 16 hex digits of the SHA-256. Default:
+	// hashes with a key.
 	Plain bool
-	// Key is the key of the fleet, of at least 32 bytes, the same for all its members. Default: a
-	// random key, made once and kept in a bucket.
+	// Key is the key of the fleet: at least 32 bytes, the same for all members. Default: a
+	// random key, which is made once and kept in a bucket.
 	Key string
 	// Include lists the argument fields that lines show, as TOOL.FIELD or *.FIELD. Default: none.
 	Include []string
@@ -69,7 +70,7 @@ type Log struct {
 	plain   bool
 	include Include
 	given   bool // the key comes from the settings
-	ends    ends // the last lines of sessions that were written here
+	ends    ends // the newest lines of sessions that were written here
 
 	mu   sync.Mutex
 	key  []byte    // of the fleet; nil: not read yet; guarded by mu
@@ -85,8 +86,8 @@ func (c Config) Validate() error {
 	return err
 }
 
-// New returns the audit log over a connection. It returns an error for invalid settings. It sends
-// nothing yet.
+// New returns the audit log over a connection. It returns an error for invalid settings. It
+// sends nothing before a line is written or read.
 func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -99,8 +100,9 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Write appends a worker's line about the call that it names, and returns when the line is stored.
-// The caller gives the hashes of the journal, and Write replaces them by those for lines.
+// Write appends a worker's line about the call that it names. It returns when the line is
+// stored. The caller passes the hashes of the journal, and Write replaces them by the keyed
+// ones.
 func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
 	key := wire.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index)
 	line, err := l.prepared(ctx, key, line)
@@ -110,8 +112,8 @@ func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
 	return l.appendLine(ctx, key, line, l.names.OfCall(wire.VerbAudit, key), rawjson.MustMarshal(line))
 }
 
-// WriteQuestion is like Write, for a coordinator's line. It leaves out the arguments of an edit.
-// The message has the form of the lines of a batch, so that a build before this one can read it.
+// WriteQuestion is like Write, for a coordinator's line. It leaves out the arguments of an
+// edit. The message has the form of a batch's lines, so that earlier builds can read it.
 func (l *Log) WriteQuestion(ctx context.Context, key wire.CallKey, line messages.AuditRecord) error {
 	line, err := l.prepared(ctx, key, line)
 	if err != nil {
@@ -129,7 +131,7 @@ func (l *Log) appendLine(ctx context.Context, key wire.CallKey, line messages.Au
 	return nil
 }
 
-// prepared returns a line as it is stored.
+// prepared returns a line in the form in which it is stored.
 func (l *Log) prepared(ctx context.Context, key wire.CallKey, line messages.AuditRecord) (messages.AuditRecord, error) {
 	hasher, err := l.Hasher(ctx)
 	if err != nil {

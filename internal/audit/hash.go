@@ -17,14 +17,14 @@ import (
 // hashDigits is how many hex digits a hash in a line has.
 const hashDigits = 16
 
-// Hasher makes the hashes for lines. The zero value makes plain ones, without a key.
+// Hasher makes the hashes in lines. The zero value makes hashes without a key.
 type Hasher struct{ key []byte }
 
 // Keyed returns a hasher with the key of a fleet.
 func Keyed(key []byte) Hasher { return Hasher{key} }
 
-// Of returns the hash that a line of a tenant shows for a digest. It returns "" if digest is no hex
-// SHA-256.
+// Of returns the hash that a line of a tenant shows for a digest, or "" if digest is not a
+// hex SHA-256.
 func (h Hasher) Of(tenant messages.TenantID, digest string) string {
 	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size {
 		return ""
@@ -41,13 +41,13 @@ func mac(key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// readAgain is how long a key is used before it is read again. Another key may have replaced it, if
-// the bucket was lost and made again.
+// readAgain is how long a key is used before it is read again. If the bucket was lost and
+// made again, it has another key.
 const readAgain = 10 * time.Minute
 
-// Hasher returns the hasher of this log. It reads the key of the fleet, and again after readAgain.
-// If there is no key and this user may make one, it makes one. If a later read fails, the known key
-// stays in use.
+// Hasher returns the hasher of this log. It reads the key of the fleet, and reads it again
+// after readAgain. If there is no key and this user may make one, it makes one. If a later
+// read fails, the known key is used further.
 func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	if l.plain {
 		return Hasher{}, nil
@@ -66,12 +66,12 @@ func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	return Keyed(l.key), nil
 }
 
-// errNoKey means that no user that may make the key has made it yet.
+// errNoKey means that there is no key, and this user may not make it.
 var errNoKey = errors.New("it is not there, and this user may not make it; a coordinator does when it starts")
 
-// fleetKey reads the key from its bucket, which is separate because only the daemons may read it.
-// If there is no key, the first member that needs it writes one: the key that it knows, or else a
-// new one.
+// fleetKey reads the key from its bucket, which only the daemons may read. If there is no
+// key, the first member that needs it writes one: the key that this member knows, or a new
+// one.
 func (l *Log) fleetKey(ctx context.Context) ([]byte, error) {
 	bucket := l.names.Stream(bus.BucketKeys)
 	subject := "$KV." + bucket + ".audit"
@@ -85,7 +85,7 @@ func (l *Log) fleetKey(ctx context.Context) ([]byte, error) {
 		switch {
 		case err == nil && len(kept.Data) >= minKey:
 			return kept.Data, nil
-		case err == nil: // deleted, or too short: write a key
+		case err == nil: // deleted or too short: write a key
 		case !errors.Is(err, bus.ErrNotFound):
 			return nil, err
 		}

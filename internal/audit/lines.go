@@ -15,36 +15,37 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Batch is what the lines need to know about a batch that has ended.
+// Batch is what the lines need to know of a batch that has ended.
 type Batch struct {
 	Key      wire.BatchKey
-	Session  messages.SessionID // as the agent wrote it; "": not known
-	ID       messages.BatchID   // as the agent wrote it; "": not known
+	Session  messages.SessionID // as the agent wrote it; "" if unknown
+	ID       messages.BatchID   // as the agent wrote it; "" if unknown
 	Digest   string             // hex SHA-256
 	Provider messages.Provider
 	Round    int
-	User     string // who asked for the tenant; "": not known
+	User     string // the user for whom the batch ran; "" if unknown
 	Labels   map[string]string
 	Accepted time.Time
 	TraceID  string
 	Writer   string
 	Now      time.Time
-	Refused  messages.Class // why the whole batch was refused; "": it was not
+	Refused  messages.Class // why the whole batch was refused; "" if it was not
 }
 
-// Call is what the lines need to know about one call of the batch.
+// Call is what the lines need to know of one call of the batch.
 type Call struct {
 	Result     messages.Result
 	ToolDigest string
-	// Input holds the arguments as they ran, or as they were sent if nothing ran; nil: not known.
+	// Input holds the arguments that ran, or those that were sent if nothing ran; nil if
+	// unknown.
 	Input json.RawMessage
-	// ArgsHash is the hex SHA-256 of the canonical form of Input, for a result without a trail; "":
-	// not known.
+	// ArgsHash is the hex SHA-256 of the canonical form of Input. It is for a result
+	// without a trail; "" if unknown.
 	ArgsHash string
 }
 
-// Lines makes one line for each call, after a line for the batch if it was refused. The refusal
-// line holds the class and no message, because a message may quote what the agent sent.
+// Lines makes one line for each call. If the batch was refused, a line about that comes
+// first. It has the class but no message, because a message may quote what the agent sent.
 func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines {
 	all := ofBatch(b, hash)
 	for _, c := range calls {
@@ -53,8 +54,8 @@ func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines 
 	return all
 }
 
-// Bare is like Lines, but the lines only say which calls there were and how they ended. It is for a
-// batch whose full lines cannot be stored.
+// Bare is like Lines, but its lines only say which calls there were and how they ended. It
+// is for a batch whose full lines cannot be stored.
 func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
 	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
 	b.Labels = nil
@@ -67,7 +68,7 @@ func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
 	return all
 }
 
-// bare returns a line without anything that may be long.
+// bare returns a line without members that may be long.
 func bare(l messages.AuditRecord) messages.AuditRecord {
 	return messages.AuditRecord{
 		V: l.V, Type: l.Type, Time: l.Time, Index: l.Index, CallID: cut(l.CallID), Tool: cut(l.Tool), Status: cut(l.Status), Attempt: max(l.Attempt, 0),
@@ -75,12 +76,12 @@ func bare(l messages.AuditRecord) messages.AuditRecord {
 	}
 }
 
-// longest bounds a text in a bare line, in bytes.
+// longest limits a text in a bare line, in bytes.
 const longest = 200
 
 func cut[T ~string](text T) T { return text[:min(len(text), longest)] }
 
-// ofBatch returns the audit lines of a batch without lines about its calls.
+// ofBatch returns the audit lines of a batch without those about its calls.
 func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 	tenant := messages.TenantID(b.Key.Tenant)
 	all := wire.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
@@ -100,8 +101,8 @@ func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 	return all
 }
 
-// line returns the line of one call. It shows the hash of the arguments that ran, or of those that
-// were sent if no arguments can have run.
+// line returns the line of one call. It shows the hash of the arguments that ran. If
+// certainly nothing ran, it shows the hash of the arguments that were sent.
 func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	tenant, r := messages.TenantID(b.Key.Tenant), c.Result
 	l := messages.AuditRecord{
@@ -117,7 +118,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	if !r.Started.IsZero() && r.Started.Sub(b.Now).Abs() < implausible {
 		l.Started = r.Started
 	}
-	if !l.Started.IsZero() && l.DurationMS > 0 { // else the duration is not known
+	if !l.Started.IsZero() && l.DurationMS > 0 { // otherwise the duration is unknown
 		l.Time = r.Started.Add(time.Duration(l.DurationMS * float64(time.Millisecond)))
 	}
 	ran := c.ArgsHash
@@ -132,7 +133,8 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 			l.TraceID = TraceOf(t.Span)
 		}
 	}
-	// The call may have run, and with other arguments than were sent: show no hash.
+	// The call may have run with other arguments than those that were sent, so show no
+	// hash.
 	if r.Attempt > 0 && r.Trail == nil && ran == "" {
 		return l
 	}
@@ -140,7 +142,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	if ran == "" || shows {
 		sent := digestOf(c.Input)
 		ran = cmp.Or(ran, sent)
-		// Never show fields of other arguments than those of the hash.
+		// The fields must come from the same arguments as the hash.
 		if shows && sent != "" && sent == ran {
 			l.Arguments = include.of(l.Tool, c.Input)
 		}
@@ -149,9 +151,9 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	return l
 }
 
-// implausible is longer than any part of a call takes. Longer times from a worker are cut or
-// dropped, because a number that does not fit into a time would keep the lines of a batch from
-// being stored.
+// implausible is longer than any part of a call takes. If a worker reports a longer time,
+// it is cut or dropped: a number that does not fit into a duration would keep the lines of
+// the batch from being stored.
 const implausible = 366 * 24 * time.Hour
 
 // sane limits milliseconds to the range from 0 to implausible.
@@ -159,7 +161,8 @@ func sane(ms float64) float64 {
 	return min(max(ms, 0), float64(implausible/time.Millisecond))
 }
 
-// digestOf returns the hex SHA-256 of arguments in canonical form; "" if they are not an object.
+// digestOf returns the hex SHA-256 of arguments in canonical form, or "" if they are not an
+// object.
 func digestOf(input json.RawMessage) string {
 	canonical, err := rawjson.Canonical(input)
 	if err != nil || len(canonical) == 0 || canonical[0] != '{' {
@@ -168,7 +171,7 @@ func digestOf(input json.RawMessage) string {
 	return messages.Digest(canonical)
 }
 
-// TraceOf returns the trace id in a traceparent; "" if there is none.
+// TraceOf returns the trace id in a traceparent, or "".
 func TraceOf(traceparent string) string {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) < 4 || !traceID.MatchString(parts[1]) || parts[1] == strings.Repeat("0", 32) {
@@ -179,12 +182,13 @@ func TraceOf(traceparent string) string {
 
 var traceID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// Include holds the argument fields that lines show, by tool; "*" stands for every tool.
+// Include lists the argument fields that lines show, by tool. "*" stands for every tool.
 type Include map[string][]string
 
 var includeEntry = regexp.MustCompile(`^(\*|[a-zA-Z0-9_-]+)\.(.+)$`)
 
-// ParseInclude reads entries of the form TOOL.FIELD or *.FIELD, where FIELD is an outermost member.
+// ParseInclude reads entries of the form TOOL.FIELD or *.FIELD. FIELD is a top-level member
+// of the arguments.
 func ParseInclude(entries []string) (Include, error) {
 	include := Include{}
 	var errs []error
@@ -202,10 +206,11 @@ func ParseInclude(entries []string) (Include, error) {
 // Wants reports whether lines about a tool show fields of its arguments.
 func (i Include) Wants(tool string) bool { return len(i["*"])+len(i[tool]) > 0 }
 
-// maxField is the longest value that a line shows, in bytes. A longer one is replaced by its size.
+// maxField is the largest value that a line shows, in bytes. A larger value is replaced by
+// its size.
 const maxField = 4 << 10
 
-// of returns the listed fields of the arguments of a tool; nil if there are none.
+// of returns the listed fields of a tool's arguments, or nil.
 func (i Include) of(tool string, input json.RawMessage) map[string]json.RawMessage {
 	if !i.Wants(tool) {
 		return nil

@@ -16,10 +16,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Filter selects lines: a line must match every field that is set. The zero value selects every
-// line.
+// Filter selects lines. A line must match every field that is set. The zero value selects
+// all lines.
 type Filter struct {
-	// Key is the key of a batch. Unless it is zero, it replaces Tenant, Session and Batch.
+	// Key is the key of a batch. If it is set, Tenant, Session and Batch are ignored.
 	Key      wire.BatchKey
 	Tenant   string // the token of a tenant
 	Session  messages.SessionID
@@ -33,25 +33,25 @@ type Filter struct {
 	Worker   string // the worker that ran the call, or the process that wrote the line
 	Trace    string
 	Round    int // of the batch, if its agent numbered it; 0: any
-	// Since and Until bound when a line was stored, by the server's clock: at or after Since, and
-	// before Until.
+	// Since and Until limit when a line was stored, by the server's clock: at Since or
+	// later, and before Until.
 	Since, Until time.Time
 }
 
-// Entry is a line and where it is stored.
+// Entry is a line with the place where it is stored.
 type Entry struct {
-	Seq    uint64 // of the message; the lines of one message share it
+	Seq    uint64 // sequence of the message; lines of the same message share it
 	Stored time.Time
 	Key    wire.BatchKey // of the batch, in subject tokens
 	Line   messages.AuditRecord
-	// ByWorker: the line is on a subject that every worker may write. Builds before this one wrote
-	// the lines of coordinators about open calls there too.
+	// ByWorker says that the line is on a subject to which every worker may write. Earlier
+	// builds also wrote lines of coordinators about open calls there.
 	ByWorker bool
-	Err      error // set: the message cannot be read, and Line is empty
+	Err      error // if set, the message cannot be read, and Line is empty
 }
 
-// key returns the key that the filter selects; "" stands for any. Ids become tokens, so that any id
-// is a legal part of a subject.
+// key returns the key that the filter selects, with "" for any. Ids become tokens, so that
+// every id can be a part of a subject.
 func (f Filter) key() wire.BatchKey {
 	token := func(id string) string {
 		if id == "" {
@@ -64,14 +64,14 @@ func (f Filter) key() wire.BatchKey {
 	})
 }
 
-// subject returns the filter that the server applies. It cannot select a batch, because the batches
-// of a session share subjects.
+// subject returns the part of the filter that the server applies. It cannot select a batch,
+// because the batches of a session share subjects.
 func (f Filter) subject(n wire.Names) string {
 	key := f.key()
 	return n.OfSession(wire.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
 }
 
-// matches applies the parts of the filter that the server does not. Key is set.
+// matches applies the parts of the filter that the server does not apply. Key must be set.
 func (f Filter) matches(e Entry) bool {
 	if !f.Until.IsZero() && !e.Stored.Before(f.Until) || e.Stored.Before(f.Since) {
 		return false
@@ -101,13 +101,13 @@ func (f Filter) matches(e Entry) bool {
 		l.Permission != nil && slices.Contains(l.Permission.By, f.Approver)
 }
 
-// mayMatchBatch reports whether a message may be about the selected batch. It saves decoding most
-// messages.
+// mayMatchBatch reports whether a message may be about the selected batch. So most messages
+// need not be decoded.
 func (f Filter) mayMatchBatch(msg bus.Msg) bool {
 	return strings.Contains(msg.Subject, f.Key.Batch) || bytes.Contains(msg.Data, []byte(f.Key.Batch))
 }
 
-// requiredTexts returns the texts that a message with a selected line must contain.
+// requiredTexts returns texts that a message must contain if one of its lines is selected.
 func (f Filter) requiredTexts() (words [][]byte) {
 	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
 		if text != "" {
@@ -122,8 +122,9 @@ func contains(data []byte, words [][]byte) bool {
 	return !slices.ContainsFunc(words, func(word []byte) bool { return !bytes.Contains(data, word) })
 }
 
-// entries returns the lines of a message: one about an open call, or those of an ended batch.
-// Workers may write to the subjects of open calls, so a line there that claims an end is an error.
+// entries returns the lines of a message: one line about an open call, or the lines of an
+// ended batch. Workers may write to the subjects of open calls, so a line there that claims
+// the end of a call is an error.
 func (l *Log) entries(msg bus.Msg) []Entry {
 	var one struct {
 		messages.AuditRecord
@@ -155,8 +156,9 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 	return found
 }
 
-// keyOf returns the key in an audit subject. open: the subject is that of a worker's lines. Only
-// those subjects have four tokens. A session's subject names no batch: its third token is "ended".
+// keyOf returns the key in an audit subject. open means that workers write to the subject:
+// only those subjects have four tokens. A session's subject names no batch; its third token
+// is "ended".
 func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(wire.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {
@@ -165,15 +167,16 @@ func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	return key, len(tokens) == 4
 }
 
-// Read calls each for every selected line, in the order in which they were stored, until each
-// returns false. A message that cannot be read is an Entry with Err. Read holds one page at a time.
+// Read calls each for every selected line, in the order in which they were stored, until
+// each returns false. For a message that cannot be read, each gets an Entry with Err. Read
+// holds one page at a time.
 func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) error {
 	_, err := l.readFrom(ctx, f, bus.From{Time: f.Since}, each)
 	return err
 }
 
-// readFrom is like Read, but starts at a place in the stream and returns where the next read
-// starts.
+// readFrom is like Read, but begins at a place in the stream. It returns where the next
+// read begins.
 func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
 	f.Key = f.key()
 	words := f.requiredTexts()
@@ -198,17 +201,17 @@ func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(E
 	return from, nil
 }
 
-// A follower reads readDelay after a message was published, because the message may be stored a
-// moment later, and every readInterval in any case.
+// A follower reads readDelay after a message is published, because the message may be
+// stored a moment later. In any case it reads every readInterval.
 const (
 	readDelay    = 50 * time.Millisecond
 	readInterval = 2 * time.Second
 )
 
-// Follow is like Read, but continues with lines that are stored later, until ctx ends, and then
-// returns nil. A published message only wakes it: each line is read from the stream, once and in
-// order, also after lost connections. Follow ignores Until. After the first read it retries every
-// error except a terminal one (bus.IsTerminal).
+// Follow is like Read, but goes on with lines that are stored later. It returns nil when
+// ctx ends. A published message only wakes it: every line is read from the stream, once and
+// in order, even after lost connections. It ignores Until. After the first read it retries
+// after every error that is not terminal (bus.IsTerminal).
 func (l *Log) Follow(ctx context.Context, f Filter, each func(Entry)) error {
 	published := make(chan struct{}, 1)
 	wake := func() {

@@ -18,10 +18,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Recorder writes the lines of batches that have ended, from what their driver and the journal know
-// about the calls. The lines and the reply are stored at the same time, and the batch leaves the
-// log after both. If a driver dies between the two, the next one finds the batch in the log, and
-// writes its lines from the stored reply and the journal.
+// Recorder writes the lines of batches that have ended, from what their driver and the
+// journal know of the calls. The lines and the reply are stored at the same time, and the
+// batch leaves the log after both. If a driver dies in between, the next driver finds the
+// batch in the log, and writes its lines from the stored reply and the journal.
 type Recorder struct {
 	log     *Log
 	journal Journal
@@ -38,25 +38,25 @@ type Journal interface {
 
 // RecorderConfig holds the settings of a Recorder.
 type RecorderConfig struct {
-	Writer string                   // who writes the lines
-	Digest func(tool string) string // the digest of a tool's definition; "": not known
+	Writer string                   // named as the writer of the lines
+	Digest func(tool string) string // returns the digest of a tool's definition, or "" if unknown
 	Failed func()                   // called when the lines of a batch could not be written
-	// User returns who asked for a batch; "": not known. nil: nobody is known.
+	// User returns the user for whom a batch ran, or "" if unknown. nil: no user is known.
 	User func(journal.Accepted) string
 }
 
-// NewRecorder returns a recorder that writes to l. It sends nothing yet.
+// NewRecorder returns a recorder that writes to l. It sends nothing before Write.
 func NewRecorder(l *Log, j Journal, cfg RecorderConfig) *Recorder { return &Recorder{l, j, cfg} }
 
-// Ran holds what call records say about the newest attempt of a call.
+// Ran is what call records tell about the newest attempt of a call.
 type Ran struct {
 	ArgsHash   string // hex SHA-256 of the arguments
 	ToolDigest string
 }
 
-// RanOf returns what one record says. ok is false for a record that says nothing about arguments.
-// For a record that cannot be read it returns an empty Ran, because the arguments may have changed
-// there.
+// RanOf returns what one record tells. ok is false if the record has nothing about
+// arguments. For a record that cannot be read, RanOf returns an empty Ran and true, because
+// the arguments may have changed in it.
 func RanOf(r wire.CallRecord) (ran Ran, ok bool) {
 	return Ran{r.ArgsHash, r.ToolDigest}, r.ArgsHash != "" || r.ToolDigest != "" || r.State == journal.Unreadable
 }
@@ -66,16 +66,16 @@ type Ending struct {
 	Accepted journal.Accepted
 	Batch    messages.Batch
 	Refused  messages.Class // why the whole batch was refused; "": it was not
-	// Calls returns what is known about the calls. nil: the batch has none.
+	// Calls returns what is known of the calls; nil if the batch has none.
 	Calls func(context.Context) ([]Call, error)
-	// Results are written as bare lines if the lines of Calls cannot be made, or never fit into a
-	// message.
+	// Results are written as bare lines if Calls fails for good, or if its lines can never
+	// fit into a message.
 	Results []messages.Result
 }
 
-// Write stores the missing lines of a batch. If full lines cannot be made, or never fit into a
-// message, it stores bare ones. If those never can be stored either, it logs that and returns nil,
-// because waiting would block the session for ever.
+// Write stores the missing lines of a batch. If full lines cannot be made, or can never fit
+// into a message, it stores bare lines. If bare lines can never be stored either, it logs
+// that and returns nil, because otherwise the session would be blocked for ever.
 func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error {
 	err := r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
 		var calls []Call
@@ -135,15 +135,15 @@ func (r *Recorder) write(
 	if err != nil {
 		return err
 	}
-	if e.Refused == messages.ClassBatchConflict { // answered while earlier batches of the session run
+	if e.Refused == messages.ClassBatchConflict { // such a batch is answered while earlier batches of the session still run
 		return r.log.AppendUnordered(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 	}
 	return r.log.Append(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 }
 
-// Recall returns what the journal knows about the calls of a batch. With results it returns the
-// calls of the results, else the calls that have run or may have run. sent holds the calls as the
-// agent sent them; none if the batch cannot be read.
+// Recall returns what the journal knows of the calls of a batch. If results is set, it
+// returns the calls of the results, otherwise those calls that have run or may have run.
+// sent has the calls as the agent sent them, or none if the batch cannot be read.
 func (r *Recorder) Recall(
 	ctx context.Context, key wire.BatchKey, sent []messages.ToolCall, results []messages.Result,
 ) ([]Call, error) {
@@ -207,8 +207,8 @@ func (r *Recorder) Recall(
 	return calls, r.FindInputs(ctx, key, calls)
 }
 
-// ranBefore returns what older records say about the newest attempt of a call, if the newest record
-// ends the call. It returns an empty Ran if no attempt was made.
+// ranBefore returns what older records tell about the newest attempt of a call, if the
+// newest record ends the call. Without an attempt it returns an empty Ran.
 func (r *Recorder) ranBefore(ctx context.Context, newest journal.CallEntry) (ran Ran, err error) {
 	if newest.Record.State != wire.Ended || newest.Record.Attempt == 0 {
 		return ran, nil
@@ -222,8 +222,8 @@ func (r *Recorder) ranBefore(ctx context.Context, newest journal.CallEntry) (ran
 	return ran, err
 }
 
-// resultOf returns the result in the newest record of a call. The outcome of a claimed call is
-// unknown: the coordinator no longer waits for its worker.
+// resultOf returns the result in the newest record of a call. If the call is still claimed,
+// its outcome is unknown, because the coordinator no longer waits for its worker.
 func resultOf(e journal.CallEntry, sent []messages.ToolCall) messages.Result {
 	switch record, i := e.Record, e.Key.Index; {
 	case record.Result != nil:
@@ -237,8 +237,8 @@ func resultOf(e journal.CallEntry, sent []messages.ToolCall) messages.Result {
 	return messages.Result{}
 }
 
-// FindInputs replaces the arguments that were sent by those that ran, if hooks or people have
-// changed them and lines show fields of the tool's arguments.
+// FindInputs replaces the arguments that were sent by those that ran. It does so if hooks
+// or people have changed them, and lines show fields of the tool's arguments.
 func (r *Recorder) FindInputs(ctx context.Context, key wire.BatchKey, calls []Call) error {
 	for i, call := range calls {
 		ran := call.ArgsHash

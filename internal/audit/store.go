@@ -16,12 +16,14 @@ import (
 // Include returns the argument fields that the lines of this log show.
 func (l *Log) Include() Include { return l.include }
 
-// Append stores the lines of a batch that has ended, and returns when each of its calls has a
-// stored line, by this writer or a faster one. seq is the sequence of the batch in the log. A batch
-// leaves the log only after its lines are stored, so the newest message of the session's subject
-// shows how far the session's lines go. Batches of a session may end in another order than that of
-// the log. If that message is of a later batch, Append stores missing lines at the overflow subject
-// of the batch.
+// Append stores the lines of a batch that has ended. It returns when every call has a
+// stored line, from this writer or a faster one. seq is the sequence of the batch in the
+// log.
+//
+// A batch leaves the log only after its lines are stored, so the newest message of the
+// session's subject shows how far the session's lines go. Batches of a session may end in
+// another order than that of the log. If the newest message is of a later batch, Append
+// stores missing lines on the batch's overflow subject.
 func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	at, first, losses := positionOf(all), true, l.conn.Losses()
@@ -42,9 +44,9 @@ func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wir
 	return err
 }
 
-// AppendUnordered is like Append, for a batch that is refused without waiting for the earlier
-// batches of its session. Its overflow subject is shared by the batches of the same id, of which
-// the log holds one at a time.
+// AppendUnordered is like Append, for a batch that is refused without waiting for earlier
+// batches of its session. It uses the overflow subject of the batch. Batches with the same
+// id share that subject, but the log holds only one of them at a time.
 func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	_, err := l.append(ctx, l.findUnordered, key, all)
@@ -54,9 +56,10 @@ func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64
 // finder finds the stored lines of a batch.
 type finder func(context.Context, wire.BatchKey, position) (storedLines, error)
 
-// append stores the missing lines, one message at a time, each by compare-and-set after the newest
-// message that find returned. After a conflict it searches again, because the other writer may have
-// stored all of them. It returns where the lines are.
+// append stores the missing lines, one message at a time. Each is written by
+// compare-and-set after the newest message that find returned. After a conflict it calls
+// find again, because another writer may have stored all of them. It returns where the
+// lines are.
 func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, all wire.AuditLines) (storedLines, error) {
 	at := positionOf(all)
 	found, err := find(ctx, key, at)
@@ -75,8 +78,8 @@ func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, all wi
 	return found, fmt.Errorf("write the audit lines of batch %s: %w", key, err)
 }
 
-// Written reports whether all lines of a batch are stored, with one for each call up to the number
-// calls. accepted is when the batch was stored in the log.
+// Written reports whether all lines of a batch are stored, including one for each of its
+// calls. accepted is when the log stored the batch.
 func (l *Log) Written(ctx context.Context, key wire.BatchKey, seq uint64, accepted time.Time, calls int) (bool, error) {
 	found, err := l.findOrdered(ctx, key, position{seq, accepted})
 	if err != nil {
@@ -89,8 +92,8 @@ func (l *Log) Written(ctx context.Context, key wire.BatchKey, seq uint64, accept
 	return all, nil
 }
 
-// position is where and when a batch was stored in the log. A log that is made again uses its
-// sequences again, so neither the sequence nor the time alone identifies a batch.
+// position says where and when a batch was stored in the log. If the log is made again, it
+// uses its sequences again. So only sequence and time together identify a batch.
 type position struct {
 	seq      uint64
 	accepted time.Time
@@ -102,8 +105,8 @@ func (p position) equals(other position) bool {
 	return p.seq == other.seq && p.accepted.Equal(other.accepted)
 }
 
-// isAfter reports whether p is certain to be after other. Sequence and time can disagree, if the
-// log was made again in between, or if its leader changed and the clock of the next one is behind.
+// isAfter reports whether p is certainly after other. Sequence and time may disagree if the
+// log was made again in between, or if its new leader's clock is behind.
 func (p position) isAfter(other position) bool {
 	return p.seq > other.seq && !p.accepted.Before(other.accepted)
 }
@@ -111,14 +114,14 @@ func (p position) isAfter(other position) bool {
 // storedLines says which lines of a batch are stored, and where the missing ones go.
 type storedLines struct {
 	subject   string
-	newest    uint64 // the sequence of the subject's newest message; 0: there is none
-	indices   []int  // the indices of the stored lines of the batch
-	last      bool   // the newest part of the batch is its last
+	newest    uint64 // sequence of the subject's newest message; 0 if there is none
+	indices   []int  // the indices of the batch's stored lines
+	last      bool   // the newest part of the batch is the last one
 	overtaken bool   // the newest message is, or may be, of a later batch
 }
 
-// findOrdered finds the stored lines of a batch at its session's subject. If the newest message
-// there may belong to a later batch, the missing lines go to the overflow subject, because the
+// findOrdered finds the stored lines of a batch on its session's subject. If the newest
+// message there may be of a later batch, the missing lines go to the overflow subject: the
 // newest message of a session's subject must never go back to an earlier batch.
 func (l *Log) findOrdered(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
 	found, err := l.findAt(ctx, l.names.Ended(key.Tenant, key.Session, at.accepted), at, at.isAfter)
@@ -130,21 +133,22 @@ func (l *Log) findOrdered(ctx context.Context, key wire.BatchKey, at position) (
 	return aside, err
 }
 
-// findUnordered finds the stored lines of a batch at its overflow subject, where batches have no
-// order.
+// findUnordered finds the stored lines of a batch on its overflow subject, where batches
+// have no order.
 func (l *Log) findUnordered(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
 	return l.findAt(ctx, l.names.Aside(key), at, func(position) bool { return false })
 }
 
-// maxClockSkew is how far apart the clocks of two servers of a cluster may be. It costs a read of
-// that much of the session's lines for each batch that ends after a later one.
+// maxClockSkew is the largest difference between the clocks of two servers of a cluster.
+// For each batch that ends after a later one, so much of the session's lines has to be
+// read.
 const maxClockSkew = 5 * time.Second
 
-// findAt reads the newest message of a subject. If that message is of the batch, it lists all
-// stored lines of the batch; if it is of an earlier batch, none are stored. A message that cannot
-// be read belongs to no batch and must not block later ones. In any other case, stored lines of the
-// batch are further back: findAt scans for them and sets overtaken. comesAfter reports whether the
-// batch is certain to be after the given position.
+// findAt reads the newest message of a subject. If the message is of this batch, findAt
+// lists all stored lines of the batch. If it is of an earlier batch, none are stored. If it
+// cannot be read, it belongs to no batch and must not block later ones. In any other case,
+// the stored lines of the batch are further back: findAt scans for them and sets overtaken.
+// comesAfter reports whether the batch is certainly after a position.
 func (l *Log) findAt(
 	ctx context.Context, subject string, at position, comesAfter func(position) bool,
 ) (storedLines, error) {
@@ -181,7 +185,7 @@ func partOf(msg bus.Msg) (part wire.AuditLines, err error) {
 	return part, err
 }
 
-// add adds the stored lines that a part lists. own: the part is of the batch at the position.
+// add adds the stored lines that a part lists, if the part is of the batch at the position.
 func (r *storedLines) add(part wire.AuditLines, at position) bool {
 	own := at.equals(positionOf(part))
 	if own {
@@ -190,7 +194,7 @@ func (r *storedLines) add(part wire.AuditLines, at position) bool {
 	return own
 }
 
-// stored returns the indices of the lines that are stored once this part is.
+// stored returns the indices of the lines that are stored when this part is.
 func stored(part wire.AuditLines) []int {
 	has := slices.Clone(part.Earlier)
 	for _, line := range part.Lines {
@@ -199,15 +203,15 @@ func stored(part wire.AuditLines) []int {
 	return has
 }
 
-// without returns the lines that are not stored. Another writer may have split its parts in other
-// places.
+// without returns the lines that are not stored. Another writer may have split the lines at
+// other places.
 func without(lines []messages.AuditRecord, stored []int) []messages.AuditRecord {
 	return slices.DeleteFunc(slices.Clone(lines),
 		func(l messages.AuditRecord) bool { return slices.Contains(stored, l.Index) })
 }
 
-// fitting returns as many of the first lines as fit into limit bytes, and at least one. A first
-// line that does not fit by itself becomes bare.
+// fitting returns as many lines from the start as fit into limit bytes, but at least one.
+// If the first line does not fit alone, it becomes bare.
 func fitting(all wire.AuditLines, limit int) (wire.AuditLines, []byte) {
 	all.Last = true
 	body := rawjson.MustMarshal(all)

@@ -1,9 +1,9 @@
 // Package fleetgauges shows the state of a whole fleet to Prometheus, as the server knows it:
 // pools, streams, open batches, stuck sessions and questions to people.
 //
-// Every coordinator shows the same values, so one scraped coordinator is enough, and a query over
-// several takes the max. A value is cached for some seconds: however many scrapers there are, the
-// server is asked once in that time, by one of them.
+// Every coordinator shows the same values. So it is enough to scrape one coordinator, and a
+// query over several uses max. A value is cached for some seconds. In that time the server
+// is asked only once, no matter how many scrapers there are.
 //
 // What a single coordinator or worker does is counted in its own package.
 package fleetgauges
@@ -47,8 +47,8 @@ type Gauges struct {
 	// turn holds one token. A scrape that has it may use the fields below.
 	turn                 chan struct{}
 	fleet, people, heads cache
-	sweep                *journal.HeadSweep // through the log, while it is not complete
-	stuck                map[string]int     // stuck heads by reason, as the last complete sweep found them
+	sweep                *journal.HeadSweep // a sweep of the log that is not complete; nil: none
+	stuck                map[string]int     // stuck heads by reason, from the last complete sweep
 }
 
 // cache holds the metrics from one query of the server.
@@ -60,14 +60,14 @@ type cache struct {
 }
 
 const (
-	scrapeTimeout = 2 * time.Second // how long a scraper may be kept waiting by the server
+	scrapeTimeout = 2 * time.Second // how long a scraper may have to wait for the server
 	fleetMaxAge   = 5 * time.Second
 	peopleMaxAge  = 15 * time.Second // reads the whole index of questions
 	headsMaxAge   = 15 * time.Second // reads a part of the log
 )
 
-// New returns the gauges of a fleet, to be registered once with every registry that shows them. It
-// sends nothing yet.
+// New returns the gauges of a fleet. Register them once with every registry that shows
+// them. They send nothing before the first scrape.
 func New(conn *bus.Conn, cfg Config) *Gauges {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -126,7 +126,7 @@ func (g *Gauges) Collect(out chan<- prometheus.Metric) {
 	g.turn <- struct{}{}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	g.refresh(ctx, &g.fleet, g.queryFleet)
-	if g.fleet.up { // otherwise the other two would only wait for the timeout
+	if g.fleet.up { // otherwise the other two would only run into the timeout
 		g.refresh(ctx, &g.people, g.queryPeople)
 		g.refresh(ctx, &g.heads, g.queryHeads)
 	}
@@ -142,8 +142,8 @@ func (g *Gauges) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// refresh queries the server if the cache is too old. A failed query empties the cache, and is not
-// repeated sooner than one that succeeds.
+// refresh queries the server if the cache is too old. A failed query empties the cache. It
+// is repeated no sooner than a query that succeeds.
 func (g *Gauges) refresh(ctx context.Context, c *cache, query func(context.Context) ([]prometheus.Metric, error)) {
 	if !c.at.IsZero() && time.Since(c.at) < c.maxAge {
 		return
@@ -198,7 +198,8 @@ func (g *Gauges) queryFleet(ctx context.Context) (metrics []prometheus.Metric, e
 	return append(metrics, pools...), nil
 }
 
-// poolCapacity is how many workers and slots a pool has, and the queues of its toolsets.
+// poolCapacity has the number of workers and slots of a pool, and the queues of its
+// toolsets.
 type poolCapacity struct {
 	workers, slots int
 	toolsets       []string
@@ -291,12 +292,12 @@ func (g *Gauges) queryPeople(ctx context.Context) (metrics []prometheus.Metric, 
 
 // Reasons why the head of a session is stuck.
 const (
-	headReplied = "replied" // its reply is stored, and it was not taken out of the log
-	headIdle    = "idle"    // no call of it is queued, runs, or waits for a person
+	headReplied = "replied" // its reply is stored, but it is still in the log
+	headIdle    = "idle"    // none of its calls is queued, runs, or waits for a person
 )
 
-// queryHeads takes one step of a sweep through the log. Until the sweep is complete it shows the
-// larger of what it has found so far and what the sweep before it found.
+// queryHeads takes one step of a sweep through the log. Until the sweep is complete, it
+// shows what this sweep has found so far or what the previous one found, whichever is more.
 func (g *Gauges) queryHeads(ctx context.Context) (metrics []prometheus.Metric, err error) {
 	if g.sweep == nil {
 		g.sweep = g.journal.SweepHeads(HeadPatience(g.cfg.QueueTimeout, g.cfg.Tools()))
@@ -322,10 +323,10 @@ func (g *Gauges) queryHeads(ctx context.Context) (metrics []prometheus.Metric, e
 	return metrics, nil
 }
 
-// HeadPatience returns how long the head of a session may stand without a sign before it counts as
-// stuck, when no record explains the wait. Its calls may wait for a worker, run once more, or pause
-// between two attempts, and no coordinator looks at a suspended batch for up to
-// [session.MaxSuspend].
+// HeadPatience returns how long the head of a session may show no activity before it counts
+// as stuck, if no record gives a reason to wait. In this time its calls may wait for a
+// worker, run once more, or pause between two attempts. And nobody looks at a suspended
+// batch for up to [session.MaxSuspend].
 func HeadPatience(queueTimeout time.Duration, tools []schemas.Tool) time.Duration {
 	longest := time.Duration(0)
 	for _, t := range tools {

@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// The functions Append... append what [Marshal] writes for a value, without reflection.
+// The functions Append... append the bytes that [Marshal] would write for a value, but
+// without reflection.
 
 // AppendString appends a JSON string.
 func AppendString(b []byte, s string) []byte {
@@ -22,7 +23,8 @@ func AppendString(b []byte, s string) []byte {
 	return append(b, '"')
 }
 
-// AppendFloat appends a number. It panics if f is infinite or not a number, which JSON lacks.
+// AppendFloat appends a number. It panics if f is infinite or NaN, because JSON has no such
+// numbers.
 func AppendFloat(b []byte, f float64) []byte {
 	if size := math.Abs(f); size != 0 && (size < 1e-6 || size >= 1e21) || f != f {
 		return append(b, MustMarshal(f)...)
@@ -41,7 +43,8 @@ func AppendTime(b []byte, t time.Time) []byte {
 	return append(b, '"')
 }
 
-// AppendRaw appends valid JSON without the white space between its parts; nothing becomes null.
+// AppendRaw appends valid JSON without white space between its parts. If raw is empty, it
+// appends null.
 func AppendRaw(b []byte, raw json.RawMessage) []byte {
 	if len(raw) == 0 {
 		return append(b, "null"...)

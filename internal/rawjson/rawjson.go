@@ -1,6 +1,6 @@
-// Package rawjson reads JSON of strangers without changing it: within bounds, with exact member
-// names, and with the digits of numbers as they came. encoding/json alone ignores the case of
-// names, takes the last of two equal keys, and replaces bytes that are not UTF-8.
+// Package rawjson reads JSON from outside without changing it: within limits, with exact
+// member names, and with the digits of numbers unchanged. encoding/json alone ignores the
+// case of names, takes the last of two equal keys, and replaces bytes that are not UTF-8.
 package rawjson
 
 import (
@@ -16,20 +16,20 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on all JSON that comes from outside. They are far above honest use, and far below what
-// slows down a parser or a schema validator: an exponent over a million crashes one.
+// Limits of all JSON from outside. Honest use stays far below them. Far above them, a
+// parser or a schema validator becomes slow; an exponent over a million crashes one.
 const (
 	MaxDepth    = 128  // nested arrays and objects
 	MaxExponent = 400  // magnitude of a number's exponent
 	MaxDigits   = 1000 // characters of a number
 )
 
-// ErrTooDeep is the error of [Check] for a value that is nested more than [MaxDepth] deep.
+// ErrTooDeep is the error of [Check] for a value with more than [MaxDepth] levels.
 var ErrTooDeep = fmt.Errorf("nested more than %d deep", MaxDepth)
 
-// Check returns nil if raw is one JSON value within the bounds: valid UTF-8, no duplicate keys, and
-// no excessive numbers or nesting. The error says what is wrong and where, and never quotes a
-// value.
+// Check returns nil if raw is one JSON value within the limits: valid UTF-8, no duplicate
+// keys, and no excessive numbers or nesting. The error says what is wrong and where. It
+// never quotes a value.
 func Check(raw []byte) error {
 	if !utf8.Valid(raw) {
 		return fmt.Errorf("not valid UTF-8")
@@ -41,8 +41,8 @@ func Check(raw []byte) error {
 	return err
 }
 
-// CheckSyntax returns nil if raw is one JSON value, however deep it is nested. It checks none of
-// the bounds of [Check]: a reader checks them for the parts that it uses.
+// CheckSyntax returns nil if raw is one JSON value, of any depth. It does not check the
+// limits of [Check]; a reader checks them for the parts that it uses.
 func CheckSyntax(raw []byte) error {
 	if valid(raw) {
 		return nil
@@ -53,15 +53,15 @@ func CheckSyntax(raw []byte) error {
 	return checkDeep(raw, deepPiece)
 }
 
-// deepPiece is how many levels of a deep text are checked at once. encoding/json reads at most
-// 10,000 levels.
+// deepPiece is how many levels of a deep text are checked at once. encoding/json reads at
+// most 10,000 levels.
 const deepPiece = 5000
 
-// checkDeep is like [CheckSyntax], for a text that is nested deeper than encoding/json reads. It
-// cuts the text into pieces of at most the given number of levels and checks each, with {} in place
-// of inner pieces.
+// checkDeep is like [CheckSyntax], for a text that is nested too deep for encoding/json. It
+// cuts the text into pieces that are nested at most that many levels deep, with {} in the
+// place of inner pieces, and checks each piece.
 func checkDeep(raw []byte, levels int) error {
-	pieces := [][]byte{nil} // pieces that are not closed yet, each inside the one before it
+	pieces := [][]byte{nil} // pieces that are still open, each inside the previous one
 	depth, inString, escaped := 0, false, false
 	for _, b := range raw {
 		last := len(pieces) - 1
@@ -118,8 +118,8 @@ func endsInside(raw []byte) error {
 	return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
 }
 
-// checker reads a text that is known to be valid JSON. Each method starts at a byte offset and
-// returns the offset after what it has read.
+// checker reads a text that is valid JSON. Each method starts at a byte offset, and returns
+// the offset after what it has read.
 type checker []byte
 
 func (c checker) value(at, depth int) (int, error) {
@@ -171,7 +171,7 @@ func errTwice(key []byte, end int) error {
 	return fmt.Errorf("key %.66s appears twice in one object (byte %d)", key, end)
 }
 
-// skip passes over a value, however deep it is nested.
+// skip skips a value of any depth.
 func (c checker) skip(at int) int {
 	for depth := 0; ; {
 		switch c[at] {
@@ -213,7 +213,7 @@ func (c checker) space(at int) int {
 	return at
 }
 
-// keys holds the keys of one object: in a list while there are few, then in a set.
+// keys holds the keys of one object: in a list while there are few, otherwise in a set.
 type keys struct {
 	list [][]byte
 	set  map[string]bool
@@ -221,8 +221,9 @@ type keys struct {
 
 const shortList = 16
 
-// add adds a key, a JSON string. It returns the key without needless escapes, and whether it was
-// there before. Keys are equal when their texts are, however they are escaped.
+// add adds a key, which is a JSON string. It returns the key without needless escapes, and
+// whether the key was there before. Keys are equal if their texts are, even if they are
+// escaped differently.
 func (k *keys) add(key []byte) (plain []byte, again bool) {
 	if bytes.IndexByte(key, '\\') >= 0 {
 		var text string
@@ -273,7 +274,8 @@ func Marshal(v any) ([]byte, error) {
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
 
-// MustMarshal is like [Marshal], for types whose encoding cannot fail. It panics if it does.
+// MustMarshal is like [Marshal], for types whose encoding cannot fail. It panics if it
+// fails.
 func MustMarshal(v any) []byte {
 	b, err := Marshal(v)
 	if err != nil {
@@ -285,8 +287,9 @@ func MustMarshal(v any) []byte {
 // Quote returns s as a JSON string without HTML escaping. Bytes that are not UTF-8 become U+FFFD.
 func Quote(s string) json.RawMessage { return MustMarshal(s) }
 
-// Object returns the members of a JSON object by their exact names; encoding/json would also accept
-// "ID" for "id". A value that is not an object, such as null, is an error.
+// Object returns the members of a JSON object by their exact names. (encoding/json would
+// accept "ID" for "id".) If the value is not an object, for example null, it returns an
+// error.
 func Object(raw []byte) (map[string]json.RawMessage, error) {
 	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return nil, errNoObject(raw)
@@ -298,9 +301,9 @@ func Object(raw []byte) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// Members returns the members of a JSON object by their exact names, each as written in raw. raw
-// must have passed [CheckSyntax]. The error says that raw is not an object, or which key appears
-// twice. A duplicate key is left out, and the other members are still returned.
+// Members returns the members of a JSON object by their exact names, each as it is written
+// in raw. raw must have passed [CheckSyntax]. The error says that raw is not an object, or
+// which key appears twice. Of a duplicate key only one value is returned.
 func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	if TypeOf(raw) != "an object" {
 		return nil, errNoObject(raw)
@@ -326,8 +329,8 @@ func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	return members, err
 }
 
-// Stranger returns the first unknown member of a JSON object, and the byte at which its name
-// begins, from 1; "" if there is none.
+// Stranger returns the first unknown member of a JSON object, and the byte at which its
+// name begins, counted from 1. It returns "" if there is none.
 func Stranger(raw []byte, known ...string) (name string, at int) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if open, _ := decoder.Token(); open != json.Delim('{') {
@@ -351,7 +354,8 @@ func Stranger(raw []byte, known ...string) (name string, at int) {
 	return "", 0
 }
 
-// JoinMembers writes a JSON object of these members, sorted by name. The values are not changed.
+// JoinMembers writes a JSON object with these members, sorted by name. The values stay
+// unchanged.
 func JoinMembers(members map[string]json.RawMessage) []byte {
 	object := []byte("{")
 	for i, name := range SortedKeys(members) {
@@ -364,17 +368,17 @@ func JoinMembers(members map[string]json.RawMessage) []byte {
 	return append(object, '}')
 }
 
-// nameOf is the text of a key, which is a JSON string.
+// nameOf returns the text of a key, which is a JSON string.
 func nameOf(key []byte) (name string) {
 	if bytes.IndexByte(key, '\\') < 0 {
 		return string(key[1 : len(key)-1])
 	}
-	_ = json.Unmarshal(key, &name) // part of valid JSON
+	_ = json.Unmarshal(key, &name) // cannot fail: it is part of valid JSON
 	return name
 }
 
-// Elements returns the elements of a JSON array, each as written in raw. raw must have passed
-// [CheckSyntax] and be an array.
+// Elements returns the elements of a JSON array, each as it is written in raw. raw must
+// have passed [CheckSyntax] and be an array.
 func Elements(raw []byte) (elements []json.RawMessage) {
 	c := checker(raw)
 	for at := c.space(c.space(0) + 1); c[at] != ']'; {
@@ -390,8 +394,7 @@ func Elements(raw []byte) (elements []json.RawMessage) {
 
 func errNoObject(raw []byte) error { return fmt.Errorf("want an object, got %s", TypeOf(raw)) }
 
-// TypeOf names the JSON type of raw, with its article, for error texts: "a string", "null",
-// "nothing".
+// TypeOf names the JSON type of raw for error texts: "a string", "null", "nothing".
 func TypeOf(raw []byte) string {
 	trimmed := bytes.TrimLeft(raw, " \t\r\n")
 	if len(trimmed) == 0 {
@@ -412,7 +415,8 @@ func TypeOf(raw []byte) string {
 	return "a number"
 }
 
-// SortedKeys returns the keys of m in order, for output that must not depend on map order.
+// SortedKeys returns the keys of m in order, for output that must not depend on the order
+// of a map.
 func SortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {

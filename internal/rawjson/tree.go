@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Canonical returns raw with sorted keys, no white space and numbers as written, so that equal
+// Canonical returns raw with sorted keys, no white space and unchanged numbers. So equal
 // arguments have equal bytes.
 func Canonical(raw []byte) ([]byte, error) {
 	if !valid(raw) {
@@ -17,8 +17,8 @@ func Canonical(raw []byte) ([]byte, error) {
 	return out, nil
 }
 
-// canonicalFirst is like [Canonical], for the first of several values. The error is that of
-// encoding/json.
+// canonicalFirst is like [Canonical], for text that is not one valid JSON value. It uses
+// the first value in it. The error is that of encoding/json.
 func canonicalFirst(raw []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -54,8 +54,8 @@ func (c checker) canonical(out []byte, at int) ([]byte, int) {
 	return append(out, c[at:end]...), end
 }
 
-// canonicalObject sorts the members by their names. The last of several members with one name
-// counts.
+// canonicalObject sorts the members by name. If several members have the same name, the
+// last one counts.
 func (c checker) canonicalObject(out []byte, at int) ([]byte, int) {
 	type member struct {
 		key   []byte // as it is written
@@ -87,7 +87,7 @@ func (c checker) canonicalObject(out []byte, at int) ([]byte, int) {
 	return append(out, '}'), at + 1
 }
 
-// appendText appends a JSON string in the way in which [Quote] writes its text.
+// appendText appends a JSON string in the form that [Quote] gives its text.
 func appendText(out, quoted []byte) []byte {
 	if isPlain(quoted) {
 		return append(out, quoted...)
@@ -95,7 +95,7 @@ func appendText(out, quoted []byte) []byte {
 	return append(out, Quote(textOf(quoted))...)
 }
 
-// isPlain reports whether a JSON string is written in the only way in which its text can be.
+// isPlain reports whether a JSON string has only characters that need no escape.
 func isPlain(quoted []byte) bool {
 	for _, b := range quoted {
 		if b == '\\' || b > '~' {

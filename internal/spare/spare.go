@@ -1,5 +1,5 @@
-// Package spare keeps goroutines that have done their work for the next one. A new goroutine begins
-// with a small stack, which is copied each time it has to grow; a kept one has grown already.
+// Package spare reuses goroutines. A new goroutine begins with a small stack, which is
+// copied each time it has to grow. The stack of a reused goroutine has grown already.
 package spare
 
 import "time"
@@ -7,17 +7,18 @@ import "time"
 // keep is how long a goroutine waits for the next function before it ends.
 const keep = time.Second
 
-// Goroutines runs functions, each on a goroutine of its own. A goroutine that has done its work is
-// kept for a second, and at most until End.
+// Goroutines runs functions on goroutines. When a function has ended, its goroutine waits a
+// second for the next function, but not longer than until End.
 type Goroutines struct {
 	next  chan func()
 	ended chan struct{}
 }
 
-// New returns Goroutines. Call End when no more functions come.
+// New returns Goroutines. Call End when no more functions will come.
 func New() *Goroutines { return &Goroutines{next: make(chan func()), ended: make(chan struct{})} }
 
-// Go runs f, on a kept goroutine if there is one. It does not wait. It also works after End.
+// Go runs f on a waiting goroutine, or on a new one. It does not wait for f. It also works
+// after End.
 func (g *Goroutines) Go(f func()) {
 	select {
 	case g.next <- f:
@@ -42,5 +43,5 @@ func (g *Goroutines) run(f func()) {
 	}
 }
 
-// End ends the goroutines, those at work as soon as their functions return. Call it once.
+// End ends the waiting goroutines. Busy ones end when their functions return. Call it once.
 func (g *Goroutines) End() { close(g.ended) }

@@ -1,5 +1,5 @@
-// Package telemetry builds the logger, the metrics and the tracer of a process, and the small HTTP
-// server for metrics and health. Only programs build them; every other package takes a
+// Package telemetry builds the logger, the metrics and the tracer of a process, and the
+// small HTTP server for metrics and health. Only programs use it. Other packages get a
 // *slog.Logger, a prometheus.Registerer or a trace.Tracer.
 package telemetry
 
@@ -36,8 +36,9 @@ func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, err
 	return nil, fmt.Errorf("log format %q: want auto, text or json", format)
 }
 
-// readable writes durations with their unit and times in UTC, so that the lines of several machines
-// sort. With clockOnly, for a terminal, it writes only the local time of day.
+// readable writes durations with their unit. It writes times in UTC, so that the lines of
+// several machines can be sorted, or with clockOnly, for a terminal, only the local time of
+// day.
 func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 	return func(groups []string, a slog.Attr) slog.Attr {
 		switch {
@@ -52,8 +53,8 @@ func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 	}
 }
 
-// Registry returns the metrics of this process: those of Go and the operating system, and which
-// build it is.
+// Registry returns the metrics of this process: those of Go and the operating system, and
+// one that tells which build it is.
 func Registry(version string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -65,12 +66,12 @@ func Registry(version string) *prometheus.Registry {
 	return reg
 }
 
-// readyIn bounds one readiness check.
+// readyIn limits one readiness check.
 const readyIn = 2 * time.Second
 
-// Handler serves /metrics, /healthz and /readyz. Healthy means that the process answers, whatever
-// the state of NATS, because an outage of NATS must not make the fleet restart too. Ready means
-// that ready returns nil; otherwise the answer is a 503 with its error.
+// Handler serves /metrics, /healthz and /readyz. Healthy means that the process answers,
+// whatever the state of NATS: an outage of NATS must not make the fleet restart too. Ready
+// means that ready returns nil. Otherwise the answer is a 503 with the error.
 func Handler(reg *prometheus.Registry, ready func(context.Context) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
@@ -94,7 +95,7 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text+"\n") // the client may be gone
 }
 
-// closeIn bounds how long open requests may take after the server has ended.
+// closeIn limits how long open requests may take after the server has ended.
 const closeIn = 3 * time.Second
 
 // Serve answers on a listener until ctx ends, and then returns nil.

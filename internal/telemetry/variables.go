@@ -17,9 +17,9 @@ import (
 // otlp is the prefix of the variables about the exporter.
 const otlp = "OTEL_EXPORTER_OTLP_"
 
-// wanted reports whether the variables ask for traces. Without any variable it returns false,
-// although the exporters would then use a collector on this machine: users without one would see
-// failed exports.
+// wanted reports whether the variables ask for traces. Without any variable it returns
+// false. The exporters would then use a collector on this machine, and users without one
+// would see failed exports.
 func wanted() (bool, error) {
 	disabled := given("OTEL_SDK_DISABLED")
 	if err := isBool(disabled); disabled != "" && err != nil {
@@ -32,11 +32,12 @@ func wanted() (bool, error) {
 	return exporter != "" || given(otlp+"ENDPOINT") != "" || given(otlp+"TRACES_ENDPOINT") != "", nil
 }
 
-// given returns a variable as the SDK reads most of them: without surrounding blanks.
+// given returns a variable in the way in which the SDK reads most of them: without
+// surrounding blanks.
 func given(name string) string { return strings.TrimSpace(os.Getenv(name)) }
 
-// variable is an environment variable and its check. If the SDK cannot read a value, it uses its
-// default and may write the value to stderr, secrets included.
+// variable is an environment variable with its check. If the SDK cannot read a value, it
+// uses its default, and may write the value to stderr even if it is a secret.
 type variable struct {
 	name  string
 	check func(value string) error
@@ -71,7 +72,7 @@ func variables() []variable {
 	})
 }
 
-// doubtful lists variables for which the SDK may use its default without harm to the traces.
+// doubtful lists variables for which a default of the SDK does no harm to the traces.
 func doubtful() []variable {
 	list := []variable{{"OTEL_TRACES_SAMPLER", isHere, false}}
 	for _, what := range []string{"SPAN_ATTRIBUTE_VALUE_LENGTH", "ATTRIBUTE_VALUE_LENGTH", "SPAN_ATTRIBUTE_COUNT", "ATTRIBUTE_COUNT", "SPAN_EVENT_COUNT",
@@ -144,8 +145,8 @@ func isSamplerArgument(value string) error {
 	return nil
 }
 
-// isCount accepts numbers of spans and of milliseconds, from 1 to 4,194,304. The bound keeps a
-// typing error from using up all memory.
+// isCount accepts numbers of spans and of milliseconds, from 1 to 4,194,304. With this
+// limit a typing error cannot use up all memory.
 func isCount(value string) error {
 	if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 1<<22 {
 		return fmt.Errorf("%.40q is not a whole number from 1 to %d", value, 1<<22)

@@ -10,16 +10,17 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
 )
 
-// Times between two looks at a server.
+// Times between two checks of a server.
 const (
 	lookEvery   = time.Second
 	firstReopen = time.Second // after a server could not be opened; it doubles
 	lastReopen  = 30 * time.Second
 )
 
-// Changes returns a channel that gets a value when [Servers.Again] would return other tools: a
-// server that could not be opened runs now, one without a lock file lists other tools, or a lock
-// file has changed. The looks end with ctx, and wait is called then before Close.
+// Changes returns a channel that gets a value when [Servers.Again] would return other
+// tools: a server that could not be opened runs now, a server without a lock file lists
+// other tools, or a lock file has changed. The checks end with ctx. After that, call wait
+// before Close.
 func (s *Servers) Changes(ctx context.Context) (changes <-chan struct{}, wait func()) {
 	changed := make(chan struct{}, 1)
 	tell := func() {
@@ -56,14 +57,15 @@ func (s *Servers) reopen(ctx context.Context, i int, tell func()) {
 	}
 }
 
-// watch looks at a server. A list that cannot be read has not changed: calls say what is wrong.
+// watch checks a server. If its list cannot be read, it counts as unchanged: calls then say
+// what is wrong.
 func watch(ctx context.Context, server *mcptool.Server, lock string, tell func()) {
 	known := modified(lock)
 	for pause(ctx, lookEvery) {
 		if lock != "" {
 			now := modified(lock)
 			if now.Equal(known) {
-				continue // a lock file may be large, so it is not read again
+				continue // a lock file may be large, so it is read only when its time has changed
 			}
 			known = now
 		}
@@ -94,8 +96,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Again registers the tools that the servers have now, and returns servers that share their
-// processes with these. Both have to be closed.
+// Again registers the tools that the servers have now. It returns Servers that share the
+// processes with s. Both must be closed.
 func (s *Servers) Again(ctx context.Context, reg *tool.Registry) (*Servers, error) {
 	next := newServers(s.configs, s.log)
 	s.mu.Lock()

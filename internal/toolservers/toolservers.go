@@ -1,6 +1,6 @@
-// Package toolservers opens the MCP servers and programs of a tools file beside the tools that
-// internal/worker opens. It is a package of its own because workers written in Go read no tools
-// file.
+// Package toolservers opens the MCP servers and programs of a tools file. internal/worker
+// opens the other tools of the file. It is a package of its own, because workers written in
+// Go read no tools file.
 package toolservers
 
 import (
@@ -28,11 +28,12 @@ type Place struct {
 	Secrets secrets.Folder
 	Version string       // of toolfleet
 	Logger  *slog.Logger // nil: silent
-	// Box makes the sandbox of a server's program; nil: there are none.
+	// Box makes the sandbox of a server's program. nil: no sandboxes.
 	Box func(schemas.Server) (*sandbox.Box, error)
 }
 
-// config returns how to run a server. An error says that its sandbox cannot be made.
+// config returns how to run a server. It returns an error if the server's sandbox cannot be
+// made.
 func (p Place) config(server schemas.Server) (mcptool.Config, error) {
 	cfg := mcptool.Config{Server: server, Dir: p.Dir, Secrets: p.Secrets, Version: p.Version, Logger: p.Logger}
 	if p.Box == nil {
@@ -56,13 +57,13 @@ type Servers struct {
 	failed  []error           // for each config; why it could not be opened
 
 	mu    sync.Mutex
-	found map[int]*mcptool.Server // servers that could be opened later, by index; guarded by mu
+	found map[int]*mcptool.Server // servers that were opened later, by index; guarded by mu
 }
 
-// Open registers the tools of the servers. It starts a server with a lock file in the background. A
-// server without one must run, since only the server knows its tools. If it does not run, its tools
-// are missing, and [Servers.States] says so. Open returns an error for a mistake in the tools file,
-// and for a required sandbox that this machine cannot make.
+// Open registers the tools of the servers. If a server has a lock file, it is started in
+// the background. Otherwise it must run, since only the server knows its tools. If it does
+// not run, its tools are missing, and [Servers.States] says so. Open returns an error for a
+// mistake in the tools file, and for a required sandbox that this machine cannot make.
 func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, place Place) (*Servers, error) {
 	log := place.Logger
 	if log == nil {
@@ -84,7 +85,7 @@ func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, pla
 	}
 	for i, server := range servers {
 		if server.Lock != "" {
-			go func() { _ = all.opened[i].Warm(context.WithoutCancel(ctx)) }() // it logs its error
+			go func() { _ = all.opened[i].Warm(context.WithoutCancel(ctx)) }() // it logs its error itself
 		}
 	}
 	return all, nil
@@ -136,9 +137,9 @@ func (p Place) configs(servers []schemas.Server) (all []mcptool.Config, err erro
 	return all, errors.Join(errs...)
 }
 
-// register registers the tools of a server. If a name is taken and comes from the lock file, that
-// is a mistake of the tools file. If it comes from a server's list of today, only that tool is left
-// out.
+// register registers the tools of a server. If a name is taken already and comes from the
+// lock file, that is a mistake in the tools file. If it comes from the server's present
+// list, only that tool is left out.
 func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server, log *slog.Logger) (errs []error) {
 	for _, t := range slices.Clone(opened.Tools()) {
 		err := add(reg, t)
@@ -155,7 +156,8 @@ func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server,
 	return errs
 }
 
-// add registers a tool of a server. It never becomes another version of a registered tool.
+// add registers a tool of a server. The tool never becomes another version of a registered
+// one.
 func add(reg *tool.Registry, t mcptool.Served) error {
 	if other, taken := reg.Lookup(t.Name); taken && other.Version != "" {
 		return fmt.Errorf("tool %s is registered in version %s by another; give the server a prefix", t.Name, other.Version)
@@ -182,7 +184,8 @@ func (s *Servers) Rules() (rules []schemas.RuleEntry) {
 	return rules
 }
 
-// askFirst returns a rule with the reason why a call asks, and the key that would prevent that.
+// askFirst returns a rule for a tool whose calls ask. The rule has the reason, and the key
+// of the tools file that would prevent the question.
 func askFirst(tool string, server schemas.Server) schemas.RuleEntry {
 	own := strings.TrimPrefix(tool, server.Prefix)
 	override := fmt.Sprintf("`override: {%s: {ask: false}}` in the entry of the server lets it run without asking", own)
@@ -215,7 +218,7 @@ func (s *Servers) States() []wire.ToolServer {
 	return states
 }
 
-// Lost returns the servers that could not be opened. Nobody knows their tools.
+// Lost returns the servers that could not be opened. Their tools are unknown.
 func (s *Servers) Lost() (lost []wire.ToolServer) {
 	for i, err := range s.failed {
 		if err != nil {
@@ -232,10 +235,10 @@ func down(state wire.ToolServer, err error) wire.ToolServer {
 	return state
 }
 
-// maxRefused bounds how many refused tools of a server are announced.
+// maxRefused limits how many refused tools of a server are announced.
 const maxRefused = 20
 
-// Close ends the servers. The caller makes sure that no call runs.
+// Close ends the servers. No call may be running.
 func (s *Servers) Close() {
 	var wg sync.WaitGroup
 	for _, server := range s.running() {
@@ -256,7 +259,7 @@ func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools
 	listed := make([]mcptool.List, len(servers))
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
-	for i, server := range servers { // all at once, since a silent server takes long
+	for i, server := range servers { // all at once, because a silent server takes long
 		wg.Go(func() { listed[i], errs[i] = Accepted(ctx, server, place) })
 	}
 	wg.Wait()
@@ -271,7 +274,7 @@ func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools
 			promise, ask, err := mcptool.Promise(server, d)
 			taken := slices.ContainsFunc(tools, func(t schemas.Tool) bool { return t.Name == promise.Name })
 			if err != nil || taken && server.Lock == "" {
-				continue // it is not served
+				continue // the tool is not served
 			}
 			tools = append(tools, promise)
 			if ask {
@@ -282,7 +285,8 @@ func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools
 	return tools, rules, nil
 }
 
-// Accepted returns the definitions in force: those of the lock file, or else the server's list.
+// Accepted returns the definitions in force: those in the lock file or, without one, those
+// that the server lists.
 func Accepted(ctx context.Context, server schemas.Server, place Place) (mcptool.List, error) {
 	if path := place.lockPath(server); path != "" {
 		lock, err := mcptool.ReadLock(path)
@@ -300,7 +304,7 @@ func (p Place) look(ctx context.Context, server schemas.Server) (mcptool.List, e
 	return mcptool.Look(ctx, cfg)
 }
 
-// Difference is how a definition that a server lists compares with its lock file.
+// Difference compares a definition that a server lists with its lock file.
 type Difference struct {
 	Tool  string `json:"tool"`
 	State string `json:"state"` // same, new, changed, gone
@@ -314,7 +318,8 @@ const (
 	Gone    = "gone"
 )
 
-// Compare starts a server and compares its list with its lock file. Without one, everything is new.
+// Compare starts a server and compares its list with its lock file. Without a lock file,
+// everything is new.
 func Compare(ctx context.Context, server schemas.Server, place Place) (mcptool.List, []Difference, error) {
 	listed, err := place.look(ctx, server)
 	if err != nil {

@@ -14,9 +14,9 @@ type IDs struct{}
 
 type seedKey struct{}
 
-// Seed makes a trace that begins in ctx take its id from a text, so that another process with the
-// same text continues the same trace. It gives a batch one trace if its agent sent no trace
-// context, whichever coordinators drive the batch.
+// Seed makes a trace that begins in ctx take its id from a text. So another process with
+// the same text continues the same trace. If an agent sends no trace context, its batch has
+// one trace in this way, no matter which coordinators drive it.
 func Seed(ctx context.Context, text string) context.Context {
 	return context.WithValue(ctx, seedKey{}, text)
 }

@@ -2,8 +2,9 @@ package tracing
 
 import "go.opentelemetry.io/otel/attribute"
 
-// The versions of the conventions that the names below follow. They are fixed here, because the
-// GenAI conventions are in development and have renamed attributes before. See docs/traces.md.
+// Versions of the conventions that the names below follow. They are fixed here, because the
+// GenAI conventions are still in development and have renamed attributes before. See
+// docs/traces.md.
 const (
 	// SchemaURL is the version of OpenTelemetry's semantic conventions for error.type, server.* and
 	// messaging.*.
@@ -12,8 +13,8 @@ const (
 	GenAI = "semantic-conventions-genai 2b38207, execute_tool"
 )
 
-// Names of spans. None holds an id, a tenant's subject or any part of the arguments; the names of
-// unknown tools are folded into one.
+// Names of spans. They contain no ids, no tenant's subject and no arguments. All unknown
+// tools have the same name.
 const (
 	SendBatch    = "send toolfleet.batch"
 	ProcessBatch = "process toolfleet.batch"
@@ -89,10 +90,10 @@ const (
 
 // Reasons for a link to another span.
 const (
-	Redelivered = "redelivery" // the message was delivered before, and not settled
+	Redelivered = "redelivery" // the message was delivered before and not settled
 	Retried     = "retry"      // an earlier attempt failed and was given up
 	TakenOver   = "takeover"   // an earlier attempt was lost with its worker
 	Parked      = "parked"     // the attempt that asked people
-	Driven      = "driven"     // an attempt that was sent while the batch was driven before
-	Asked       = "asked"      // the attempt whose question is answered
+	Driven      = "driven"     // an attempt that was sent while an earlier driver had the batch
+	Asked       = "asked"      // the attempt whose question was answered
 )

@@ -14,14 +14,14 @@
 //	coordinator     end toolfleet.call            INTERNAL   in place of the above, for a call
 //	                                                         that no worker has ended
 //
-// Traces are for people: no code decides by a trace or waits for one, and a trace may be lost. A
-// trace holds no arguments, no results and no text of tools, unless the operator asks for them
-// (trace_content). A failure marks the span in which it happened and the span of the call that it
-// ended. It does not mark the batch, because driving the batch did not fail.
+// Traces are for people. No code decides by a trace or waits for one, and a trace may be
+// lost. A trace has no arguments, results or texts of tools, unless the operator asks for
+// them (trace_content). A failure marks the span in which it happened, and the span of the
+// call that it ended. It does not mark the batch, because driving the batch did not fail.
 //
-// Trace context travels as W3C trace context, in headers that are written in lower case and read in
-// any case. Baggage does not travel, because it is private to the agent. Without a tracer, the
-// agent's context is passed on unchanged.
+// Trace context travels as W3C trace context, in headers that are written in lower case and
+// read in any case. Baggage is not passed on, because it is private to the agent. Without a
+// tracer, the agent's context is passed on unchanged.
 //
 // Package telemetry builds the tracer and sends its spans.
 package tracing
@@ -40,8 +40,8 @@ import (
 // Scope is the instrumentation scope of toolfleet's spans.
 const Scope = "github.com/toolfleet/toolfleet"
 
-// OrSilent returns t. If t is nil, it returns a tracer that makes no spans and passes the context
-// on.
+// OrSilent returns t. If t is nil, it returns a tracer that makes no spans and passes the
+// context on.
 func OrSilent(t trace.Tracer) trace.Tracer {
 	if t == nil {
 		return noop.NewTracerProvider().Tracer(Scope)
@@ -60,8 +60,8 @@ type carrier struct{ Header }
 
 func (carrier) Keys() []string { return nil }
 
-// longestState bounds the tracestate, in bytes, because every call of a batch carries it. The
-// specification asks for at least this much. A longer one is dropped.
+// longestState limits the tracestate, in bytes, because every call of a batch carries it.
+// The specification requires at least this much. A longer tracestate is dropped.
 const longestState = 512
 
 func (c carrier) Get(name string) string {
@@ -74,8 +74,8 @@ func (c carrier) Get(name string) string {
 
 var w3c = propagation.TraceContext{}
 
-// Extract returns ctx with the remote span context of a header, or with none if the header has none
-// that can be read.
+// Extract returns ctx with the remote span context of a header. If the header has none that
+// can be read, ctx gets an empty one.
 func Extract(ctx context.Context, h Header) context.Context {
 	return w3c.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), carrier{h})
 }
@@ -83,7 +83,7 @@ func Extract(ctx context.Context, h Header) context.Context {
 // Inject writes the span context of ctx, if there is one, into a header.
 func Inject(ctx context.Context, h Header) { w3c.Inject(ctx, carrier{h}) }
 
-// ID returns the id of the trace of ctx, as hex; "" when there is none.
+// ID returns the trace id of ctx as hex, or "".
 func ID(ctx context.Context) string {
 	if sc := trace.SpanContextFromContext(ctx); sc.HasTraceID() {
 		return sc.TraceID().String()
@@ -91,8 +91,8 @@ func ID(ctx context.Context) string {
 	return ""
 }
 
-// SampledID is like ID, but returns "" unless the trace is sampled, so that an exemplar may point
-// to it.
+// SampledID is like ID, but returns "" if the trace is not sampled, because an exemplar
+// must not point to such a trace.
 func SampledID(ctx context.Context) string {
 	if trace.SpanContextFromContext(ctx).IsSampled() {
 		return ID(ctx)
@@ -122,8 +122,8 @@ func (p *pair) Set(name, value string) {
 	}
 }
 
-// Parent returns the span of ctx as a traceparent, to be stored for a later [Link], or "" if there
-// is none or it is not sampled.
+// Parent returns the span of ctx as a traceparent, which can be stored for a later [Link].
+// It returns "" if there is no span, or it is not sampled.
 func Parent(ctx context.Context) string {
 	if !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ""
@@ -133,7 +133,7 @@ func Parent(ctx context.Context) string {
 	return p.parent
 }
 
-// Link returns a link to a stored span, with the reason for it. ok is false if parent is no
+// Link returns a link to a stored span, with a reason. ok is false if parent is not a
 // traceparent.
 func Link(parent, reason string) (link trace.Link, ok bool) {
 	sc := trace.SpanContextFromContext(Extract(context.Background(), &pair{parent: parent}))
@@ -155,14 +155,14 @@ func Environ(ctx context.Context) []string {
 	return env
 }
 
-// Fail marks a span as failed with an error type: a status or code of package messages, never a
+// Fail marks a span as failed. errorType is a status or code of package messages, never
 // free text.
 func Fail(span trace.Span, errorType string) {
 	span.SetStatus(codes.Error, errorType)
 	span.SetAttributes(ErrorType.String(errorType))
 }
 
-// MarkRefused marks the span of ctx: the sandbox refused something to a command.
+// MarkRefused records in the span of ctx that the sandbox refused something to a command.
 func MarkRefused(ctx context.Context) {
 	trace.SpanFromContext(ctx).SetAttributes(Refused.Bool(true))
 }

@@ -6,20 +6,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// AuditLines holds several audit lines in one message: those of all calls of a batch, stored before
-// the batch leaves the log. If they do not fit into one message, there are several messages with a
-// part each.
+// AuditLines holds several audit lines in one message: those of all calls of a batch,
+// stored before the batch leaves the log. If they do not fit into one message, each of
+// several messages has a part.
 type AuditLines struct {
 	V int `json:"v"`
-	// Token is the batch's id as subjects spell it. Seq is its sequence in the log, which
-	// distinguishes it from a later batch with the same id.
+	// Token is the batch's id in the form for subjects. Seq is its sequence in the log, by
+	// which it differs from a later batch with the same id.
 	Token string `json:"token"`
 	Seq   uint64 `json:"seq"`
-	// About holds the members that all lines share: tenant, session, batch, digest, provider,
-	// round, accepted, trace and writer. They are written once.
+	// About holds the members that all lines share, so that they are written only once:
+	// tenant, session, batch, digest, provider, round, accepted, trace and writer.
 	About messages.AuditRecord `json:"about"`
-	// Earlier lists the calls whose lines are in earlier parts. So the newest part shows which
-	// lines are stored.
+	// Earlier lists the calls whose lines are in earlier parts. So the newest part alone
+	// shows which lines are stored.
 	Earlier []int `json:"earlier,omitempty"`
 	// Last says that this is the last part, so that all lines of the batch are stored.
 	Last  bool                   `json:"last,omitempty"`

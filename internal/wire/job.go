@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Job carries one call to the workers of a pool. It is only a hint: the worker reads the call's
-// journal and does what has to be done next.
+// Job carries one call to the workers of a pool. It is only a pointer: the worker reads the
+// call's journal to find out what to do.
 type Job struct {
 	V          int                `json:"v"`
 	Tenant     messages.TenantID  `json:"tenant"`
@@ -20,34 +20,35 @@ type Job struct {
 	Index      int                `json:"index"`
 	CallID     messages.CallID    `json:"call_id"`
 	Tool       string             `json:"tool"`
-	// ToolDigest names the tool definition with which the call was planned. A worker with another
-	// one gives the job up.
+	// ToolDigest is the digest of the tool definition with which the call was planned. A
+	// worker with another definition gives the job up.
 	ToolDigest      string          `json:"tool_digest"`
 	Kind            messages.Kind   `json:"kind"`
 	ConcurrencySafe bool            `json:"concurrency_safe"`
 	Input           json.RawMessage `json:"input"`
-	Notify          string          `json:"notify"` // the coordinator that gets notices about it
-	// Dispatch counts the coordinator's publishes of this job, from 0. From 1 on, the worker reads
-	// the journal before it starts anything.
+	Notify          string          `json:"notify"` // the coordinator that gets the notices about the call
+	// Dispatch counts how often the coordinator has published this job before. If it is not
+	// 0, the worker reads the journal before it starts anything.
 	Dispatch int `json:"dispatch"`
-	// TakeOver is the sequence of the record behind which the next claim is written; 0: the call
-	// has no claim yet. That record is the lapsed claim of a tool that may run again, the release
-	// of a failed attempt, or the answer of a person.
+	// TakeOver is the sequence of the record that the next claim must follow, or 0 if the
+	// call has no record yet. That record is the lapsed claim of a tool that may run again,
+	// the release of a failed attempt, or the answer of a person.
 	TakeOver uint64 `json:"take_over,omitempty"`
 	// Attempt counts the earlier attempts of a call that does not claim.
 	Attempt  int       `json:"attempt,omitempty"`
 	QueuedAt time.Time `json:"queued_at"`
 	// NotAfter is the end of the batch's life, by the server's clock. No call starts later.
 	NotAfter time.Time `json:"not_after"`
-	// DeadlineMS bounds the run, below the tool's own timeout: it is the rest of the batch's active
-	// time. 0: no bound.
+	// DeadlineMS limits the run to what is left of the batch's active time. 0: only the
+	// tool's own timeout counts.
 	DeadlineMS int64 `json:"deadline_ms,omitempty"`
 	Round      int   `json:"round,omitempty"`
-	// User is the user who asks for the tenant; "": not known. Labels are those of the batch.
+	// User is the user for whom the call runs, or "" if unknown. Labels are those of the
+	// batch.
 	User   string            `json:"user,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
-	// Policy is the version of the coordinator's policy; "": it has none. A worker without a policy
-	// gives up a job that names one.
+	// Policy is the version of the coordinator's policy, or "" if it has none. A worker
+	// without a policy gives up a job with a version here.
 	Policy string `json:"policy,omitempty"`
 	// Unwatched says that nobody listened to the events of the batch when the job was published.
 	Unwatched bool `json:"unwatched,omitempty"`
@@ -57,31 +58,31 @@ type Job struct {
 // the rules of the tools file.
 const PolicyOfTools = "+"
 
-// PlatformPolicy returns the part of a policy version that coordinators and workers have to share.
-// The other part is that of a tools file, which coordinators do not read.
+// PlatformPolicy returns the part of a policy version that coordinators and workers must
+// share. The other part comes from a tools file, which coordinators do not read.
 func PlatformPolicy(version string) string {
 	platform, _, _ := strings.Cut(version, PolicyOfTools)
 	return platform
 }
 
 // Notice tells the coordinator that drives a batch what is now stored about a call, or what
-// happened to its job. It is a hint that saves a reading of the journal: if it is lost, the next
-// poll finds the same.
+// happened to its job. It only saves a read of the journal: if it is lost, the next poll
+// finds the same.
 type Notice struct {
 	V      int              `json:"v"`
 	Batch  string           `json:"batch"` // BatchKey as text
 	Index  int              `json:"index"`
 	Result *messages.Result `json:"result,omitempty"`
-	// Record is the newest record in the call's journal (a claim, its renewal, a release), and Seq
-	// its sequence.
+	// Record is the newest record of the call (a claim, its renewal, a release). Seq is its
+	// sequence.
 	Record *CallRecord `json:"record,omitempty"`
 	Seq    uint64      `json:"seq,omitempty"`
-	// Running, from a worker, says that it runs the call. From a coordinator, it says that this
-	// coordinator drives the batch.
+	// Running, from a worker, says that the worker runs the call. From a coordinator, it
+	// says that the coordinator drives the batch.
 	Running bool `json:"running,omitempty"`
-	// AsksDriver is a question to the other coordinators: which of them drives this batch, or, if
-	// Batch names a session, this session? That one answers with a Notice that has Running set. Then
-	// it reads the log for later batches of the session.
+	// AsksDriver asks the other coordinators which of them drives this batch. If Batch
+	// names a session, it asks who drives the session. The driver answers with a Notice
+	// that has Running set. Then it reads the log for later batches of the session.
 	AsksDriver bool      `json:"driven,omitempty"`
 	LetGo      *LetGo    `json:"let_go,omitempty"`
 	Hand       *HandBack `json:"hand,omitempty"`
@@ -92,18 +93,18 @@ type Notice struct {
 // attempt of a call that does not claim has failed and another one may succeed.
 type LetGo struct {
 	AfterMS int64 `json:"after_ms"`          // pause before the job is published again
-	Attempt int   `json:"attempt,omitempty"` // attempts of the call that have failed so far
-	// Job is the sequence of a job that is still queued; 0: none is. The coordinator removes it
-	// before it publishes a job with the number of failed attempts, so that the call never has two
-	// jobs in the queue.
+	Attempt int   `json:"attempt,omitempty"` // number of attempts of the call that have failed so far
+	// Job is the sequence of a job that is still in the queue, or 0. The coordinator
+	// removes that job before it publishes one with the number of failed attempts. So the
+	// call never has two jobs in the queue.
 	Job uint64 `json:"job,omitempty"`
-	// Queue is the token of the queue that the job came from. The call may have another queue by
-	// now. Workers of the previous version do not send it.
+	// Queue is the token of the queue from which the job came. The call may have another
+	// queue by now. Workers of the previous version do not send Queue.
 	Queue string `json:"queue,omitempty"`
 }
 
-// Stop tells the worker that runs a call to stop it. It is a hint. The worker cancels the run with
-// the Stop as the cause.
+// Stop tells the worker that runs a call to stop it. A Stop may get lost. The worker
+// cancels the run, with the Stop as the cause.
 type Stop struct {
 	V      int    `json:"v"`
 	Reason string `json:"reason,omitempty"`
@@ -112,7 +113,7 @@ type Stop struct {
 
 func (s *Stop) Error() string { return s.Why() }
 
-// Why says who stopped the call and why, as the end of a sentence without its full stop.
+// Why says who stopped the call and why, as the end of a sentence without a full stop.
 func (s *Stop) Why() string {
 	why := "it was aborted"
 	if s.By != "" {

@@ -7,22 +7,23 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Queue is a queue of jobs as a worker announces it.
+// Queue is a queue of jobs in a worker's announcement.
 type Queue struct {
-	// Token names the queue in the subjects of its jobs: see [QueueToken]. It is the name of the
-	// pool if all workers of the pool share one queue.
+	// Token names the queue in the subjects of its jobs: see [QueueToken]. If all workers
+	// of a pool share one queue, it is the name of the pool.
 	Token string `json:"token"`
 	// Tools are the digests of the tools that the worker serves from the queue, sorted.
 	Tools []string `json:"tools"`
 }
 
-// QueueRequest asks for the consumer of the queue that the subject names. The answer has the header
-// of an error if there is none now.
+// QueueRequest asks a coordinator to make the consumer of the queue that the subject names.
+// If that fails, the answer has the header of an error.
 type QueueRequest struct {
 	V int `json:"v"`
-	// AckWaitMS is how long a delivery may go without a sign of life, in milliseconds.
+	// AckWaitMS is how long a worker may give no sign of life about a delivery, in
+	// milliseconds.
 	AckWaitMS int64 `json:"ack_wait_ms"`
-	// MaxInFlight bounds the unsettled deliveries of the whole fleet. 0: no bound.
+	// MaxInFlight limits the unsettled deliveries in the whole fleet. 0: no limit.
 	MaxInFlight int `json:"max_in_flight,omitempty"`
 }
 
@@ -32,8 +33,9 @@ const toolsetMark = "~"
 // toolsetDigits is how long the digest of a toolset is in a queue token.
 const toolsetDigits = 16
 
-// QueueToken returns the token of a toolset's queue: the pool, and a short digest of the tools'
-// digests in any order. All workers of a pool that serve the same tools share a queue.
+// QueueToken returns the token of a toolset's queue: the pool, and a short digest of the
+// tools' digests, which may be in any order. All workers of a pool that serve the same
+// tools share this queue.
 func QueueToken(pool string, tools []string) string {
 	tools = slices.Compact(slices.Sorted(slices.Values(tools)))
 	return pool + toolsetMark + messages.Digest([]byte(strings.Join(tools, "\n")))[:toolsetDigits]
@@ -43,7 +45,7 @@ func QueueToken(pool string, tools []string) string {
 // their tools. It is the queue of the toolset without tools, so no worker takes jobs from it.
 func WaitingQueue(pool string) string { return QueueToken(pool, nil) }
 
-// PoolOf returns the pool of a queue token, or "" if the token is none.
+// PoolOf returns the pool of a queue token, or "" if token is not a queue token.
 func PoolOf(token string) string {
 	pool, digest, toolset := strings.Cut(token, toolsetMark)
 	if !messages.IsToken(pool) || toolset && (len(digest) != toolsetDigits || strings.Trim(digest, "0123456789abcdef") != "") {

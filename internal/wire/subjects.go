@@ -33,8 +33,8 @@ func (k CallKey) String() string { return k.BatchKey.String() + "." + strconv.It
 // DefaultPrefix is the first token of every subject unless the config says otherwise.
 const DefaultPrefix = "toolfleet"
 
-// Names makes every subject, stream and bucket name from one prefix. The zero value uses
-// [DefaultPrefix].
+// Names makes the names of all subjects, streams and buckets from one prefix. The zero
+// value uses [DefaultPrefix].
 type Names struct{ Prefix string }
 
 func (n Names) prefix() string {
@@ -80,7 +80,7 @@ const (
 	VerbList   Verb = "approval.list"   // the open questions of a tenant: <t>
 )
 
-// Of returns the subject of a batch-wide message: <prefix>.<verb>.<t>.<s>.<b>.
+// Of returns the subject of a message about a batch: <prefix>.<verb>.<t>.<s>.<b>.
 func (n Names) Of(v Verb, k BatchKey) string {
 	return n.prefix() + "." + string(v) + "." + k.String()
 }
@@ -95,8 +95,8 @@ func (n Names) OfSession(v Verb, tenant, session string) string {
 	return n.prefix() + "." + string(v) + "." + tenant + "." + session
 }
 
-// Lane returns the subject of a job in the queue with this token: a shared read queue, or the
-// session's ordered write lane.
+// Lane returns the subject of a job in the queue with this token: in the shared lane of
+// reads, or in the session's lane of writes.
 func (n Names) Lane(exclusive bool, queue string, k CallKey) string {
 	v := VerbRead
 	if exclusive {
@@ -115,7 +115,7 @@ func (n Names) JobOf(k CallKey) []string {
 	return []string{n.Lane(false, "*", k), n.Lane(true, "*", k)}
 }
 
-// Job reads the queue and the call from the subject of a job.
+// Job returns the queue and the call from the subject of a job.
 func (n Names) Job(subject string) (queue string, k CallKey, err error) {
 	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
 	verb, rest, _ := strings.Cut(rest, ".")
@@ -140,29 +140,30 @@ func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
 }
 
-// Coordinators returns the subject of notices among coordinators: that a session has a new control,
-// and which batches they drive.
+// Coordinators returns the subject of notices between coordinators: which batches they
+// drive, and that a session has a new control.
 func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
-// span is the length of the periods of the audit log: batches of a session that were accepted in
-// the same period share one subject.
+// span is the length of one period of the audit log. Batches of a session that were
+// accepted in the same period share a subject.
 const span = 10 * time.Minute
 
 // Ended returns the audit subject for the lines about a session's calls:
-// <prefix>.audit.<t>.<s>.ended.<n>.lines, where n counts ten minutes since 1970. Batches that were
-// accepted in the same ten minutes of the log's clock share it.
+// <prefix>.audit.<t>.<s>.ended.<n>.lines. n counts ten minutes since 1970, by the log's
+// clock. Batches that were accepted in the same ten minutes share it.
 func (n Names) Ended(tenant, session string, accepted time.Time) string {
 	return n.OfSession(VerbAudit, tenant, session) + ".ended." + strconv.FormatInt(accepted.Unix()/int64(span/time.Second), 10) + ".lines"
 }
 
 // Aside returns the overflow subject of a batch in the audit log:
-// <prefix>.audit.<t>.<s>.<b>.refused.aside. It gets the refusal of a batch whose id was used
-// before, and lines that were missing when those of later batches were stored.
+// <prefix>.audit.<t>.<s>.<b>.refused.aside. It gets the refusal of a batch whose id was
+// used before. It also gets lines that were missing when the lines of later batches were
+// stored.
 func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 
-// Question returns the audit subject for a coordinator's lines about an open call: what was asked,
-// decided and refused: <prefix>.audit.<t>.<s>.<b>.<i>.question. Workers write their lines to the
-// subject that is one token shorter, and may not write here.
+// Question returns the audit subject for a coordinator's lines about an open call,
+// <prefix>.audit.<t>.<s>.<b>.<i>.question: what was asked, decided and refused. Workers
+// write to the subject without the last token, and may not write to this one.
 func (n Names) Question(k CallKey) string { return n.OfCall(VerbAudit, k) + ".question" }
 
 // Ours reports whether a subject belongs to this fleet.
@@ -178,7 +179,7 @@ func (n Names) Queue(token string) string {
 	return n.prefix() + "." + string(VerbQueue) + "." + token
 }
 
-// QueueIn reads the queue token from a subject that [Names.Queue] has made.
+// QueueIn returns the queue token from a subject that [Names.Queue] made.
 func (n Names) QueueIn(subject string) (token string, err error) {
 	token, ok := strings.CutPrefix(subject, n.Queue(""))
 	if !ok || PoolOf(token) == "" {
@@ -187,17 +188,17 @@ func (n Names) QueueIn(subject string) (token string, err error) {
 	return token, nil
 }
 
-// All returns the filter of everything under a verb, for example toolfleet.call.>.
+// All returns the filter for everything under a verb, for example toolfleet.call.>.
 func (n Names) All(v Verb) string { return n.prefix() + "." + string(v) + ".>" }
 
-// EveryBatch returns the filter of all batches under a verb: exactly three tokens, never ">", so
-// that a subject with more tokens does not match.
+// EveryBatch returns the filter for all batches under a verb. It has exactly three tokens
+// and not ">", so that subjects with more tokens do not match.
 func (n Names) EveryBatch(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*" }
 
 // Stream returns the name of a stream or of the object bucket: TOOLFLEET_BATCHES.
 func (n Names) Stream(name string) string { return strings.ToUpper(n.prefix()) + "_" + name }
 
-// Batch reads the key from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.
+// Batch returns the key from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.
 func (n Names) Batch(subject string) (Verb, BatchKey, error) {
 	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
 	parts := strings.Split(rest, ".")
@@ -212,7 +213,7 @@ func (n Names) Batch(subject string) (Verb, BatchKey, error) {
 	return Verb(parts[0]), BatchKey{parts[1], parts[2], parts[3]}, nil
 }
 
-// Session reads tenant and session from a subject of the form <prefix>.<verb>.<t>.<s>.
+// Session returns tenant and session from a subject of the form <prefix>.<verb>.<t>.<s>.
 func (n Names) Session(subject string) (tenant, session string, err error) {
 	rest, ok := strings.CutPrefix(subject, n.prefix()+".")
 	parts := strings.Split(rest, ".")
@@ -222,10 +223,10 @@ func (n Names) Session(subject string) (tenant, session string, err error) {
 	return parts[1], parts[2], nil
 }
 
-// EverySession returns the filter of all sessions under a verb: exactly two tokens.
+// EverySession returns the filter for all sessions under a verb, with exactly two tokens.
 func (n Names) EverySession(v Verb) string { return n.prefix() + "." + string(v) + ".*.*" }
 
-// EveryCall returns the filter of all calls under a verb: exactly four tokens.
+// EveryCall returns the filter for all calls under a verb, with exactly four tokens.
 func (n Names) EveryCall(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*.*" }
 
 // OfTenant returns the subject of a message about a whole tenant: <prefix>.<verb>.<t>.
@@ -233,7 +234,8 @@ func (n Names) OfTenant(v Verb, tenant string) string {
 	return n.prefix() + "." + string(v) + "." + tenant
 }
 
-// Approval reads the key of the call from a subject of [VerbDecide], [VerbShow] or [VerbNews].
+// Approval returns the key of the call from a subject of [VerbDecide], [VerbShow] or
+// [VerbNews].
 func (n Names) Approval(subject string) (CallKey, error) {
 	rest, ok := strings.CutPrefix(subject, n.prefix()+".approval.")
 	if !ok {
@@ -243,7 +245,7 @@ func (n Names) Approval(subject string) (CallKey, error) {
 	return key, err
 }
 
-// Call reads the key from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
+// Call returns the key from a subject of the form <prefix>.<verb>.<t>.<s>.<b>.<i>.
 func (n Names) Call(subject string) (Verb, CallKey, error) {
 	dot := strings.LastIndexByte(subject, '.')
 	if dot < 0 {

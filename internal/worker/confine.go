@@ -19,26 +19,27 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/egress"
 )
 
-// Place says where the tools of a file are, and which files their commands must not touch.
+// Place says where the tools of a file are, and which files their commands must not reach.
 type Place struct {
 	Dir  string        // the folder of the tools file; its programs are relative to it
-	Root *builtin.Root // of the file tools; nil: there are none
-	// Secrets is the folder of the secrets that the file names; "": there is none.
+	Root *builtin.Root // for the file tools; nil: no file tools
+	// Secrets is the folder of the secrets that the file names, or "".
 	Secrets secrets.Folder
 	// Hidden are files that no command may read: the worker's keys.
 	Hidden []string
-	// Fixed are files that no command may change: settings, policy, tools file, lock files of
-	// servers.
+	// Fixed are files that no command may change: settings, policy, tools file, and the
+	// lock files of servers.
 	Fixed []string
-	// States are the folders in state of all entries of the file. See [StatesOf].
+	// States are the folders that any entry of the file names as state: see [StatesOf].
 	States []string
-	// Fleet are the servers of NATS, as host:port. No proxy of a sandbox connects to them.
+	// Fleet are the NATS servers, as host:port. No proxy of a sandbox connects to them.
 	Fleet []string
-	// Tighten are bounds of the platform's policy on every sandbox; nil: there are none.
+	// Tighten is the limit that the platform's policy puts on every sandbox, or nil.
 	Tighten *schemas.Sandbox
 }
 
-// StatesOf returns the folders in state of all entries, as the file writes them.
+// StatesOf returns the folders that the entries of a file name as state, as the file writes
+// them.
 func StatesOf(file schemas.ToolsFile) (all []string) {
 	for _, entry := range file.Tools {
 		all = append(all, entry.Sandbox.State...)
@@ -58,14 +59,14 @@ const (
 
 // Commands are the commands of one entry of a tools file on this machine.
 type Commands struct {
-	Name    string // of the entry, for people
+	Name    string // the entry's name, for people
 	Sandbox schemas.Sandbox
-	// shell: the model writes the commands, with Bash. Other programs may read their own folder,
-	// and may use the network.
+	// shell says that the model writes the commands, with Bash. Other programs may read
+	// their own folder and use the network.
 	shell bool
-	stays bool   // they serve many calls
+	stays bool   // the commands serve many calls
 	label string // a name of a folder
-	// identity holds the values that decide which folder for temporary files is used.
+	// identity holds the values that determine the folder for temporary files.
 	identity []any
 }
 
@@ -96,7 +97,7 @@ func CommandsOfServer(server schemas.Server) (c Commands, ok bool) {
 	}, len(server.Command) > 0
 }
 
-// Confinement returns what commands may touch. ok is false if their sandbox is off.
+// Confinement returns what the commands may reach. ok is false if their sandbox is off.
 func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err error) {
 	s := p.tightened(c)
 	if s.Off {
@@ -144,7 +145,7 @@ func (p Place) Confinement(c Commands) (policy sandbox.Policy, ok bool, err erro
 	return policy, true, err
 }
 
-// hidden returns the paths that no tool reads, without links.
+// hidden returns the paths that no tool may read, with links resolved.
 func (p Place) hidden() (all []string) {
 	for _, name := range p.Hidden {
 		all = append(all, canonical(name))
@@ -152,7 +153,8 @@ func (p Place) hidden() (all []string) {
 	return all
 }
 
-// protected returns the paths that no tool changes, and what they lead to if they are links.
+// protected returns the paths that no tool may change. For a link it also returns the
+// target.
 func (p Place) protected() (all []string) {
 	for _, name := range p.named() {
 		all = append(all, name)
@@ -163,7 +165,8 @@ func (p Place) protected() (all []string) {
 	return all
 }
 
-// replaceable returns the protected paths that a command may replace: a mount cannot cover a link.
+// replaceable returns the protected paths that a command could still replace, because a
+// mount cannot cover a link.
 func (p Place) replaceable() (all []string) {
 	if p.Root == nil {
 		return nil
@@ -176,7 +179,7 @@ func (p Place) replaceable() (all []string) {
 	return all
 }
 
-// named returns the paths that no tool may change, links included.
+// named returns the paths that no tool may change, including links.
 func (p Place) named() (all []string) {
 	if p.Root != nil {
 		all = sandbox.ProtectedIn(p.Root.Dir())
@@ -189,8 +192,8 @@ func (p Place) named() (all []string) {
 	return all
 }
 
-// loose returns the folders that commands of any tool may change. A link in such a folder may be
-// the work of a command.
+// loose returns the folders that commands of any tool may change. A link in such a folder
+// may have been made by a command.
 func (p Place) loose(dir string, own []string) (all []string) {
 	if p.Root != nil {
 		all = append(all, p.Root.Dir())
@@ -199,16 +202,16 @@ func (p Place) loose(dir string, own []string) (all []string) {
 	for _, name := range slices.Concat(p.States, own) {
 		names = append(names, below(dir, name))
 	}
-	slices.Sort(names) // a folder comes before those below it
+	slices.Sort(names) // so that a folder comes before those below it
 	for _, name := range slices.Compact(names) {
-		if real, err := sandbox.Settle(name, all); err == nil { // an error refuses the tool of that folder, elsewhere
+		if real, err := sandbox.Settle(name, all); err == nil { // an error refuses the tool of that folder, in another place
 			all = append(all, real)
 		}
 	}
 	return all
 }
 
-// Gaps says, by tool or server, what the sandboxes of a file cannot prevent.
+// Gaps returns, by tool or server, what the sandboxes of a file cannot prevent.
 func (p Place) Gaps(file schemas.ToolsFile) map[string][]string {
 	gaps := map[string][]string{}
 	for _, c := range allCommands(file, p.Root != nil) {
@@ -260,8 +263,8 @@ func Names(file schemas.ToolsFile) (names []string) {
 	return names
 }
 
-// Find returns the commands of a tool or server. A server is found by its name or that of one of
-// its tools. ok is false for an entry without commands.
+// Find returns the commands of a tool or server. A server is found by its own name or by
+// that of one of its tools. ok is false if the entry has no commands.
 func Find(file schemas.ToolsFile, name string) (c Commands, ok bool, err error) {
 	for _, entry := range entries(file, true) {
 		if entry.Name == name {
@@ -278,7 +281,7 @@ func Find(file schemas.ToolsFile, name string) (c Commands, ok bool, err error) 
 	return c, false, fmt.Errorf("there is no tool %.80q here, and no server; `toolfleet tools ls` lists the tools", name)
 }
 
-// ServerBox makes the sandbox of a server; nil if it has none.
+// ServerBox makes the sandbox of a server, or returns nil if it has none.
 func (p Place) ServerBox(server schemas.Server) (*sandbox.Box, error) {
 	c, ok := CommandsOfServer(server)
 	if !ok {
@@ -287,7 +290,7 @@ func (p Place) ServerBox(server schemas.Server) (*sandbox.Box, error) {
 	return p.box(c)
 }
 
-// box makes the sandbox of commands; nil if it is off.
+// box makes the sandbox of the commands, or returns nil if it is off.
 func (p Place) box(c Commands) (*sandbox.Box, error) {
 	policy, ok, err := p.Confinement(c)
 	if err != nil || !ok {
@@ -314,7 +317,7 @@ func (p Place) box(c Commands) (*sandbox.Box, error) {
 	return box, nil
 }
 
-// makeFolder makes a folder. It follows no link out of the loose folders.
+// makeFolder makes a folder. It does not follow links out of the loose folders.
 func makeFolder(name string, loose []string) error {
 	for _, folder := range loose {
 		rel, err := filepath.Rel(folder, name)
@@ -334,9 +337,9 @@ func makeFolder(name string, loose []string) error {
 	return os.MkdirAll(name, 0o777)
 }
 
-// tempFolder returns a tool's folder for temporary files. It is the same for every worker of this
-// user on this machine while the tool's configuration stays the same, because a probe must see what
-// the run of a lost worker wrote.
+// tempFolder returns a tool's folder for temporary files. All workers of this user on this
+// machine share it, as long as the tool's configuration stays the same: a probe must see
+// what the run of a lost worker wrote.
 func tempFolder(dir string, c Commands, loose []string) (string, error) {
 	base, err := filepath.Abs(os.TempDir())
 	if err == nil {
@@ -349,8 +352,8 @@ func tempFolder(dir string, c Commands, loose []string) (string, error) {
 	return filepath.Join(base, "toolfleet-"+strconv.Itoa(os.Getuid()), c.label+"-"+hex.EncodeToString(sum[:6])), nil
 }
 
-// ownFolder makes a folder that only this user can enter. Its name can be guessed, so an existing
-// folder that is not ours alone is an error.
+// ownFolder makes a folder that only this user can enter. Its name can be guessed, so if
+// the folder exists and is not ours alone, ownFolder returns an error.
 func ownFolder(name string) error {
 	if err := os.Mkdir(name, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("folder for temporary files: %w", err)
@@ -365,7 +368,8 @@ func ownFolder(name string) error {
 	return nil
 }
 
-// below returns the absolute form of a path that is relative to dir, or with ~/ to the home folder.
+// below returns the absolute form of a path. The path is relative to dir, or begins with ~/
+// for the home folder.
 func below(dir, name string) string {
 	if rest, ok := strings.CutPrefix(name, "~/"); ok {
 		if home, err := os.UserHomeDir(); err == nil {
@@ -378,7 +382,7 @@ func below(dir, name string) string {
 	return filepath.Clean(name)
 }
 
-// canonical resolves the links of a path, as far as the path is there.
+// canonical resolves the links in a path, as far as the path exists.
 func canonical(name string) string {
 	abs, err := filepath.Abs(name)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
-// Metrics holds the metrics of a worker. The values of its labels are bounded: tools come from the
-// registry, hooks from the config, and pools from the tools.
+// Metrics holds the metrics of a worker. Its labels have a limited number of values: tools
+// come from the registry, hooks from the config, and pools from the tools.
 type Metrics struct {
 	calls       *prometheus.CounterVec
 	seconds     *prometheus.HistogramVec
@@ -30,7 +30,7 @@ type Metrics struct {
 	progress    prometheus.Counter
 }
 
-// NewMetrics registers the metrics. With a nil registerer they are counted but not exported.
+// NewMetrics registers the metrics. If reg is nil, they are counted but not exported.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -76,8 +76,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ended counts a call. If its trace is recorded, the trace's id is added to the duration as an
-// exemplar.
+// ended counts a call. If the call's trace is recorded, the trace id becomes an exemplar of
+// the duration.
 func (m *Metrics) ended(ctx context.Context, pool string, r messages.Result) {
 	labels := []string{r.Tool, string(r.Kind), string(r.Status)}
 	m.calls.WithLabelValues(labels...).Inc()

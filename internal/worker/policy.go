@@ -9,24 +9,25 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// policyCheck compares this worker's policy with the policies of the coordinators. It logs each
-// difference once, not for each job.
+// policyCheck compares this worker's policy with the policies of the coordinators. It logs
+// each difference once, and not for each job.
 type policyCheck struct {
 	version string // of this worker's policy; "": it has none
 	log     *slog.Logger
-	logged  sync.Map // coordinators' policies that were logged, by version
-	// idle is when the log last said that no calls are taken, in Unix nanoseconds; 0: the log has
-	// said since that calls are taken again.
+	logged  sync.Map // policies of coordinators that were logged, by version
+	// idle is when the log last said that this worker takes no calls, in Unix nanoseconds.
+	// It is 0 if the log has since said that calls are taken again.
 	idle atomic.Int64
 }
 
-// fits reports whether this worker may take a job. If the coordinator has a policy and this worker
-// has none, it may not: it would run calls that the policy asks people about. A worker with another
-// policy than the coordinator's takes the job and applies its own.
+// fits reports whether this worker may take a job. A worker without a policy may not take
+// jobs of a coordinator that has one: it would run calls that the policy denies or asks
+// people about. A worker with another policy than the coordinator's takes the job and
+// applies its own policy.
 func (p *policyCheck) fits(job wire.Job) bool {
 	if job.Policy == wire.PlatformPolicy(p.version) {
-		// If there are coordinators with and without a policy at once, each is logged at most once
-		// a minute.
+		// If coordinators with a policy and without one run at the same time, each kind is
+		// logged at most once a minute.
 		if at := p.idle.Load(); at != 0 && time.Since(time.Unix(0, at)) > time.Minute && p.idle.CompareAndSwap(at, 0) {
 			p.logged.Clear()
 			p.log.Warn("calls are taken again, and nothing is denied: neither this coordinator nor this worker has a policy")

@@ -36,13 +36,13 @@ func (w *Worker) announce(ctx context.Context) error {
 	return nil
 }
 
-// announcement returns the announcement of a tool after this worker has added the versions that it
-// serves to what was announced before. Definitions that do not fit into a message are left out, the
-// oldest ones first.
+// announcement returns the new announcement of a tool: what was announced before, with the
+// versions that this worker serves added. If the definitions do not fit into a message, the
+// oldest are left out.
 func (w *Worker) announcement(before []byte, served []schemas.Tool) ([]byte, error) {
 	var known schemas.Announcement
 	if before != nil && json.Unmarshal(before, &known) != nil {
-		known = schemas.Announcement{} // nobody can read it, so nobody misses it
+		known = schemas.Announcement{} // if nobody can read it, nobody misses it
 	}
 	next := known.With(served, w.cfg.Rules.DeniesTool(served[0].Name))
 	for {
@@ -54,12 +54,12 @@ func (w *Worker) announcement(before []byte, served []schemas.Tool) ([]byte, err
 	}
 }
 
-// presence announces which tools a worker serves, and from which queues.
+// presence announces which tools a worker serves, and from which queues it takes jobs.
 type presence struct {
 	w   *Worker
 	key string
 
-	// turn holds one token. Its holder sends an announcement, so that announcements arrive in
+	// turn holds one token. Its holder sends an announcement. So announcements arrive in
 	// order.
 	turn     chan struct{}
 	says     wire.Presence // owned by the holder of turn
@@ -89,8 +89,8 @@ func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
 	return &presence{w: w, key: messages.Token(w.cfg.Name), turn: make(chan struct{}, 1), says: says}
 }
 
-// sharePool announces that the worker uses only the shared queue of a pool. Call it before the
-// first announcement.
+// sharePool announces that the worker uses only the shared queue of a pool. It must be
+// called before the first announcement.
 func (p *presence) sharePool(pool string) {
 	q := p.says.Queues[pool]
 	q.Token = pool
@@ -169,8 +169,8 @@ func (p *presence) stay(ctx context.Context) {
 	}
 }
 
-// remove removes the announcement, even if ctx has ended. It leaves the one that another worker of
-// the same name has made since.
+// remove removes the announcement, even if ctx has ended. If another worker of the same
+// name has announced itself since, its announcement stays.
 func (p *presence) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -199,9 +199,9 @@ const (
 	othersEvery = time.Second
 )
 
-// leave announces that the worker takes no new jobs. The last worker of a toolset still takes the
-// jobs in its queue, because no other worker can. leave returns when the queue is empty or ctx
-// ends.
+// leave announces that the worker takes no new jobs. If it is the last worker of a toolset,
+// it still takes the jobs in that queue, because no other worker can. leave returns when
+// the queue is empty or ctx ends.
 func (p *presence) leave(ctx context.Context) {
 	p.putOrLog(ctx, func(w *wire.Presence) { w.Draining = true })
 	var others map[string]bool
@@ -227,8 +227,8 @@ func (p *presence) leave(ctx context.Context) {
 	}
 }
 
-// waiting returns the queues of this worker's toolsets with jobs that no worker has taken, as far
-// as they can be read.
+// waiting returns the queues of this worker's toolsets that have jobs which no worker has
+// taken. It skips queues that it cannot read.
 func (p *presence) waiting(ctx context.Context) (tokens []string) {
 	for _, q := range p.w.queues {
 		if q.Toolset == "" {
@@ -242,7 +242,7 @@ func (p *presence) waiting(ctx context.Context) (tokens []string) {
 	return tokens
 }
 
-// others returns the queues from which other workers take jobs, if those workers stay.
+// others returns the queues from which other workers take jobs, except workers that drain.
 func (p *presence) others(ctx context.Context) (tokens map[string]bool, err error) {
 	values, err := p.w.conn.Values(ctx, p.w.conn.Names().Stream(bus.BucketWorkers))
 	tokens = map[string]bool{}

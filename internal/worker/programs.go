@@ -30,8 +30,8 @@ func ProgramsOf(file schemas.ToolsFile, dir string) (all []string) {
 	return all
 }
 
-// Programs returns the files that a command runs, as far as its words name them: the program, and
-// scripts and programs among its arguments. What these load is not known.
+// Programs returns the files that a command runs, judged by its words: the program itself,
+// and scripts and programs among its arguments. What these files load is not known.
 func Programs(command []string, dir string) (all []string) {
 	for i, word := range command {
 		name := word
@@ -50,7 +50,7 @@ func Programs(command []string, dir string) (all []string) {
 			continue
 		}
 		if i > 0 && info.Mode()&0o111 == 0 && !slices.Contains(scripts, filepath.Ext(name)) {
-			continue // a data file; the command may change it
+			continue // a data file, which the command may change
 		}
 		if abs, err := filepath.Abs(name); err == nil {
 			all = append(all, abs)

@@ -18,16 +18,17 @@ import (
 )
 
 const (
-	// keepTime bounds how long a call waits for its whole output to be stored.
+	// keepTime limits how long a call waits until its whole output is stored.
 	keepTime = 30 * time.Second
-	// maxWhole is how many bytes of JSON a whole output has at most: quotes may double 64 MiB.
+	// maxWhole is the largest size of a whole output in bytes of JSON: quoting can double
+	// 64 MiB.
 	maxWhole = 256 << 20
 )
 
 // wholes stores outputs that were cut for their models.
 type wholes struct{ store objects.Store }
 
-// keep stores an output, and returns the ref that names it in the session of the job.
+// keep stores an output. It returns the ref by which the session of the job can read it.
 func (w wholes) keep(ctx context.Context, job wire.Job, whole messages.Outcome) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, keepTime)
 	defer cancel()
@@ -58,8 +59,8 @@ func (w wholes) read(ctx context.Context, call tool.Call, ref string) (whole mes
 	return whole, nil
 }
 
-// wholeName returns the name of a stored output. It holds the session, so a ref means nothing in
-// any other.
+// wholeName returns the name of a stored output. The session is part of it, so a ref cannot
+// be used in another session.
 func wholeName(tenant messages.TenantID, session messages.SessionID, ref string) string {
 	return messages.Digest([]byte(strings.Join([]string{"result", messages.Token(tenant), messages.Token(session), ref}, ".")))
 }

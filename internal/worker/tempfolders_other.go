@@ -4,5 +4,5 @@ package worker
 
 import "time"
 
-// holdTemp does nothing: there are no locks that end with their process.
+// holdTemp does nothing, because this system has no locks that end with their process.
 func holdTemp(string, time.Time) error { return nil }

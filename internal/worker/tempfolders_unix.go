@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// unusedTemp is how long a folder for temporary files stays that no worker uses. A probe looks
-// there for what the run of a lost worker wrote, so it is more than a batch can take.
+// unusedTemp is how long a folder for temporary files stays without a worker that uses it.
+// A probe looks there for what the run of a lost worker wrote, so this is longer than any
+// batch can take.
 const unusedTemp = 7 * 24 * time.Hour
 
 var (
@@ -21,9 +22,9 @@ var (
 	held   = map[string]*os.File{} // locks of this process, until it ends; guarded by heldMu
 )
 
-// holdTemp says that this process uses a folder for temporary files, by a lock on a file beside it,
-// which no command can reach. It removes the folders of other configurations that nobody has used
-// for long.
+// holdTemp marks a folder for temporary files as used by this process, with a lock on a
+// file beside it that no command can reach. It also removes folders of other configurations
+// that nobody has used for long.
 func holdTemp(name string, now time.Time) error {
 	heldMu.Lock()
 	defer heldMu.Unlock()
@@ -38,7 +39,7 @@ func holdTemp(name string, now time.Time) error {
 		f.Close()
 		return fmt.Errorf("folder for temporary files: lock %s: %w", f.Name(), err)
 	}
-	_ = os.Chtimes(f.Name(), now, now) // the lock holds anyway
+	_ = os.Chtimes(f.Name(), now, now) // if this fails, the lock still holds
 	held[name] = f
 	sweepTemps(filepath.Dir(name), now)
 	return nil
@@ -46,7 +47,8 @@ func holdTemp(name string, now time.Time) error {
 
 const lockEnding = ".lock"
 
-// sweepTemps removes the folders of a base that nobody uses. What cannot be removed stays.
+// sweepTemps removes the folders of a base that nobody uses. It skips what it cannot
+// remove.
 func sweepTemps(base string, now time.Time) {
 	entries, err := os.ReadDir(base)
 	if err != nil {
@@ -62,7 +64,7 @@ func sweepTemps(base string, now time.Time) {
 		if err != nil {
 			continue
 		}
-		// The lock file stays: another worker may be waiting for it.
+		// The lock file stays, because another worker may be waiting for it.
 		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			_ = os.RemoveAll(filepath.Join(base, folder))
 		}

@@ -11,11 +11,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/egress"
 )
 
-// reaches are the reaches of a network, the narrowest first.
+// reaches lists how far a network can reach, the narrowest first.
 var reaches = []sandbox.Reach{sandbox.NoNetwork, sandbox.SomeHosts, sandbox.AnyHost, sandbox.HostNetwork}
 
-// tightened returns the sandbox of commands within the bounds of the platform's policy. The policy
-// takes away and never gives: a sandbox that is off is on, with the standard values.
+// tightened returns the sandbox of the commands within the limits of the platform's policy.
+// The policy only takes away: a sandbox that is off is turned on, with the standard values.
 func (p Place) tightened(c Commands) schemas.Sandbox {
 	s := c.Sandbox
 	standard := sandbox.HostNetwork
@@ -48,14 +48,14 @@ func (p Place) tightened(c Commands) schemas.Sandbox {
 	l, b := &s.Limits, bound.Limits
 	l.Memory, l.Processes, l.FileSize = lower(l.Memory, b.Memory), lower(l.Processes, b.Processes), lower(l.FileSize, b.FileSize)
 	l.Disk = lower(l.Disk, b.Disk)
-	if !c.stays { // a program that stays would end in the middle of some call
+	if !c.stays { // a program that stays would end in the middle of a call
 		l.CPU = lower(l.CPU, b.CPU)
 	}
 	return s
 }
 
-// covered reports whether everything that an entry of a list of hosts allows is allowed by another
-// list.
+// covered reports whether a list of hosts allows everything that an entry of another list
+// allows.
 func covered(host string, list []string) bool {
 	if slices.Contains(list, host) {
 		return true
@@ -65,13 +65,13 @@ func covered(host string, list []string) bool {
 		return covered(host+":80", list) && covered(host+":443", list)
 	}
 	if below {
-		name = "any." + name // a pattern that fits one name below fits all
+		name = "any." + name // a pattern that matches one name below it matches all
 		list = slices.DeleteFunc(slices.Clone(list), func(p string) bool { return !strings.HasPrefix(p, "*.") })
 	}
 	return slices.ContainsFunc(list, func(pattern string) bool { return egress.Match(pattern, strings.ToLower(name)) })
 }
 
-// lower returns the lower of two limits. Zero is none.
+// lower returns the lower of two limits. Zero means no limit.
 func lower[T int | int64 | time.Duration](a, b T) T {
 	if a == 0 || b > 0 && b < a {
 		return b

@@ -36,8 +36,8 @@ func OpenTools(reg *tool.Registry, file schemas.ToolsFile, place Place) error {
 	return errors.Join(errs...)
 }
 
-// Promises returns the definitions of the tools that OpenTools would register. It starts nothing
-// and does not look for the programs. Plans and lists use it.
+// Promises returns the definitions of the tools that OpenTools would register. It starts
+// nothing and does not look for programs. Plans and lists use it.
 func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
 	var tools []schemas.Tool
 	for _, entry := range entries(file, root) {
@@ -50,8 +50,8 @@ func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
 	return tools, nil
 }
 
-// entries returns the tools of the file and, with a root, the file tools that the file does not
-// name.
+// entries returns the tools of the file. With a root it also returns the file tools that
+// the file does not name.
 func entries(file schemas.ToolsFile, root bool) []schemas.Entry {
 	all := slices.Clone(file.Tools)
 	if !root {
@@ -109,7 +109,7 @@ func openRunner(entry schemas.Entry, place Place, box *sandbox.Box) (tool.Runner
 // probe asks whether a run was applied.
 type probe = func(context.Context, tool.Call) (tool.Probed, error)
 
-// withProbe adds a probe to a runner, and keeps the checks of its input.
+// withProbe adds a probe to a runner. The runner keeps the checks of its input.
 func withProbe(runner tool.Runner, ask probe) tool.Runner {
 	prober := tool.NewProber(runner.Run, ask)
 	if checker, ok := runner.(tool.Checker); ok {
@@ -139,8 +139,8 @@ func openCheck(entry schemas.Entry, place Place, box *sandbox.Box) (probe, error
 	return probe.Probe, nil
 }
 
-// promiseOf returns the definition of an entry's tool. A file tool keeps its own value for each
-// field that the entry does not set.
+// promiseOf returns the definition of an entry's tool. If a file tool's entry does not set
+// a field, the tool's own value stays.
 func promiseOf(entry schemas.Entry) schemas.Tool {
 	if !slices.Contains(schemas.FileBuiltins, entry.Builtin) {
 		return entry.Tool
@@ -157,7 +157,8 @@ func promiseOf(entry schemas.Entry) schemas.Tool {
 	own.MaxOutput = cmp.Or(given.MaxOutput, own.MaxOutput)
 	own.Truncate = cmp.Or(given.Truncate, own.Truncate)
 	own.Results = cmp.Or(given.Results, own.Results)
-	// A tools file cannot let a builtin overlap others that must run alone.
+	// A tools file must not let a builtin run beside others if the builtin has to run
+	// alone.
 	if own.ConcurrencySafe == nil || *own.ConcurrencySafe {
 		own.ConcurrencySafe = cmp.Or(given.ConcurrencySafe, own.ConcurrencySafe)
 		if given.SafeWhen != "" {

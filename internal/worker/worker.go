@@ -48,44 +48,44 @@ type Config struct {
 	// AckWait is how long the broker waits for a sign of life of the worker before it delivers a
 	// job again. Default 10 s.
 	AckWait time.Duration
-	Lease   time.Duration // how long a claim holds without renewal. Default 10 s
-	// Grace is the time between when a tool is ended and the end of its lease. Default 2 s, but at
+	Lease   time.Duration // how long a claim is valid without renewal. Default 10 s
+	// Grace is how long before the end of the lease a tool is killed. Default 2 s, but at
 	// most a fifth of Lease.
 	Grace time.Duration
-	// Drain is how long running calls may continue after the context of Run has ended. Default 30
-	// s.
+	// Drain is how long running calls may go on after the context of Run has ended. Default
+	// 30 s.
 	Drain time.Duration
 	Hurry <-chan struct{} // closing it ends the drain at once; may be nil
-	// Poison is how many deliveries of one job may be lost with their workers before the call
+	// Poison is how many workers may be lost while they have one job, before its call
 	// fails. Default 5.
 	Poison   int
 	Announce time.Duration // time between two presence announcements. Default 10 s
 	Hooks    hook.Set      // run before and after each call
-	// Rules decides what is allowed. The zero value allows everything and has no version. A worker
-	// without a version takes no calls of a coordinator that has a policy.
+	// Rules decides what is allowed. The zero value allows everything and has no version.
+	// If a coordinator has a policy, a worker without a version takes none of its calls.
 	Rules permission.Rules
 	// Audit holds the settings of the audit log.
 	Audit audit.Config
-	// Approvals knows the people whose approval counts. Nil: a call that needs an approval is
-	// refused.
+	// Approvals knows the people whose approval counts. If nil, calls that need an approval
+	// are refused.
 	Approvals   pipeline.Approvals
 	ApprovalTTL time.Duration       // how long people have to answer. Default 15 min
 	Gaps        map[string][]string // what sandboxes lack, by tool or server; see [Place.Gaps]
-	Pools       map[string]int      // bound on calls in flight in the whole fleet, by pool; 0: none
+	Pools       map[string]int      // limit on calls in flight in the whole fleet, by pool; 0: none
 	Provision   provision.Config
 	// Servers returns the states of the programs and services that bring tools. May be nil.
 	Servers func() []wire.ToolServer
 	OnReady func()       // called once the worker takes calls. May be nil
 	Logger  *slog.Logger // nil: silent
 	Metrics *Metrics     // nil: silent
-	// Tracer makes the spans of calls. Nil: there are no spans, but tools and hooks get the trace
+	// Tracer makes the spans of calls. Nil: no spans, but tools and hooks get the trace
 	// context of the job.
 	Tracer trace.Tracer
 	// TraceContent puts the first 16 KiB of arguments and results into spans.
 	TraceContent bool
 }
 
-// DefaultConfig returns the defaults of the fields. The default of Grace depends on Lease.
+// DefaultConfig returns the default settings. The default of Grace depends on Lease.
 func DefaultConfig() Config {
 	calls := lane.DefaultConfig()
 	return Config{
@@ -129,11 +129,11 @@ type Worker struct {
 	consumer *lane.Consumer
 	queues   []lane.Queues
 	present  *presence
-	serving  atomic.Bool // the tools are announced, and the worker takes jobs
+	serving  atomic.Bool // the tools are announced and the worker takes jobs
 }
 
-// New makes a worker on conn, which the caller closes after the worker has ended. The registry must
-// not change any more. The error joins all mistakes in the config.
+// New returns a worker that uses conn. The caller closes conn after the worker has ended.
+// The registry must not change any more. The error joins all mistakes in the config.
 func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	cfg = cfg.withDefaults()
 	var errs []error
@@ -147,7 +147,7 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	}
 	outputs := wholes{objects.In(conn)}
 	if resultread.Wanted(registry.Definitions()) {
-		registry = registry.Clone() // it may be that of other workers too, which have connections of their own
+		registry = registry.Clone() // other workers may use the same registry, over connections of their own
 		errs = append(errs, registry.Add(resultread.Promise(), resultread.New(outputs.read)))
 	}
 	phases, err := pipeline.New(pipeline.Config{
@@ -173,8 +173,8 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	return w, nil
 }
 
-// Run serves until ctx ends. It then takes no more calls, and gives the running ones Config.Drain
-// to end.
+// Run serves until ctx ends. Then it takes no more calls, and gives the running ones
+// Config.Drain to end.
 func (w *Worker) Run(ctx context.Context) error {
 	w.stayInRights(ctx)
 	consumers, err := w.start(ctx)
@@ -207,8 +207,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// stayInRights drops the queues of toolsets that this user may not pull from. Some users may use
-// only the consumer of a pool.
+// stayInRights drops the queues of toolsets from which this user may not pull. Some users
+// may use only the consumer of a pool.
 func (w *Worker) stayInRights(ctx context.Context) {
 	for i, q := range w.queues {
 		if q.Toolset == "" || w.conn.May(ctx, "$JS.API.CONSUMER.MSG.NEXT."+w.conn.Names().Stream(bus.Jobs)+"."+q.Toolset) {
@@ -241,8 +241,8 @@ func (w *Worker) start(ctx context.Context) (consumers []provision.Consumer, err
 	return consumers, w.prepare(ctx, consumers)
 }
 
-// consumers returns the consumers that the worker pulls from: two for each pool, that of the pool
-// and that of the worker's toolset.
+// consumers returns the consumers from which the worker pulls. For each pool there are two:
+// the pool's own, and that of the worker's toolset.
 func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
 	for _, q := range w.queues {
 		for _, token := range []string{q.Pool, q.Toolset} {
@@ -259,9 +259,9 @@ func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
 	return consumers, nil
 }
 
-// prepare hides this process from its commands, makes what the server lacks, and announces the
-// worker and then its tools. In this order, a call that is planned with a new definition finds a
-// worker for it.
+// prepare hides this process from its commands, makes what the server lacks, and announces
+// the worker and then its tools. Because of this order, a call that is planned with a new
+// definition finds a worker for it.
 func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
@@ -285,8 +285,8 @@ func (w *Worker) Ready() bool { return w.serving.Load() && w.conn.Connected() }
 // Busy returns how many calls this worker runs.
 func (w *Worker) Busy() int { return w.consumer.Busy() }
 
-// queuesOf returns the queues of the worker, and their announcement, sorted by pool. A bound on a
-// pool holds for one consumer, so the workers of a bounded pool share one queue.
+// queuesOf returns the queues of the worker and their announcement, sorted by pool. A limit
+// on a pool is a limit on one consumer, so the workers of such a pool share one queue.
 func queuesOf(promises []schemas.Tool, bounds map[string]int) (queues []lane.Queues, announced map[string]wire.Queue) {
 	tools := map[string][]string{}
 	for _, t := range promises {
@@ -306,15 +306,15 @@ func queuesOf(promises []schemas.Tool, bounds map[string]int) (queues []lane.Que
 	return queues, announced
 }
 
-// served is the lane's view of the registry and the pipeline.
+// served gives the lane access to the registry and the pipeline.
 type served struct {
 	registry *tool.Registry
 	phases   *pipeline.Pipeline
 	policy   *policyCheck
 }
 
-// Serves returns how to run a job here. ok is false if the worker has not the tool in the job's
-// definition, or the policy check refuses the job.
+// Serves returns how to run a job here. ok is false if the worker does not have the tool in
+// the job's definition, or if the policy check refuses the job.
 func (s served) Serves(job wire.Job) (service lane.Service, ok bool) {
 	t, known := s.registry.Version(job.Tool, job.ToolDigest)
 	service = lane.Service{Claims: t.Kind == messages.KindWrite, Attempts: max(t.Retry.Attempts, 1), Backoff: t.Retry.Backoff}
@@ -327,8 +327,9 @@ func (s served) Run(
 	return s.phases.Run(ctx, job, prior, claim, emit)
 }
 
-// write stores an audit line that a call waits for. It tries five times in about three seconds: a
-// person may have approved the call, and the connection may be lost for a moment only.
+// write stores an audit line that a call waits for. It tries five times in about three
+// seconds, because a person may have approved the call and the connection may be lost only
+// for a moment.
 func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (err error) {
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
 		if err = record.Write(ctx, line); err == nil || bus.IsTerminal(err) {
