@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -174,12 +175,17 @@ func (f *fleet) shell() bool {
 	})
 }
 
-// howToPut returns the line that shows how to run a batch over HTTP; "" without the API.
+// howToPut returns the lines that show how to reach the HTTP API; "" without the API.
 func (f *fleet) howToPut() string {
 	if f.api == nil {
 		return ""
 	}
-	return fmt.Sprintf("  Over HTTP:        PUT %s/v1/sessions/<session>/batches/<batch>\n", f.api.addr())
+	const example = "examples/http/message.json"
+	put := "PUT " + f.api.addr() + "/v1/sessions/<session>/batches/<batch>"
+	if _, err := os.Stat(example); err == nil {
+		put = "curl -X PUT " + f.api.addr() + "/v1/sessions/chat-1/batches/1 -d @" + example
+	}
+	return fmt.Sprintf("  Over HTTP:        %s\n  As an MCP server: %s/mcp/<session>\n", put, f.api.addr())
 }
 
 // howToRun returns a command that works in the current folder: it runs a batch, or shows the tools
@@ -200,6 +206,9 @@ func (f *fleet) howToRun() string {
 // self returns how the user starts this command.
 func self() string {
 	if strings.HasPrefix(os.Args[0], "npx ") { // the package of npm says so
+		return os.Args[0]
+	}
+	if _, err := exec.LookPath("toolfleet"); err != nil {
 		return os.Args[0]
 	}
 	return "toolfleet"

@@ -54,7 +54,7 @@ func (i initCmd) Run(a *command.App) error {
 			return err
 		}
 	}
-	a.Say("\nTry it:\n  echo '{\"calls\":[{\"id\":\"1\",\"name\":\"now\",\"input\":{}}]}' | toolfleet run --provider canonical")
+	a.Say("\nTry it:\n  echo '{\"calls\":[{\"id\":\"1\",\"name\":\"now\",\"input\":{}}]}' | %s run --provider canonical", self())
 	return nil
 }
 

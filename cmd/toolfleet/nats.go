@@ -54,7 +54,7 @@ func (natsCmd) Run(a *command.App) error {
 		log.Warn("what it acknowledged last may be lost with the power; coordinators and workers refuse it unless their settings say unsafe_sync", "sync", syncs(o))
 	}
 	if o.Config == "" {
-		a.Say("NATS at %s. In other terminals:\n  toolfleet coordinator --nats %s\n  toolfleet worker --root . --nats %s", srv.URL(), srv.URL(), srv.URL())
+		a.Say("NATS at %s. In other terminals:\n  %s coordinator --nats %s\n  %s worker --root . --nats %s", srv.URL(), self(), srv.URL(), self(), srv.URL())
 		<-a.Ctx.Done()
 		return nil
 	}
