@@ -136,7 +136,8 @@ type identitiesAddCmd struct {
 // Help is shown below the command's usage.
 func (identitiesAddCmd) Help() string {
 	return `The server takes it when it reads its files again: SIGHUP, to "toolfleet nats" and to nats-server. A worker with --tenant writes
-records and events of that tenant only; the setting pool_tenants of coordinators gives its pool to the tenant.`
+records and events of that tenant only. Coordinators send it every call of a tool that it
+announces, so its tools should be that tenant's alone.`
 }
 
 func (c identitiesAddCmd) Run(a *command.App) error {
