@@ -112,6 +112,7 @@ func (s *story) begin(names []string) {
 		schemas.Tool{Name: "shy", Kind: messages.KindRead, ConcurrencySafe: new(bool)},
 		schemas.Tool{Name: "maybe", Kind: messages.KindRead, SafeWhen: "true"},
 		schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent},
+		schemas.Tool{Name: "beside", Kind: messages.KindWrite, ConcurrencySafe: new(true)},
 		schemas.Tool{Name: "check", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable},
 	)
 	if err != nil {

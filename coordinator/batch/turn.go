@@ -82,7 +82,13 @@ func (m *Machine) count(is func(*call) bool) (n int) {
 // plan record. planFirst decides whether they do.
 func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 	return slices.ContainsFunc(calls, m.wanted) &&
-		(exclusive && m.mayStart(exclusive) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
+		(m.mayStart(exclusive) && (exclusive || m.unplannedClaim(calls)) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
+}
+
+// unplannedClaim reports whether no plan is stored yet and one of the calls is claimed before it
+// runs. A worker claims only what a stored plan names.
+func (m *Machine) unplannedClaim(calls []int) bool {
+	return !m.planned && slices.ContainsFunc(calls, func(i int) bool { return m.plan.Calls[i].Claims() })
 }
 
 // losesExclusive reports whether a power loss could delete the result of an exclusive call.

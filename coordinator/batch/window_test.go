@@ -26,6 +26,7 @@ func TestWaitingForTheWindowDoesNotSpin(t *testing.T) {
 			calls = append(calls, messages.ToolCall{Index: i, ID: messages.CallID(fmt.Sprint(i)), Name: "par", Input: []byte("{}")})
 		}
 		m := batch.New(plan.New(calls, catalog), config("mine"))
+		m.Step(epoch, batch.Planned{Record: wire.PlanRecord{Nonce: "mine"}, Seq: 1})
 		m.Step(epoch, batch.Recorded{Index: window, Seq: 7, Record: wire.CallRecord{State: state, Attempt: 1, LeaseMS: 10_000, OnCrash: messages.OnCrashIdempotent}})
 		now := epoch.Add(time.Minute) // the claim has lapsed
 		m.Step(now, batch.Begin{Resumed: true, Late: true})

@@ -91,6 +91,9 @@ func classify(c messages.ToolCall, tools Tools) Call {
 	default:
 		call.ConcurrencySafe, call.Reason = safety.Classify(tool, c.Input)
 		call.Fixed = call.ConcurrencySafe && !safety.DependsOnInput(tool)
+		if call.Claims() {
+			call.InputHash = wire.InputHash(c.Input)
+		}
 	}
 	return call
 }

@@ -295,6 +295,19 @@ func (j *Journal) WritePlan(
 	return nil, fmt.Errorf("store plan of batch %s: %w", key, undecided(err, readErr))
 }
 
+// FirstPlan returns the first plan record of a batch, which has the decisions about every call. The
+// error is [bus.ErrNotFound] if none is stored.
+func (j *Journal) FirstPlan(ctx context.Context, key wire.BatchKey) (rec wire.PlanRecord, err error) {
+	msg, err := j.conn.First(ctx, j.names.Stream(bus.Calls), j.names.Of(wire.VerbPlan, key))
+	if err != nil {
+		return rec, fmt.Errorf("read the first plan of batch %s: %w", key, err)
+	}
+	if err := rawjson.Unmarshal(msg.Data, &rec); err != nil {
+		return rec, fmt.Errorf("plan record %d of batch %s: %w: %w", msg.Seq, key, bus.ErrCorrupt, err)
+	}
+	return rec, j.wholePlan(ctx, &rec)
+}
+
 // Plans returns every plan record of a batch, in order.
 func (j *Journal) Plans(ctx context.Context, key wire.BatchKey) ([]PlanEntry, error) {
 	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(wire.VerbPlan, key))

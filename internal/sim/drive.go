@@ -245,7 +245,7 @@ func (d *drive) dispatch(want batch.Dispatch) []batch.Event {
 	subject := names.Lane(want.Exclusive, token, d.sub.Key.Call(want.Index))
 	job := wire.Job{
 		Session: messages.SessionID(d.sub.Key.Session), Batch: messages.BatchID(d.sub.Key.Batch), Index: want.Index, CallID: call.ID,
-		Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Notify: d.Name,
+		Tool: call.PlannedCall.Tool, ToolDigest: call.ToolDigest, Kind: call.Kind, ConcurrencySafe: !want.Exclusive, Input: call.Input, Notify: d.Name,
 		Dispatch: want.Again, TakeOver: want.TakeOver, Attempt: want.Attempt, NotAfter: d.accepted.Stored.Add(BatchTTL + d.machine.Waits()),
 	}
 	d.coordinator.fleet.judge.Sends(d.view(), want.Index)

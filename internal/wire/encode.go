@@ -338,6 +338,7 @@ func appendPlannedCall(b []byte, c *PlannedCall) []byte {
 	o.text("tool", c.Tool)
 	o.someText("tool_digest", c.ToolDigest)
 	o.someText("kind", string(c.Kind))
+	o.someText("input_hash", c.InputHash)
 	o.someText("pool", c.Pool)
 	o.flag("concurrency_safe", c.ConcurrencySafe)
 	o.someFlag("fixed", c.Fixed)

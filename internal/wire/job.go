@@ -125,6 +125,10 @@ func (s *Stop) Why() string {
 	return why
 }
 
+// InputHash returns the hex SHA-256 of an input in the form in which jobs carry it, without white
+// space between its parts.
+func InputHash(input []byte) string { return messages.Digest(rawjson.AppendRaw(nil, input)) }
+
 // IdempotencyKey is the same for every attempt of a call with the same arguments: the hex SHA-256
 // of tenant, session, batch, index, call id, tool and the hash of the final arguments. A key that
 // the model wrote into the arguments is not used.

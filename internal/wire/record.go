@@ -118,12 +118,15 @@ type PlanRecord struct {
 
 // PlannedCall is what the plan says about one call.
 type PlannedCall struct {
-	Index           int           `json:"index"`
-	Tool            string        `json:"tool"`
-	ToolDigest      string        `json:"tool_digest,omitempty"`
-	Kind            messages.Kind `json:"kind,omitempty"`
-	Pool            string        `json:"pool,omitempty"`
-	ConcurrencySafe bool          `json:"concurrency_safe"`
+	Index      int           `json:"index"`
+	Tool       string        `json:"tool"`
+	ToolDigest string        `json:"tool_digest,omitempty"`
+	Kind       messages.Kind `json:"kind,omitempty"`
+	// InputHash is the hex SHA-256 of the call's input, as the job has it. Only calls of tools that
+	// may change the world have one; plans of the build before have none.
+	InputHash       string `json:"input_hash,omitempty"`
+	Pool            string `json:"pool,omitempty"`
+	ConcurrencySafe bool   `json:"concurrency_safe"`
 	// Fixed says that the call may run beside others for every input that hooks could make.
 	// It is never handed back, and later batches of the session need not wait for it.
 	Fixed bool `json:"fixed,omitempty"`

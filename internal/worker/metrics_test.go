@@ -17,6 +17,7 @@ import (
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
+	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/tracing"
@@ -80,7 +81,15 @@ func TestWhatAWorkerCounts(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		for i, input := range []string{`{"n":1}`, `{"n":"bad"}`, `[]`} {
+		inputs := []string{`{"n":1}`, `{"n":"bad"}`, `[]`}
+		planned := wire.PlanRecord{V: 1, Nonce: "n"}
+		for i, input := range inputs {
+			planned.Calls = append(planned.Calls, wire.PlannedCall{Index: i, Tool: "note", Kind: messages.KindWrite, InputHash: wire.InputHash([]byte(input))})
+		}
+		if _, err := journal.New(conn).WritePlan(t.Context(), wire.KeyOf("acme", "s", "b"), planned, 0); err != nil {
+			t.Fatal(err)
+		}
+		for i, input := range inputs {
 			key := wire.KeyOf("acme", "s", "b").Call(i)
 			job := wire.Job{
 				V: 1, Tenant: "acme", Session: "s", Batch: "b", Index: i, CallID: "c", Tool: "note", ToolDigest: served.Digest, Kind: messages.KindWrite,

@@ -172,6 +172,7 @@ type Consumer struct {
 	tools   Tools
 	cfg     Config
 	log     *slog.Logger
+	plans   plans
 	// audience publishes events.
 	audience   *bus.Audience
 	goroutines *spare.Goroutines // run the phases and the open requests; set by Run
@@ -197,7 +198,11 @@ const maxStops = 1024
 // New returns a consumer that runs jobs with tools.
 func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 	cfg = cfg.withDefaults()
-	return &Consumer{conn: conn, journal: journal.New(conn), tools: tools, cfg: cfg, log: cfg.Logger, audience: bus.NewAudience(conn), inHand: map[*running]struct{}{}}
+	records := journal.New(conn)
+	return &Consumer{
+		conn: conn, journal: records, tools: tools, cfg: cfg, log: cfg.Logger, audience: bus.NewAudience(conn), inHand: map[*running]struct{}{},
+		plans: plans{read: records.FirstPlan, known: map[wire.BatchKey]wire.PlanRecord{}},
+	}
 }
 
 // Busy returns how many calls the worker has taken and not ended.
@@ -316,6 +321,17 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	}
 	ctx = tracing.Extract(ctx, d.Header)
 	service, served := c.tools.Serves(job)
+	if served && service.Claims {
+		err := c.plans.names(ctx, key, job)
+		if errors.Is(err, errUnplanned) {
+			c.bury(ctx, d, err)
+			return
+		}
+		if err != nil {
+			c.about(ctx, key, job).Warn("the plan of a batch cannot be read, so a call waits; the broker delivers its job again", "err", err)
+			return
+		}
+	}
 	r := c.attempt(pool, job, key, service)
 	r.log = c.about(ctx, key, job)
 	now := c.conn.Now(ctx)

@@ -134,17 +134,34 @@ func (y *yard) job(claims bool) wire.Job {
 	}
 }
 
+// plan stores a plan of the batch with one call, unless one is stored.
+func (y *yard) plan(c wire.PlannedCall) {
+	y.Helper()
+	if _, err := y.journal.WritePlan(y.Context(), key.BatchKey, wire.PlanRecord{V: 1, Nonce: "n", Calls: []wire.PlannedCall{c}}, 0); err != nil {
+		y.Fatal(err)
+	}
+}
+
 func (y *yard) publish(job wire.Job) {
 	y.Helper()
 	y.send(y.Context(), job)
 }
 
-// send publishes a job as part of the trace of ctx.
+// send publishes a job as part of the trace of ctx. A job of a write has a stored plan first.
 func (y *yard) send(ctx context.Context, job wire.Job) {
+	y.Helper()
+	if job.Kind == messages.KindWrite {
+		y.plan(wire.PlannedCall{Tool: job.Tool, Kind: job.Kind})
+	}
+	y.offer(ctx, job)
+}
+
+// offer publishes a job without a plan.
+func (y *yard) offer(ctx context.Context, job wire.Job) {
 	y.Helper()
 	header := bus.Header{}
 	tracing.Inject(ctx, header)
-	subject := y.conn.Names().Lane(!job.ConcurrencySafe, "default", key)
+	subject := y.conn.Names().Lane(!job.ConcurrencySafe, "default", key.BatchKey.Call(job.Index))
 	if _, err := y.conn.Append(y.Context(), subject, header, rawjson.MustMarshal(job)); err != nil {
 		y.Fatal(err)
 	}

@@ -170,6 +170,9 @@ func grantedUnder(chain []stored) string {
 // published records a job and checks it.
 func (l *Ledger) published(key wire.CallKey, job wire.Job) {
 	l.jobs[key] = l.Now
+	if a := l.batches[key.BatchKey]; job.Kind == messages.KindWrite && (a.plan == nil || a.plan[key.Index].InputHash != wire.InputHash(job.Input)) {
+		l.Fail("the job of write %s is published, and no stored plan has its input, so no worker runs it", key)
+	}
 	s, waits := l.waits(key)
 	switch {
 	case !waits:
