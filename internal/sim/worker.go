@@ -89,7 +89,8 @@ func (w *worker) take(d *broker.Delivery) {
 			return
 		}
 	}
-	a := &attempt{worker: w, job: job, queued: d.Time, served: served, key: key, lost: d.Count - 1 + max(job.Attempt-(judge.Attempts-1), 0), mails: []mail{first}}
+	lost := min(d.Count-1, int((w.Now.Sub(d.Time)+AckWait/2)/AckWait)) + max(job.Attempt-(judge.Attempts-1), 0)
+	a := &attempt{worker: w, job: job, queued: d.Time, served: served, key: key, lost: lost, mails: []mail{first}}
 	token, _, _ := names.Job(d.Subject)
 	w.inHand = append(w.inHand, a)
 	w.fleet.judge.Takes(&judge.Attempt{Process: w.Process, Key: key, Job: job, Served: served}, token)

@@ -112,15 +112,16 @@ type Machine struct {
 	now     time.Time // of the newest step
 	effects []Effect  // of the current step, so far
 
-	began   time.Time // when the worker took the job
-	server  time.Time // the server's time at that moment
-	count   int       // how many times the job had been delivered at that moment
-	runs    int       // number of this run, for a call that does not claim
-	notify  string    // the coordinator that published the newest delivery
-	seq     uint64    // sequence of the newest delivery
-	queue   string    // the queue of the newest delivery
-	span    string    // traceparent of the attempt's span; "": none
-	counter int       // number of events published for watchers
+	began   time.Time     // when the worker took the job
+	server  time.Time     // the server's time at that moment
+	count   int           // how many times the job had been delivered at that moment
+	waited  time.Duration // how long the job had been stored at that moment
+	runs    int           // number of this run, for a call that does not claim
+	notify  string        // the coordinator that published the newest delivery
+	seq     uint64        // sequence of the newest delivery
+	queue   string        // the queue of the newest delivery
+	span    string        // traceparent of the attempt's span; "": none
+	counter int           // number of events published for watchers
 
 	// last is the sequence of this attempt's newest record. Before the claim is stored, it
 	// is the sequence of the record that the claim must follow, or 0 if there must be none.
@@ -251,6 +252,7 @@ func (m *Machine) delivered(ev Delivered) {
 	job := &m.call.Job
 	m.began, m.server, m.count, m.runs = m.now, ev.Now, ev.Count, job.Attempt+ev.Count
 	waited := max(ev.Now.Sub(ev.Queued), 0)
+	m.waited = waited
 	if job.DeadlineMS > 0 { // waiting in the queue has used up time of the batch
 		job.DeadlineMS = max(job.DeadlineMS-waited.Milliseconds(), 1)
 	}
@@ -289,7 +291,7 @@ func (m *Machine) begin(span string) {
 	if !m.Claims() {
 		poison = max(poison, m.call.Attempts)
 	}
-	if lost := m.count - 1 + max(m.call.Job.Attempt-(m.call.Attempts-1), 0); lost >= poison {
+	if lost := m.lostDeliveries() + max(m.call.Job.Attempt-(m.call.Attempts-1), 0); lost >= poison {
 		m.finish(m.poisoned(lost))
 		return
 	}
@@ -300,6 +302,13 @@ func (m *Machine) begin(span string) {
 	}
 	m.become(Running)
 	m.signAt = m.now.Add(min(firstSign, m.cfg.AckWait/3))
+}
+
+// lostDeliveries returns how many workers were lost while they had the job, at most. A server that
+// was killed may have lost its newest jobs; it gives their sequences to other jobs, and counts the
+// deliveries of both. Each lost worker costs an AckWait, so the age of the job limits the count.
+func (m *Machine) lostDeliveries() int {
+	return min(m.count-1, int((m.waited+m.cfg.AckWait/2)/m.cfg.AckWait))
 }
 
 // stopped cancels the run of a call that is no longer wanted.
