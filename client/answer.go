@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// longest is the longest that one request may take. Run repeats a request that took so long. With
-// the default batch_ttl (1 h) no batch does.
+// longest is the longest that one request may take. After that time Run sends the request
+// again. With the default batch_ttl (1 h) no batch takes so long.
 const longest = 24 * time.Hour
 
 // silence is how long a handler may send nothing before it counts as gone. The run handler sends a
@@ -27,28 +27,28 @@ const silence = 30 * time.Second
 
 var (
 	errSilence = errors.New("no word from the coordinator")
-	// errReconnected ends a request if the connection was lost meanwhile. The request or its answer
-	// may be lost too.
+	// errReconnected ends a request if the connection was lost while the request was open.
+	// The request or its answer may be lost too.
 	errReconnected = errors.New("the connection was lost meanwhile")
 )
 
 // soon is how long ask waits for the handler's own answer once the stored reply was seen.
 const soon = time.Second
 
-// news receives the reply of a batch from the server, which publishes it when it is stored. The
-// caller then has the reply even if the handler never answers.
+// news is the reply of a batch as the server publishes it when the reply is stored. So the
+// caller has the reply even if the handler never answers.
 type news struct {
 	arrived chan struct{} // closed when the reply has arrived
 	reply   []byte        // set before arrived is closed
 }
 
-// unheard is the news of a caller that does not subscribe to the reply. Its arrived is nil, so it
-// never fires.
+// unheard is the news of a caller that does not subscribe to the reply. Its channel arrived
+// is nil, so nothing is ever received from it.
 var unheard = &news{}
 
-// listen subscribes to the published reply of a batch; stop ends the subscription. A reply counts
-// only if it has this digest ("" accepts any digest). A reply that is too large for a message is
-// ignored: it has to be fetched.
+// listen subscribes to the published reply of a batch; stop ends the subscription. A reply
+// counts only if it has this digest ("" accepts any digest). A reply that is too large for
+// one message is ignored: the caller has to fetch it.
 func (c *Client) listen(key wire.BatchKey, digest string) (n *news, stop func(), err error) {
 	n = &news{arrived: make(chan struct{})}
 	once := sync.Once{}
@@ -174,8 +174,8 @@ func place(chunks [][]byte, numbered string, part []byte) ([][]byte, error) {
 	return chunks, nil
 }
 
-// read decodes an answer. A state is ErrRunning or ErrUnknown; a refused reply comes with its
-// *messages.Refusal.
+// read decodes an answer. If the answer is a state instead of a reply, the error is
+// ErrRunning or ErrUnknown. A refused reply is returned with its *messages.Refusal.
 func read(answer []byte) (messages.Reply, error) {
 	var state struct {
 		Status string `json:"status"`

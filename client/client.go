@@ -1,4 +1,4 @@
-// Package client is the agent's side for Go programs: it submits the message that a model made and
+// Package client is the agent's side for Go programs: it submits the message of a model and
 // returns what to append to the conversation.
 //
 //	c, err := client.Connect(ctx, fleet.Options{URL: "nats://localhost:4222"})
@@ -61,7 +61,8 @@ type Client struct {
 	tenant string
 	owned  bool
 	tracer trace.Tracer // nil: see Tracer
-	// asks returns who asks for a batch with this digest, for [messages.PrincipalHeader]. May be nil.
+	// asks returns the value of [messages.PrincipalHeader] for the batch with this digest:
+	// it says which user asks for the batch. May be nil.
 	asks func(digest string) string
 }
 
@@ -101,16 +102,17 @@ func Connect(ctx context.Context, o fleet.Options, options ...Option) (*Client, 
 	return c, nil
 }
 
-// Close closes the connection. Calls that are in progress end with an error; batches go on.
+// Close closes the connection. Calls that are in progress end with an error, but the fleet
+// goes on with their batches.
 func (c *Client) Close() {
 	if c.owned {
 		c.conn.Close()
 	}
 }
 
-// OnBehalf returns a client that says with each batch which user asks for it. It is for servers that
-// let users in. statement gets the digest of a batch and returns the value of
-// [messages.PrincipalHeader]; "" says nothing. The client uses the connection of c.
+// OnBehalf returns a client that states with each batch which user asks for it. It is for
+// servers that let users log in. statement gets the digest of a batch and returns the value
+// of [messages.PrincipalHeader]; "" sends no header. The client uses the connection of c.
 func (c *Client) OnBehalf(statement func(digest string) string) *Client {
 	other := *c
 	other.owned, other.asks = false, statement
@@ -127,8 +129,8 @@ func (c *Client) sayWhoAsks(header bus.Header, body []byte) {
 	}
 }
 
-// comingBack is how long no coordinator may answer before that counts as an outage. Coordinators
-// that restart are back by then.
+// comingBack is how long a missing coordinator counts as one that restarts. After that time
+// it counts as an outage.
 const comingBack = 3 * time.Second
 
 func (c *Client) key(s messages.SessionID, b messages.BatchID) wire.BatchKey {
@@ -150,29 +152,29 @@ type runOptions struct {
 	patience time.Duration        // how long refusals of the class busy are retried; negative: forever
 }
 
-// OnEvent calls each for the live events of the batch, on the goroutine of Run. Events may be lost;
-// [Client.Follow] loses none. A slow function delays the reply.
+// OnEvent calls each for the live events of the batch, on the goroutine of Run. A slow
+// function delays the reply. Events may be lost; [Client.Follow] loses none.
 //
-// If a coordinator was there and none has answered for 3 s, Run itself emits one event of the type
-// waiting, with the index -1, per outage.
+// If a coordinator has answered before and none has answered for 3 s, Run itself emits one
+// event per outage, of the type waiting and with the index -1.
 func OnEvent(each func(messages.Event)) RunOption { return onEvent(each) }
 
 type onEvent func(messages.Event)
 
 func (each onEvent) run(o *runOptions) { o.each = each }
 
-// RetryBusy limits how long Run retries a batch that the fleet refuses as busy. After d it returns
-// the refusal, unless the fleet has the batch by then. Without RetryBusy, Run retries for as long
-// as its context lasts.
+// RetryBusy limits how long Run retries a batch that the fleet refuses as busy. After d,
+// Run returns the refusal, unless the fleet has accepted the batch by then. Without
+// RetryBusy, Run retries until its context ends.
 func RetryBusy(d time.Duration) RunOption { return retryBusy(d) }
 
 type retryBusy time.Duration
 
 func (d retryBusy) run(o *runOptions) { o.patience = time.Duration(d) }
 
-// WithBody sends body, a batch in JSON, unchanged. The batch that is given beside it is ignored.
-// The fleet treats two submits as the same batch only if their bytes are equal, so all programs
-// that send a batch must send the same bytes.
+// WithBody sends body, which is a batch in JSON, unchanged. The batch argument of Run or
+// Submit is then ignored. The fleet treats two submits as the same batch only if their
+// bytes are equal, so all programs that send a batch must send the same bytes.
 func WithBody(body []byte) SubmitOption { return withBody(body) }
 
 type withBody []byte
@@ -299,10 +301,10 @@ func (c *Client) has(ctx context.Context, b messages.Batch) bool {
 	return err == nil || errors.Is(err, ErrRunning)
 }
 
-// Submit publishes a batch and returns when it is durable. Fetch the reply with [Client.Await] or
-// [Client.Get]. A batch that exists already is no error. A batch that the fleet will refuse is none
-// either: its reply says so. After any other error the batch may or may not be stored; submitting
-// it again is safe.
+// Submit publishes a batch and returns when the batch is durable. Fetch the reply with
+// [Client.Await] or [Client.Get]. It is no error if the batch exists already. If the fleet
+// will refuse the batch, Submit still returns nil, and the reply has the refusal. After any
+// other error the batch may or may not be stored; submitting it again is safe.
 func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...SubmitOption) error {
 	o := defaultRun()
 	for _, option := range options {

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Reason says why calls are not run, and who wished so. The model reads both in their results. Both
-// may be empty.
+// Reason says why calls are not run, and who decided that. The model reads both in the
+// results of the calls. Both may be empty.
 type Reason struct {
 	Text string // why; at most 1,000 bytes
 	By   string // who; at most 200 bytes
@@ -38,16 +38,16 @@ func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.Bat
 	return c.control(ctx, s, messages.Control{Abort: rawjson.MustMarshal(b), Reason: why.Text, By: why.By})
 }
 
-// AbortSession is [Client.Abort] for every batch of the session that is stored now, also those that
-// wait. Later batches are not affected.
+// AbortSession is like [Client.Abort], for every batch of the session that is stored now,
+// also a batch that has not started. Later batches are not affected.
 func (c *Client) AbortSession(ctx context.Context, s messages.SessionID, why Reason) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Abort: json.RawMessage("true"), Reason: why.Text, By: why.By})
 }
 
-// Steer sends a message to a session: any JSON value except null, at most 256 KiB. The next reply
-// of the session has it in Steering, for the agent to append after the reinjection. For batches
-// that were accepted before, when says which of their calls still run. The result of a skipped call
-// has the reason.
+// Steer sends a message to a session: any JSON value except null, at most 256 KiB. The next
+// reply of the session has the message in Steering, and the agent appends it after the
+// reinjection. when says which calls still run, of batches that were accepted before the
+// message. The result of a skipped call has the reason.
 func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Reason) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Text, By: why.By})
 }

@@ -6,10 +6,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// feed decides which events of one batch are shown, and when. It gets them from two sources. The
-// timeline of the batch has the durable events, in order. Live events come at once, may be lost,
-// and may come in any order: a durable one is a hint to read the timeline. Progress, hook messages,
-// and runs of calls that do not claim come only as live events. A feed does no I/O.
+// feed decides which events of one batch are shown, and when. It gets them from two
+// sources. The timeline of the batch has the durable events, in order. Live events come at
+// once, but may be lost and may come in any order. So a live event of a durable kind only
+// tells the feed to read the timeline. Progress, hook messages, and runs of calls that do
+// not claim come only as live events. A feed does no I/O.
 type feed struct {
 	id    messages.BatchID
 	shown map[eventKey]bool
@@ -19,7 +20,7 @@ type feed struct {
 	arrived []messages.Event
 }
 
-// callFeed says which events of one call were shown.
+// callFeed records which events of one call were shown.
 type callFeed struct {
 	ended   bool
 	attempt int // the newest attempt
@@ -56,8 +57,8 @@ func (f *feed) begun() bool { return len(f.shown) > 0 }
 // the durable ones.
 const maxArrived = 1 << 12
 
-// live takes a live event and returns the events to show now. hint reports whether the timeline may
-// have something new.
+// live takes a live event and returns the events to show now. hint reports whether the
+// timeline should be read, because it may have something new.
 func (f *feed) live(e messages.Event) (show []messages.Event, hint bool) {
 	if c := f.calls[e.Index]; c != nil {
 		switch e.Type {
@@ -78,9 +79,10 @@ func (f *feed) live(e messages.Event) (show []messages.Event, hint bool) {
 	return nil, true
 }
 
-// timeline takes the events of a timeline and returns what to show now: the events of the timeline
-// that were not shown yet, and then the live events that waited for it. covered is how many live
-// events had arrived when the timeline was requested; only those are surely covered by it.
+// timeline takes the events of a timeline and returns what to show now: the events of the
+// timeline that were not shown yet, and then the live events that waited for it. covered is
+// how many live events had arrived when the timeline was requested: the timeline surely has
+// these, but later ones may be missing from it.
 func (f *feed) timeline(events []messages.Event, covered int) (show []messages.Event) {
 	live := map[eventKey]messages.Event{}
 	for _, e := range f.arrived {
@@ -102,7 +104,7 @@ func (f *feed) timeline(events []messages.Event, covered int) (show []messages.E
 		case messages.EventStart:
 			f.call(e.Index)
 		}
-		// The live event may say more than the journal knows, such as the stage.
+		// The live event may have more than the journal, for example the stage.
 		if heard, ok := live[key]; ok {
 			e = heard
 		}

@@ -61,13 +61,14 @@ type subscribed func()
 func (ready subscribed) watch(l *sessionList) { l.subscribed = ready }
 func (ready subscribed) live(l *live)         { l.subscribed = ready }
 
-// Watch is [Client.Follow] for every batch of a session, until ctx ends: first the open batches,
-// then each new one. Batches that begin and end during a lost connection are yielded after the
-// reconnect, if their replies are still kept (reply_ttl, by default 24 h). They come one after
-// another, in the order in which they ended.
+// Watch is like [Client.Follow], for every batch of a session, until ctx ends: first the
+// open batches, then each new one. Batches that begin and end during a lost connection are
+// yielded after the reconnect, if their replies are still kept (reply_ttl, by default 24
+// h). They come one after another, in the order in which they ended.
 //
-// Watch waits for a fleet to appear and to come back. It ends without an error when ctx ends. A
-// refusal, or a connection that was closed for good, is yielded once, as the last pair.
+// Watch waits until a fleet is there, and waits for it again after an outage. It ends
+// without an error when ctx ends. A refusal, or a connection that was closed for good, is
+// yielded once, as the last pair.
 func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...WatchOption) iter.Seq2[messages.Event, error] {
 	return func(yield func(messages.Event, error) bool) {
 		w := newWatcher(c, s, yield)
@@ -82,11 +83,12 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 }
 
 const (
-	// restFactor and longestRest make a slow timeline be read less often. After an answer the
-	// watcher pauses for restFactor times as long as the answer took, at most longestRest.
+	// With restFactor and longestRest, a timeline whose answers are slow is read less
+	// often. After an answer the watcher pauses for restFactor times as long as the answer
+	// took, at most longestRest.
 	restFactor  = 4
 	longestRest = 5 * time.Second
-	// maxRequests bounds the timeline requests in flight.
+	// maxRequests is the greatest number of timeline requests in flight.
 	maxRequests = 16
 )
 
@@ -100,7 +102,7 @@ type watcher struct {
 	yield   func(messages.Event, error) bool
 	stopped bool // the caller has left its loop
 	mail    *mailbox[messages.Event]
-	losses  uint64 // the connection's loss counter at the last look
+	losses  uint64 // the connection's loss counter when it was last read
 
 	batches []*watched   // in the order of the log; those that are not listed come last
 	list    *sessionList // nil: one batch is followed
@@ -172,8 +174,8 @@ func (w *watcher) run(ctx context.Context, batches string) error {
 	}
 }
 
-// received handles a message of the server. A published reply is not shown: it is a hint to read
-// the timeline.
+// received handles a message of the server. A published reply is not shown itself: it only
+// makes the watcher read the timeline.
 func (w *watcher) received(verb wire.Verb, m bus.Msg) {
 	var e messages.Event
 	if json.Unmarshal(m.Data, &e) != nil {
@@ -204,7 +206,7 @@ func (w *watcher) takeLive(ctx context.Context) {
 	}
 	for _, e := range events {
 		b := w.find(e.Batch)
-		if b == nil { // a new batch or a late event: the list shows which
+		if b == nil { // a new batch or a late event: the list shows which of the two
 			b = &watched{feed: newFeed(e.Batch), lists: w.list.requested}
 			w.batches = append(w.batches, b)
 			w.list.hint()
@@ -244,8 +246,8 @@ func (w *watcher) show(ctx context.Context, b *watched, events []messages.Event)
 	return true
 }
 
-// round reads what is due: first the list, then the timelines in order. So batches that begin or
-// end meanwhile are shown in the order of the list.
+// round reads what is due: first the list, then the timelines in the order of the list. So
+// batches that begin or end during the round are shown in the order of the list.
 func (w *watcher) round(ctx context.Context) error {
 	if w.stopped || time.Now().Before(w.next) {
 		return nil
@@ -275,8 +277,8 @@ func (w *watcher) round(ctx context.Context) error {
 	return nil
 }
 
-// waits reports whether a batch of which nothing was shown yet has to wait for the list: there may
-// be earlier batches that only the list names.
+// waits reports whether a batch has to wait for the list because nothing of it was shown
+// yet: the list may name earlier batches that the watcher does not know.
 func (w *watcher) waits(b *watched) bool {
 	return w.list != nil && !b.begun() && !b.ended && (!b.listed || w.list.more || w.list.awaited)
 }
@@ -318,9 +320,10 @@ func (w *watcher) answered(ctx context.Context, b *watched, a answer[messages.Ti
 	events := a.value.Events
 	over := len(events) > 0 && events[len(events)-1].Type == messages.EventReply
 	if over && !b.ended {
-		// Only the list says whether the batch has ended. The reply may be an old one, of an
-		// earlier batch with the same id. It is new, and shown now, if events of this batch were
-		// shown before it. Otherwise it waits for the list, which has each reply once.
+		// Only the list says whether the batch has ended. The reply may belong to an
+		// earlier batch with the same id. If events of this batch were shown, the reply
+		// comes after them, so it is new and is shown now. Otherwise it waits for the list,
+		// which has each reply once.
 		w.list.hint()
 		if !b.begun() {
 			w.list.awaited = true

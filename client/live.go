@@ -20,22 +20,22 @@ type LiveOption interface {
 // live is one [Client.Live].
 type live struct {
 	client     *Client
-	subscribed func() // called once the events are subscribed to; nil: nobody asks
+	subscribed func() // called once the server has the subscription; nil: nothing is called
 	mail       *mailbox[messages.Event]
 	losses     uint64 // of the connection, up to the newest event that was taken
 }
 
 // Live yields the live events of every session of the tenant, until ctx ends. It reads no
-// timelines, so events may be missed. An event of the type gap says that events before it may be
-// missing, because the connection was lost or the caller was slow. [Client.Watch] misses no event
-// of one session.
+// timelines, so it may miss events. It then yields an event of the type gap: events before
+// the gap may be missing, because the connection was lost or the caller was slow.
+// [Client.Watch] misses no event of one session.
 //
-// While the connection holds, Live yields every event of the batches that begin after it has
-// subscribed: see [Subscribed]. Of batches that run already, events of the first two seconds may be
-// missed.
+// While the connection holds, Live yields every event of the batches that begin after it
+// has subscribed: see [Subscribed]. Of a batch that runs already at that time, it may miss
+// the events of the first two seconds.
 //
-// Live ends without an error when ctx ends. If it cannot subscribe, because the connection was
-// closed for good, it yields the error once, as the only pair.
+// Live ends without an error when ctx ends. If it cannot subscribe, because the connection
+// was closed for good, it yields the error once, as the only pair.
 func (c *Client) Live(ctx context.Context, options ...LiveOption) iter.Seq2[messages.Event, error] {
 	return func(yield func(messages.Event, error) bool) {
 		l := &live{client: c, mail: newMailbox[messages.Event]()}

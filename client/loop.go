@@ -30,18 +30,18 @@ type Conversation struct {
 	// Catalogue is the digest of the tool definitions that the model was given; see
 	// [messages.Batch]. May be empty.
 	Catalogue string `json:"catalogue,omitempty"`
-	// Rounds counts the answered messages of an unfinished turn. The batch of Message says the next
-	// number as its round.
+	// Rounds counts the answered messages of an unfinished turn. The batch of Message has
+	// Rounds+1 as its round.
 	Rounds int `json:"rounds,omitempty"`
-	// Began is when the unfinished turn began; [MaxDuration] counts from there.
+	// Began is when the unfinished turn began. [MaxDuration] counts from this time.
 	Began time.Time `json:"began,omitzero"`
-	// Batches are those of the answered messages of an unfinished turn. [MaxDuration] leaves out the
-	// time in which they waited for people.
+	// Batches are the batches of the answered messages of an unfinished turn. [MaxDuration]
+	// does not count the time in which they waited for people.
 	Batches []messages.BatchID `json:"batches,omitempty"`
 }
 
-// endTurn lets the next Loop begin a turn. A message that is still unanswered keeps its round, since
-// the number is part of its batch.
+// endTurn lets the next Loop begin a turn. A message that is still unanswered keeps its round,
+// because the number is part of its batch.
 func (v *Conversation) endTurn() {
 	if v.Message == nil {
 		v.Rounds = 0
@@ -60,20 +60,22 @@ var (
 	ErrAborted = errors.New("the calls of the model were aborted")
 )
 
-// Loop runs a turn: it asks the model, lets the fleet run the calls of its message, appends message
-// and reply to the history, and asks again. It also appends steering messages of the session. It
-// returns nil when the model has made no calls and there is no steering message.
+// Loop runs a turn: it asks the model, lets the fleet run the calls of its message, appends
+// message and reply to the history, and asks again. It also appends steering messages of
+// the session. It returns nil when the model has made no calls and there is no steering
+// message.
 //
-// A turn ends early with [ErrMaxRounds], [ErrMaxDuration] or [ErrAborted], with the error of the
-// model or of [SaveWith], with the error of ctx, or with an error of [Client.Run]. After a
-// *messages.Refusal nothing ran and the message is dropped: change the history before another Loop,
-// for example by a message about the mistake.
+// A turn ends early with [ErrMaxRounds], [ErrMaxDuration] or [ErrAborted], with the error
+// of the model or of [SaveWith], with the error of ctx, or with an error of [Client.Run].
+// After a *messages.Refusal nothing ran and the message is dropped: change the history
+// before another Loop, for example by a message about the mistake.
 //
-// After a crash, a Loop over the conversation that was last stored by [SaveWith] goes on with the
-// same turn: its rounds and its time go on too. A program without SaveWith begins the turn again,
-// over the same conversation as before. The id of each batch is a hash of the history before the
-// message, so nothing runs twice: Loop gets the stored replies. If the model answers differently this
-// time, the error is a refusal of the class batch_conflict. A new conversation needs another session.
+// After a crash, call Loop with the conversation that [SaveWith] stored last: it goes on
+// with the same turn, and rounds and time are counted from the turn's beginning. A program
+// without SaveWith begins the turn again, with the same conversation as before. The id of
+// each batch is a hash of the history before the message, so nothing runs twice: Loop gets
+// the stored replies. If the model answers differently this time, the error is a refusal of
+// the class batch_conflict. A new conversation needs another session.
 func (c *Client) Loop(ctx context.Context, v *Conversation, ask ModelFunc, options ...LoopOption) error {
 	l := newLoop(c, v, ask, options)
 	if err := l.begin(ctx); err != nil {
@@ -105,8 +107,9 @@ func (l *loop) begin(ctx context.Context) error {
 	return l.store(ctx) // the time counts, even if the program ends while it asks the model
 }
 
-// round asks the model, unless its message is there already, and runs the calls of the message.
-// over reports that the turn has ended; err says why, or is nil if the model made no calls.
+// round asks the model, unless its message is already there, and runs the calls of the
+// message. over reports whether the turn has ended; err is the reason, or nil if the model
+// made no calls.
 func (l *loop) round(ctx context.Context) (over bool, err error) {
 	v := l.conversation
 	if v.Message == nil {
@@ -201,9 +204,9 @@ func roundID(history []json.RawMessage) messages.BatchID {
 	return messages.BatchID(fmt.Sprintf("round-%d-%.32s", len(history), messages.Digest(all)))
 }
 
-// steady returns a message in the bytes that it has after it was stored and read again as JSON, so
-// that the id of its batch stays the same. An invalid message stays as it is: the fleet reports the
-// mistake.
+// steady returns a message in the bytes that it has after it was stored as JSON and read
+// again. So the id of its batch stays the same. An invalid message is returned unchanged:
+// the fleet reports the mistake.
 func steady(message json.RawMessage) json.RawMessage {
 	if rawjson.Check(message) == nil {
 		if canonical, err := rawjson.Canonical(message); err == nil {

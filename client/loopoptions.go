@@ -8,21 +8,22 @@ import (
 // LoopOption is an option of [Client.Loop].
 type LoopOption func(*loop)
 
-// MaxRounds bounds the messages with calls that are run in one turn. Default 5.
+// MaxRounds limits how many messages with calls are run in one turn. Default 5.
 func MaxRounds(n int) LoopOption { return func(l *loop) { l.maxRounds = n } }
 
-// MaxDuration bounds the duration of a turn, including the model's time. Time in which the fleet
-// waits for a person does not count. By default there is no bound. If a turn goes on in another
-// Loop, or in another process, the time goes on from [Conversation.Began], and the time between the
-// two counts.
+// MaxDuration limits the duration of a turn, including the model's time. Time in which the
+// fleet waits for a person does not count. By default there is no limit. If a turn goes on
+// in another Loop, or in another process, its time is still counted from
+// [Conversation.Began]; the time between the two Loops counts too.
 //
-// When the time is over, the running batch is aborted. A write that is stopped in the middle may
-// end with an unknown outcome.
+// When the time is over, the running batch is aborted. A write that is stopped in the
+// middle may end with an unknown outcome.
 func MaxDuration(d time.Duration) LoopOption { return func(l *loop) { l.wall.limit = d } }
 
-// SaveWith makes Loop store the conversation after each change: before the calls of a message run,
-// and when they are answered, and with [MaxDuration] when a turn begins. A Loop over the stored conversation continues there, without asking
-// the model again. An error of store ends the Loop.
+// SaveWith makes Loop store the conversation after each change: before the calls of a
+// message run, when they are answered, and, with [MaxDuration], when a turn begins. A Loop
+// over the stored conversation continues there, without asking the model again. An error of
+// store ends the Loop.
 func SaveWith(store func(context.Context, Conversation) error) LoopOption {
 	return func(l *loop) { l.save = store }
 }

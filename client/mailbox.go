@@ -12,7 +12,7 @@ type mailbox[T any] struct {
 	dropped bool // items were dropped since the last take; guarded by mu
 }
 
-// maxMail bounds a mailbox. Further items are dropped.
+// maxMail is how many items a mailbox holds. Further items are dropped.
 const maxMail = 1 << 14
 
 func newMailbox[T any]() *mailbox[T] { return &mailbox[T]{wake: make(chan struct{}, 1)} }

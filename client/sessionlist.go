@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// sessionList says how far a watcher has read the list of the session's batches. The list is
-// durable and ordered, so the watcher misses no batch if it reads on from its place. Batches before
-// the place were shown, or ended before the watch began.
+// sessionList records how far a watcher has read the list of the session's batches. The
+// list is durable and ordered, so a watcher that reads on from its place misses no batch.
+// Batches before the place were shown, or ended before the watch began.
 type sessionList struct {
 	source[messages.BatchList]
 	since time.Time // also show batches that ended since then; zero: only batches that end from now on
@@ -19,17 +19,17 @@ type sessionList struct {
 	place uint64
 	known bool // place is set
 	more  bool // the list has further pages
-	// awaited says that some batch's timeline has a reply that may be that of an older batch with
-	// the same id. The reply is shown once the list confirms that it is new.
+	// awaited: the timeline of some batch has a reply that may belong to an older batch
+	// with the same id. The reply is shown when the list confirms that it is new.
 	awaited   bool
 	requested int           // how many pages were requested
 	retry     time.Duration // the delay after the last page; 0: it did not fail
 
-	subscribed func() // called once the watch is subscribed; nil: nobody asks
+	subscribed func() // called once the watch is subscribed; nil: nothing is called
 }
 
-// errBehind is the error for a page that says that there are more entries and yet repeats its
-// place. The server that answered has not caught up.
+// errBehind is the error for a page that says that there are more entries and yet has the
+// same place as before. The server that answered has not caught up with the others.
 var errBehind = errors.New("the server that answered is behind")
 
 // get returns the request for the next page.
@@ -58,7 +58,7 @@ func (w *watcher) readList(ctx context.Context) error {
 		err = errBehind
 	}
 	if err != nil {
-		if l.since.IsZero() { // a batch may end before the next try, so begin here
+		if l.since.IsZero() { // a batch may end before the next try, so read the ended batches from this time on
 			l.since = l.began
 		}
 		l.retry = later(l.retry)
@@ -66,7 +66,7 @@ func (w *watcher) readList(ctx context.Context) error {
 		return w.final(ctx, err)
 	}
 	l.place, l.known, l.more, l.retry = list.Place, true, list.More, 0
-	l.awaited = l.awaited && l.isDue() // isDue: a hint came after this page was requested
+	l.awaited = l.awaited && l.isDue() // isDue: a live event asked for another page after this one was requested
 	if l.more {
 		l.hint()
 	}
@@ -74,10 +74,11 @@ func (w *watcher) readList(ctx context.Context) error {
 	return nil
 }
 
-// order sorts the batches as the log has them: first those of earlier pages whose timeline was not
-// read yet, then those of this list, then those that are not listed yet. It drops a batch that a
-// complete list lacks and of which nothing was shown: the batch has ended, and a late live event
-// had announced it. It keeps a batch that was first seen after the list was requested.
+// order sorts the batches as the log has them: first batches of earlier pages whose
+// timeline was not read yet, then those of this list, then those that are not listed yet.
+// It drops a batch if the complete list does not have it and nothing of it was shown: it
+// became known only by a late live event, and has ended. It keeps a batch that was first
+// seen after the list was requested.
 func (w *watcher) order(list messages.BatchList) {
 	var listed, earlier, others []*watched
 	for _, entry := range list.Batches {

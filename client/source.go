@@ -9,23 +9,23 @@ import (
 const (
 	// readEvery is the least time between two rounds of requests.
 	readEvery = 100 * time.Millisecond
-	// patience is how long a round waits for an answer. Once it has waited in vain, it waits only
+	// patience is how long a round waits for an answer. If none comes, the round waits only
 	// impatience for each further answer.
 	patience   = 2 * time.Second
 	impatience = 50 * time.Millisecond
-	// lookAfter is the longest time between two reads. Events may be lost, so a source is read even
-	// if nothing asks for it.
+	// lookAfter is the longest time between two reads. Live events may be lost, so a source
+	// is read from time to time even if no event asks for it.
 	lookAfter = 30 * time.Second
 )
 
-// source is something that a watcher reads again and again: a timeline or a list. It is read at
-// once after a hint, and else at intervals that grow from 1 s to lookAfter. At most one request is
-// in flight.
+// source is something that a watcher reads again and again: a timeline or a list. It is
+// read at once when a live event announces something new, and else at intervals that grow
+// from 1 s to lookAfter. At most one request is in flight.
 type source[T any] struct {
 	due    time.Time
 	wait   time.Duration
 	answer chan answer[T] // of the request in flight; nil: there is none
-	slow   bool           // an earlier round waited in vain
+	slow   bool           // a round waited for this source and got no answer
 }
 
 type answer[T any] struct {
@@ -67,8 +67,8 @@ func (s *source[T]) read(w *watcher, request func() (T, error)) {
 	})
 }
 
-// await waits for an answer, as long as the round has patience; then it returns false. If an
-// earlier round waited for this source in vain, it does not wait.
+// await waits for an answer. It returns false when the patience of the round is used up. If
+// an earlier round got no answer from this source, it does not wait at all.
 func (s *source[T]) await(ctx context.Context, w *watcher) (answer[T], bool) {
 	if s.inFlight() && !s.slow {
 		timer := time.NewTimer(w.patience)
@@ -90,7 +90,8 @@ func (s *source[T]) await(ctx context.Context, w *watcher) (answer[T], bool) {
 	return a, true
 }
 
-// later returns the delay after one more failure: 100 ms to 5 s.
+// later returns the delay after one more failure: the double of the last delay, from 100 ms
+// to 5 s.
 func later(delay time.Duration) time.Duration {
 	return min(max(2*delay, 100*time.Millisecond), 5*time.Second)
 }

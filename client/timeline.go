@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Timeline returns the durable events of a batch so far. After the end of the batch these are all.
-// It does not wait for the batch and does not retry. It takes at most 10 s.
+// Timeline returns the durable events of a batch so far; after the end of the batch, all of
+// them. It does not wait for the batch and does not retry. It takes at most 10 s.
 //
 // The error is [ErrUnknown] for a batch that the fleet does not know, [ErrNoFleet] when no
 // coordinator answers, and a *messages.Refusal of the class busy when too many timelines are

@@ -54,7 +54,7 @@ func sent(ctx context.Context, span trace.Span, reply messages.Reply, err error)
 	span.End()
 }
 
-// errorType returns an error as one of few words, for a span attribute.
+// errorType returns the kind of an error for a span attribute: one of few words.
 func errorType(ctx context.Context, err error) string {
 	var refusal *messages.Refusal
 	switch {
@@ -62,7 +62,7 @@ func errorType(ctx context.Context, err error) string {
 		return string(refusal.Class)
 	case errors.Is(err, context.DeadlineExceeded):
 		return "timeout"
-	case ctx.Err() != nil: // whatever the cause says
+	case ctx.Err() != nil: // whatever the cause of the context is
 		return "canceled"
 	case errors.Is(err, ErrNoFleet):
 		return "no_fleet"

@@ -11,12 +11,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// wallTime limits the time of a turn. Time in which a batch waits for people does not count. How
-// long that was is found out only when the time would otherwise be over.
+// wallTime limits the time of a turn. Time in which a batch waits for people does not
+// count. How long a batch has waited is asked only when the time would otherwise be over.
 type wallTime struct {
 	client *Client
 	turn   *Conversation
-	limit  time.Duration // 0: no bound
+	limit  time.Duration // 0: no limit
 	cut    bool          // a batch was aborted because the time was over
 
 	ended  []messages.BatchID // batches whose waits are not yet part of waited
@@ -99,8 +99,8 @@ func (w *wallTime) until(ctx context.Context, batch messages.BatchID) bool {
 	}
 }
 
-// lateBy returns how far the turn is over its limit. Only waits for people that are known already
-// are left out.
+// lateBy returns how far the turn is over its limit. It leaves out only the waits for
+// people that are already known.
 func (w *wallTime) lateBy() time.Duration { return time.Since(w.turn.Began) - w.limit - w.waited }
 
 // left returns the time that is left. running is the running batch; "": none.
@@ -130,8 +130,8 @@ func (w *wallTime) waitOf(ctx context.Context, batch messages.BatchID) (time.Dur
 	return waitForPeople(timeline.Events, time.Now()), err
 }
 
-// waitForPeople returns how long at least one call of a batch waited for a person. events come from
-// its timeline.
+// waitForPeople returns how long a batch waited for people: the time in which at least one
+// of its calls waited. events come from the timeline of the batch.
 func waitForPeople(events []messages.Event, now time.Time) (sum time.Duration) {
 	asked := map[int]time.Time{}
 	type span struct{ from, to time.Time }

@@ -56,7 +56,7 @@ type Permission struct {
 	Approval string   `json:"approval,omitempty"`
 	By       []string `json:"by,omitempty"`
 	Ticket   string   `json:"ticket,omitempty"`
-	// Edited: a person changed the arguments.
+	// Edited reports that a person changed the arguments.
 	Edited bool `json:"edited,omitempty"`
 }
 
@@ -84,8 +84,8 @@ type Approval struct {
 	// Line shows the call to people on one line. It is made only from the tool's name and Input.
 	Line      string `json:"line"`
 	Requester string `json:"requester"` // the tenant whose agent asks, as its token
-	// User is the user who asks for the tenant; "": not known. Labels are those of the batch, and
-	// only the agent's word.
+	// User is the user for whom the tenant's agent asks; "": not known. Labels are those of the
+	// batch: the agent sets them, and nobody checks them.
 	User   string            `json:"user,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	// Rule names the rule, tier or hook that requires a person. Reason is its own text, if it has

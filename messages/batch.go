@@ -61,7 +61,8 @@ func (b Batch) Encode() ([]byte, error) {
 	return rawjson.JoinMembers(members), err
 }
 
-// maxProvider bounds the name of a provider, in bytes: replies and errors repeat it.
+// maxProvider is the greatest length of a provider's name, in bytes: replies and errors
+// repeat it.
 const maxProvider = 64
 
 // DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where. The batch

@@ -6,7 +6,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Announcement is what workers publish about a tool. It outlives the workers.
+// Announcement is what workers publish about a tool. It stays when the workers are gone.
 type Announcement struct {
 	// Tool is the definition that was announced last. If a worker serves several versions, it is
 	// the newest of them.
@@ -19,8 +19,8 @@ type Announcement struct {
 	Versions []Tool `json:"versions,omitempty"`
 }
 
-// maxOthers is how many definitions an announcement holds besides the last one. If a tool has no
-// versions, a rolling update needs two.
+// maxOthers is how many definitions an announcement holds besides the last one. A rolling
+// update of a tool without versions needs two of them.
 const maxOthers = 2 * MaxVersions
 
 // All returns every definition of the announcement, the latest first.
@@ -46,10 +46,10 @@ func (a Announcement) With(served []Tool, denied bool) Announcement {
 	return with
 }
 
-// Current returns the definition for calls whose batch names no catalogue: the newest version that
-// a worker serves. If two definitions have the same version, the one announced later counts. If no
-// worker serves the tool, it is the definition announced last. After a rollback that is not the
-// newest.
+// Current returns the definition for calls whose batch names no catalogue: the newest
+// version that a worker serves. If two definitions have the same version, it is the one
+// announced later. If no worker serves the tool, it is the definition that was announced
+// last, which after a rollback is not the newest version.
 func (a Announcement) Current(served func(Tool) bool) Tool {
 	current := a.Tool
 	found := false

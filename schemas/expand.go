@@ -12,8 +12,9 @@ import (
 // this for a single value. The step budget stops a validation in which a recursive schema
 // grows with each level of the value.
 
-// checkExpansions refuses a schema that applies too many subschemas to a single value. It counts
-// paths through the graph of references and branches, because the validator walks each path anew.
+// checkExpansions refuses a schema that applies too many subschemas to a single value. It
+// counts paths through the graph of references and branches, because the validator walks
+// each path again.
 func checkExpansions(root *jsonschema.Schema) error {
 	var (
 		paths = map[*jsonschema.Schema]int{} // finished counts; -1 while being counted
@@ -65,7 +66,8 @@ func samePlace(s *jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// insideOf returns the subschemas that s applies to members, items and names of its value.
+// insideOf returns the subschemas that s applies to the members, items and names of its
+// value.
 func insideOf(s *jsonschema.Schema) []*jsonschema.Schema {
 	all := present(s.PropertyNames, s.UnevaluatedProperties, s.Items2020, s.Contains, s.UnevaluatedItems, s.ContentSchema)
 	all = append(all, s.PrefixItems...)
@@ -96,9 +98,9 @@ func present(schemas ...*jsonschema.Schema) []*jsonschema.Schema {
 	return all
 }
 
-// stepBudget limits the steps of one validation. It is an extension of the validator: every use of
-// a subschema takes its price from the budget. When the budget is spent, it panics, because nothing
-// else stops the validator.
+// stepBudget limits the steps of one validation. It is an extension of the validator: each
+// use of a subschema takes the price of the subschema from the budget. When the budget is
+// spent, it panics, because nothing else stops the validator.
 type stepBudget struct{ left int }
 
 type spentError struct{}
@@ -107,8 +109,9 @@ func (spentError) Error() string {
 	return fmt.Sprintf("the schema and the value together need more than %d steps", MaxChecks)
 }
 
-// Compile is called for each subschema that is an object. The price of a subschema includes its
-// direct branches: a branch that fails on the type ends before its own price would be taken.
+// Compile is called for each subschema that is an object. The price of a subschema includes
+// its direct branches, because a branch that fails on its type ends before its own price is
+// taken.
 func (b *stepBudget) Compile(_ jsonschema.CompilerContext, m map[string]any) (jsonschema.ExtSchema, error) {
 	price := 1
 	for _, v := range m {

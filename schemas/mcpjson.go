@@ -25,9 +25,10 @@ type mcpJSONServer struct {
 	Sandbox            json.RawMessage // as in a tools file
 }
 
-// ParseMCPJSON reads a file .mcp.json of an editor or agent: servers by name, under mcpServers or
-// servers. ${NAME} and ${NAME:-default} stand for environment variables. A server is not trusted
-// unless its entry says "trust": "annotations". The key "sandbox" is that of a tools file.
+// ParseMCPJSON reads a file .mcp.json of an editor or agent: servers by name, under
+// mcpServers or servers. ${NAME} and ${NAME:-default} stand for environment variables. A
+// server is trusted only if its entry has "trust": "annotations". The key "sandbox" has the
+// form that it has in a tools file.
 func ParseMCPJSON(name string, data []byte, getenv func(string) string) ([]Server, error) {
 	var file struct {
 		MCPServers, Servers map[string]mcpJSONServer

@@ -17,8 +17,8 @@ type Policy struct {
 	Rules
 	Approvers []messages.Approver
 	Hooks     []HookEntry
-	// Sandbox bounds the sandboxes of all tools: its Network, Hosts, Loopback, Limits and Required.
-	// Nil: they are as the tools file has them.
+	// Sandbox limits the sandboxes of all tools: its Network, Hosts, Loopback, Limits and
+	// Required. If it is nil, the sandboxes are as the tools file has them.
 	Sandbox *Sandbox `json:",omitempty"` // a policy without it keeps the version that older builds give it
 	Tests   []PolicyTest
 	// Version is the digest of the whole policy: see [Policy.Digest].
@@ -74,7 +74,7 @@ type PolicyTest struct {
 	Kind               messages.Kind // "" is write
 	Input              json.RawMessage
 	Session, Principal string
-	User               string // who asks for the principal; "": not known
+	User               string // the user for whom the principal asks; "": not known
 	Labels             map[string]string
 	Hook               string        // opinion of the hooks: none, allow, ask or deny; default none
 	Effect             string        // expected: allow, ask or deny
@@ -96,8 +96,8 @@ func ParsePolicy(name string, data []byte) (Policy, error) {
 	return p, nil
 }
 
-// Digest returns the version of a policy with these contents: it covers everything but the tests
-// and the line numbers.
+// Digest returns the version of a policy with these contents. It covers everything except
+// the tests and the line numbers.
 func (p Policy) Digest() string {
 	p.Tests, p.Version = nil, ""
 	p.Rules = p.Rules.placeless()

@@ -97,7 +97,8 @@ func (f *yamlFile) approvers(in policyInFile) (all []messages.Approver) {
 	return all
 }
 
-// scopes returns what each group of approvers decides about, by its name.
+// scopes returns, for each group of approvers by its name, the calls that the group may
+// decide about.
 func (f *yamlFile) scopes(in policyInFile) map[string]messages.Scope {
 	names, all := map[string]int{}, map[string]messages.Scope{}
 	for i, g := range in.Groups {

@@ -17,8 +17,8 @@ type Retry struct {
 	// BackoffMS is the wait before the second run. It doubles before every further run. Default if
 	// Attempts is over 1: 500 ms, or MaxBackoffMS if that is less; at most an hour.
 	BackoffMS int64 `json:"backoff_ms,omitempty"`
-	// MaxBackoffMS bounds the doubling. Default 10 s, or BackoffMS if that is more; at most an
-	// hour.
+	// MaxBackoffMS is the longest wait. Default 10 s, or BackoffMS if that is more; at most
+	// an hour.
 	MaxBackoffMS int64 `json:"max_backoff_ms,omitempty"`
 }
 
@@ -26,8 +26,8 @@ const (
 	maxAttempts       = 10
 	defaultBackoff    = 500 * time.Millisecond
 	defaultMaxBackoff = 10 * time.Second
-	// longestBackoff is the default life of a batch: after a longer wait the batch would be too
-	// old.
+	// longestBackoff is one hour, the default batch_ttl: after a longer wait the batch
+	// would be too old.
 	longestBackoff = time.Hour
 )
 
@@ -45,7 +45,8 @@ func (r Retry) Backoff(attempt int) time.Duration {
 	return milliseconds(min(wait, r.MaxBackoffMS))
 }
 
-// milliseconds converts n, bounded by [longestBackoff] so that it cannot overflow a duration.
+// milliseconds converts n, limited to [longestBackoff] so that it cannot overflow a
+// duration.
 func milliseconds(n int64) time.Duration {
 	return time.Duration(min(n, longestBackoff.Milliseconds())) * time.Millisecond
 }

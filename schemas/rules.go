@@ -25,8 +25,8 @@ type RuleEntry struct {
 	Name string
 	// Tool is a tool's name, or a pattern of path.Match.
 	Tool string
-	// Argument is the short form's pattern for the input; "" matches every call. Not together with
-	// When.
+	// Argument is the pattern of the short form for the input; "" matches every call. If it
+	// is set, When is empty.
 	Argument string
 	When     string // CEL; "" is always
 	Reason   string // for the model and for people
@@ -98,8 +98,8 @@ func (t Tool) checkConditions() error {
 	return nil
 }
 
-// errAsksWho is for an expression that reads the session, the principal or the labels. None is known
-// when it is decided whether a call may run beside others.
+// errAsksWho is the error for an expression that reads the session, the principal or the
+// labels. None of them is known when it is decided whether a call may run beside others.
 var errAsksWho = errors.New("only tool and input are known here, neither session nor principal nor labels")
 
 func asksWho(p *expression.Program) bool {

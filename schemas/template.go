@@ -54,7 +54,7 @@ func (t Template) Paths() (paths [][]string) {
 	return paths
 }
 
-// Whole returns the member of a template that is exactly one place.
+// Whole returns the path of the member if the template is exactly one place and no text.
 func (t Template) Whole() ([]string, bool) {
 	if len(t.parts) != 1 || t.parts[0].path == nil {
 		return nil, false

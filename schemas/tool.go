@@ -38,7 +38,8 @@ type Tool struct {
 	ShellCommand string `json:"shell_command,omitempty"`
 	// InputSchema is a JSON Schema 2020-12 whose root is an object.
 	InputSchema json.RawMessage `json:"input_schema"`
-	// TimeoutMS bounds one run. Default: read 5 s, compute 2 s, write 30 s.
+	// TimeoutMS is the longest that one run may take. Default: read 5 s, compute 2 s, write
+	// 30 s.
 	TimeoutMS int64            `json:"timeout_ms"`
 	OnCrash   messages.OnCrash `json:"on_crash,omitempty"`
 	// Retry says whether and when a call runs again after a retryable error. Default: never.

@@ -30,7 +30,7 @@ type CheckHTTP struct {
 // folder, so that no tools file has to hold a secret.
 type CheckHeader struct{ Name, Env, Secret string }
 
-// DefaultCheckTimeout bounds a probe that has no timeout of its own.
+// DefaultCheckTimeout is the timeout of a probe whose entry has none.
 const DefaultCheckTimeout = 10 * time.Second
 
 // ownHeaders matches headers that toolfleet or the HTTP client sets itself.

@@ -26,7 +26,8 @@ type HTTP struct {
 	// Rest sends as parameters all members of the input that nothing else of the request uses.
 	Rest bool
 	Body HTTPBody
-	// Timeout bounds the request and its answer; 0: only the tool's timeout does.
+	// Timeout is the longest that request and answer may take; 0: only the tool's timeout
+	// counts.
 	Timeout     time.Duration
 	Success     []int  // the statuses of success; none: every 2xx that is not in Failure
 	Failure     []int  // statuses after which a write is known not to be applied
@@ -56,7 +57,8 @@ type HTTPValue struct {
 	Prefix   string // before the value of Secret or Env, such as "Bearer "
 }
 
-// DefaultMaxResponse bounds an answer if the entry sets no bound, in bytes.
+// DefaultMaxResponse is the greatest size of an answer, in bytes, if the entry has no
+// limit.
 const DefaultMaxResponse = 4 << 20
 
 type httpInFile struct {

@@ -38,7 +38,8 @@ type Server struct {
 	Line     int     // where the entry starts, from 1
 }
 
-// Override is the part of a tools file about one tool of a server. It wins over the server.
+// Override is the part of a tools file about one tool of a server. It wins over what the
+// server says.
 type Override struct {
 	Kind      messages.Kind
 	OnCrash   messages.OnCrash `json:"on_crash"`

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Bounds on the validator's input. Within them, compiling a schema and checking a value take well
-// under a second, even if they were written to be slow.
+// Limits on the validator's input. Within them, compiling a schema and checking a value
+// take well under a second, even if they were written to be slow.
 const (
 	MaxSchemaBytes   = 256 << 10 // of one schema
 	MaxSchemaObjects = 4000      // objects and booleans in one schema; subschemas are among them
@@ -48,8 +48,9 @@ type engine struct {
 	budget *stepBudget
 }
 
-// compiled caches schemas by the digest of their text. When it is full, it drops any one of them. A
-// fleet has far fewer tools than that, and a dropped schema only has to be compiled again.
+// compiled caches schemas by the digest of their text. When it is full, it drops any one of
+// them. A fleet has far fewer tools than the cache has room for, and a dropped schema only
+// has to be compiled again.
 var compiled = struct {
 	mu      sync.Mutex
 	schemas map[string]*Schema // guarded by mu
@@ -89,7 +90,7 @@ func Compile(raw json.RawMessage) (*Schema, error) {
 	return s, nil
 }
 
-// compile checks the bounds and compiles the first engine.
+// compile checks the limits and compiles the first engine.
 func compile(raw []byte, more map[string]string) (*Schema, error) {
 	if len(raw) > MaxSchemaBytes {
 		return nil, fmt.Errorf("schema of %d bytes (limit %d)", len(raw), MaxSchemaBytes)

@@ -303,7 +303,8 @@ func Object(raw []byte) (map[string]json.RawMessage, error) {
 
 // Members returns the members of a JSON object by their exact names, each as it is written
 // in raw. raw must have passed [CheckSyntax]. The error says that raw is not an object, or
-// which key appears twice. Of a duplicate key only one value is returned.
+// which key appears twice. A key that appears twice is left out; the other members are
+// returned.
 func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	if TypeOf(raw) != "an object" {
 		return nil, errNoObject(raw)

@@ -19,7 +19,7 @@ type Call struct {
 	Input   json.RawMessage
 	Session messages.SessionID
 	Tenant  messages.TenantID // the tenant token of the agent
-	User    string            // who asks for the tenant; "": not known
+	User    string            // the user for whom the tenant's program asks; "": not known
 	Labels  map[string]string // of the batch
 }
 
