@@ -24,15 +24,16 @@ func TestAJobThatNoPlanNames(t *testing.T) {
 		edit func(*wire.Job)
 		why  string // ""; it runs
 	}{
-		"named":                      {plan: &planned},
-		"no plan":                    {why: "its batch has none"},
-		"another input":              {&planned, func(j *wire.Job) { j.Input = json.RawMessage(`{"n":2}`) }, "another input"},
-		"another tool":               {&renamed, nil, `the plan has the tool "other"`},
-		"a call too many":            {&planned, func(j *wire.Job) { j.Index = 1 }, "the plan has 1 calls"},
-		"another batch":              {&planned, func(j *wire.Job) { j.BodyDigest = "x" }, "another batch with this id"},
-		"a call that is refused":     {&refused, nil, "the plan refuses it"},
-		"said to be a read":          {nil, func(j *wire.Job) { j.Kind, j.ConcurrencySafe = messages.KindRead, true }, "its batch has none"},
-		"said to be published again": {nil, func(j *wire.Job) { j.Dispatch, j.TakeOver = 3, 7 }, "its batch has none"},
+		"named":                       {plan: &planned},
+		"no plan, and it may overlap": {edit: func(j *wire.Job) { j.ConcurrencySafe = true }}, // of a coordinator of the version before
+		"no plan":                     {why: "its batch has none"},
+		"another input":               {&planned, func(j *wire.Job) { j.Input = json.RawMessage(`{"n":2}`) }, "another input"},
+		"another tool":                {&renamed, nil, `the plan has the tool "other"`},
+		"a call too many":             {&planned, func(j *wire.Job) { j.Index = 1 }, "the plan has 1 calls"},
+		"another batch":               {&planned, func(j *wire.Job) { j.BodyDigest = "x" }, "another batch with this id"},
+		"a call that is refused":      {&refused, nil, "the plan refuses it"},
+		"said to be a read":           {nil, func(j *wire.Job) { j.Kind = messages.KindRead }, "its batch has none"},
+		"said to be published again":  {nil, func(j *wire.Job) { j.Dispatch, j.TakeOver = 3, 7 }, "its batch has none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inYard(t, func(y *yard) {
