@@ -310,8 +310,8 @@ func (m *Machine) stage() []int {
 	return nil
 }
 
-// dispatch returns the effect that publishes the job of a call. Publishing a job again does
-// not reset c.since, because the waiting time of a call counts from its first job.
+// dispatch returns the effect that publishes the job of a call. If no worker took the job,
+// publishing it again does not reset c.since: the call has waited since its first job.
 func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	c := &m.calls[i]
 	if !c.published || m.lapsed(now, c) {

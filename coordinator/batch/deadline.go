@@ -38,9 +38,8 @@ func (m *Machine) lapse(c *call) time.Time {
 	return c.seen.Add(lease + m.cfg.Grace)
 }
 
-// silent reports whether the newest record is a claim and nothing has followed it until it
-// lapsed: no report of a worker, and no new job with which another worker could take the
-// call over.
+// silent reports whether the newest record is a claim and nothing has come since its lapse:
+// no report of a worker, and no new job with which another worker could take the call over.
 func (m *Machine) silent(c *call) bool { return c.hasClaim() && c.since.Before(m.lapse(c)) }
 
 // lapsed reports whether the claim has lapsed and no job is published yet with which
@@ -276,7 +275,7 @@ func (m *Machine) left(now time.Time) time.Duration {
 
 // slack returns how long after the end of the batch's time the driver ends the call. If a
 // job is published, a worker may be running the call. The worker ends the run in time, but
-// its report needs a moment more.
+// its report may come Grace and FirstPoll later.
 func (m *Machine) slack(c *call) time.Duration {
 	if c.published {
 		return m.cfg.Grace + m.cfg.FirstPoll

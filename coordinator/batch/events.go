@@ -136,7 +136,7 @@ type (
 		Index, Again int
 		Exclusive    bool
 		Deadline     time.Duration // of the run; 0: the timeout of the tool
-		TakeOver     uint64        // sequence of the record that the claim replaces; 0: none
+		TakeOver     uint64        // sequence of the record that the claim follows; 0: none
 		Attempt      int           // number of failed attempts, for a call that does not claim
 	}
 	// Look reads the journal about the open calls. The driver answers with events about

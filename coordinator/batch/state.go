@@ -176,9 +176,9 @@ func (m *Machine) onUnserved(now time.Time, ev Unserved) {
 	}
 }
 
-// JobOut reports whether a job of the call is published, and no claim shows that a worker
-// has it. sign is when a worker last reported that it runs the call, or zero if none has
-// since the job was published.
+// JobOut reports whether a job of the call is published, and no claim that is live or newer
+// than the job shows that a worker has it. sign is when a worker last reported that it runs
+// the call, or zero if none has since the job was published.
 func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 	c := &m.calls[i]
 	if !c.published || c.state() == ended || c.base == released || m.live(now, c) || m.silent(c) {
@@ -214,8 +214,9 @@ func (m *Machine) handedBack(i int) bool {
 }
 
 // onLetGo keeps the call waiting for the pause that the worker asked for. After that its
-// job is published again. If an attempt failed or a worker was lost, the limit on the time
-// in the queue begins anew; otherwise it goes on.
+// job is published again. The limit on the time in the queue begins anew if an attempt has
+// failed, a worker was lost, or a worker had reported that it runs the call. Otherwise the
+// limit goes on.
 //
 // A lost worker counts as a failed attempt, because the broker counts the deliveries of the
 // next job from one again. If there is a claim, the lapse of the claim counts instead.
