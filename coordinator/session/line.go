@@ -27,7 +27,7 @@ type Standing struct {
 	// earlier batches.
 	Safe    bool
 	Running int // calls that have a place in the window
-	Held    int // calls that are out, up to the window
+	Held    int // calls that start as soon as the window has room for them
 }
 
 // Turns returns what each batch of the line may start. The line holds the batches of a

@@ -90,7 +90,7 @@ func RemovesHead(settled time.Duration, driven bool, age time.Duration) bool {
 	return settled == 0 || !driven && age >= settled
 }
 
-// Unattended reports whether a head of this age has no driver, provided that none of its
-// calls waits for people. At a lower age, the driver may still announce itself, or the
-// broker may deliver the batch again.
+// Unattended reports whether a head of this age may have no driver, provided that none of
+// its calls waits for people. By this age its driver would have announced itself, or the
+// broker would have delivered the batch again.
 func Unattended(age, ackWait time.Duration) bool { return age >= MaxSuspend+2*ackWait }
