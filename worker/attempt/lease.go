@@ -31,7 +31,7 @@ func (s leaseState) String() string { return leaseNames[s] }
 //	kept      -> renewing             a third of the lease is over
 //	renewing  -> kept                 stored, or failed with time left for another try
 //	renewing  -> lost                 another writer's record came first
-//	kept, renewing -> lost            it is until: the tool must be dead
+//	kept, renewing -> lost            the time until has come: the tool must be dead
 type lease struct {
 	state leaseState
 	until time.Time // the tool must be dead by then; zero: no tool has started

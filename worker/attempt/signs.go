@@ -22,8 +22,8 @@ func (m *Machine) alive() {
 	m.tell(n)
 }
 
-// tell sends a notice to the coordinator that published the job. If it is lost, the
-// coordinator's poll finds the same in the journal.
+// tell sends a notice to the coordinator that published the job. A notice can get lost. Then
+// the coordinator learns from the journal, which it reads at every poll.
 func (m *Machine) tell(n wire.Notice) {
 	if !messages.IsToken(m.notify) {
 		return
