@@ -1,5 +1,6 @@
 // Package lane takes jobs from the lanes of a pool and brings each to its end. The lanes
-// are the shared queue of reads and one queue of writes per session.
+// are subjects: all calls that may run beside others share one, and each session has one
+// for calls that must run alone.
 //
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
 //	         -> store the result -> notify the coordinator -> settle
@@ -304,8 +305,8 @@ func (c *Consumer) leaveQueues(ctx context.Context) {
 
 // handle brings one delivery to its end. If this worker already has an attempt of the same
 // call, that attempt gets the delivery. handle leaves a delivery unsettled, so that the
-// broker delivers the job again, in two cases only: nothing could be stored, or another
-// worker has taken the call over.
+// broker delivers the job again, in three cases only: the plan could not be read, nothing
+// could be stored, or another worker has taken the call over.
 func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	c.busy.Add(1)
 	defer c.busy.Add(-1)
