@@ -51,8 +51,8 @@ type HeadSweep struct {
 	next     uint64          // the sequence in the log at which the next step begins
 	seen     map[string]bool // sessions whose head was checked
 	// asked holds the batches with an open question. The sweep reads them from the index
-	// when it finds its first old head, and is nil before. With asked, a head that waits
-	// for a person needs no request of its own.
+	// when it finds its first old head; until then asked is nil. With asked, most heads
+	// that wait for a person need no request of their own: the index may lack a question.
 	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }
@@ -236,7 +236,7 @@ func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.
 }
 
 // explainedUntil returns until when the records of a batch give a reason to wait: a call is
-// queued, claimed, waits for its next attempt, or waits for a person.
+// queued, a worker has it, it is claimed, or it waits for its next attempt or a person.
 func (s *HeadSweep) explainedUntil(ctx context.Context, key wire.BatchKey) (until time.Time, err error) {
 	later := func(t time.Time) {
 		if t.After(until) {

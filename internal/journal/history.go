@@ -160,8 +160,8 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 const clocks = time.Minute
 
 // historyLines adds the audit lines about the batch that the stored reply answers. It reads
-// the lines of the session first, and then those of the batch's overflow subject. It starts
-// at the time when the batch was accepted, because all its lines were stored later.
+// the lines of the session first, and then those of the batch's overflow subject. All lines
+// were stored after the batch was accepted, so it starts at that time, less clocks.
 func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil
