@@ -74,8 +74,8 @@ func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, o
 	return value, value != nil, err
 }
 
-// newest reads a key from the leader. If the key was deleted, value is nil, and seq is the
-// sequence of the deletion. If the key never had a value, seq is 0.
+// newest reads a key from the leader. If the key has no value, value is nil, and seq is the
+// sequence of the entry that deleted it, or 0 if the key has no entry.
 func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint64, err error) {
 	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
 	switch {

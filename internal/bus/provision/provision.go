@@ -160,8 +160,8 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 	batches := queue(bus.Batches, n.EveryBatch(wire.VerbBatch))
 	batches.MaxMsgs = limit(p.MaxBatches)
 	// The window for duplicates is as short as the server allows. In that window the server
-	// would acknowledge a new batch as a duplicate of a finished one, and the agent would
-	// wait for ever.
+	// would take a batch with the message id of a finished one as a duplicate: it would
+	// acknowledge the batch and not store it, and the agent would wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
 	replies := kept(stream(bus.Replies, p.ReplyTTL, n.All(wire.VerbFinal)))
