@@ -25,8 +25,9 @@ type Config struct {
 	AckWait      time.Duration // longest silence of a driver before a redelivery. Default 10 s
 	Poll         time.Duration // time between reads of the journal. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
-	// BatchTTL is how long a batch may start calls, counted from when it was stored. While
-	// a call waits for a person the clock stops, for up to another BatchTTL. Default 1 h.
+	// BatchTTL is how long a batch may start calls, counted from when it was stored. The
+	// time that people have for an answer extends it, by at most another BatchTTL.
+	// Default 1 h.
 	BatchTTL time.Duration
 	Grace    time.Duration // added to a lease before it counts as lapsed. Default 2 s
 	// StartWait is how long a batch waits while the fleet has no tools at all. A call also

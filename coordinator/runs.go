@@ -144,7 +144,7 @@ func (r *runs) nudge(prefix string) {
 }
 
 // onNotice hands a worker's notice to the run of its batch. It drops the notice if there is
-// no run or its channel is full, since the next poll finds the same in the journal.
+// no run or its channel is full. Then the next poll finds out what happened.
 func (r *runs) onNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := rawjson.Unmarshal(m.Data, &n); err != nil {

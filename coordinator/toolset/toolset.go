@@ -214,8 +214,8 @@ func (f *Fleet) Keeps(token string, t Tool) bool {
 	return token == wire.WaitingQueue(t.Pool) && !f.Serves(t)
 }
 
-// Same reports whether both fleets have the same queues with the same tools, no matter how
-// busy the workers are.
+// Same reports whether both fleets have the same queues with the same tools, and workers at
+// the same queues. How many workers there are and how busy they are does not count.
 func (f *Fleet) Same(other *Fleet) bool {
 	return maps.EqualFunc(f.queues, other.queues, func(a, b *Queue) bool {
 		return (a.Workers > 0) == (b.Workers > 0) && a.stay.same(b.stay) && a.drain.same(b.drain)
