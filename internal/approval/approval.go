@@ -13,8 +13,7 @@
 // compare-and-set, so two decisions cannot both be taken.
 //
 // The package is pure, except for [ReadKey], [Key.Write], and the random numbers in
-// [NewKey] and in nonces. Its callers store questions and send decisions.
-// and in a nonce. Its callers store the questions and send the decisions.
+// [NewKey] and in nonces. Its callers store the questions and send the decisions.
 package approval
 
 import (
