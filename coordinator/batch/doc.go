@@ -42,7 +42,8 @@
 // if a new record or a second driver (Late) makes the machine decide again, or if the
 // reason for the End is gone. A call is ended once it has a result: from an Ended event,
 // from its journal, or from a plan record. A result of a call that only this machine's plan
-// refused is dropped if the stored plan of another coordinator does not refuse the call.
+// refused is dropped if the stored plan of another coordinator does not refuse the call, or
+// if the journal has an end of the call.
 //
 // What a step does about an open call of the current stage. The first line that applies
 // counts:

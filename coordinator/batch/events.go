@@ -124,7 +124,8 @@ type (
 	Announce struct{}
 	// StorePlan stores a plan record, if the newest one is still that at sequence Expect.
 	// The driver answers with [Planned] for the record that is newest afterwards. Until
-	// then no exclusive call is dispatched.
+	// then no exclusive call is dispatched. Before the first plan is stored, no write is
+	// dispatched either.
 	StorePlan struct {
 		Record wire.PlanRecord
 		Expect uint64
