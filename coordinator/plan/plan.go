@@ -13,7 +13,6 @@
 //
 // The package is pure: no clock, no I/O, no goroutine. With the same calls and the same
 // tools, every coordinator makes the same plan.
-// same plan on every coordinator.
 package plan
 
 import (

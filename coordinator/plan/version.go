@@ -20,8 +20,8 @@ import (
 //	no worker does, the input fits current   the current version
 //	otherwise                                none: the call is refused with tool_version_gone
 //
-// If the catalogue is no longer known, each tool counts as a version in it that nobody
-// serves.
+// A catalogue that is no longer known counts as one that has each tool, in a version that
+// nobody serves.
 type Tools struct {
 	// Current has each tool in its current version: the newest version that is served.
 	Current schemas.Catalog
