@@ -84,7 +84,7 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 	return h.givenOut(ctx, key, body), nil
 }
 
-// withOutputs puts those outputs into the results of a reply that the journal still has.
+// withOutputs puts the outputs that the journal still has back into the results of a reply.
 func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := json.Unmarshal(body, &reply); err != nil {
