@@ -154,7 +154,7 @@ func samePlan(rec wire.PlanRecord, digest string) error {
 
 // storePlan stores the plan record and returns the stored records as events. If another
 // coordinator was faster, that is its record. storePlan tries until it succeeds, because no
-// exclusive call may start before the plan is stored.
+// exclusive call and no write may start before the plan is stored.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "storing the plan", func() error {

@@ -47,7 +47,7 @@ type Config struct {
 	// batch. Default: none.
 	HTTPKeys []string
 	// Policy is the version of the platform's policy. Every job names this version. A
-	// worker without a policy refuses such a job. Default: none.
+	// worker without a policy gives up such a job. Default: none.
 	Policy    string
 	Provision provision.Config // the streams that Run makes if they are missing
 	Logger    *slog.Logger     // nil: silent
