@@ -69,8 +69,8 @@ type Shape struct {
 	Bounded bool
 	// Gaps is how often workers go away for a while: those of one part, or all.
 	Gaps int
-	// Late makes agents send some batches only when others are answered. They also send
-	// some batches again when of those only the reply is kept.
+	// Late makes agents send some batches only when others are answered. They send some
+	// batches again when only the reply of these batches is still kept.
 	Late bool
 }
 

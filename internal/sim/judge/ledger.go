@@ -344,7 +344,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 }
 
 // replanned reports whether a plan with other stages was stored after a time. A driver
-// stores no plan if all its calls overlap, so the next driver may plan with other
+// stores no plan if all its calls are reads that overlap, so the next may plan with other
 // definitions. Jobs of the first driver then still run in the stages of its own plan: see
 // docs/rough-edges.md.
 func (a *account) replanned(after time.Time) bool {

@@ -213,8 +213,8 @@ func (w *World) kill(p *Process) {
 	p.again()
 }
 
-// outage restarts the server. The server is away for a random time, which is at most most,
-// and may have lost its latest removals.
+// outage restarts the server. The server is away for a random time, no longer than most, and
+// may have lost its latest removals.
 func (w *World) outage(most time.Duration) {
 	w.Logf("", "OUTAGE", "of the server")
 	w.Count("outages")
