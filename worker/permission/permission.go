@@ -4,8 +4,6 @@
 // A rule matches a call if its tool pattern matches. If the rule also has an argument
 // pattern or a condition (CEL), these must match too. The short form, which
 // schemas.ParseRule reads, has a tool pattern and an argument pattern:
-// condition (CEL), these have to match too. The short form, read by schemas.ParseRule, has a tool
-// pattern and an argument pattern:
 //
 //	lookup_order               every call of the tool
 //	mcp__*                     every call of every tool with such a name
