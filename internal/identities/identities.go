@@ -76,7 +76,7 @@ type Options struct {
 	MaxStore string // bound of all streams on disk, such as 10GB; "" = none
 }
 
-// names of identities are names of files, and stand in a comment.
+// nameForm matches the names of identities. They are names of files, and stand in a comment.
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$`)
 
 // ServerFile is the configuration that the server is started with, below the folder.
