@@ -86,7 +86,8 @@ func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 }
 
 // unplannedClaim reports whether no plan is stored yet and one of the calls is claimed before it
-// runs. A worker claims only what a stored plan names.
+// runs. A worker claims only what a stored plan names. Workers of this version still make an
+// exception: without any stored plan they claim a call that may overlap.
 func (m *Machine) unplannedClaim(calls []int) bool {
 	return !m.planned && slices.ContainsFunc(calls, func(i int) bool { return m.plan.Calls[i].Claims() })
 }
