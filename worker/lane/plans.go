@@ -10,8 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// errUnplanned: no coordinator has stored a plan that names the call of a job. Such a job was not
-// published by a coordinator, and a call that may change the world does not run by it.
+// errUnplanned: no coordinator has stored a plan that names the call of a job, and the call needs
+// one. Such a job was not published by a coordinator, and a call that may change the world does
+// not run by it. See plans.names for the calls that need no plan.
 var errUnplanned = errors.New("no stored plan names this call, so it is not run")
 
 // maxPlans bounds the plans in memory.
