@@ -519,8 +519,9 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 	})
 }
 
-// A restarted server redelivers at once the deliveries whose settling was in flight. The worker
-// that runs the call recognises it, and the other worker finds the claim.
+// A restarted server redelivers a delivery at once if it was killed while a worker settled that
+// delivery. A worker that still runs the call recognises the redelivered job. Any other worker finds
+// the claim of the call.
 func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

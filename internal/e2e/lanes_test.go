@@ -630,8 +630,8 @@ func TestSlowToolsThatFillTheSlots(t *testing.T) {
 	}
 }
 
-// A full log refuses a batch that it already holds, or that has its reply. A client that asks for
-// such a batch at the run handler still gets its reply.
+// A full log refuses every batch, also a batch that it already holds or that already has a reply.
+// A client that sends such a batch to the run handler still gets the reply of the batch.
 func TestAFullLogKnowsItsBatches(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -102,8 +102,8 @@ func (s *siege) reflect(in *natstest.Intruder, who string) {
 	}
 }
 
-// bodyFor returns the request that makes the server answer on a right with what an attacker wants to
-// have somewhere.
+// bodyFor returns the body of a request on a subject that right allows. The server's answer to the
+// request contains data that an attacker may want to send to another subject.
 func bodyFor(right string) []byte {
 	switch {
 	case strings.Contains(right, ".GET."):

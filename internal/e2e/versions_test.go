@@ -31,14 +31,15 @@ type shop struct {
 	ran   map[string]string // the version that ran each call, by batch and index; guarded by mu
 	twice int               // writes that ran again; guarded by mu
 	gate  chan struct{}     // closed: calls with the argument "wait" go on
-	waits atomic.Int32      // such calls that run
+	waits atomic.Int32      // running calls with the argument "wait"
 }
 
 func newShop(f *fleet) *shop {
 	return &shop{f: f, ran: map[string]string{}, gate: make(chan struct{})}
 }
 
-// definitions returns the tools in a version. Version "" has no version, and wants no argument.
+// definitions returns the definitions of all tools in one version. With the version "", the tools
+// have no version and require no argument.
 func (*shop) definitions(version string) (tools []schemas.Tool) {
 	schema := `{"type":"object"}`
 	if version != "" {
@@ -427,9 +428,9 @@ func TestARollingUpdateOfVersions(t *testing.T) {
 	})
 }
 
-// One call of a batch has ended, and another runs, when the coordinator is lost. Meanwhile workers
-// of version 2 have come, which the input does not fit, and the worker of version 1 ends. Both calls
-// keep their version, and the next write of the session waits for them.
+// The coordinator is lost when one call of a batch has ended and another call runs. Meanwhile
+// workers of version 2 have started, and the worker of version 1 ends. The input of the calls does
+// not fit version 2. Both calls keep version 1, and the next write of the session waits for them.
 func TestACallThatMayHaveRunKeepsItsVersion(t *testing.T) {
 	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) {
