@@ -255,10 +255,11 @@ type ApprovalAnswer struct {
 type Approver struct {
 	Name string `json:"name" yaml:"name"` // 1 to 64 of [A-Za-z0-9_.@-]
 	Key  string `json:"key" yaml:"key"`   // public nkey of a user: U...
-	// ActsAs lists tenants and users whose agents belong to this person. For calls of those agents, this
-	// person counts as the requester and may not decide.
+	// ActsAs lists tenants and users whose agents belong to this person. This person counts as the
+	// requester of the calls of these agents, and may not decide about them.
 	ActsAs []string `json:"acts_as,omitempty" yaml:"acts_as,omitempty"`
-	// Scopes bound what the person decides about: a call has to be in one of them. None: every call.
+	// Scopes limit the calls that this person may decide about: a call must be in one of the
+	// scopes. Without scopes, this person may decide about every call.
 	Scopes []Scope `json:"scopes,omitempty" yaml:"scopes,omitempty"`
 	// Expires is when the key stops to count. Zero: never.
 	Expires time.Time `json:"expires,omitzero" yaml:"expires,omitempty"`

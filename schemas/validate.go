@@ -58,13 +58,13 @@ var compiled = struct {
 
 const maxCompiled = 1024
 
-// Compile reads a JSON Schema: draft 2020-12 unless $schema names another that the validator has
-// built in (draft-07 down to 04, 2019-09). It never loads a document: a $ref must lead into the
-// schema itself or to a built-in metaschema. Patterns are RE2: look-ahead and back references are
-// errors. Schemas over the bounds above are errors too.
+// Compile reads a JSON Schema. The draft is 2020-12 unless $schema names another draft that the
+// validator has built in: draft-04, draft-06, draft-07 or 2019-09. Compile never loads a document:
+// a $ref must lead into the schema itself or to a built-in metaschema. Patterns are RE2, so
+// look-ahead and back references are errors. A schema over the limits above is an error too.
 //
-// Formats are checked in every draft, although 2020-12 makes that optional: a tool author who
-// writes "date-time" wants it checked, draft-07 requires it, and a model can correct only what an
+// Formats are checked in every draft, although 2020-12 makes the check optional. A tool author who
+// writes "date-time" wants the check, draft-07 requires it, and a model can correct only what an
 // error names. Unknown formats are ignored.
 func Compile(raw json.RawMessage) (*Schema, error) {
 	digest := messages.Digest(raw)

@@ -32,11 +32,12 @@ import (
 const (
 	// MaxSource is the longest expression, in bytes. Longer logic belongs in a hook.
 	MaxSource = 4096
-	// MaxCost bounds one evaluation, in CEL's units of about one step or ten characters of text. It
-	// is enough to match a regular expression against a few hundred kilobytes, and takes a fraction
-	// of a second.
+	// MaxCost limits the cost of one evaluation, in CEL's units. One unit is about one step or ten
+	// characters of text. The limit is enough to match a regular expression against a few hundred
+	// kilobytes. An evaluation of this cost takes a fraction of a second.
 	MaxCost = 1_000_000
-	// maxRecursion bounds nested brackets, which use up the parser's stack.
+	// maxRecursion limits how deep brackets may be nested, because each level uses some of the
+	// parser's stack.
 	maxRecursion = 64
 )
 

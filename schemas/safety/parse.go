@@ -43,7 +43,8 @@ func Parse(command string) (file *syntax.File, err error) {
 	return file, nil
 }
 
-// maxOpen bounds the brackets that are open at once. The parser takes time with the square of it.
+// maxOpen limits how many brackets may be open at once. The parser's time grows with the square of
+// the number of open brackets.
 const maxOpen = 200
 
 // nested returns how many brackets of a text are open at once, also those in quotes.

@@ -11,15 +11,16 @@ import (
 const (
 	// ReportEvery is the shortest time between two reports of a command's output.
 	ReportEvery = 200 * time.Millisecond
-	// MaxReport limits one report, in bytes. Of a longer report only the newest bytes are
-	// sent.
+	// MaxReport limits one report, in bytes. If a report is longer, only its newest bytes
+	// are sent.
 	MaxReport = 2000
 )
 
 // Lines turns chunks of output into reports for watchers. The first line is reported at
 // once. After that, the new lines are reported at most every [ReportEvery]. Only whole
-// lines are reported before [Lines.Flush]. If there are too many, only the newest
-// [MaxReport] bytes are. Any goroutine may call its methods.
+// lines are reported before [Lines.Flush]. If the new lines are longer than [MaxReport]
+// bytes, only their newest [MaxReport] bytes are reported. Any goroutine may call the
+// methods of Lines.
 type Lines struct {
 	report func(text string)
 

@@ -202,8 +202,8 @@ func (e *examination) sync() {
 	}
 }
 
-// rights reports whether this user may read everything that the checks need. The server leaves a
-// user without that right unanswered, which would look like a broken server.
+// rights reports whether this user may read everything that the checks need. The server sends no
+// answer to a user without these rights. Without this check, the server would look broken.
 func (e *examination) rights() bool {
 	// writable sends this request too. Not even coordinators have the right to it.
 	subject := "$JS.API.STREAM.MSG.DELETE." + e.conn.Names().Stream(bus.Calls)

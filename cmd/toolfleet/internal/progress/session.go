@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Session shows a board for each running batch of a session, or of several. It is computed from
-// events and the times at which they came.
+// Session shows a board for each running batch of one or more sessions. The boards are computed
+// from events and the times at which the events came.
 type Session struct {
 	batches []*sessionBatch // in the order of their first events
 	several bool            // names have the session, and events may be missed
