@@ -20,7 +20,7 @@ package outcome
 // Answer is the server's answer to a write.
 type Answer uint8
 
-// The answers.
+// The answers that a write can have.
 const (
 	// Stored: the write was acknowledged.
 	Stored Answer = iota
