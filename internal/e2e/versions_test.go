@@ -31,7 +31,7 @@ type shop struct {
 	ran   map[string]string // the version that ran each call, by batch and index; guarded by mu
 	twice int               // writes that ran again; guarded by mu
 	gate  chan struct{}     // closed: calls with the argument "wait" go on
-	waits atomic.Int32      // running calls with the argument "wait"
+	waits atomic.Int32      // started calls with the argument "wait"
 }
 
 func newShop(f *fleet) *shop {

@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// modelServer runs commands on the model.
+// modelServer runs the commands of a test on the simulated broker.
 type modelServer struct {
 	names  wire.Names
 	b      *broker.Broker
@@ -106,8 +106,8 @@ func confirmed(is bool) string {
 	return "no answer"
 }
 
-// realServer runs commands on the embedded server, through the one door to it. Pulls and acknowledgements are
-// written out, since the door has no single steps for them.
+// realServer runs the commands of a test on the embedded server, through package bus. It sends pulls
+// and acknowledgements itself, because package bus has no single steps for them.
 type realServer struct {
 	t      *testing.T
 	srv    *devserver.Server
