@@ -305,8 +305,8 @@ func TestAbortOfAWaitingBatch(t *testing.T) {
 	})
 }
 
-// An abort by id that is stored before its batch holds for batch_ttl. An abort of the session does
-// not: it only covers the batches that are present.
+// An abort by id that is stored before its batch holds for batch_ttl. An abort of the session
+// covers only the batches that are present.
 func TestAbortBeforeItsBatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -346,8 +346,8 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 	})
 }
 
-// The first read of the controls fails. The batch waits for the next one; it does not start without
-// it.
+// The first read of the controls fails. The batch waits for the next read: it does not start
+// before the controls are read.
 func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

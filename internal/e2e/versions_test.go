@@ -23,8 +23,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// shop has a read and a write, look and pay, in versions with different schemas. Version n wants
-// the argument "vn", and takes any other beside it.
+// shop has two tools: look is a read and pay is a write. Each version of a tool has another schema.
+// Version n requires the argument "vn" and allows any further arguments.
 type shop struct {
 	f     *fleet
 	mu    sync.Mutex
@@ -249,8 +249,8 @@ func TestTheDigestOfAnAnswerNamesItsVersions(t *testing.T) {
 	})
 }
 
-// No worker is there when a batch is submitted that names an older version. It does not fall back
-// to the newest one before workers had the time to come.
+// A batch that names an older version is submitted while no worker runs. The batch does not fall
+// back to the newest version before workers had the time to start.
 func TestAVersionWhoseWorkersAreStarting(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come  []string
