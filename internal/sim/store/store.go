@@ -59,8 +59,15 @@ func (s store) Append(ctx context.Context, subject string, h bus.Header, data []
 	return seq, err
 }
 
+// Delete deletes the message with a sequence. A request does not outlive the connection on
+// which it was sent. Otherwise it could reach a restarted server late and delete the message
+// that has got the sequence since.
 func (s store) Delete(ctx context.Context, stream string, seq uint64) error {
+	sent := s.Now(ctx)
 	return s.AskUntil(deadline(ctx), "delete", fmt.Sprint(stream, " ", seq), func() error {
+		if !s.Restarted.Before(sent) {
+			return bus.ErrUnknown
+		}
 		s.Broker.Delete(stream, seq)
 		return nil
 	})
