@@ -202,7 +202,7 @@ func New(conn *bus.Conn, tools Tools, cfg Config) *Consumer {
 	records := journal.New(conn)
 	return &Consumer{
 		conn: conn, journal: records, tools: tools, cfg: cfg, log: cfg.Logger, audience: bus.NewAudience(conn), inHand: map[*running]struct{}{},
-		plans: plans{read: records.FirstPlan, known: map[wire.BatchKey]wire.PlanRecord{}},
+		plans: plans{read: records.FirstPlan, known: map[wire.BatchKey]named{}},
 	}
 }
 
@@ -323,13 +323,11 @@ func (c *Consumer) handle(ctx context.Context, pool string, d *pull.Delivery) {
 	ctx = tracing.Extract(ctx, d.Header)
 	service, served := c.tools.Serves(job)
 	if served && service.Claims {
-		err := c.plans.names(ctx, key, job)
+		err := c.planned(ctx, d, key, job)
 		if errors.Is(err, errUnplanned) {
 			c.bury(ctx, d, err)
-			return
 		}
-		if err != nil {
-			c.about(ctx, key, job).Warn("the plan of a batch cannot be read, so a call waits; the broker delivers its job again", "err", err)
+		if err != nil { // else ctx has ended, and the broker delivers the job to another worker
 			return
 		}
 	}

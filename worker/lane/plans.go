@@ -5,78 +5,129 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/pull"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// errUnplanned: no coordinator has stored a plan that names the call of a job, and the call needs
-// one. Such a job was not published by a coordinator, and a call that may change the world does
-// not run by it. See plans.names for the calls that need no plan.
+// errUnplanned: no coordinator has stored a plan that names the call of a job. Such a job was
+// not published by a coordinator, or its plan is damaged. A call that may change the world does
+// not run by it.
 var errUnplanned = errors.New("no stored plan names this call, so it is not run")
 
-// maxPlans bounds the plans in memory.
+// maxPlans limits the plans in memory.
 const maxPlans = 512
 
-// plans knows what the stored plans of the newest batches say.
+// plans knows which calls the stored plans of the newest batches name.
 type plans struct {
 	read func(ctx context.Context, key wire.BatchKey) (wire.PlanRecord, error)
 
 	mu    sync.Mutex
-	known map[wire.BatchKey]wire.PlanRecord // guarded by mu
+	known map[wire.BatchKey]named // guarded by mu
 }
 
-// names returns errUnplanned if the stored plan of the batch does not name the call of a job with
-// its tool and input. The version of the tool may be another: a call whose version is gone goes on
-// with the one that workers have. Any other error says that the plan cannot be read.
+// named is what a plan says about the calls of a batch.
+type named struct {
+	digest string // of the batch
+	calls  []namedCall
+}
+
+type namedCall struct {
+	tool, inputHash string
+	refused         bool
+}
+
+// knows reports whether a plan in memory names the call of a job.
+func (p *plans) knows(key wire.CallKey, job wire.Job) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	plan, has := p.known[key.BatchKey]
+	return has && plan.lacks(key.Index, job) == nil
+}
+
+// names reads the first plan record of a batch. It returns errUnplanned if the record does not
+// name the call of the job with its tool and input. The version of the tool may be another: a
+// call whose version is gone goes on with the one that workers have. Any other error says that
+// the plan cannot be read now.
 //
-// A call that may overlap passes without a stored plan, because coordinators of the version before
-// store none for it. The phases still check that its input lets it overlap.
+// A call that may overlap passes without a stored plan, because coordinators of the version
+// before store none for it. The phases still check that its input lets it overlap.
 func (p *plans) names(ctx context.Context, key wire.CallKey, job wire.Job) error {
-	plan, err := p.of(ctx, key.BatchKey, job.BodyDigest)
+	record, err := p.read(ctx, key.BatchKey)
 	switch {
+	case errors.Is(err, bus.ErrCorrupt):
+		return fmt.Errorf("%w: %w", errUnplanned, err)
 	case errors.Is(err, bus.ErrNotFound) && job.ConcurrencySafe:
 		return nil
 	case errors.Is(err, bus.ErrNotFound):
 		return fmt.Errorf("%w: its batch has none", errUnplanned)
 	case err != nil:
 		return err
-	case plan.Digest != job.BodyDigest:
-		return fmt.Errorf("%w: the plan is of another batch with this id", errUnplanned)
-	case key.Index < 0 || key.Index >= len(plan.Calls):
-		return fmt.Errorf("%w: the plan has %d calls, and the job is of call %d", errUnplanned, len(plan.Calls), key.Index)
 	}
-	planned := plan.Calls[key.Index]
-	switch {
-	case planned.Refused != nil:
-		return fmt.Errorf("%w: the plan refuses it", errUnplanned)
-	case planned.Tool != job.Tool:
-		return fmt.Errorf("%w: the plan has the tool %.80q for call %d, the job %.80q", errUnplanned, planned.Tool, key.Index, job.Tool)
-	case planned.InputHash != "" && planned.InputHash != wire.InputHash(job.Input): // plans of the build before have no hash
-		return fmt.Errorf("%w: the job has another input than the plan", errUnplanned)
+	plan := named{digest: record.Digest, calls: make([]namedCall, len(record.Calls))}
+	for i, c := range record.Calls {
+		plan.calls[i] = namedCall{tool: c.Tool, inputHash: c.InputHash, refused: c.Refused != nil}
 	}
-	return nil
-}
-
-// of returns the first plan record of a batch. The first record never changes, so it is read once,
-// and again only for a later batch with the same id.
-func (p *plans) of(ctx context.Context, key wire.BatchKey, digest string) (wire.PlanRecord, error) {
-	p.mu.Lock()
-	plan, known := p.known[key]
-	p.mu.Unlock()
-	if known && plan.Digest == digest {
-		return plan, nil
+	if err := plan.lacks(key.Index, job); err != nil {
+		return err
 	}
-	plan, err := p.read(ctx, key)
-	if err != nil {
-		return plan, err
-	}
-	plan.Results = nil
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.known) >= maxPlans {
 		clear(p.known)
 	}
-	p.known[key] = plan
-	return plan, nil
+	p.known[key.BatchKey] = plan
+	return nil
+}
+
+// lacks returns errUnplanned, with the reason, if the plan does not name the call of a job.
+func (n named) lacks(index int, job wire.Job) error {
+	switch {
+	case n.digest != job.BodyDigest:
+		return fmt.Errorf("%w: the plan is of another batch with this id", errUnplanned)
+	case index < 0 || index >= len(n.calls):
+		return fmt.Errorf("%w: the plan has %d calls, and the job is of call %d", errUnplanned, len(n.calls), index)
+	}
+	c := n.calls[index]
+	switch {
+	case c.refused:
+		return fmt.Errorf("%w: the plan refuses it", errUnplanned)
+	case c.tool != job.Tool:
+		return fmt.Errorf("%w: the plan has the tool %.80q for call %d, the job %.80q", errUnplanned, c.tool, index, job.Tool)
+	case c.inputHash != "" && c.inputHash != wire.InputHash(job.Input): // plans of the version before have no hash
+		return fmt.Errorf("%w: the job has another input than the plan", errUnplanned)
+	}
+	return nil
+}
+
+// planned returns nil if a stored plan names the call of a job, and errUnplanned if none does.
+// It tries until the plan can be read or ctx ends, and sends signs of life meanwhile: without
+// them the delivery would count as one whose worker was lost.
+func (c *Consumer) planned(ctx context.Context, d *pull.Delivery, key wire.CallKey, job wire.Job) error {
+	if c.plans.knows(key, job) {
+		return nil
+	}
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		tick := time.NewTicker(c.cfg.AckWait / 3)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				_ = d.InProgress() // a lost sign of life is sent again at the next tick
+			}
+		}
+	}()
+	return bus.Retry(ctx, bus.Backoff{
+		First: 100 * time.Millisecond, Most: 5 * time.Second, Jitter: true,
+		Again: func(err error) bool { return !errors.Is(err, errUnplanned) },
+		OnFailure: func(err error, _ time.Duration) {
+			c.about(ctx, key, job).Warn("the plan of a batch cannot be read, so a call waits", "err", err)
+		},
+	}, func() error { return c.plans.names(ctx, key, job) })
 }
