@@ -56,8 +56,8 @@ func TestADecisionOnALaterBatch(t *testing.T) {
 	})
 }
 
-// TestAbortBehindARestingSession: a write waits behind another that waits for a person. An abort of
-// the first-named write is carried out at once.
+// TestAbortBehindARestingSession: a session is suspended because its first write waits for a
+// person. The write of the second batch is aborted; its reply comes at once.
 func TestAbortBehindARestingSession(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})

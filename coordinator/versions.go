@@ -124,8 +124,9 @@ func (d *batchRun) ask(index int) toolset.Tool {
 	return tool
 }
 
-// goneAfter is how long a version must be missing before its calls end. Workers announce
-// themselves every 10 s, and again after the server was away.
+// goneAfter is how long no worker must have a version before its calls end. Workers announce
+// themselves every 10 s, and again after the server was away, so a worker that was only late
+// shows up in this time.
 const goneAfter = 10 * time.Second
 
 // gone reports whether a call has to end because no worker has its version any more and its

@@ -120,7 +120,8 @@ func (tt mistakesCase) check(t *testing.T) {
 	tt.checkBy(t, "tools-file", func(data []byte) error { _, err := ParseToolsFile("f", data); return err })
 }
 
-// checkBy reads a file and checks it against its schema.
+// checkBy expects the parser to refuse the file with exactly the mistakes in want, and the schema
+// to refuse it too, unless laxSchema is set.
 func (tt mistakesCase) checkBy(t *testing.T, schema string, parse func([]byte) error) {
 	err := parse([]byte(tt.file))
 	if err == nil {

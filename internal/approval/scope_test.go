@@ -9,7 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// scoped returns people of whom alice is in groups and bob's key counts until a time; carol is free.
+// scoped returns a desk of three approvers: alice has the scopes, bob's key expires at until, and
+// carol has neither limit.
 func scoped(t *testing.T, scopes []messages.Scope, until time.Time) desk {
 	t.Helper()
 	d := desk{t: t, keys: map[string]Key{}}

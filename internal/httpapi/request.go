@@ -96,7 +96,8 @@ func (s *Server) whileAllowed(q *request) (stop func()) {
 // errChanged ends a request whose token now belongs to another principal.
 var errChanged = newProblem(http.StatusUnauthorized, "unauthorized", "the token has another owner now; ask again")
 
-// asProblem says why a principal may not ask.
+// asProblem turns an [access.Denied] into the problem that the client gets: 403 for a foreign
+// host, else 401. It returns any other error as it is.
 func asProblem(err error) error {
 	var denied *access.Denied
 	if !errors.As(err, &denied) {

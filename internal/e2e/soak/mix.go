@@ -12,7 +12,7 @@ import (
 // Kind is a kind of fault.
 type Kind string
 
-// The kinds.
+// The kinds of fault; [Kinds] says what each one does.
 const (
 	KillWorker      Kind = "worker"
 	KillCoordinator Kind = "coordinator"

@@ -29,7 +29,7 @@ const (
 	Writes Part = "writes" // the other tools
 )
 
-// File is the tools file of a worker.
+// File is a simulated worker's tools file: the tools of one version, or a part of them.
 type File struct {
 	Version int
 	Part    Part

@@ -239,7 +239,8 @@ func (p *page) permission(l messages.AuditRecord) {
 		p.row("waits", "for a person since %s", terminal.Timestamp(l.Time))
 	case d.Effect == "ask" && len(d.By) == 0:
 		p.row("undecided", "%s", terminal.Clean(decided(l), 200))
-	// The call has not run, so it may still lack a second approver.
+	// Somebody approved and the call did not run: a second approver may be missing. So the row
+	// is "agreed", not "allowed".
 	case d.Effect == "ask" && (!started(l) || l.Status == messages.StatusExpired):
 		p.row("agreed", "%s", terminal.Clean(strings.Join(d.By, ", "), 200))
 	default:
