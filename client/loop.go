@@ -30,8 +30,10 @@ type Conversation struct {
 	// Catalogue is the digest of the tool definitions that the model was given; see
 	// [messages.Batch]. May be empty.
 	Catalogue string `json:"catalogue,omitempty"`
-	// Rounds counts the answered messages of an unfinished turn. The batch of Message has
-	// Rounds+1 as its round.
+	// Round is the round of Message's batch. 0: its batch says no round, as for a message that an
+	// earlier version stored.
+	Round int `json:"round,omitempty"`
+	// Rounds counts the answered messages of an unfinished turn.
 	Rounds int `json:"rounds,omitempty"`
 	// Began is when the unfinished turn began. [MaxDuration] counts from this time.
 	Began time.Time `json:"began,omitzero"`
@@ -43,11 +45,14 @@ type Conversation struct {
 // endTurn lets the next Loop begin a turn. A message that is still unanswered keeps its round,
 // because the number is part of its batch.
 func (v *Conversation) endTurn() {
-	if v.Message == nil {
-		v.Rounds = 0
-	}
-	v.Began, v.Batches = time.Time{}, nil
+	v.Rounds, v.Began, v.Batches = 0, time.Time{}, nil
 }
+
+// take sets the model's newest message.
+func (v *Conversation) take(message json.RawMessage) { v.Message, v.Round = message, v.Rounds+1 }
+
+// drop takes the message away, because it was answered or because nothing of it has run.
+func (v *Conversation) drop() { v.Message, v.Round = nil, 0 }
 
 // Errors of [Client.Loop]. The history is valid after them, and another Loop may go on with it.
 var (
@@ -70,6 +75,9 @@ var (
 // After a *messages.Refusal nothing ran and the message is dropped: change the history
 // before another Loop, for example by a message about the mistake.
 //
+// After an error the turn is over too, and the next Loop begins a turn with rounds and time of its
+// own. It goes on with the turn only if ctx has ended, or if Message is still unanswered.
+//
 // After a crash, call Loop with the conversation that [SaveWith] stored last: it goes on
 // with the same turn, and rounds and time are counted from the turn's beginning. A program
 // without SaveWith begins the turn again, with the same conversation as before. The id of
@@ -79,19 +87,32 @@ var (
 func (c *Client) Loop(ctx context.Context, v *Conversation, ask ModelFunc, options ...LoopOption) error {
 	l := newLoop(c, v, ask, options)
 	if err := l.begin(ctx); err != nil {
+		l.endFailed(ctx)
 		return err
 	}
 	for {
 		over, err := l.round(ctx)
 		if over {
 			v.endTurn()
+		} else if err != nil {
+			l.endFailed(ctx)
 		}
 		if unsaved := l.store(ctx); unsaved != nil {
+			l.endFailed(ctx)
 			return errors.Join(err, unsaved)
 		}
 		if over || err != nil {
 			return err
 		}
+	}
+}
+
+// endFailed ends the turn after an error, unless the turn can go on: ctx has ended, as when the
+// program ends, or a message is unanswered. Otherwise the time of the turn would go on until the
+// user's next message.
+func (l *loop) endFailed(ctx context.Context) {
+	if ctx.Err() == nil && l.conversation.Message == nil {
+		l.conversation.endTurn()
 	}
 }
 
@@ -113,24 +134,26 @@ func (l *loop) begin(ctx context.Context) error {
 func (l *loop) round(ctx context.Context) (over bool, err error) {
 	v := l.conversation
 	if v.Message == nil {
-		if v.Message, err = l.askModel(ctx); err != nil {
+		message, err := l.askModel(ctx)
+		if err != nil {
 			return errors.Is(err, ErrMaxDuration), err
 		}
+		v.take(message)
 		if err := l.store(ctx); err != nil {
-			v.Message = nil // nothing has run
+			v.drop() // nothing has run
 			return false, err
 		}
 	}
 	reply, err := l.runCalls(ctx)
 	var refusal *messages.Refusal
 	if errors.As(err, &refusal) && refusal.Class != messages.ClassBusy {
-		v.Message = nil
+		v.drop()
 	}
 	if err != nil {
 		return errors.Is(err, ErrMaxDuration), err
 	}
 	v.History = reply.Extend(append(v.History, parts(v.Message)...))
-	v.Message = nil
+	v.drop()
 	v.Rounds++
 	v.Batches = append(v.Batches, reply.Batch)
 	switch {
@@ -184,7 +207,7 @@ func (l *loop) runCalls(ctx context.Context) (messages.Reply, error) {
 	v := l.conversation
 	batch := messages.Batch{
 		ID: roundID(v.History), Session: v.Session, Provider: v.Provider, Message: steady(v.Message),
-		Catalogue: v.Catalogue, Round: v.Rounds + 1,
+		Catalogue: v.Catalogue, Round: v.Round,
 	}
 	running, done := l.wall.watch(ctx, batch.ID)
 	defer done()

@@ -53,7 +53,7 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 		f.coordinator(p.coordinator())
 		program := &restarting{t: t, f: f}
 		began := time.Now()
-		crash := errors.New("the program ends")
+		ctx, die := context.WithCancel(t.Context())
 		go func() {
 			var pending []messages.Pending
 			f.until("a person is asked", func() bool {
@@ -64,14 +64,15 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 			f.approve(p, "alice", f.question(messages.Batch{Session: "s", ID: pending[0].Batch}, 0))
 		}()
 		refundNow := always(messages.Anthropic, refund("149.99"))
-		_, err := program.loop(t.Context(), func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
+		_, err := program.loop(ctx, func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
 			if len(history) == 1 {
 				return refundNow(ctx, history)
 			}
 			time.Sleep(10 * time.Second) // the model thinks when the program ends
-			return nil, crash
+			die()
+			return nil, ctx.Err()
 		}, client.MaxDuration(30*time.Second))
-		if !errors.Is(err, crash) {
+		if !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
@@ -128,6 +129,69 @@ func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
 		}
 		if len(batches) != 5 {
 			t.Errorf("ran %d batches", len(batches))
+		}
+	})
+}
+
+// A turn is over after an error of the model: the next one has a time of its own, however long
+// the user thinks.
+func TestAnErrorOfTheModelEndsTheTurn(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		f.bank()
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		program := &restarting{t: t, f: f}
+		overloaded := errors.New("529: overloaded")
+		refundOne := always(messages.Anthropic, refund("1"))
+		v, err := program.loop(t.Context(), func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
+			if len(history) == 1 {
+				return refundOne(ctx, history)
+			}
+			return nil, overloaded
+		}, client.MaxDuration(30*time.Second))
+		wantLoop(t, v, err, overloaded, 3)
+		time.Sleep(time.Hour)
+		v, err = program.loop(t.Context(), silent, client.MaxDuration(30*time.Second))
+		wantLoop(t, v, err, nil, 4)
+	})
+}
+
+// A message that an earlier version stored has a batch without a round: with one it would be
+// another batch under the same id.
+func TestAMessageOfAnEarlierVersionHasNoRound(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		ledger := f.bank()
+		f.worker(worker.Config{})
+		f.coordinator(coordinator.Config{})
+		earlier := turn(messages.Anthropic)
+		message, err := always(messages.Anthropic, refund("1"))(t.Context(), earlier.History)
+		if err != nil {
+			t.Fatal(err)
+		}
+		earlier.Message = message
+		stored, err := json.Marshal(earlier)
+		if err != nil {
+			t.Fatal(err)
+		}
+		program := &restarting{t: t, f: f, stored: stored}
+		var batch messages.BatchID
+		v, err := program.loop(t.Context(), silent, client.RunOptions(client.OnEvent(func(e messages.Event) {
+			if batch == "" { // the model's last message has an empty batch
+				batch = e.Batch
+			}
+		})))
+		wantLoop(t, v, err, nil, 4)
+		if n := len(ledger.all()); n != 1 {
+			t.Errorf("refunded %d times", n)
+		}
+		f.gone(messages.Batch{Session: "s", ID: batch})
+		lines := f.auditLines(audit.Filter{Session: "s", Batch: batch})
+		if len(lines) != 1 || lines[0].Round != 0 {
+			t.Errorf("the batch has the lines %+v", lines)
 		}
 	})
 }
