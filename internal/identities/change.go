@@ -58,6 +58,9 @@ func Renew(dir, name string) (Identity, error) {
 		return i, err
 	}
 	file := KeyFile(dir, i.Name)
+	if err := removeStale(file + ".new"); err != nil {
+		return i, err
+	}
 	key, err := newKey(file + ".new")
 	if err != nil {
 		return i, err

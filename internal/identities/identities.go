@@ -55,6 +55,8 @@ type Identity struct {
 	// Tenant of an agent, or of a worker that works for one tenant only.
 	Tenant string `json:"tenant,omitempty"`
 	Key    string `json:"key"` // public half
+
+	file string // with its line, where the identity was read
 }
 
 // InboxPrefix is where answers to the identity come in.
@@ -105,7 +107,7 @@ func New(dir string, o Options) ([]Identity, error) {
 		return nil, err
 	}
 	at := cmp.Or(o.At, s.dir)
-	authority, err := o.TLS.write(dir, at, o.Hosts)
+	conf, authority, err := o.TLS.write(dir, at, o.Hosts)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +122,8 @@ func New(dir string, o Options) ([]Identity, error) {
 			return nil, err
 		}
 	}
-	return all, nil
+	// It comes last: a folder without it is one that New has not finished.
+	return all, write(filepath.Join(dir, filepath.FromSlash(ServerFile)), conf)
 }
 
 // identities returns the identities of a new fleet, without keys.
@@ -168,6 +171,9 @@ func check(all []Identity) error {
 	return errors.Join(errs...)
 }
 
+// reserved are the words that the NATS server's configuration does not read as the name of an account.
+var reserved = []string{"INCLUDE", "TRUE", "FALSE", "YES", "NO", "ON", "OFF"}
+
 // checkTenant returns what is wrong with the name of a tenant, which becomes the name of an account.
 func checkTenant(tenant string) error {
 	switch upper := strings.ToUpper(tenant); {
@@ -175,6 +181,9 @@ func checkTenant(tenant string) error {
 		return fmt.Errorf("tenant %.80q: want 1 to 64 of A-Z a-z 0-9 _ -", tenant)
 	case slices.Contains([]string{"SYS", "FLEET", "APPROVERS"}, upper) || strings.HasPrefix(upper, "WORKERS"):
 		return fmt.Errorf("tenant %s: an account of the fleet has this name; choose another", tenant)
+	case slices.Contains(reserved, upper) || strings.Trim(tenant[:1], "0123456789-") == "":
+		return fmt.Errorf("tenant %s: the NATS server's configuration reads this as something else than a name; begin it with a letter, and choose another word than %s",
+			tenant, strings.ToLower(strings.Join(reserved, ", ")))
 	}
 	return nil
 }
@@ -182,7 +191,11 @@ func checkTenant(tenant string) error {
 // free returns an error if there is a file in a folder. Empty folders in it do not count: a container
 // may have them from its volumes.
 func free(dir string) error {
+	half := fileIsThere(filepath.Join(dir, "nats", "identities.conf")) && !fileIsThere(filepath.Join(dir, filepath.FromSlash(ServerFile)))
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && half {
+			return fmt.Errorf("%s is half written, since an earlier `toolfleet identities new` did not end, and nothing uses its keys yet: empty the folder and run it again", dir)
+		}
 		if err == nil && !d.IsDir() {
 			return fmt.Errorf("%s is there already, and nothing is replaced: name another folder with --dir, or make further keys with `toolfleet identities add`", name)
 		}
@@ -192,6 +205,11 @@ func free(dir string) error {
 		return nil
 	}
 	return err
+}
+
+func fileIsThere(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 // write writes a new file that only its owner may read, and the folders above it.
@@ -210,10 +228,21 @@ func write(file string, body []byte) error {
 // replace puts another content in the place of a file, at once.
 func replace(file string, body []byte) error {
 	next := file + ".new"
+	if err := removeStale(next); err != nil {
+		return err
+	}
 	if err := write(next, body); err != nil {
 		return err
 	}
 	return os.Rename(next, file)
+}
+
+// removeStale removes a file that a program left when it was killed before it gave it its name.
+func removeStale(file string) error {
+	if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 // unpack writes the templates, without their users and tenants.

@@ -42,10 +42,8 @@ func (s server) file(i Identity) string {
 // add makes a key, writes it into the identity's folder, and adds its user to the server's files.
 func (s server) add(i Identity) (Identity, error) {
 	file := s.file(i)
-	if _, err := os.Stat(file); os.IsNotExist(err) {
-		if err := s.account(i); err != nil {
-			return i, err
-		}
+	if err := s.account(i); err != nil {
+		return i, err
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -63,16 +61,27 @@ func (s server) add(i Identity) (Identity, error) {
 	return i, replace(file, slices.Concat(text[:end], []byte(line), text[end:]))
 }
 
-// account makes the account of a tenant's agents or of a tenant's workers.
+// account makes the account of a tenant's agents or of a tenant's workers, unless identities.conf
+// includes it already. It includes a file that is there, as after a command that was killed.
 func (s server) account(i Identity) error {
+	if i.Tenant == "" {
+		return nil
+	}
 	identities := filepath.Join(s.dir, "identities.conf")
 	body, err := os.ReadFile(identities)
 	if err != nil {
 		return err
 	}
 	text := string(body)
+	line := tenantInclude(i.Tenant)
+	if i.Kind == Worker {
+		line = "  include \"workers/" + i.Tenant + ".conf\"\n"
+	}
+	if strings.Contains(text, strings.TrimSpace(line)) {
+		return nil
+	}
 	if i.Kind == Agent {
-		return s.include(text, tenantInclude(i.Tenant), s.file(i), func() (string, error) { return agentsOf(i.Tenant) })
+		return s.include(text, line, s.file(i), func() (string, error) { return agentsOf(i.Tenant) })
 	}
 	account := "WORKERS_" + i.Tenant
 	for _, list := range []string{"WORKER_ACCOUNTS: [", "SETTINGS_FOR: ["} {
@@ -81,7 +90,7 @@ func (s server) account(i Identity) error {
 		}
 		text = strings.Replace(text, list, list+account+", ", 1)
 	}
-	return s.include(text, "  include \"workers/"+i.Tenant+".conf\"\n", s.file(i), func() (string, error) { return workersOf(i.Tenant, account, text) })
+	return s.include(text, line, s.file(i), func() (string, error) { return workersOf(i.Tenant, account, text) })
 }
 
 // include writes a file with an account, and identities.conf with the line that includes it, in front
@@ -95,8 +104,10 @@ func (s server) include(text, line, file string, content func() (string, error))
 	if err != nil {
 		return err
 	}
-	if err := write(file, []byte(body)); err != nil {
-		return err
+	if !fileIsThere(file) {
+		if err := replace(file, []byte(body)); err != nil {
+			return err
+		}
 	}
 	return replace(filepath.Join(s.dir, "identities.conf"), []byte(text[:end]+line+text[end:]))
 }
@@ -142,7 +153,7 @@ func (s server) list() (all []Identity, err error) {
 				return nil, err
 			}
 			for _, m := range userLine.FindAllStringSubmatch(string(text), -1) {
-				i := Identity{Kind: Kind(m[2]), Name: m[3], Key: m[1]}
+				i := Identity{Kind: Kind(m[2]), Name: m[3], Key: m[1], file: file}
 				if filepath.Base(filepath.Dir(file)) != "users" {
 					i.Tenant = strings.TrimSuffix(filepath.Base(file), ".conf")
 				}
@@ -163,9 +174,9 @@ func (s server) rekey(i Identity, key string) error {
 	return s.edit(i, func(line string) string { return strings.Replace(line, i.Key, key, 1) })
 }
 
-// edit changes the line of an identity.
+// edit changes the line of an identity, in the file in which [server.list] has found it.
 func (s server) edit(i Identity, change func(line string) string) error {
-	text, err := os.ReadFile(s.file(i))
+	text, err := os.ReadFile(i.file)
 	if err != nil {
 		return err
 	}
@@ -175,5 +186,8 @@ func (s server) edit(i Identity, change func(line string) string) error {
 		}
 		return line
 	})
-	return replace(s.file(i), []byte(changed))
+	if changed == string(text) {
+		return fmt.Errorf("%s has no line of the %s %s any more: run the command again", i.file, i.Kind, i.Name)
+	}
+	return replace(i.file, []byte(changed))
 }

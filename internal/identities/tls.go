@@ -58,12 +58,12 @@ func (t TLS) scheme() string {
 	return "tls://"
 }
 
-// write writes server.conf, and the certificates. at is the folder of the server's files on its
-// machine. It returns the authority that clients trust; nil if it is that of their systems.
-func (t TLS) write(dir, at string, hosts []string) (authority []byte, err error) {
+// write writes the certificates. at is the folder of the server's files on its machine. It returns
+// what server.conf holds, and the authority that clients trust; nil if it is that of their systems.
+func (t TLS) write(dir, at string, hosts []string) (server, authority []byte, err error) {
 	template, err := fs.ReadFile(natsfiles.Files, path.Base(ServerFile))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	conf := string(template)
 	cert, key := path.Join(filepath.ToSlash(at), "tls/server.crt"), path.Join(filepath.ToSlash(at), "tls/server.key")
@@ -85,17 +85,17 @@ func (t TLS) write(dir, at string, hosts []string) (authority []byte, err error)
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !t.None {
 		conf += fmt.Sprintf("\n# Paths on the server's machine.\ntls {\n  cert_file: %q\n  key_file: %q\n  min_version: \"1.2\"\n  timeout: 5\n}\n", cert, key)
 	}
 	if authority != nil && t.Cert != "" {
 		if err := write(authorityFile(dir), authority); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return authority, write(filepath.Join(dir, filepath.FromSlash(ServerFile)), []byte(conf))
+	return []byte(conf), authority, nil
 }
 
 func authorityFile(dir string) string { return filepath.Join(dir, "ca", "ca.crt") }

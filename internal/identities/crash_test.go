@@ -1,0 +1,107 @@
+package identities_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/toolfleet/toolfleet/internal/identities"
+)
+
+func edit(t *testing.T, file string, change func(string) string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err == nil {
+		err = os.WriteFile(file, []byte(change(string(text))), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// New that is killed leaves no server.conf, and the next one says what to do.
+func TestAFolderThatIsHalfWritten(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made")
+	blocked := filepath.Join(dir, "operator", "key.nkey")
+	if err := os.MkdirAll(blocked, 0o700); err != nil { // New ends in the middle
+		t.Fatal(err)
+	}
+	if _, err := identities.New(dir, identities.Options{}); err == nil {
+		t.Fatal("no error")
+	}
+	if _, err := os.Stat(filepath.Join(dir, identities.ServerFile)); err == nil {
+		t.Error("server.conf is there before the keys are")
+	}
+	if _, err := identities.New(dir, identities.Options{}); err == nil || !strings.Contains(err.Error(), "empty the folder") {
+		t.Errorf("the next New: %v", err)
+	}
+}
+
+// A command that was killed may leave a file beside the one that it replaces, and a tenant's file
+// that is not included yet.
+func TestWhatAKilledCommandLeaves(t *testing.T) {
+	dir := fill(t, identities.Options{})
+	conf := filepath.Join(dir, "nats", "identities.conf")
+	for _, stale := range []string{conf, filepath.Join(dir, "nats", "users", "workers.conf"), identities.KeyFile(dir, "worker")} {
+		if err := os.WriteFile(stale+".new", []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := identities.Renew(dir, "worker"); err != nil {
+		t.Error(err)
+	}
+	edit(t, conf, func(text string) string { return strings.Replace(text, "  include \"tenants/acme.conf\"\n", "", 1) })
+	if _, err := identities.Add(dir, identities.Identity{Kind: identities.Agent, Name: "second", Tenant: "acme"}); err != nil {
+		t.Error(err)
+	}
+	all, err := identities.Accounts(dir)
+	if err != nil || strings.Count(all, "# agent acme\n") != 1 || strings.Count(all, "# agent second\n") != 1 {
+		t.Errorf("%v: %s", err, all)
+	}
+	serve(t, dir)
+}
+
+// People move lines between the files of users: commands find them where they are.
+func TestALineInAnotherFile(t *testing.T) {
+	dir := fill(t, identities.Options{})
+	var line string
+	edit(t, filepath.Join(dir, "nats", "users", "approvers.conf"), func(text string) string {
+		for _, l := range strings.SplitAfter(text, "\n") {
+			if strings.HasSuffix(l, "# approver ann\n") {
+				line = l
+			}
+		}
+		return strings.Replace(text, line, "", 1)
+	})
+	edit(t, filepath.Join(dir, "nats", "users", "fleet.conf"), func(text string) string {
+		end := strings.LastIndex(text, "]")
+		return text[:end] + line + text[end:]
+	})
+	if _, err := identities.Remove(dir, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	left, err := identities.List(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range left {
+		if i.Name == "ann" {
+			t.Error("ann is still there")
+		}
+	}
+}
+
+func TestTenantsThatAreNoNamesForTheServer(t *testing.T) {
+	for _, tenant := range []string{"include", "Include", "true", "no", "OFF", "1st", "-x"} {
+		_, err := identities.New(t.TempDir(), identities.Options{Workers: []string{"w"}, Tenants: []string{tenant}})
+		if err == nil || !strings.Contains(err.Error(), "name") && !strings.Contains(err.Error(), "tenant") {
+			t.Errorf("%s: %v", tenant, err)
+		}
+		dir := fill(t, identities.Options{})
+		_, err = identities.Add(dir, identities.Identity{Kind: identities.Agent, Name: "agent", Tenant: tenant})
+		if err == nil || !strings.Contains(err.Error(), "reads this as something else") {
+			t.Errorf("%s: %v", tenant, err)
+		}
+	}
+}
