@@ -44,8 +44,8 @@ type Config struct {
 	Poll     time.Duration        // time between reads while a request waits
 	BatchTTL time.Duration        // how long a batch may be open
 	Refused  func(messages.Class) // counts a refused request. May be nil
-	// Counts reports whether a decision that was stored at this time counts: the approver that it names
-	// has signed it, and was allowed to make it. nil: no decision counts.
+	// Counts reports whether a decision that was stored at this time counts: the approver that
+	// it names has signed it, and was allowed to make it. nil: no decision counts.
 	Counts func(messages.Decision, time.Time) bool
 	Logger *slog.Logger // nil: silent
 }

@@ -287,7 +287,8 @@ func (m manifests) aboutAPI(d appsv1.Deployment) (found []string) {
 	return found
 }
 
-// aboutIdentity checks that the pods connect over TLS with the identity of their part, from its secret.
+// aboutIdentity checks that the pods connect over TLS with the identity of their part, from its
+// secret.
 func aboutIdentity(d appsv1.Deployment) (found []string) {
 	pod, c := d.Spec.Template.Spec, d.Spec.Template.Spec.Containers[0]
 	part := d.Spec.Template.Labels["app.kubernetes.io/component"]

@@ -262,8 +262,8 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	return errs
 }
 
-// serverKey is the ending of variables that are no settings: the files of deploy/nats read public keys
-// from them.
+// serverKey is the ending of variables that are no settings: the files of deploy/nats read
+// public keys from them.
 const serverKey = "_NKEY"
 
 // ofPrograms lists the variables that exec tools get, and those that agents read to find the HTTP

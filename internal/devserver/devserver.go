@@ -48,7 +48,8 @@ type Options struct {
 	// also options here, the options count: see ReadConfig. Its monitoring port is not opened. It
 	// is read at every start and by Reload. "" = none.
 	Config string
-	// Open lets the server listen where other machines reach it although it asks nobody who they are.
+	// Open lets the server listen where other machines reach it although it asks nobody who
+	// they are.
 	Open bool
 	// Logger gets the server's own log. nil = silent.
 	Logger *slog.Logger

@@ -28,11 +28,11 @@ type runnersBench struct {
 	batches    []time.Duration // of a batch of many calls
 }
 
-// BenchmarkRunners compares tools that do nothing, one for each way to run a tool: the time of one
-// call in a batch of its own, and then how many calls of one batch end in a second. They take turns,
-// so that load hits all alike. Those that start a process for each call have rounds of their own,
-// with a builtin as well: after them the caches of the processors are cold. The table of
-// docs/performance.md is its output:
+// BenchmarkRunners compares tools that do nothing, one for each way to run a tool: the time of
+// one call in a batch of its own, and then how many calls of one batch end in a second. They
+// take turns, so that load hits all alike. Those that start a process for each call have rounds
+// of their own, with a builtin as well: after them the caches of the processors are cold. The
+// table of docs/performance.md is its output:
 //
 //	go test ./internal/e2e -run - -bench Runners -benchtime 200x -v
 func BenchmarkRunners(b *testing.B) {

@@ -520,8 +520,8 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 }
 
 // A restarted server redelivers a delivery at once if it was killed while a worker settled that
-// delivery. A worker that still runs the call recognises the redelivered job. Any other worker finds
-// the claim of the call.
+// delivery. A worker that still runs the call recognises the redelivered job. Any other worker
+// finds the claim of the call.
 func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -639,7 +639,8 @@ func TestALostPubAck(t *testing.T) {
 						t.Errorf("%s: %+v", r.Tool, r)
 					}
 				}
-				// The puts take 8 s. If the delivery was lost too, it comes again after ack_wait, 10 s.
+				// The puts take 8 s. If the delivery was lost too, it comes again after
+				// ack_wait, 10 s.
 				if took := time.Since(began); took > 25*time.Second {
 					t.Errorf("done after %v", took)
 				}

@@ -22,8 +22,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// operated turns the accounts that `toolfleet identities accounts` prints into JSON Web Tokens of an
-// operator: each account, export, import, limit and permission into the claim of the same meaning.
+// operated turns the accounts that `toolfleet identities accounts` prints into JSON Web Tokens
+// of an operator: each account, export, import, limit and permission into the claim of the same
+// meaning.
 type operated struct {
 	t        *testing.T
 	operator nkeys.KeyPair
@@ -86,8 +87,8 @@ func texts(of any) (all []string) {
 // kinds are the two kinds of exports and imports, by the key of the configuration.
 var kinds = map[string]jwt.ExportType{"service": jwt.Service, "stream": jwt.Stream}
 
-// account returns the token of an account. Exports for certain accounts want an activation, which is a
-// token that their account has signed for one other.
+// account returns the token of an account. Exports for certain accounts want an activation,
+// which is a token that their account has signed for one other.
 func (o *operated) account(name string) string {
 	o.t.Helper()
 	claims := jwt.NewAccountClaims(o.public(name))
@@ -131,8 +132,8 @@ func (o *operated) account(name string) string {
 	return must(o.t, token, err)
 }
 
-// imported returns an import. What stands for a tenant in subjects is the name of its account in the
-// configuration, and here the account's public key.
+// imported returns an import. What stands for a tenant in subjects is the name of its account
+// in the configuration, and here the account's public key.
 func (o *operated) imported(name string, from map[string]any, to any, kind jwt.ExportType) *jwt.Import {
 	o.t.Helper()
 	exporter := from["account"].(string)
@@ -153,8 +154,9 @@ func (o *operated) imported(name string, from map[string]any, to any, kind jwt.E
 	return i
 }
 
-// credentials returns the file of a user: the token and the seed. Its permissions are those of the key
-// that has signed the token: a token with them in itself is longer than the server takes.
+// credentials returns the file of a user: the token and the seed. Its permissions are those of
+// the key that has signed the token: a token with them in itself is longer than the server
+// takes.
 func (o *operated) credentials(dir string, i identities.Identity) string {
 	o.t.Helper()
 	for account, body := range o.accounts {

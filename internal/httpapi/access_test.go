@@ -130,9 +130,9 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A body over the limit is refused before it has arrived, whether its length is announced or not.
-// TOOLFLEET_HTTP_ROUNDS, in make soak, says how often 100 of each come, ten at once; then the server's
-// memory stays as it was.
+// A body over the limit is refused before it has arrived, whether its length is announced or
+// not. TOOLFLEET_HTTP_ROUNDS, in make soak, says how often 100 of each come, ten at once; then
+// the server's memory stays as it was.
 func TestLargeBodies(t *testing.T) {
 	if rounds := longRounds(); rounds > 0 {
 		f := newFleetAlone(t)
@@ -204,8 +204,8 @@ func TestTheAnswerToABodyThatIsNotReadArrives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// The server waits half a second for the client to read, which may be too short on a busy
-			// machine.
+			// The server waits half a second for the client to read, which may be too short on
+			// a busy machine.
 			var status int
 			var err error
 			for range 10 {
@@ -243,9 +243,9 @@ func (f *testFleet) sendTooMuch(line, headers string) (status int, err error) {
 	return res.StatusCode, err
 }
 
-// A connection that sends nothing, half a header or half a body does not hold up others, and the
-// server ends in time. TOOLFLEET_HTTP_ROUNDS, in make soak, has more of them, and waits until each is
-// cut off.
+// A connection that sends nothing, half a header or half a body does not hold up others, and
+// the server ends in time. TOOLFLEET_HTTP_ROUNDS, in make soak, has more of them, and waits
+// until each is cut off.
 func TestSlowClients(t *testing.T) {
 	each := 20
 	f := func() *testFleet {

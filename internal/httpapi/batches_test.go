@@ -75,7 +75,8 @@ func TestAClientNeedNotWait(t *testing.T) {
 	}
 }
 
-// What a call has given is there while the next one runs: in the event of its end, and for a request.
+// What a call has given is there while the next one runs: in the event of its end, and for a
+// request.
 func TestTheFirstAnswerComesFirst(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"
@@ -104,8 +105,8 @@ func TestTheFirstAnswerComesFirst(t *testing.T) {
 	stream.until("b reply -1")
 }
 
-// A body with a misspelt member is told which, and where. Nothing is kept under the id, so the right
-// body may follow.
+// A body with a misspelt member is told which, and where. Nothing is kept under the id, so the
+// right body may follow.
 func TestAMisspeltMember(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"

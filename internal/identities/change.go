@@ -50,8 +50,9 @@ func Add(dir string, i Identity) (Identity, error) {
 	return i, writeFolder(dir, i, url, authority, append(all, i))
 }
 
-// Renew gives an identity another key, in the place of the one that is there. Programs read the file
-// at their next connect, and the server takes the new key, and refuses the old one, after a reload.
+// Renew gives an identity another key, in the place of the one that is there. Programs read the
+// file at their next connect, and the server takes the new key, and refuses the old one, after
+// a reload.
 func Renew(dir, name string) (Identity, error) {
 	i, err := find(dir, name)
 	if err != nil {

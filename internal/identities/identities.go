@@ -7,8 +7,8 @@
 //	  worker/       for one worker; one folder for each of the other keys too
 //	  ca/           the trial authority's key, which stays where it was made
 //
-// No file is ever replaced, except by [Certificate]. Nothing in the server's files is secret but the
-// key of its certificate: they hold the public halves.
+// No file is ever replaced, except by [Certificate]. Nothing in the server's files is secret
+// but the key of its certificate: they hold the public halves.
 //
 // The server's users stand one to a line, with kind and name behind it, so that people can read and
 // edit the files, and [Add] and [Remove] still find their lines.
@@ -171,10 +171,12 @@ func check(all []Identity) error {
 	return errors.Join(errs...)
 }
 
-// reserved are the words that the NATS server's configuration does not read as the name of an account.
+// reserved are the words that the NATS server's configuration does not read as the name of an
+// account.
 var reserved = []string{"INCLUDE", "TRUE", "FALSE", "YES", "NO", "ON", "OFF"}
 
-// checkTenant returns what is wrong with the name of a tenant, which becomes the name of an account.
+// checkTenant returns what is wrong with the name of a tenant, which becomes the name of an
+// account.
 func checkTenant(tenant string) error {
 	switch upper := strings.ToUpper(tenant); {
 	case !messages.IsToken(tenant) || tenant == "_" || strings.HasPrefix(tenant, "="):
@@ -188,8 +190,8 @@ func checkTenant(tenant string) error {
 	return nil
 }
 
-// free returns an error if there is a file in a folder. Empty folders in it do not count: a container
-// may have them from its volumes.
+// free returns an error if there is a file in a folder. Empty folders in it do not count: a
+// container may have them from its volumes.
 func free(dir string) error {
 	half := fileIsThere(filepath.Join(dir, "nats", "identities.conf")) && !fileIsThere(filepath.Join(dir, filepath.FromSlash(ServerFile)))
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {

@@ -104,8 +104,8 @@ func TestEveryIdentityConnects(t *testing.T) {
 	}
 }
 
-// After a reload the server knows a new key and another certificate, and refuses a key that was taken
-// away.
+// After a reload the server knows a new key and another certificate, and refuses a key that was
+// taken away.
 func TestChangesWithoutARestart(t *testing.T) {
 	dir := fill(t, identities.Options{})
 	srv := serve(t, dir)
@@ -150,8 +150,8 @@ func TestChangesWithoutARestart(t *testing.T) {
 	}
 }
 
-// A program that is connected takes another key and another authority from its files when it connects
-// again, as often as they change.
+// A program that is connected takes another key and another authority from its files when it
+// connects again, as often as they change.
 func TestProgramsReadTheirFilesAgain(t *testing.T) {
 	dir, other := fill(t, identities.Options{}), fill(t, identities.Options{})
 	srv := serve(t, dir)

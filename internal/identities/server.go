@@ -93,8 +93,8 @@ func (s server) account(i Identity) error {
 	return s.include(text, line, s.file(i), func() (string, error) { return workersOf(i.Tenant, account, text) })
 }
 
-// include writes a file with an account, and identities.conf with the line that includes it, in front
-// of its last brace, which ends the accounts.
+// include writes a file with an account, and identities.conf with the line that includes it, in
+// front of its last brace, which ends the accounts.
 func (s server) include(text, line, file string, content func() (string, error)) error {
 	end := strings.LastIndex(text, "}")
 	if end < 0 {

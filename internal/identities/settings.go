@@ -11,8 +11,8 @@ import (
 // settingsFile is the name of the settings in the folder of an identity.
 const settingsFile = "toolfleet.yaml"
 
-// writeFolder writes what an identity needs beside its key: the settings, and the authority that the
-// server's certificate comes from, if there is one.
+// writeFolder writes what an identity needs beside its key: the settings, and the authority
+// that the server's certificate comes from, if there is one.
 func writeFolder(dir string, i Identity, url string, authority []byte, all []Identity) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Settings with the identity %s (%s), from `toolfleet identities`. Paths are relative to this file.\n", i.Name, i.Kind)

@@ -49,9 +49,9 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 	}
 }
 
-// TestNothingIsRunTwiceForNothing: where nothing goes wrong no result speaks of a fault, and one coordinator has every
-// call run once, also of batches that are submitted again. Several may drive one batch at the same time, which costs reads: see
-// docs/rough-edges.md.
+// TestNothingIsRunTwiceForNothing: where nothing goes wrong no result speaks of a fault, and
+// one coordinator has every call run once, also of batches that are submitted again. Several
+// may drive one batch at the same time, which costs reads: see docs/rough-edges.md.
 func TestNothingIsRunTwiceForNothing(t *testing.T) {
 	t.Parallel()
 	again, runs := 0, 0
@@ -154,7 +154,8 @@ var small = []sim.Shape{
 	{Coordinators: 2, Workers: 2, Sessions: [][]string{{"askread askonce", "once"}}, AskFor: 15 * time.Minute, Prompt: true},
 }
 
-// script runs a small fleet with what goes wrong given, in one order of parties. Every other order is of people who are asked.
+// script runs a small fleet with what goes wrong given, in one order of parties. Every other
+// order is of people who are asked.
 func script(order uint64, verbose bool, hits ...world.Hit) (*sim.Fleet, error) {
 	f := sim.NewFleet(small[order%2], world.Script(hits), rand.New(rand.NewPCG(order, 5)))
 	if verbose {

@@ -34,9 +34,9 @@ func program(source string) *expression.Program {
 	return p
 }
 
-// condition evaluates the tool's own condition. It sees only the tool and the input, because session,
-// principal and labels are not known when a batch is planned. A condition that cannot be evaluated
-// makes the call run alone.
+// condition evaluates the tool's own condition. It sees only the tool and the input, because
+// session, principal and labels are not known when a batch is planned. A condition that cannot
+// be evaluated makes the call run alone.
 func condition(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
 	p := program(t.SafeWhen)
 	if p == nil {

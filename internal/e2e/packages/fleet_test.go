@@ -247,7 +247,8 @@ func (f fleet) talk(t *testing.T, rounds int, program, file string, env ...strin
 	must(t, err)
 	defer os.RemoveAll(home)
 	cmd := exec.CommandContext(ctx, program, file)
-	// The Claude Agent SDK starts Claude Code, which keeps files at home and asks for more than calls.
+	// The Claude Agent SDK starts Claude Code, which keeps files at home and asks for more than
+	// calls.
 	cmd.Env = append(append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+url, "OPENAI_BASE_URL="+url+"/v1",
 		"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1",
 		"HOME="+home, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "ENABLE_TOOL_SEARCH=false"), env...)

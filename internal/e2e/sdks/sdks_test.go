@@ -22,8 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// clients are the programs, and what is set in their environment. One that is slow takes seconds for
-// each case: SDK_ROUNDS has it tried over stdio too.
+// clients are the programs, and what is set in their environment. One that is slow takes
+// seconds for each case: SDK_ROUNDS has it tried over stdio too.
 var clients = []struct {
 	name, program string
 	env           []string
@@ -48,7 +48,8 @@ func rounds(t *testing.T, slow bool) int {
 	return n
 }
 
-// installed returns a folder with the programs, and with the packages of TOOLFLEET_SDKS beside them.
+// installed returns a folder with the programs, and with the packages of TOOLFLEET_SDKS beside
+// them.
 func installed(t *testing.T) string {
 	t.Helper()
 	from := os.Getenv("TOOLFLEET_SDKS")

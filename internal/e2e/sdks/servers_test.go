@@ -26,8 +26,8 @@ import (
 // serverCall is a call of a tool of a server from npm, and what its answer has to say.
 type serverCall struct{ tool, input, says string }
 
-// callsOf returns calls of every tool of the three servers that is served, in the order of a conversation:
-// each write needs the effect of the one before it.
+// callsOf returns calls of every tool of the three servers that is served, in the order of a
+// conversation: each write needs the effect of the one before it.
 func callsOf(dir string) map[string][]serverCall {
 	in := func(text string) string { return strings.ReplaceAll(text, "DIR", dir) }
 	entity := `{"name":"n","entityType":"t","observations":["o"]}`

@@ -106,8 +106,8 @@ func confirmed(is bool) string {
 	return "no answer"
 }
 
-// realServer runs the commands of a test on the embedded server, through package bus. It sends pulls
-// and acknowledgements itself, because package bus has no single steps for them.
+// realServer runs the commands of a test on the embedded server, through package bus. It sends
+// pulls and acknowledgements itself, because package bus has no single steps for them.
 type realServer struct {
 	t      *testing.T
 	srv    *devserver.Server

@@ -31,8 +31,8 @@ type runningCall struct {
 	answered chan struct{} // closed when the server has answered, also after the call was cut off
 	report   func(messages.Progress)
 	over     bool // guarded by calls.mu
-	// structured is the structured content of the answer as it was sent. The SDK decodes its numbers
-	// into floats, which rounds long ones. Written before answered is closed.
+	// structured is the structured content of the answer as it was sent. The SDK decodes its
+	// numbers into floats, which rounds long ones. Written before answered is closed.
 	structured json.RawMessage
 }
 

@@ -56,8 +56,8 @@ func File(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
 	return file, filepath.Dir(name), err
 }
 
-// ServerPrograms returns the files that the commands of servers and long-lived programs run, as far as
-// their words name them. It returns none if the tools file cannot be read.
+// ServerPrograms returns the files that the commands of servers and long-lived programs run, as
+// far as their words name them. It returns none if the tools file cannot be read.
 func ServerPrograms(cfg *config.Config) (all []string) {
 	file, dir, err := File(cfg)
 	if err != nil {
