@@ -329,9 +329,16 @@ func (m *Machine) logFailure(what string, r messages.Result) {
 // A run that was stopped is parked too, because it has no result. If the coordinator has
 // already stored a record about the stop, that record is newer and the question is not
 // stored.
+//
+// A question that is asked again has a later time than the one before, by a nanosecond if the
+// clock stood still or was set back. The id of a question covers its time, so the decisions
+// about the earlier question do not count for the later one.
 func (m *Machine) park(ask *call.Ask) {
 	q := ask.Approval
 	q.Asked = m.serverTime().UTC()
+	if before := m.record.Approval; before != nil && !q.Asked.After(before.Asked) {
+		q.Asked = before.Asked.Add(1)
+	}
 	q.Expires = q.Asked.Add(m.cfg.ApprovalTTL)
 	q.ID = approval.ID(q)
 	record := wire.CallRecord{

@@ -242,6 +242,9 @@ func entry(w words) attempt.Entry {
 	if r.State == wire.Ended {
 		r.Result = &messages.Result{Status: messages.StatusAborted}
 	}
+	if w.has("asked") {
+		r.Approval = &messages.Approval{Tool: "t", ArgsHash: "h", Asked: serverTime.Add(w.duration("asked"))}
+	}
 	return attempt.Entry{Seq: uint64(w.number("seq", 0)), Record: r}
 }
 
