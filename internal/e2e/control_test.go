@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -24,113 +22,6 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
-
-// gate is a tool whose runs wait until the test lets them through or stops them.
-type gate struct {
-	runs, stopped atomic.Int32
-	probes        atomic.Int32
-	applied       atomic.Bool // result of the probe, for a checkable tool
-	open          chan struct{}
-}
-
-// gated registers a tool behind a gate. A call with the input {"through":true} passes at once.
-func (f *fleet) gated(promise schemas.Tool) *gate {
-	f.t.Helper()
-	g := &gate{open: make(chan struct{})}
-	if promise.TimeoutMS == 0 {
-		promise.TimeoutMS = 600_000
-	}
-	run := func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		g.runs.Add(1)
-		if strings.Contains(string(c.Input), "through") {
-			return tool.Text("through"), nil
-		}
-		select {
-		case <-g.open:
-			return tool.Text("let through"), nil
-		case <-ctx.Done():
-			g.stopped.Add(1)
-			return tool.Output{}, ctx.Err()
-		}
-	}
-	runner := tool.NewProber(run, func(context.Context, tool.Call) (tool.Probed, error) {
-		g.probes.Add(1)
-		return tool.Probed{Applied: g.applied.Load()}, nil
-	})
-	if err := f.tools.Add(promise, runner); err != nil {
-		f.t.Fatal(err)
-	}
-	return g
-}
-
-// through is the input that passes every gate at once.
-const through = `{"through":true}`
-
-func (f *fleet) atGate(g *gate, n int) {
-	f.t.Helper()
-	f.until(fmt.Sprintf("%d runs wait at the gate", n), func() bool { return int(g.runs.Load()) == n })
-}
-
-var byOps = client.Reason{By: "ops", Text: "wrong account"}
-
-// abort aborts a batch, or with an empty id the batches of the session.
-func (f *fleet) abort(session, id string) {
-	f.t.Helper()
-	abort := func() (uint64, error) {
-		if id == "" {
-			return f.client.AbortSession(context.Background(), messages.SessionID(session), byOps)
-		}
-		return f.client.Abort(context.Background(), messages.SessionID(session), messages.BatchID(id), byOps)
-	}
-	seq, err := abort()
-	if err != nil || seq == 0 {
-		f.t.Fatalf("abort %s of %s: sequence %d, err %v", id, session, seq, err)
-	}
-}
-
-// reply awaits the reply of a batch within the given time.
-func (f *fleet) reply(b messages.Batch, within time.Duration) messages.Reply {
-	f.t.Helper()
-	reply, err := f.await(b, within)
-	if err != nil {
-		f.t.Fatalf("batch %s: no reply within %v: %v", b.ID, within, err)
-	}
-	return reply
-}
-
-func (f *fleet) wantStatuses(r messages.Reply, want string) {
-	f.t.Helper()
-	if got := statuses(r); got != want {
-		f.t.Errorf("batch %s ended with %q, want %q", r.Batch, got, want)
-		for _, result := range r.Results {
-			f.t.Logf("%d %s: %v", result.Index, result.Status, result.Err)
-		}
-	}
-}
-
-// wantWords checks that the model's text of a result contains these words.
-func (f *fleet) wantWords(r messages.Result, words ...string) {
-	f.t.Helper()
-	for _, w := range words {
-		if r.Err == nil || !strings.Contains(r.Err.Message, w) {
-			f.t.Errorf("call %d, %s: the message is %+v, want %q in it", r.Index, r.Status, r.Err, w)
-		}
-	}
-}
-
-// mortal starts a coordinator; kill cuts it off from the server at any moment.
-func (f *fleet) mortal(cfg coordinator.Config) (kill func()) {
-	f.t.Helper()
-	conn := f.connect("mortal coordinator")
-	cfg.Logger, cfg.Drain = f.log, time.Millisecond
-	c, err := coordinator.New(conn, cfg)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	p := f.start(conn, c.Run)
-	f.until("the coordinator is ready", c.Ready)
-	return func() { conn.Close(); p.stop() }
-}
 
 // On abort, each kind of running call ends with what is known of it and its tool is stopped. The
 // calls behind it never start.
@@ -366,32 +257,6 @@ func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 			t.Errorf("%d reads ran; %d looks are still to fail", look.runs.Load(), g.left.Load())
 		}
 	})
-}
-
-// garbler is a connection on which the first requests with the given words are garbled so that the
-// server refuses them.
-type garbler struct {
-	*devserver.Server
-	words string
-	left  atomic.Int32
-}
-
-func (g *garbler) InProcessConn() (net.Conn, error) {
-	conn, err := g.Server.InProcessConn()
-	return garbled{conn, g}, err
-}
-
-type garbled struct {
-	net.Conn
-	*garbler
-}
-
-func (g garbled) Write(data []byte) (int, error) {
-	if g.left.Load() > 0 && bytes.Contains(data, []byte(g.words)) {
-		g.left.Add(-1)
-		data = bytes.Replace(data, []byte(g.words), bytes.Repeat([]byte("?"), len(g.words)), 1)
-	}
-	return g.Conn.Write(data)
 }
 
 // After the coordinator is killed, only the journal knows of the abort.

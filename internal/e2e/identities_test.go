@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -91,102 +89,6 @@ func (h noRefusal) Handle(ctx context.Context, r slog.Record) error {
 		})
 	}
 	return h.Handler.Handle(ctx, r)
-}
-
-// wiretap records what each identity publishes and subscribes to.
-type wiretap struct {
-	mu       sync.Mutex
-	subjects map[string]bool // guarded by mu; "worker publish toolfleet.call.acme.s.b.0"
-}
-
-func (w *wiretap) record(who, what, subject string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.subjects == nil {
-		w.subjects = map[string]bool{}
-	}
-	w.subjects[who+" "+what+" "+subject] = true
-}
-
-// of returns the sorted subjects of an identity.
-func (w *wiretap) of(who, what string) (subjects []string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for line := range w.subjects {
-		if subject, ok := strings.CutPrefix(line, who+" "+what+" "); ok {
-			subjects = append(subjects, subject)
-		}
-	}
-	slices.Sort(subjects)
-	return subjects
-}
-
-// tapped is a server whose connections are recorded by a wiretap.
-type tapped struct {
-	srv *devserver.Server
-	tap *wiretap
-	who string
-}
-
-func (s tapped) InProcessConn() (net.Conn, error) {
-	c, err := s.srv.InProcessConn()
-	if err != nil {
-		return nil, err
-	}
-	return &tappedConn{Conn: c, tapped: s}, nil
-}
-
-type tappedConn struct {
-	net.Conn
-	tapped
-	rest []byte // start of an incomplete command; writes come one after another
-}
-
-func (c *tappedConn) Write(b []byte) (int, error) {
-	c.rest = append(c.rest, b...)
-	for c.command() {
-	}
-	return c.Conn.Write(b)
-}
-
-// command takes one command of the NATS protocol off the recorded bytes.
-func (c *tappedConn) command() bool {
-	line, after, whole := bytes.Cut(c.rest, []byte("\r\n"))
-	if !whole {
-		return false
-	}
-	words := strings.Fields(string(line))
-	switch {
-	case len(words) > 1 && words[0] == "SUB":
-		c.tap.record(c.who, "subscribe", words[1])
-	case len(words) > 2 && (words[0] == "PUB" || words[0] == "HPUB"):
-		size, err := strconv.Atoi(words[len(words)-1])
-		if err != nil {
-			panic(fmt.Sprintf("a publish that cannot be read: %q", line))
-		}
-		if len(after) < size+2 {
-			return false
-		}
-		c.tap.record(c.who, "publish", words[1])
-		after = after[size+2:]
-	}
-	c.rest = slices.Clone(after)
-	return true
-}
-
-// matches implements the NATS rule: does a subject, which may contain wildcards, lie within a
-// pattern?
-func matches(pattern, subject string) bool {
-	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
-	for i, token := range p {
-		if token == ">" {
-			return len(s) > i
-		}
-		if i >= len(s) || token != "*" && token != s[i] || token == "*" && s[i] == ">" {
-			return false
-		}
-	}
-	return len(s) == len(p)
 }
 
 // The permissions suffice for everything that a fleet does for an agent of acme in a day, with each
@@ -312,118 +214,6 @@ func TestLostJobsComeBackForWorkers(t *testing.T) {
 		}
 		f.run(canonical("s", "after", call{"wr", `{"k":"b","v":"1"}`}, call{"rd", `{"k":"b"}`}))
 	}, ids.Option)
-}
-
-// A worker whose key is revoked is cut off in the middle of its calls. The others go on, and its
-// calls end like those of a lost worker.
-func TestRevokedCredentials(t *testing.T) {
-	t.Parallel()
-	// A data race inside nats-server: its reload compares account counters while they change.
-	if fleettest.RaceDetector {
-		t.Skip("a reload of the server's configuration races inside nats-server")
-	}
-	ids := natstest.NewIdentities(t)
-	f := newIdentified(t, natstest.Server(t, natstest.Fast, natstest.Listening, ids.Option), ids)
-	defer f.close()
-	soon := worker.Config{AckWait: 500 * time.Millisecond, Lease: 500 * time.Millisecond, Grace: 100 * time.Millisecond, Drain: time.Millisecond}
-	var runs atomic.Int32
-	hang := func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		if runs.Add(1) > 2 { // of the second worker
-			return tool.Text("done"), nil
-		}
-		<-ctx.Done()
-		return tool.Output{}, ctx.Err()
-	}
-	f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead, TimeoutMS: 3_600_000}, hang)
-	f.tool(schemas.Tool{Name: "pay", TimeoutMS: 3_600_000}, hang)
-	f.coordinator(coordinator.Config{AckWait: soon.AckWait, Grace: soon.Grace})
-	revoked := f.unlucky(soon)
-	read, write := canonical("reads", "b", call{"look", ""}), canonical("writes", "b", call{"pay", ""})
-	f.submit(read)
-	f.submit(write)
-	f.until("both run", func() bool { return runs.Load() == 2 })
-
-	old := f.ids.Seed("worker")
-	f.ids.Renew("worker")
-	if err := f.srv.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	f.worker(worker.Config{AckWait: soon.AckWait}) // its own claims keep the default lease
-	f.wantStatuses(f.reply(read, time.Minute), "ok")
-	f.wantStatuses(f.reply(write, time.Minute), "outcome_unknown")
-	if runs.Load() != 3 {
-		t.Errorf("%d runs, want one of the write and two of the read", runs.Load())
-	}
-	if err := <-revoked; err == nil || !strings.Contains(err.Error(), "lets this user in no more") {
-		t.Errorf("the worker ended with %v", err)
-	}
-	f.wantStatuses(f.run(canonical("later", "b", call{"look", ""}, call{"pay", ""})), "ok ok")
-	if conn, err := bus.Connect(t.Context(), bus.Options{URL: f.srv.URL(), NKey: old, InboxPrefix: f.ids.Inbox("worker")}); err == nil {
-		conn.Close()
-		t.Error("the old key still opens a connection")
-	}
-}
-
-// unlucky starts a worker that will end with an error, and returns that error.
-func (f *identified) unlucky(cfg worker.Config) <-chan error {
-	conn := f.connect("worker")
-	cfg.Logger = f.log
-	w, err := worker.New(conn, f.tools, cfg)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	ended := make(chan error, 1)
-	f.start(conn, func(ctx context.Context) error {
-		ended <- w.Run(ctx)
-		return nil
-	})
-	return ended
-}
-
-// A coordinator whose key is revoked ends by itself with an error in the middle of a batch, and
-// another one continues the batch.
-func TestARevokedCoordinatorEnds(t *testing.T) {
-	t.Parallel()
-	// A data race inside nats-server: its reload compares account counters while they change.
-	if fleettest.RaceDetector {
-		t.Skip("a reload of the server's configuration races inside nats-server")
-	}
-	ids := natstest.NewIdentities(t)
-	f := newIdentified(t, natstest.Server(t, natstest.Fast, natstest.Listening, ids.Option), ids)
-	defer f.close()
-	g := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
-	soon := coordinator.Config{AckWait: 500 * time.Millisecond, Drain: time.Millisecond}
-	conn := f.connect("coordinator")
-	soon.Logger = f.log
-	c, err := coordinator.New(conn, soon)
-	if err != nil {
-		t.Fatal(err)
-	}
-	revoked := make(chan error, 1)
-	f.start(conn, func(ctx context.Context) error {
-		revoked <- c.Run(ctx)
-		return nil
-	})
-	f.worker(worker.Config{})
-	f.until("the coordinator is ready", c.Ready)
-	b := canonical("s", "b", call{"look", ""})
-	f.submit(b)
-	f.atGate(g, 1)
-	f.ids.Renew("coordinator")
-	if err := f.srv.Reload(); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case err := <-revoked:
-		if err == nil || !strings.Contains(err.Error(), "lets this user in no more") {
-			t.Errorf("the coordinator ended with %v", err)
-		}
-	case <-time.After(time.Minute):
-		t.Fatal("the coordinator does not end")
-	}
-	f.coordinator(soon)
-	close(g.open)
-	f.wantStatuses(f.reply(b, time.Minute), "ok")
 }
 
 // No right gives an identity what it must not have, wildcards included. The checks above only find

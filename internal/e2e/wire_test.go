@@ -1,16 +1,21 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
+	"github.com/toolfleet/toolfleet/internal/bus/provision"
+	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
@@ -157,4 +162,52 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...wire.Verb)) {
 			f.until("a "+string(verb)+" message was seen", func() bool { mu.Lock(); defer mu.Unlock(); return seen[verb] > 0 })
 		}
 	}
+}
+
+// Sessions and tenants choose their ids freely: the same ids in another session or tenant mean
+// different batches.
+func TestTheSameIdsElsewhere(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		bounded(f, provision.Config{}, nil)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		for _, where := range []string{"_.s", "_.other", "tenant.s", "tenant.other"} {
+			_, session, _ := strings.Cut(where, ".")
+			b := encoded(canonical(session, "b", call{"echo", fmt.Sprintf(`{"from":%q}`, where)}, call{"put", ""}))
+			reply, err := f.conn.Request(ctx, "toolfleet.run."+where+".b", nil, b)
+			if err != nil || !strings.Contains(string(reply.Data), `{"from":"`+where+`"}`) {
+				t.Errorf("%s: %s, %v", where, reply.Data, err)
+			}
+		}
+	})
+}
+
+// Fields that a later version adds to a batch or a job are ignored.
+func TestFieldsOfALaterVersion(t *testing.T) {
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newFleet(t, srv)
+		defer f.close()
+		runs := bounded(f, provision.Config{}, nil)
+		f.stops[0]() // the worker goes
+		f.append("s.b", []byte(`{"v":1,"id":"b","session":"s","provider":"canonical","later":{"n":1},"message":{"calls":[{"id":"c0","name":"put","input":{}}]}}`))
+		f.until("the job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
+		ctx := context.Background()
+		job, err := f.conn.First(ctx, f.conn.Names().Stream(bus.Jobs), ">")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.conn.Delete(ctx, f.conn.Names().Stream(bus.Jobs), job.Seq); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.conn.Append(ctx, job.Subject, job.Header, bytes.Replace(job.Data, []byte(`{`), []byte(`{"later":{"n":1},`), 1)); err != nil {
+			t.Fatal(err)
+		}
+		f.worker(worker.Config{})
+		f.wantStatuses(f.reply(canonical("s", "b"), time.Minute), "ok")
+		if runs.Load() != 1 {
+			t.Errorf("the write ran %d times", runs.Load())
+		}
+	})
 }

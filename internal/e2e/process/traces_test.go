@@ -4,13 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,14 +16,8 @@ import (
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	common "go.opentelemetry.io/proto/otlp/common/v1"
-	resource "go.opentelemetry.io/proto/otlp/resource/v1"
-	v1 "go.opentelemetry.io/proto/otlp/trace/v1"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/toolfleet/toolfleet/client"
-	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -88,154 +77,6 @@ func TestJaegerShowsTheTrace(t *testing.T) {
 		return len(spans) >= strings.Count(theREADMEsBatch, "\n")+5*6
 	})
 	wantREADMEsTrace(t, spans)
-}
-
-// A call over HTTP or MCP that comes with a trace is in that trace, down to a span that the tool
-// itself sends.
-func TestTheTraceOfARequest(t *testing.T) {
-	t.Parallel()
-	backend := newOTLP(t)
-	p := newProcesses(t, backend.env()...)
-	p.wantRequestsTraced(backend.URL, backend.all)
-}
-
-// TestJaegerShowsTheTraceOfARequest is the same with a real Jaeger.
-func TestJaegerShowsTheTraceOfARequest(t *testing.T) {
-	t.Parallel()
-	path := os.Getenv("JAEGER")
-	if path == "" {
-		t.Skip("no Jaeger: `.ci/run jaeger` builds one and runs this with JAEGER=<its path>")
-	}
-	j := startJaeger(t, path)
-	p := newProcesses(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+j.otlp, "OTEL_BSP_SCHEDULE_DELAY=100")
-	p.wantRequestsTraced("http://"+j.otlp, func() []span { return j.spans(t) })
-}
-
-// wantRequestsTraced makes calls over HTTP and over MCP, each request in a trace of its own. They
-// go to an HTTP tool whose service sends a span to the backend, and to a program in Python that
-// sends one itself. It checks the spans between the request and those spans.
-func (p *processes) wantRequestsTraced(backend string, received func() []span) {
-	t := p.t
-	t.Helper()
-	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		sendSpan(t, backend, r.Header.Get("traceparent"))
-		_, _ = io.WriteString(w, `"charged"`)
-	}))
-	t.Cleanup(service.Close)
-	file := filepath.Join(t.TempDir(), "tools.yaml")
-	body := "tools:\n  - {name: charge, kind: read, input_schema: {type: object}, http: {method: POST, url: \"" + service.URL + "\", loopback: true}}\n"
-	score, scored := "", []string{}
-	if python, err := exec.LookPath("python3"); err == nil {
-		script, _ := filepath.Abs("testdata/score.py")
-		body += fmt.Sprintf("programs:\n  - {command: [%q, %q], env: [OTEL_EXPORTER_OTLP_ENDPOINT], sandbox: {network: host, read: [%q]}}\n", python, script, script)
-		score, scored = `,{"id":"2","name":"score","input":{}}`, []string{"score the order"}
-	} else {
-		t.Log("no python3: no program sends a span")
-	}
-	if err := os.WriteFile(file, []byte(body), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	api := natstest.FreeAddr(t)
-	p.ready("coordinator")
-	p.ready("worker", "--tools", file)
-	p.ready("http", "--listen", api)
-	for _, door := range []struct {
-		method, path, trace, body, span string
-		own                             []string // the spans of the tools
-	}{
-		{"PUT", "/v1/sessions/s/batches/b", "4bf92f3577b34da6a3ce929d0e0e4736",
-			`{"provider":"canonical","message":{"calls":[{"id":"1","name":"charge","input":{}}` + score + `]}}`, "PUT /v1/sessions/{session}/batches/{batch}",
-			append(scored, "charge the card")},
-		{"POST", "/mcp/s", "0af7651916cd43dd8448eb211c80319c",
-			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"charge","arguments":{}}}`, "POST /mcp/{session}", []string{"charge the card"}},
-	} {
-		req, err := http.NewRequestWithContext(t.Context(), door.method, "http://"+api+door.path, strings.NewReader(door.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
-		req.Header.Set("traceparent", "00-"+door.trace+"-00f067aa0ba902b7-01")
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer, err := io.ReadAll(res.Body)
-		res.Body.Close()
-		if err != nil || !strings.Contains(string(answer), "charged") {
-			t.Fatalf("%s %s: %d %s, %v", door.method, door.path, res.StatusCode, answer, err)
-		}
-		for _, own := range door.own {
-			service := map[string]string{"charge the card": "[payments]", "score the order": "[scoring]"}[own]
-			tool, _, _ := strings.Cut(own, " ")
-			want := []string{own + " " + service, "execute [toolfleet-worker]", "execute_tool " + tool + " [toolfleet-worker]", "process toolfleet.call [toolfleet-worker]",
-				"send toolfleet.call [toolfleet-coordinator]", "stage [toolfleet-coordinator]", "process toolfleet.batch [toolfleet-coordinator]",
-				"send toolfleet.batch [toolfleet-http]", door.span + " [toolfleet-http]"}
-			var got []string
-			p.until("the trace of "+door.path+" reaches from the request to the span "+own, func() bool {
-				got = wayUp(received(), door.trace, own)
-				return len(got) >= len(want)
-			})
-			if diff := gocmp.Diff(want, got); diff != "" {
-				t.Errorf("%s: the spans from the tool's own up (-want +got):\n%s", door.path, diff)
-			}
-		}
-	}
-}
-
-// wayUp returns the span of a trace with a name, and the spans above it.
-func wayUp(spans []span, trace, name string) (way []string) {
-	byID := map[string]span{}
-	at := span{}
-	for _, s := range spans {
-		if s.trace == trace {
-			if byID[s.id] = s; s.name == name {
-				at = s
-			}
-		}
-	}
-	for at.id != "" {
-		way = append(way, at.name+" ["+at.service+"]")
-		at = byID[at.above]
-	}
-	return way
-}
-
-// sendSpan sends a backend a span below a traceparent, as a service does that is asked by a tool.
-func sendSpan(t testing.TB, backend, traceparent string) {
-	parts := strings.Split(traceparent, "-")
-	if len(parts) != 4 {
-		t.Errorf("the service was told traceparent %q", traceparent)
-		return
-	}
-	trace, _ := hex.DecodeString(parts[1])
-	above, _ := hex.DecodeString(parts[2])
-	id := make([]byte, 8)
-	_, _ = rand.Read(id)
-	now := uint64(time.Now().UnixNano())
-	request := &collector.ExportTraceServiceRequest{ResourceSpans: []*v1.ResourceSpans{{
-		Resource: &resource.Resource{Attributes: []*common.KeyValue{{
-			Key: "service.name", Value: &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: "payments"}},
-		}}},
-		ScopeSpans: []*v1.ScopeSpans{{Spans: []*v1.Span{{
-			TraceId: trace, SpanId: id, ParentSpanId: above, Name: "charge the card", Kind: v1.Span_SPAN_KIND_SERVER, StartTimeUnixNano: now, EndTimeUnixNano: now + 1000,
-		}}}},
-	}}}
-	body, err := proto.Marshal(request)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	res, err := http.Post(backend+"/v1/traces", "application/x-protobuf", bytes.NewReader(body))
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		t.Errorf("the backend answers a span with %s", res.Status)
-	}
 }
 
 // runREADMEsBatch starts a coordinator and a worker and runs the README's batch from a third
@@ -527,103 +368,3 @@ func (p *processes) command(args ...string) string {
 	}
 	return out.String()
 }
-
-// jaeger is a real Jaeger server.
-type jaeger struct{ query, otlp string }
-
-func startJaeger(t *testing.T, path string) *jaeger {
-	t.Helper()
-	j := &jaeger{query: natstest.FreeAddr(t), otlp: natstest.FreeAddr(t)}
-	var log lockedBuffer
-	cmd := exec.Command(path, "--query.http-server.host-port="+j.query, "--query.grpc-server.host-port="+natstest.FreeAddr(t),
-		"--collector.otlp.http.host-port="+j.otlp, "--collector.otlp.grpc.host-port="+natstest.FreeAddr(t), "--collector.http-server.host-port="+natstest.FreeAddr(t),
-		"--collector.grpc-server.host-port="+natstest.FreeAddr(t), "--admin.http.host-port="+natstest.FreeAddr(t))
-	cmd.Env = append(os.Environ(), "SPAN_STORAGE_TYPE=memory")
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("Jaeger said:\n%s", &log)
-		}
-	})
-	for deadline := time.Now().Add(2 * time.Minute); ; {
-		if resp, err := http.Get("http://" + j.query + "/api/services"); err == nil {
-			_ = resp.Body.Close()
-			if resp.StatusCode == http.StatusOK {
-				return j
-			}
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("Jaeger does not start:\n%s", &log)
-		}
-		<-time.NewTimer(50 * time.Millisecond).C
-	}
-}
-
-// spans returns every span of the traces that Jaeger holds, read through its API.
-func (j *jaeger) spans(t *testing.T) []span {
-	t.Helper()
-	resp, err := http.Get("http://" + j.query + "/api/traces?service=toolfleet-coordinator")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var answer struct {
-		Data []struct {
-			TraceID   string
-			Processes map[string]struct{ ServiceName string }
-			Spans     []struct {
-				SpanID, OperationName, ProcessID string
-				StartTime, Duration              int64 // microseconds
-				References                       []struct{ RefType, TraceID, SpanID string }
-				Tags                             []struct {
-					Key   string
-					Value any
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		t.Fatalf("%v: %s", err, body)
-	}
-	var spans []span
-	for _, trace := range answer.Data {
-		for _, s := range trace.Spans {
-			out := span{
-				service: trace.Processes[s.ProcessID].ServiceName, name: s.OperationName, trace: trace.TraceID, id: s.SpanID,
-				began: s.StartTime * 1000, ended: (s.StartTime + s.Duration) * 1000, kind: "INTERNAL", attr: map[string]string{},
-			}
-			for _, r := range s.References {
-				if r.RefType == "CHILD_OF" {
-					out.above = r.SpanID
-				} else {
-					out.links = append(out.links, spanLink{trace: r.TraceID, id: r.SpanID})
-				}
-			}
-			for _, tag := range s.Tags {
-				value := fmt.Sprint(tag.Value)
-				switch tag.Key {
-				case "span.kind":
-					out.kind = strings.ToUpper(value)
-				case "otel.status_code":
-					out.failed = value == "ERROR"
-				default:
-					out.attr[tag.Key] = value
-				}
-			}
-			spans = append(spans, out)
-		}
-	}
-	return spans
-}
-
-// kindOf returns the short name of a span's kind.
-func kindOf(k v1.Span_SpanKind) string { return strings.TrimPrefix(k.String(), "SPAN_KIND_") }

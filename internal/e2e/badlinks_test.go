@@ -5,27 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
 	"github.com/toolfleet/toolfleet/coordinator"
-	"github.com/toolfleet/toolfleet/internal/bus"
-	"github.com/toolfleet/toolfleet/internal/bus/provision"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
-	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
@@ -325,238 +317,6 @@ func TestSlowLinks(t *testing.T) {
 					toWorker.set(weather{}, weather{})
 				})
 			})
-		}
-	}
-}
-
-// A coordinator's or worker's clock is three hours ahead of the server's or behind it, which is
-// longer than a batch's life and than any lease. Nothing expires, no lease lapses, and retries come
-// on time.
-func TestAClockThatIsWrong(t *testing.T) {
-	for _, who := range []string{"coordinator", "worker"} {
-		for _, ahead := range []int{-3, 3} {
-			t.Run(fmt.Sprintf("%s, %d hours", who, ahead), func(t *testing.T) {
-				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-					time.Sleep(5 * time.Hour) // so that three hours earlier is the same day
-					f := newFleet(t, srv)
-					defer f.close()
-					l := newLink(t, srv)
-					l.ahead = ahead
-					pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
-						return tool.Text("paid"), pauseArgs{40_000}.wait(ctx)
-					})
-					flaky := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}}, func(_ context.Context, n int) (tool.Output, error) {
-						if n == 1 {
-							return busy("rate_limited")
-						}
-						return tool.Text("done"), nil
-					})
-					if who == "worker" {
-						f.workerOver(l, worker.Config{})
-						f.coordinator(coordinator.Config{})
-					} else {
-						f.worker(worker.Config{})
-						f.coordinatorOver(l)
-					}
-					f.worker(worker.Config{Slots: 1})
-					began := time.Now()
-					f.wantStatuses(f.run(canonical("s", "b", call{"flaky", ""}, call{"pay", ""}, call{"pay", ""})), "ok ok ok")
-					if took := time.Since(began); took > 100*time.Second || len(pay.all()) != 2 || len(flaky.all()) != 2 {
-						t.Errorf("two writes of 40 s ran %d times and a read %d times in %v", len(pay.all()), len(flaky.all()), took)
-					}
-				})
-			})
-		}
-	}
-}
-
-// A job that was acknowledged or deleted from the queue is not done by that: without a result its
-// call is dispatched again.
-func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
-		defer f.close()
-		runs := bounded(f, provision.Config{}, nil)
-		f.stops[0]() // the worker goes
-		rogue := f.announce(wire.Presence{Worker: "rogue", Pools: []string{"default"}, Tools: []string{"echo", "put"}})
-		b := canonical("s", "b", call{"echo", ""}, call{"put", ""})
-		f.submit(b)
-		for n := range 2 {
-			f.until("a job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
-			next, err := f.conn.Request(context.Background(), "$JS.API.CONSUMER.MSG.NEXT.TOOLFLEET_JOBS.default", nil, []byte("1"))
-			if err != nil || !strings.HasPrefix(next.Reply, "$JS.ACK.") {
-				t.Fatalf("a rogue worker got %+v, %v", next, err)
-			}
-			if err := f.conn.Publish(next.Reply, nil, []byte("+ACK")); err != nil {
-				t.Fatal(err)
-			}
-			f.until("the job has gone", func() bool { return f.left(bus.Jobs) == 0 })
-			if n == 1 {
-				rogue()
-				f.worker(worker.Config{})
-			}
-		}
-		f.wantStatuses(f.reply(b, time.Minute), "ok ok")
-		if runs.Load() != 1 {
-			t.Errorf("the write ran %d times", runs.Load())
-		}
-	})
-}
-
-// Sessions and tenants choose their ids freely: the same ids in another session or tenant mean
-// different batches.
-func TestTheSameIdsElsewhere(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
-		defer f.close()
-		bounded(f, provision.Config{}, nil)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		for _, where := range []string{"_.s", "_.other", "tenant.s", "tenant.other"} {
-			_, session, _ := strings.Cut(where, ".")
-			b := encoded(canonical(session, "b", call{"echo", fmt.Sprintf(`{"from":%q}`, where)}, call{"put", ""}))
-			reply, err := f.conn.Request(ctx, "toolfleet.run."+where+".b", nil, b)
-			if err != nil || !strings.Contains(string(reply.Data), `{"from":"`+where+`"}`) {
-				t.Errorf("%s: %s, %v", where, reply.Data, err)
-			}
-		}
-	})
-}
-
-// Fields that a later version adds to a batch or a job are ignored.
-func TestFieldsOfALaterVersion(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
-		defer f.close()
-		runs := bounded(f, provision.Config{}, nil)
-		f.stops[0]() // the worker goes
-		f.append("s.b", []byte(`{"v":1,"id":"b","session":"s","provider":"canonical","later":{"n":1},"message":{"calls":[{"id":"c0","name":"put","input":{}}]}}`))
-		f.until("the job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
-		ctx := context.Background()
-		job, err := f.conn.First(ctx, f.conn.Names().Stream(bus.Jobs), ">")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := f.conn.Delete(ctx, f.conn.Names().Stream(bus.Jobs), job.Seq); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.conn.Append(ctx, job.Subject, job.Header, bytes.Replace(job.Data, []byte(`{`), []byte(`{"later":{"n":1},`), 1)); err != nil {
-			t.Fatal(err)
-		}
-		f.worker(worker.Config{})
-		f.wantStatuses(f.reply(canonical("s", "b"), time.Minute), "ok")
-		if runs.Load() != 1 {
-			t.Errorf("the write ran %d times", runs.Load())
-		}
-	})
-}
-
-// A session with two thousand writes in the log runs them one at a time and leaves the workers'
-// other slots free.
-func TestAHotSession(t *testing.T) {
-	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
-		defer f.close()
-		var l laneBook
-		l.tools(f)
-		f.worker(worker.Config{Slots: 2})
-		f.coordinator(coordinator.Config{Slots: 2})
-		calls := make([]call, 500)
-		for i := range calls {
-			calls[i] = call{"put", `{"ms":50}`}
-		}
-		for n := range 4 {
-			f.submit(canonical("hot", fmt.Sprint("b", n), calls...))
-		}
-		time.Sleep(2 * time.Second)
-		for n := range 50 {
-			began := time.Now()
-			f.wantStatuses(f.run(canonical(fmt.Sprint("s", n), "b", call{"put", `{"ms":50}`})), "ok")
-			if took := time.Since(began); took > 75*time.Millisecond {
-				t.Errorf("session %d waited %v beside a session with 2,000 writes", n, took)
-			}
-		}
-		if n := l.ran("hot"); n == 0 || n == 2000 {
-			t.Errorf("%d of the 2,000 writes had begun: the others had nothing to wait for", n)
-		}
-	}, natstest.Fast)
-}
-
-// A worker is lost in a post-hook: the tool has ended, but no record says so. If the tool may not
-// run again, the hook does not either.
-func TestAWorkerIsLostInAPostHook(t *testing.T) {
-	for crash, want := range map[messages.OnCrash]struct {
-		status string
-		runs   int
-	}{messages.OnCrashOnce: {"outcome_unknown", 1}, messages.OnCrashIdempotent: {"ok", 2}, messages.OnCrashCheckable: {"ok", 1}} {
-		t.Run(string(crash), func(t *testing.T) {
-			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-				f := newFleet(t, srv)
-				defer f.close()
-				pay := f.kept(schemas.Tool{Name: "pay", OnCrash: crash}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
-				pay.probe = func(context.Context, int) (bool, error) { return true, nil }
-				var hooked atomic.Int32
-				kill := make(chan func(), 1)
-				after := hooks(t, hook.Hook{Name: "tell", Budget: time.Hour, After: func(ctx context.Context, _ hook.Call, _ hook.Done) (hook.Change, error) {
-					if hooked.Add(1) == 1 {
-						(<-kill)()
-						<-ctx.Done()
-					}
-					return hook.Change{}, ctx.Err()
-				}})
-				kill <- f.doomed(worker.Config{Hooks: after})
-				f.coordinator(coordinator.Config{})
-				b := canonical("s", "b", call{"pay", ""})
-				f.submit(b)
-				f.until("the hook runs", func() bool { return hooked.Load() == 1 })
-				f.workerWith(f.tools, worker.Config{Hooks: after})
-				f.wantStatuses(f.reply(b, 5*time.Minute), want.status)
-				if runs := pay.all(); len(runs) != want.runs || want.runs == 2 && runs[0].key != runs[1].key {
-					t.Errorf("runs %+v, want %d", runs, want.runs)
-				}
-				if crash == messages.OnCrashOnce && hooked.Load() != 1 {
-					t.Errorf("the hook ran %d times", hooked.Load())
-				}
-			})
-		})
-	}
-}
-
-var (
-	named   = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
-	defined = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
-)
-
-// Every test that docs/faults.md names exists.
-func TestFaultsAreShown(t *testing.T) {
-	document, err := os.ReadFile("../../docs/faults.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	there := map[string]bool{}
-	err = filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() && d.Name() == ".git" { // other processes change this folder
-			return filepath.SkipDir
-		}
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		source, err := os.ReadFile(path)
-		for _, m := range defined.FindAllSubmatch(source, -1) {
-			there[string(m[1])] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown := named.FindAllSubmatch(document, -1)
-	if len(shown) < 60 {
-		t.Errorf("docs/faults.md names %d tests", len(shown))
-	}
-	for _, m := range shown {
-		if !there[string(m[1])] {
-			t.Errorf("docs/faults.md names %s, which is not there", m[1])
 		}
 	}
 }

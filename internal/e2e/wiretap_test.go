@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/toolfleet/toolfleet/internal/devserver"
+)
+
+// wiretap records what each identity publishes and subscribes to.
+type wiretap struct {
+	mu       sync.Mutex
+	subjects map[string]bool // guarded by mu; "worker publish toolfleet.call.acme.s.b.0"
+}
+
+func (w *wiretap) record(who, what, subject string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.subjects == nil {
+		w.subjects = map[string]bool{}
+	}
+	w.subjects[who+" "+what+" "+subject] = true
+}
+
+// of returns the sorted subjects of an identity.
+func (w *wiretap) of(who, what string) (subjects []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for line := range w.subjects {
+		if subject, ok := strings.CutPrefix(line, who+" "+what+" "); ok {
+			subjects = append(subjects, subject)
+		}
+	}
+	slices.Sort(subjects)
+	return subjects
+}
+
+// tapped is a server whose connections are recorded by a wiretap.
+type tapped struct {
+	srv *devserver.Server
+	tap *wiretap
+	who string
+}
+
+func (s tapped) InProcessConn() (net.Conn, error) {
+	c, err := s.srv.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	return &tappedConn{Conn: c, tapped: s}, nil
+}
+
+type tappedConn struct {
+	net.Conn
+	tapped
+	rest []byte // start of an incomplete command; writes come one after another
+}
+
+func (c *tappedConn) Write(b []byte) (int, error) {
+	c.rest = append(c.rest, b...)
+	for c.command() {
+	}
+	return c.Conn.Write(b)
+}
+
+// command takes one command of the NATS protocol off the recorded bytes.
+func (c *tappedConn) command() bool {
+	line, after, whole := bytes.Cut(c.rest, []byte("\r\n"))
+	if !whole {
+		return false
+	}
+	words := strings.Fields(string(line))
+	switch {
+	case len(words) > 1 && words[0] == "SUB":
+		c.tap.record(c.who, "subscribe", words[1])
+	case len(words) > 2 && (words[0] == "PUB" || words[0] == "HPUB"):
+		size, err := strconv.Atoi(words[len(words)-1])
+		if err != nil {
+			panic(fmt.Sprintf("a publish that cannot be read: %q", line))
+		}
+		if len(after) < size+2 {
+			return false
+		}
+		c.tap.record(c.who, "publish", words[1])
+		after = after[size+2:]
+	}
+	c.rest = slices.Clone(after)
+	return true
+}
+
+// matches implements the NATS rule: does a subject, which may contain wildcards, lie within a
+// pattern?
+func matches(pattern, subject string) bool {
+	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
+	for i, token := range p {
+		if token == ">" {
+			return len(s) > i
+		}
+		if i >= len(s) || token != "*" && token != s[i] || token == "*" && s[i] == ">" {
+			return false
+		}
+	}
+	return len(s) == len(p)
+}
