@@ -21,13 +21,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// This file closes a batch that no driver can bring to its end. The coordinator ends each
-// open call in the journal by compare-and-set. A call that a worker has claimed stays open
-// until the lease of the claim has lapsed. The batch gets its reply only after all its
-// calls have ended. The next write of the session waits for that reply, so it never runs
-// beside a call of this batch.
+// This file closes a batch that no driver can bring to its end: the coordinator ends each open
+// call by compare-and-set in the journal. If a worker has claimed a call, the call stays open
+// until the lease of the claim has lapsed. The batch gets its reply after all its calls have
+// ended. The next write of the session waits for the reply, so it never runs beside a call of
+// this batch.
 
-// errPanic is the cause if driving the batch panicked. Another driver would panic too.
+// errPanic is the cause of closing when the code that drives a batch panics. Another driver
+// would panic too.
 var errPanic = errors.New("panic")
 
 // guard calls do. If do panics, guard returns an error that wraps errPanic.
@@ -41,8 +42,8 @@ func guard(log *slog.Logger, do func() error) (err error) {
 	return do()
 }
 
-// whyClosed returns why no driver can bring the batch to its end, in words for the model.
-// It returns "" for an error that may go away: such an error does not close the batch.
+// whyClosed returns why no driver can bring the batch to its end, in words for the model. It
+// returns "" for an error that may go away, because such a batch is not closed.
 func whyClosed(err error) string {
 	switch {
 	case errors.Is(err, errPanic):
@@ -57,9 +58,8 @@ func whyClosed(err error) string {
 	return ""
 }
 
-// close ends every open call of the batch and makes its reply. It returns cause unchanged
-// if the batch must not be closed, because another driver may succeed. It returns another
-// error if ctx ends first.
+// close ends every open call of the batch and makes its reply. If another driver may succeed,
+// it leaves the batch open and returns cause. If ctx ends first, it returns another error.
 func (d *batchRun) close(ctx context.Context, cause error) error {
 	why := whyClosed(cause)
 	if why == "" || ctx.Err() != nil {
@@ -82,8 +82,8 @@ func (d *batchRun) close(ctx context.Context, cause error) error {
 	return d.fatal
 }
 
-// closeUndecoded ends the open calls of a batch that this coordinator cannot decode. A coordinator
-// of another version may have decoded it and have started some of its calls.
+// closeUndecoded ends the open calls of a batch that this coordinator cannot decode. A
+// coordinator of another version may have decoded the batch and started some of its calls.
 func (d *batchRun) closeUndecoded(ctx context.Context) error {
 	if d.fresh(ctx) {
 		return nil
@@ -138,7 +138,7 @@ func (c *closer) run(ctx context.Context) (results []messages.Result, err error)
 }
 
 // once reads every call and ends those that no worker runs. wait is the time until the next
-// try, because workers still run some calls. wait is 0 when every call has ended.
+// try. It is 0 when every call has ended.
 func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	now := time.Now()
 	newest, err := c.readEnds(ctx)
@@ -156,7 +156,8 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 		}
 		record := entry.Record // the new record keeps the arguments and the tool of the old one
 		result := c.result(i, record, next.Unknown)
-		if entry.Seq == 0 { // before it runs such a call, a worker looks only for a result
+		// A worker looks only for a result before it runs a call without a record.
+		if entry.Seq == 0 {
 			stored, resultErr := c.journal.WriteResult(ctx, c.key.Call(i), result)
 			if resultErr != nil {
 				open, err = open+1, errors.Join(err, resultErr)
@@ -177,7 +178,9 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 			if entry.Record.State == wire.Parked {
 				c.questions.Withdraw(ctx, c.key.Call(i), "", messages.PendingGone)
 			}
-		default: // a worker wrote first, or the write may have been stored: the next read shows it
+		// A worker wrote first, or the outcome of this write is unknown. The next read shows
+		// the record.
+		default:
 			open++
 			var lost *journal.Lost
 			if !errors.As(writeErr, &lost) {
@@ -191,9 +194,9 @@ func (c *closer) once(ctx context.Context) (wait time.Duration, err error) {
 	return 0, errors.Join(err, c.queue.withdrawAll(ctx))
 }
 
-// open returns the indexes of the open calls. Some may be beyond the calls of this batch:
-// an earlier batch with the same id may have had more calls, and the journal still holds
-// them.
+// open returns the indexes of the open calls. Some indexes may be beyond the calls of this
+// batch: an earlier batch with the same id may have had more calls, and the journal still has
+// their records.
 func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	for i := range c.results {
 		if c.results[i].Status == "" {
@@ -208,7 +211,7 @@ func (c *closer) open(newest map[int]journal.CallEntry) (open []int) {
 	return open
 }
 
-// readEnds copies the results in the journal to c.results, and returns the newest record of
+// readEnds copies the stored results of calls into c.results, and returns the newest record of
 // each call.
 func (c *closer) readEnds(ctx context.Context) (newest map[int]journal.CallEntry, err error) {
 	known, err := c.journal.Calls(ctx, c.key)

@@ -48,8 +48,8 @@ func (d *batchRun) noteWait(index int, result messages.Result) {
 	}
 }
 
-// removeJob deletes the job of a failed attempt from the queue, because its worker did not.
-// The next attempt gets a new job.
+// removeJob deletes the job of a failed attempt from the queue, because its worker has left it
+// there. The next attempt gets a new job.
 func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	if n.LetGo.Job == 0 {
 		return
@@ -59,8 +59,8 @@ func (d *batchRun) removeJob(ctx context.Context, n wire.Notice) {
 	}
 }
 
-// look reads the journal and gives its news to the machine. It runs after a nudge: another
-// goroutine has learned that the journal may hold something new.
+// look reads the journal and gives its news to the machine. It runs when another goroutine has
+// called lookSoon because the journal may have something new.
 func (d *batchRun) look(ctx context.Context) {
 	if _, rests := d.machine.Rest(); rests {
 		d.askLeader(ctx)
@@ -77,8 +77,8 @@ func (d *batchRun) recorded(ctx context.Context, index int, record wire.CallReco
 	return recall.Recorded(index, record, seq, func(t time.Time) time.Time { return d.conn.Local(ctx, t) })
 }
 
-// lookAll returns as events what the journal holds about the open calls, and the controls
-// of the session. If a read fails, the next poll repeats it.
+// lookAll reads the journal about the open calls, and the controls of the session. It returns
+// both as events. If a read fails, the next poll repeats it.
 func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	open := d.machine.Open()
 	if len(open) == 0 {
@@ -100,7 +100,7 @@ func (d *batchRun) lookAll(ctx context.Context) []batch.Event {
 	return append(append(controls, d.known(ctx, known)...), batch.Looked{})
 }
 
-// known converts what the journal holds about the calls into events.
+// known converts records and results of the journal into events.
 func (d *batchRun) known(ctx context.Context, known journal.Known) []batch.Event {
 	for _, err := range known.Unread {
 		d.log.Error("a record in the journal cannot be read and is left out; inspect the stream of calls", "err", err)
@@ -129,9 +129,9 @@ func (d *batchRun) noteRan(index int, record wire.CallRecord) {
 	}
 }
 
-// isOf reports whether a result belongs to the call at index i. A record cannot hold a call
-// id that is not valid UTF-8 unchanged, so for such a call only the index and the tool are
-// compared.
+// isOf reports whether a result belongs to the call at index i. It compares the index, the
+// tool and the call id. It leaves the id out if that is not valid UTF-8, because a record
+// cannot hold such an id unchanged.
 func (d *batchRun) isOf(i int, r messages.Result) bool {
 	id := d.in.Calls[i].ID
 	if r.Index == i && r.Tool == d.machine.Plan().Calls[i].PlannedCall.Tool && (r.CallID == id || !utf8.ValidString(string(id))) {
@@ -153,8 +153,8 @@ func samePlan(rec wire.PlanRecord, digest string) error {
 }
 
 // storePlan stores the plan record and returns the stored records as events. If another
-// coordinator was faster, that is its record. storePlan tries until it succeeds, because no
-// exclusive call and no write may start before the plan is stored.
+// coordinator has stored a plan first, the events show that plan. storePlan tries until it
+// succeeds, because no exclusive call and no write may start before a plan is stored.
 func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.Event {
 	var events []batch.Event
 	d.insist(ctx, "storing the plan", func() error {
@@ -171,8 +171,8 @@ func (d *batchRun) storePlan(ctx context.Context, want batch.StorePlan) []batch.
 	return events
 }
 
-// end stores the result of a call that no worker will end. It returns an event about what
-// is stored afterwards: this result, or what a faster worker has written.
+// end stores the result of a call that no worker will end. It returns an event about what the
+// journal then holds: this result, or the record that a worker wrote first.
 func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	key := d.accepted.Key.Call(want.Index)
 	if want.Result.Err.Code == messages.CodeToolVersionGone {
@@ -222,8 +222,8 @@ func (d *batchRun) end(ctx context.Context, want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// isGone reports whether no worker has the tool of a call. It reads the list of workers
-// again, because this process may have been stopped while a worker came.
+// isGone reports whether no worker has the tool of a call. It reads the list of workers again:
+// while this process was stopped by its machine, it may have missed a worker that came.
 func (d *batchRun) isGone(ctx context.Context, index int) (events []batch.Event, gone bool) {
 	fleet, err := d.toolsets.read(ctx)
 	if err != nil {
@@ -243,11 +243,11 @@ func noWorker(code messages.Code) bool {
 }
 
 // publishedElsewhere reports whether another coordinator has published the job of a call.
-// The worker of that job sends its notices to the other coordinator and not here. The
+// If so, the worker of that job sends its notices to that coordinator and not here. The
 // method returns true at most once in a run.
 //
-// Do not skip this check for a batch on its first delivery: another coordinator may have
-// driven the batch without a delivery, as a batch behind the head of the session.
+// Even the first delivery of a batch needs this check: another coordinator may have driven
+// the batch without a delivery, as a batch behind the head of the session.
 func (d *batchRun) publishedElsewhere(ctx context.Context, index int) bool {
 	if d.late {
 		return false

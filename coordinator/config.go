@@ -22,36 +22,35 @@ type Config struct {
 	Slots        int           // batches driven at once. Default 1024
 	Window       int           // calls of one session dispatched at once. Default 8
 	Lookahead    int           // batches of one session driven at once. Default 32
-	AckWait      time.Duration // longest silence of a driver before a redelivery. Default 10 s
+	AckWait      time.Duration // silence of a driver before a redelivery. Default 10 s
 	Poll         time.Duration // time between reads of the journal. Default AckWait/3
 	QueueTimeout time.Duration // how long a call may wait for a worker. Default 60 s
-	// BatchTTL is how long a batch may start calls, counted from when it was stored. The
-	// time that people have for an answer extends it, by at most another BatchTTL.
-	// Default 1 h.
+	// BatchTTL is how long a batch may start calls, counted from when it was stored. Time that
+	// calls wait for people is added, but at most another BatchTTL. Default 1 h.
 	BatchTTL time.Duration
 	Grace    time.Duration // added to a lease before it counts as lapsed. Default 2 s
-	// StartWait is how long a batch waits while the fleet has no tools at all. A call also
-	// waits at least this long if its pool has workers, but none that serves the planned
-	// version of its tool. That wait is never shorter than two lifetimes of a worker's
-	// announcement. Default 30 s.
+	// StartWait is how long a batch waits for tools while no worker announces any. It is also
+	// the least time that a call waits if its pool has workers, but none of them serves the
+	// planned version of its tool. The wait of such a call is never shorter than two lifetimes
+	// of a worker's announcement. Default 30 s.
 	StartWait time.Duration
 	Drain     time.Duration   // how long open batches go on after Run's ctx has ended. Default 5 s
 	Hurry     <-chan struct{} // closing it ends the drain at once. May be nil
-	Poison    int             // lost claims after which a call is given up. Default 5
+	Poison    int             // number of lost claims after which a call is given up. Default 5
 	// AfterUnknown decides what happens to the later writes of a batch after a write whose outcome
 	// is unknown. Default Stop.
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // the people whose decisions count. Default: none
 	Audit        audit.Config       // settings of the audit log
-	// HTTPKeys are the public nkeys of the HTTP servers. They sign which user asks for a
-	// batch. Default: none.
+	// HTTPKeys are the public nkeys of the HTTP servers. An HTTP server signs the name of the
+	// user who asks for a batch. Default: none.
 	HTTPKeys []string
-	// Policy is the version of the platform's policy. Every job names this version. A
-	// worker without a policy gives up such a job. Default: none.
+	// Policy is the version of the platform's policy. Every job names this version. A worker
+	// that has no policy gives up a job that names one. Default: none.
 	Policy    string
 	Provision provision.Config // the streams that Run makes if they are missing
 	Logger    *slog.Logger     // nil: silent
-	Tracer    trace.Tracer     // nil: no spans; an agent's trace context still reaches the workers
+	Tracer    trace.Tracer     // nil: no spans. Workers get an agent's trace context all the same
 	Metrics   *metrics.Metrics // nil: silent
 }
 
@@ -108,9 +107,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// unservedWait returns how long a call waits if its pool has workers, but none that serves
-// the planned version of its tool. A worker whose announcement was lost announces itself
-// again within that time.
+// unservedWait returns how long a call waits if its pool has workers, but none that serves the
+// planned version of its tool. The wait is long enough for a worker whose announcement was
+// lost to announce itself again.
 func (c Config) unservedWait() time.Duration {
 	return max(c.StartWait, 2*c.Provision.WithDefaults().WorkerTTL)
 }

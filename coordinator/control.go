@@ -25,9 +25,9 @@ func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	return recall.Controls(entries, d.accepted, d.cfg.BatchTTL), nil
 }
 
-// steering returns the steering messages that go into this reply. It first stores a record
-// that this reply takes them, so that no other reply repeats them. A message waits for the
-// next reply if it comes later or if this record cannot be stored.
+// steering returns the steering messages for this reply. It first stores a record that this
+// reply takes them, so that no other reply repeats them. A message that comes after this
+// record waits for the next reply. If the record cannot be stored, all messages wait for it.
 func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	var taken []json.RawMessage
 	d.insist(ctx, "recording which steering the reply takes along", func() error {
@@ -36,8 +36,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 			if taken, untaken = journal.Steering(d.controlsRead, d.accepted.Key.Batch); untaken == 0 {
 				return nil
 			}
-			// A peer that also drives the batch may have stored the reply already. Steering
-			// that comes after that reply belongs to the next one.
+			// A peer that also drives the batch may have stored the reply already. Then the
+			// messages belong to the next reply.
 			if _, replied, err := d.journal.Reply(ctx, d.accepted.Key); err != nil || replied {
 				taken = nil
 				return err
@@ -51,8 +51,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 				taken = nil
 				return nil
 			}
-			// Another control was stored first, or the outcome of this write is unknown.
-			// Read again.
+			// Another control was stored first, or the outcome of this write is unknown. Read
+			// the controls again.
 			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 			if readErr != nil {
 				return readErr
@@ -69,9 +69,9 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 	return rawjson.MustMarshal(taken)
 }
 
-// steerAgain is called when another coordinator was first to store the reply of this batch.
-// If that reply has no steering messages, the messages of this reply would be lost. So
-// steerAgain stores them as new controls, and the next reply takes them.
+// steerAgain is called when another coordinator may have stored the reply of this batch first.
+// If the stored reply has no steering messages, the messages that this reply took would be
+// lost. steerAgain then stores them as new controls, and the next reply takes them.
 func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	var reply messages.Reply
 	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {

@@ -12,12 +12,12 @@
 //	rested.go       which sessions are suspended, so that their deliveries need no look
 //	sweep.go        finds batches whose driver is gone
 //
-// No coordinator owns a session. Any of them may drive the head of a session and, up to
-// Config.Lookahead, the batches behind it. Packages session and batch decide what may start
-// next, from what the journal holds. Journal records are written by compare-and-set, so two
-// coordinators that drive one batch do the same work twice and cause no harm.
+// No coordinator owns a session. Any coordinator may drive the head of a session and, up to
+// Config.Lookahead, the batches behind the head. Packages session and batch decide from the
+// journal what may start next. Journal records are written by compare-and-set. Two
+// coordinators that drive one batch therefore do the same work twice, and cause no harm.
 //
-// Other packages hold the rest:
+// Other packages have these tasks:
 //
 //	what tools promise                     schemas
 //	the tools that workers announced       coordinator/announced
@@ -69,11 +69,11 @@ type Coordinator struct {
 	recorder  *audit.Recorder // writes the audit lines of batches that have ended
 	questions *approvals.Service
 	announced *announced.Tools
-	// catalogues holds the definitions that agents were given.
+	// catalogues has the tool definitions that were given to agents.
 	catalogues *catalogue.Store
 	toolsets   *toolsets
 	delivered  *delivered
-	audience   *bus.Audience // of events
+	audience   *bus.Audience // says whether anyone listens to events
 	pace       *pace
 	cfg        Config
 	id         string // workers and peers address this coordinator by this token
@@ -89,8 +89,8 @@ type Coordinator struct {
 	serving    atomic.Bool         // whether this coordinator accepts requests and batches
 }
 
-// New returns a coordinator that uses conn. It sends nothing before Run, and never closes
-// conn.
+// New returns a coordinator that uses conn. The coordinator sends nothing before Run, and
+// never closes conn.
 func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -126,10 +126,9 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 	return c, nil
 }
 
-// Run drives batches until ctx ends. Then it goes on with the open batches for
-// Config.Drain, and hands those that are left back to the broker. Run creates missing
-// streams. It returns an error if the settings of an existing stream would break a promise
-// of the fleet.
+// Run drives batches until ctx ends. Then it goes on with the open batches for Config.Drain,
+// and hands the unfinished ones back to the broker. Run creates missing streams. It returns an
+// error if a setting of an existing stream would break a promise of the fleet.
 func (c *Coordinator) Run(ctx context.Context) error {
 	if err := provision.Ensure(ctx, c.conn, c.cfg.Provision, provision.BatchesConsumer(c.conn.Names(), c.cfg.AckWait)); err != nil {
 		if ctx.Err() != nil {
@@ -177,7 +176,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 		}
 	}
 	defer c.conn.OnReconnect(func() { c.runs.Nudge("") })()
-	// Make the hash key here: workers need it too, but may not make it.
+	// Make the hash key here: workers need the key too, but they have no right to make it.
 	if _, err := c.auditLog.Hasher(ctx); err != nil && ctx.Err() == nil {
 		c.log.Warn("the audit log is not ready; no batch ends before it is", "err", err)
 	}
@@ -195,7 +194,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	err = pull.New(c.conn, c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *pull.Delivery) {
 		c.intake(work, d)
 	})
-	if err != nil { // the server has revoked this user's access: begin the drain
+	if err != nil { // the server has revoked this user's access, so begin the drain
 		stopPulling()
 	}
 	_ = slots.Wait(context.WithoutCancel(ctx)) // no error: every driver returns soon after work has ended
@@ -217,13 +216,13 @@ func (c *Coordinator) drain(work context.Context, cancel func()) {
 	cancel()
 }
 
-// counts reports whether a decision that was stored at a time counts, by the policy as it is now.
+// counts reports whether the present approval policy accepts a decision that was stored at
+// this time.
 func (c *Coordinator) counts(d messages.Decision, at time.Time) bool {
 	return c.cfg.Approvers.Check(d, at) == nil
 }
 
-// serve answers requests. It accepts no new request after ctx has ended. Requests that it
-// has accepted before are answered until work ends.
+// serve answers requests until work ends. It accepts no new request after ctx has ended.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.announced, c.catalogues, handlers.Config{
 		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Counts: c.counts, Logger: c.log,
@@ -235,8 +234,8 @@ func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) 
 	})
 }
 
-// Ready reports whether the coordinator accepts batches. It does when it is connected,
-// knows the tools and answers requests.
+// Ready reports whether the coordinator accepts batches. It accepts them while it is connected
+// to the broker, knows the tools and answers requests.
 func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected() }
 
 // Gauges returns a collector for the gauges of the whole fleet.

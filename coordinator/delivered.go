@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// A job that was delivered stays delivered, so this answer is kept for a second. A job
-	// that was not delivered may be delivered at any moment, so that answer is shared only
-	// by requests at about the same time.
+	// deliveredHolds is how long the answer "delivered" is cached. A delivered job stays
+	// delivered. undeliveredHolds is how long the answer "not delivered" is cached. It is
+	// short, because the job may be delivered at any moment.
 	deliveredHolds, undeliveredHolds = time.Second, 100 * time.Millisecond
 	// maxDelivered limits the number of cached queues.
 	maxDelivered = 1024
 )
 
-// delivered caches, per queue, up to which job its consumer has delivered. When a worker
-// leaves, many batches ask about the same queue at once.
+// delivered caches, for each queue, the last job that the broker has delivered to a worker.
+// The cache helps when a worker leaves and many batches ask about its queue at once.
 type delivered struct {
 	ask func(ctx context.Context, token string) (inspect.ConsumerState, error)
 
@@ -28,12 +28,11 @@ type delivered struct {
 	queues map[string]*deliveredUpTo // by token; guarded by mu
 }
 
-// deliveredUpTo is the sequence of the last job that a consumer had delivered when it was
-// asked.
+// deliveredUpTo is the cached answer about one queue.
 type deliveredUpTo struct {
-	turn chan struct{} // holds one token; taken while the server is asked
-	seq  uint64        // owned by the holder of turn
-	at   time.Time     // owned by the holder of turn
+	turn chan struct{} // holds one token, which a goroutine takes while it asks the server
+	seq  uint64        // of the last delivered job; owned by the holder of turn
+	at   time.Time     // when the server answered; owned by the holder of turn
 }
 
 func newDelivered(conn *bus.Conn) *delivered {
@@ -42,8 +41,8 @@ func newDelivered(conn *bus.Conn) *delivered {
 	}}
 }
 
-// maybe reports whether a worker may have got the job with this sequence. It returns true if it
-// cannot find out.
+// maybe reports whether a worker may have got the job with this sequence. It returns true if
+// the server does not answer.
 func (d *delivered) maybe(ctx context.Context, token string, seq uint64) bool {
 	q := d.queue(token)
 	select {

@@ -14,16 +14,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// prepare plans the batch, gives the machine what the journal already holds, and sends it
-// Begin.
+// prepare plans the batch, gives the machine what the journal already holds, and starts the
+// machine with the event Begin.
 func (d *batchRun) prepare(ctx context.Context) error {
 	calls, tools, err := d.awaitTools(ctx)
 	if err != nil {
 		return err
 	}
 	past, err := d.readPast(ctx)
-	// A call that may have run already must not be refused: the journal or a queue holds
-	// something of it.
+	// If the journal or a queue holds something of a call, the call may have run already. Such
+	// a call must not be refused.
 	tools.Kept = func(index int) bool { return past.holds(index) || d.jobs.Holding(index) }
 	d.machine = batch.New(plan.With(calls, tools), batch.Config{
 		Digest: d.digest, Nonce: rand.Text(), Window: d.cfg.Window,
@@ -38,11 +38,11 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	}
 	d.recall(ctx, past)
 	if !d.resumed {
-		// Publish the start event of one call early. While the controls are read, the
-		// server finds out whether anyone listens to more events.
+		// Publish the start event of one call early. While this coordinator reads the
+		// controls, the server answers whether anyone listens to events.
 		d.events.starts(min(1, len(d.in.Calls)))
 	}
-	var controls []batch.Event // read after the records; see askLeader
+	var controls []batch.Event // read after the records, for the reason that askLeader gives
 	err = d.retry(ctx, "reading the controls of the session", func() (err error) {
 		controls, err = d.controls(ctx)
 		return err
@@ -69,9 +69,9 @@ func (d *batchRun) prepare(ctx context.Context) error {
 	return nil
 }
 
-// firstPoll returns how long after a dispatch the machine reads the journal. A batch that
-// may have another driver is read soon, because that driver may get the notices about its
-// calls.
+// firstPoll returns how long after a dispatch the machine reads the journal. It is short if
+// another coordinator may have published jobs of the batch: workers send the notices about
+// those jobs to that coordinator.
 func (d *batchRun) firstPoll() time.Duration {
 	soon := min(200*time.Millisecond, d.cfg.Poll)
 	if d.again {
@@ -80,8 +80,8 @@ func (d *batchRun) firstPoll() time.Duration {
 	return d.pace.firstPoll(soon, d.cfg.Poll)
 }
 
-// notAfter returns the time after which no call starts, by the server's clock. Time that
-// calls spend waiting for people is added elsewhere.
+// notAfter returns the time after which no call of the batch starts, by the server's clock.
+// The machine adds the time that calls wait for people.
 func (d *batchRun) notAfter() time.Time { return d.accepted.Stored.Add(d.cfg.BatchTTL) }
 
 // step gives an event to the machine and carries out the effects in order. If an effect
@@ -136,9 +136,9 @@ func (d *batchRun) perform(ctx context.Context, effect batch.Effect) []batch.Eve
 	return nil
 }
 
-// dispatch publishes a job without waiting for the acknowledgement. A lost job does no
-// harm: while its call is open, the poll publishes the job again. A second job does no harm
-// either: the broker refuses a job that is already queued.
+// dispatch publishes a job and does not wait for the acknowledgement. A lost job does no harm:
+// while its call is open, the poll publishes the job again. A duplicate does no harm either:
+// the broker refuses a job that is already queued.
 func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Event {
 	call := d.machine.Plan().Calls[want.Index]
 	key := d.accepted.Key.Call(want.Index)
@@ -148,7 +148,9 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 	}
 	tool := d.ask(want.Index)
 	queue, placed := d.jobs.For(ctx, time.Now(), want.Index)
-	if events = append(events, placed...); queue == "" { // an older job may still be in another queue; the next poll looks again
+	// An empty queue means that an older job may still be in another queue. The next poll
+	// looks again.
+	if events = append(events, placed...); queue == "" {
 		return events
 	}
 	job := wire.Job{
@@ -173,8 +175,8 @@ func (d *batchRun) dispatch(ctx context.Context, want batch.Dispatch) []batch.Ev
 	return events
 }
 
-// syncQuestion lists the question of a call while it is open, and withdraws it once it is
-// closed. Each state of a question is handled once.
+// syncQuestion lists the question of a call while the question is open, and withdraws it when
+// it is closed. It does nothing if it has handled this state of the question before.
 func (d *batchRun) syncQuestion(ctx context.Context, index int) {
 	q, open := d.machine.Question(index)
 	if q == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// events publishes the events of a batch while anyone may be listening. A lost event is not
-// repeated, because the history of the batch has it.
+// events publishes the events of a batch if anyone may be listening. A lost event is not
+// repeated: readers find it in the history of the batch.
 type events struct {
 	conn     *bus.Conn
 	audience *bus.Audience
@@ -36,7 +36,9 @@ func (e *events) publish(ev messages.Event) {
 	header := bus.Header{messages.EventHeader: {string(ev.Type)}}
 	var err error
 	switch ev.Type {
-	case messages.EventReply, messages.EventAwaiting: // at most one per batch or question, and also for listeners that came a moment ago
+	// These events are rare: one for each batch or question. They also go to listeners that
+	// came a moment ago.
+	case messages.EventReply, messages.EventAwaiting:
 		err = e.conn.Publish(e.subject, header, rawjson.MustMarshal(ev))
 	default:
 		err = e.audience.Publish(e.subject, header, func() []byte { return rawjson.MustMarshal(ev) })
@@ -46,11 +48,12 @@ func (e *events) publish(ev messages.Event) {
 	}
 }
 
-// unwatched reports whether, a moment ago, nobody listened to the events of the batch.
+// unwatched reports whether nobody listened to the events of the batch when this was last
+// asked.
 func (e *events) unwatched() bool { return !e.audience.Has(e.subject) }
 
-// starts publishes the start events of the first upTo calls, and skips those that it has
-// published before. No call of the batch runs before all start events are published.
+// starts publishes the start events of the first upTo calls that it has not published before.
+// All start events are published before a call of the batch runs.
 func (e *events) starts(upTo int) {
 	for ; e.started < upTo; e.started++ {
 		call := e.plan().Calls[e.started]
@@ -65,9 +68,8 @@ func (e *events) starts(upTo int) {
 	}
 }
 
-// result publishes an event about the result of a call. An end event carries a short form
-// of the result. A result event leaves out the output, because the reply follows and has
-// it.
+// result publishes an event about the result of a call. An end event has a short form of the
+// result. A result event has no output, because the reply with the output follows.
 func (e *events) result(kind messages.EventType, r messages.Result) {
 	if e.unwatched() {
 		e.counters[r.Index]++

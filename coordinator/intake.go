@@ -21,9 +21,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// intake handles one delivery from the log. It drives the session if the batch is the
-// session's head. Any other batch goes back to the broker, and the driver of the session
-// reads it from the log.
+// intake handles one delivery from the log. If the batch is the head of its session, intake
+// drives the session. Otherwise intake hands the delivery back to the broker, and the driver
+// of the session reads the batch from the log.
 func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	accepted, err := c.journal.Accepted(d.Msg)
 	if err != nil {
@@ -35,7 +35,8 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	}
 	log := logfields.Batch(tracing.Extract(ctx, accepted.Header), c.log, accepted.Key)
 	live := c.runs.of(accepted.Key)
-	if live == nil && d.Delivered == 1 { // the run of its session can read this batch from the log
+	// If the session has a run here, the run can read this batch from the log.
+	if live == nil && d.Delivered == 1 {
 		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil && s.offer(accepted.Key, d) {
 			return
 		}
@@ -68,7 +69,8 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 		if s := c.runs.ofSession(sessionName(accepted.Key)); s != nil {
 			s.readSoon()
 		}
-		if c.peers.DriveBatch(accepted.Key) { // if that peer is lost, the next delivery of this batch shows it
+		// If that peer is lost, the next delivery of this batch shows it.
+		if c.peers.DriveBatch(accepted.Key) {
 			logUnsettled(log, d.Nak(c.cfg.Poll))
 			return
 		}
@@ -76,15 +78,16 @@ func (c *Coordinator) intake(ctx context.Context, d *pull.Delivery) {
 	case session.TakeOver:
 		c.takeOver(ctx, log, accepted, d)
 	case session.Vanished:
-		// A replica that lags behind may have answered. The next delivery tries again.
+		// A replica that lags behind the leader may have answered. The next delivery tries
+		// again.
 		logUnsettled(log, d.Nak(time.Second))
 	case session.Drive:
 		c.driveSession(ctx, accepted, d)
 	}
 }
 
-// decline hands a delivery back to the broker. The delay grows with each delivery, because
-// thousands of batches of one session may wait.
+// decline hands a delivery back to the broker. The delay grows with each delivery of the
+// batch, because thousands of batches of one session may wait.
 func (c *Coordinator) decline(log *slog.Logger, d *pull.Delivery) {
 	soon := bus.Backoff{First: c.cfg.Poll, Most: 3 * c.cfg.AckWait}
 	if c.cfg.Lookahead > 1 { // the batch may be driven before the head has ended
@@ -93,13 +96,13 @@ func (c *Coordinator) decline(log *slog.Logger, d *pull.Delivery) {
 	logUnsettled(log, d.Nak(soon.Pause(d.Delivered-1)))
 }
 
-// declinedFirst is the first delay. Within this time the driver of the session announces
-// itself.
+// declinedFirst is the first delay of decline. Within this time the driver of the session
+// tells its peers that it drives the session.
 const declinedFirst = 200 * time.Millisecond
 
-// observe reads what session.Decide needs to know about a batch. It also returns the stored
-// reply under the batch's id, if there is one. That reply may belong to an earlier batch
-// with the same id.
+// observe reads what session.Decide needs to know about a batch. It also returns the reply
+// that is stored under the batch's id, if there is one. An earlier batch with the same id may
+// have got that reply.
 func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen session.Observation, reply journal.StoredReply, err error) {
 	var head journal.Accepted
 	var headErr, replyErr error
@@ -116,8 +119,8 @@ func (c *Coordinator) observe(ctx context.Context, a journal.Accepted) (seen ses
 	return seen, reply, errors.Join(headErr, replyErr)
 }
 
-// takeOver drives a session from its head. A batch behind the head was delivered again, and
-// no coordinator has said that it drives the session.
+// takeOver drives a session from its head. intake calls it when a batch behind the head is
+// delivered again and no coordinator has said that it drives the session.
 func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.Accepted, d *pull.Delivery) {
 	head, found, err := c.nextHead(ctx, log, a.Key, c.cfg.AckWait)
 	switch {
@@ -136,12 +139,12 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 	}
 }
 
-// driveSession drives a session from its head. delivery is the delivery of the head, or
-// nil. offers are deliveries of later batches.
+// driveSession drives a session from its head. delivery is the delivery of the head, or nil.
+// offers are deliveries of later batches.
 //
-// done means that the caller need not try again: the session has no open batch, or it has
-// another run, or a person's decision or a delivery will continue it. If done is false,
-// this run gave up and another driver must be found.
+// If done is true, the caller need not try again: the session has no open batch, or has
+// another run, or goes on after a person's decision or a delivery by the broker. If done is
+// false, this run gave up, and another driver must be found.
 func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery *pull.Delivery, offers ...offer) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)
@@ -174,8 +177,9 @@ func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, d
 	}
 }
 
-// handOver settles the deliveries of a session that already has a run here. A delivery of a
-// batch that is driven goes to its run. Any other delivery goes back to the broker.
+// handOver settles the deliveries of a session that already has a run here. If the batch of a
+// delivery is driven, the run of that batch gets the delivery. Any other delivery goes back to
+// the broker.
 func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery *pull.Delivery, offers []offer) {
 	if delivery != nil {
 		offers = append(offers, offer{head.Key, delivery})
@@ -189,11 +193,11 @@ func (c *Coordinator) handOver(log *slog.Logger, head journal.Accepted, delivery
 	}
 }
 
-// nextHead returns the oldest batch of the session that has no reply. It publishes the
-// replies of older batches again and removes them from the log: they were submitted again,
-// or a restart of the server brought them back. It does not remove a batch whose reply is
-// younger than settled, because the batch's driver may be about to do so; then it returns
-// that batch.
+// nextHead returns the oldest batch of the session that has no reply. Older batches in the log
+// have a reply: they were submitted again, or a restart of the server brought them back.
+// nextHead publishes their replies again and removes them from the log. If a reply is younger
+// than settled, the batch's driver may be about to remove the batch. Then nextHead returns
+// that batch and leaves it in the log.
 func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.BatchKey, settled time.Duration) (next journal.Accepted, found bool, err error) {
 	for {
 		next, found, err = c.journal.Head(ctx, key.Tenant, key.Session)
@@ -216,10 +220,10 @@ func (c *Coordinator) nextHead(ctx context.Context, log *slog.Logger, key wire.B
 	}
 }
 
-// answerAgain answers a batch whose id already has a stored reply. A batch with the same
-// body gets that reply. A batch with another body is refused. If the reply was made for
-// this very batch, answerAgain first writes its missing audit lines. If it returns an
-// error, the caller must keep the batch in the log.
+// answerAgain answers a batch whose id already has a stored reply. If the body is the one that
+// the reply was made for, it publishes that reply. If the body is another one, it refuses the
+// batch. If the reply was made for this very batch, it first writes the missing audit lines.
+// After an error, the caller must keep the batch in the log.
 func (c *Coordinator) answerAgain(ctx context.Context, log *slog.Logger, a journal.Accepted, stored journal.StoredReply) error {
 	reply, err := decodeReply(stored.Body)
 	if err != nil {
@@ -252,7 +256,7 @@ func decodeReply(stored []byte) (reply messages.Reply, err error) {
 }
 
 // auditReplied writes the audit lines of a batch whose reply is stored, unless they are
-// written. The driver that stored the reply may have died in between.
+// written. They are missing if the driver died after it stored the reply.
 func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a journal.Accepted, stored []byte) error {
 	body, err := c.journal.FullReply(ctx, stored)
 	if errors.Is(err, bus.ErrNotFound) || errors.Is(err, bus.ErrCorrupt) {
@@ -270,7 +274,7 @@ func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a jour
 	if err != nil || written {
 		return err
 	}
-	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // decoded as far as possible
+	in, _ := submission.Decode(log, a, c.conn.MaxBody()) // as far as it can be decoded
 	results := reply.Results
 	if len(results) == 0 {
 		results = nil
@@ -285,8 +289,8 @@ func (c *Coordinator) auditReplied(ctx context.Context, log *slog.Logger, a jour
 	return c.recorder.Write(ctx, log, e)
 }
 
-// publishRefusal publishes a refusal on the subject for refusals. An agent that waits for
-// the reply of the other batch with this id does not receive it.
+// publishRefusal publishes a refusal on the subject for refusals. It does not use the subject
+// for replies, where an agent may wait for the reply of the other batch with this id.
 func (c *Coordinator) publishRefusal(log *slog.Logger, a journal.Accepted, refusal *messages.Refusal) {
 	batch, _ := messages.DecodeBatch(a.Body)
 	batch = submission.Identified(batch, a.Key)

@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// lease tells the broker and the other coordinators that this coordinator drives a batch,
-// so that they do not drive it too. This only saves work: two drivers of one batch do no
-// harm. Safe for concurrent use.
+// lease tells the broker and the other coordinators that this coordinator drives a batch, so
+// that they do not drive the batch too. A second driver does no harm, but it repeats work.
+// Safe for concurrent use.
 type lease struct {
 	peers    *peers.Peers
 	cfg      Config
@@ -27,7 +27,7 @@ type lease struct {
 	log      *slog.Logger   // guarded by mu
 	delivery *pull.Delivery // the batch's newest delivery, or nil; guarded by mu
 	ended    bool           // the run of the batch has ended; guarded by mu
-	head     bool           // the batch is the oldest of its session without a reply; guarded by mu
+	head     bool           // the batch is the head of its session; guarded by mu
 	told     bool           // this coordinator has told its peers that it drives the batch; guarded by mu
 }
 
@@ -37,16 +37,16 @@ func (l *lease) setLog(log *slog.Logger) {
 	l.log = log
 }
 
-// current returns the newest delivery of the batch, or nil if it had none.
+// current returns the newest delivery of the batch, or nil if there was none.
 func (l *lease) current() *pull.Delivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.delivery
 }
 
-// adopt takes over a further delivery of the batch. The broker delivers a batch again
-// unless the newest delivery is renewed, so keep renews this one from now on. A delivery
-// with another sequence belongs to a later batch with the same id, and goes back to the
+// adopt takes over a further delivery of the batch. From now on keep renews this delivery,
+// because the broker delivers a batch again unless its newest delivery is renewed. If the
+// delivery has another sequence, it is of a later batch with the same id, and goes back to the
 // broker.
 func (l *lease) adopt(delivery *pull.Delivery) {
 	l.mu.Lock()
@@ -58,8 +58,8 @@ func (l *lease) adopt(delivery *pull.Delivery) {
 	l.delivery = delivery
 }
 
-// announce marks the batch as the oldest of its session. From now on the lease tells the
-// peers about the batch if it has no delivery.
+// announce marks the batch as the head of its session. From now on, while the batch has no
+// delivery, the lease tells the peers at intervals that the batch is driven here.
 func (l *lease) announce() {
 	l.mu.Lock()
 	before := l.head || l.ended
@@ -70,8 +70,8 @@ func (l *lease) announce() {
 	}
 }
 
-// keep tells the broker and the peers at intervals that the batch is driven. stop ends
-// that.
+// keep tells the broker and the peers at intervals that the batch is driven. The function stop
+// ends this.
 func (l *lease) keep(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var signs sync.WaitGroup
@@ -101,8 +101,8 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the peers that this coordinator drives the batch, if it has no
-// delivery of it. In that case the broker may deliver the batch to a peer.
+// publishRunning tells the peers that this coordinator drives the batch. It does nothing if
+// this coordinator has a delivery of the batch, because then no peer can get one.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
 	publish := l.head && l.delivery == nil
@@ -113,10 +113,10 @@ func (l *lease) publishRunning() {
 	}
 }
 
-// release ends the lease. If the batch is unfinished, its delivery goes back to the broker.
-// The broker delivers it again at once if ends is set, because this coordinator shuts down.
-// A suspended batch is delivered again at the time suspended. In any other case the delay
-// grows with each delivery, because perhaps no coordinator can drive the batch.
+// release ends the lease. If the batch is unfinished, its delivery goes back to the broker. If
+// ends is set, this coordinator shuts down, and the broker delivers the batch again at once.
+// The broker delivers a suspended batch again at the time suspended. In other cases it waits
+// longer after each delivery, because perhaps no coordinator can drive the batch.
 func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

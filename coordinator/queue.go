@@ -9,15 +9,16 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// queue lists and removes the jobs of one batch in the job stream. Removing a job that a
-// worker already has does no harm: the worker reads in the journal that the call has ended.
+// queue lists and removes the jobs of one batch in the job stream. A job that a worker has
+// taken may be removed too: the worker reads in the journal that the call has ended.
 type queue struct {
 	conn      *bus.Conn
 	key       wire.BatchKey
 	delivered *delivered
 }
 
-// of returns the jobs of a call, both waiting ones and those that workers hold.
+// of returns the jobs of a call: those that wait in a queue, and those that workers have
+// taken.
 func (q queue) of(ctx context.Context, index int) ([]bus.Msg, error) {
 	names := q.conn.Names()
 	return q.conn.LastOfEach(ctx, names.Stream(bus.Jobs), names.JobOf(q.key.Call(index))...)

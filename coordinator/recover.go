@@ -13,13 +13,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// past is what earlier drivers and workers of a batch have written to the journal.
+// past holds what earlier drivers and workers of a batch have written to the journal.
 type past struct {
 	plans []journal.PlanEntry
 	known journal.Known
 }
 
-// holds reports whether a record, a result or a hand-back of a call is stored.
+// holds reports whether the journal has a record, a result or a hand-back of a call.
 func (p past) holds(index int) bool {
 	return slices.ContainsFunc(p.known.Records, func(e journal.CallEntry) bool { return e.Key.Index == index }) ||
 		slices.ContainsFunc(p.known.Results, func(e journal.ResultEntry) bool { return e.Key.Index == index }) ||
@@ -39,9 +39,9 @@ func (d *batchRun) fresh(ctx context.Context) bool {
 	return time.Since(d.came) <= d.cfg.AckWait/2
 }
 
-// readPast reads what earlier drivers and workers have left in the queues and in the
-// journal. It reads the queues first. A worker stores the end of a call before it removes
-// the job, so no call is missing in both. A fresh batch has no past.
+// readPast reads what earlier drivers and workers have left in the queues and in the journal.
+// It reads the queues first. A worker stores the end of a call before it removes the job, so a
+// call that had a job is found in at least one of them. A fresh batch has no past.
 func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	if d.fresh(ctx) {
 		return past{}, nil
@@ -50,7 +50,7 @@ func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	if err := d.retry(ctx, "reading which jobs of the batch are queued", func() error { return d.jobs.Adopt(ctx, time.Now()) }); err != nil {
 		return past{}, err
 	}
-	var other error // the journal holds the plan of another body: no use in reading again
+	var other error // samePlan has found the plan of another body, so a new read does not help
 	err = d.retry(ctx, "reading what the journal holds of the batch", func() (err error) {
 		if p.plans, err = d.journal.Plans(ctx, d.accepted.Key); err != nil {
 			return err
@@ -66,8 +66,8 @@ func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	return p, cmp.Or(err, other)
 }
 
-// recall gives the past to the machine as events, the same events that new records cause.
-// There is no other code for recovery.
+// recall gives the past to the machine as events. They are the same events that new records
+// cause, so the machine needs no other code for recovery.
 func (d *batchRun) recall(ctx context.Context, p past) {
 	for _, entry := range p.plans {
 		d.machine.Step(time.Now(), batch.Planned{Record: entry.Record, Seq: entry.Seq})
@@ -86,8 +86,8 @@ func (d *batchRun) recall(ctx context.Context, p past) {
 }
 
 // describeResume returns the level and text of the log line about a batch that had a driver
-// before. A batch that was suspended is driven again because a person has answered or a
-// question has expired. Any other batch was taken over from a driver that is gone.
+// before. If the batch was suspended, a person has answered or a question has expired. If it
+// was not, it is taken over from a driver that is gone.
 func describeResume(records []journal.CallEntry) (slog.Level, string) {
 	states := map[wire.CallState]bool{}
 	denied := false
@@ -98,7 +98,7 @@ func describeResume(records []journal.CallEntry) (slog.Level, string) {
 		}
 	}
 	switch {
-	case states[wire.Claimed]: // a worker got the call after the answer, so a driver was lost since
+	case states[wire.Claimed]: // claimed since the answer: a driver was lost after it
 	case states[wire.Granted], denied && !states[wire.Parked]:
 		return slog.LevelInfo, "batch goes on after an answer"
 	case states[wire.Parked]:

@@ -58,9 +58,9 @@ func (d *batchRun) assemble(ctx context.Context, results []messages.Result) {
 	}
 }
 
-// finish stores the reply and writes the audit lines at the same time. Then it removes the
-// batch from the log. The server itself publishes the stored reply to the agent. finished
-// reports whether the batch has left the log.
+// finish stores the reply and at the same time writes the audit lines. Then it removes the
+// batch from the log. The server publishes the stored reply to the agent. finished reports
+// whether the batch has left the log.
 func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	for _, r := range d.reply.Results {
 		d.events.result(messages.EventResult, r)
@@ -73,7 +73,8 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 		stored, err := d.journal.WriteReply(ctx, d.accepted, *d.reply)
 		if err == nil {
 			err = d.steerAgain(ctx, stored)
-			var end struct { // of the stored reply, which may be another driver's
+			// end is read from the stored reply, which another driver may have made.
+			var end struct {
 				Status messages.ReplyStatus
 				Error  *messages.Refusal
 			}
@@ -98,7 +99,7 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	took := max(0, time.Since(d.conn.Local(ctx, d.accepted.Stored)))
 	d.cfg.Metrics.Replied(ctx, *d.reply, d.in.Batch.Round, took, d.announced.Fold)
 	level := slog.LevelInfo
-	if d.reply.Status == messages.ReplyRefused { // a refusal was logged already
+	if d.reply.Status == messages.ReplyRefused { // refuse has already logged the refusal
 		level = slog.LevelDebug
 	}
 	d.log.Log(ctx, level, "replied", "status", d.reply.Status, "calls", len(d.reply.Results), "took", took.Round(time.Millisecond))
@@ -118,8 +119,8 @@ func (d *batchRun) leaveLog(ctx context.Context) bool {
 	return d.fatal == nil
 }
 
-// remove removes the batch from the log: by acknowledging its delivery if there is one,
-// otherwise by its sequence.
+// remove removes the batch from the log. If the batch has a delivery, it acknowledges the
+// delivery. Otherwise it deletes the batch by its sequence.
 func (d *batchRun) remove(ctx context.Context) error {
 	delivery := d.lease.current()
 	// An acknowledgement names only a sequence. After a restart the server may have given
@@ -145,8 +146,8 @@ func (d *batchRun) refuse(ctx context.Context, refusal *messages.Refusal) (finis
 	return d.finish(ctx)
 }
 
-// stopSummary returns what the hooks of a batch did, or nil if no hook ran. It asks the
-// agent to stop if any hook wants that, and gives the reason of the first such hook.
+// stopSummary returns what the hooks of a batch did, or nil if no hook ran. If a hook asks the
+// agent to stop, the summary asks for it too, with the reason of the first such hook.
 func stopSummary(results []messages.Result) *messages.StopSummary {
 	sum := messages.StopHookSummary{HookInfos: []messages.HookMessage{}, HookErrors: []messages.HookMessage{}}
 	for _, r := range results {
@@ -170,8 +171,8 @@ func stopSummary(results []messages.Result) *messages.StopSummary {
 	return &messages.StopSummary{StopHookSummary: sum}
 }
 
-// ending returns what the audit log needs about this batch. The reply is made by now, but
-// not stored.
+// ending returns what the audit log needs about this batch. The reply is made by now, but not
+// stored.
 func (d *batchRun) ending() audit.Ending {
 	e := audit.Ending{Accepted: d.accepted, Batch: d.in.Batch, Results: d.reply.Results}
 	if d.reply.Error != nil {

@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// resumer drives batches that were suspended, or whose driver is gone. It has as many slots
-// as there are for delivered batches.
+// resumer drives batches that were suspended or abandoned. It has as many slots as the
+// coordinator has for delivered batches.
 type resumer struct {
 	c     *Coordinator
 	slots *semaphore.Weighted
@@ -31,13 +31,13 @@ type resumer struct {
 }
 
 // wakeRequest is a request to resume a session. Equal requests share one waiting goroutine.
-// head and onlySuspended are part of it, because they decide when that goroutine returns.
-// It returns once the head has left the log. With onlySuspended it also returns once no
-// call of the head waits for people. After a denial, for example, no call waits any more,
-// but the batch must still be driven.
+// That goroutine returns once the batch with the sequence head has left the log. With
+// onlySuspended it also returns once no call of that batch waits for people. Requests that
+// differ in one of these fields cannot share a goroutine: after a denial, for example, no call
+// waits for people, but the batch must still be driven.
 type wakeRequest struct {
 	session       wire.BatchKey // the Batch field is not used
-	head          uint64        // the head when the goroutine began; 0: not read yet
+	head          uint64        // sequence of the head when the goroutine began; 0: not read yet
 	onlySuspended bool          // drive the head only if one of its calls waits for people
 }
 
@@ -45,9 +45,9 @@ func newResumer(c *Coordinator, slots int) *resumer {
 	return &resumer{c: c, slots: semaphore.NewWeighted(int64(slots)), size: int64(slots), waiting: map[wakeRequest]bool{}}
 }
 
-// Resume makes sure that the head of a session is driven, by this coordinator or a peer. It
-// returns when this run is over, or at once if another goroutine already waits to do the
-// same.
+// Resume makes sure that this coordinator or a peer drives the head of a session. It returns
+// when its own run of the session is over. It returns at once if another goroutine already
+// does the same.
 func (r *resumer) Resume(ctx context.Context, tenant, session string) {
 	r.run(ctx, wakeRequest{session: wire.BatchKey{Tenant: tenant, Session: session, Batch: "_"}})
 }
@@ -81,8 +81,8 @@ func (r *resumer) run(ctx context.Context, want wakeRequest) {
 	r.c.peers.Publish(wire.Notice{Batch: key.String(), LetGo: &wire.LetGo{}, Worker: r.c.id})
 }
 
-// try drives the oldest batch of the session if that is possible now. done means that
-// nothing is left to resume, or that another driver has the batch.
+// try drives the oldest batch of the session if that is possible now. done means that there is
+// nothing to resume, or that another driver has the batch.
 func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) (done bool, err error) {
 	head, found, err := r.c.nextHead(ctx, log, want.session, 0)
 	if err != nil {
@@ -118,9 +118,9 @@ func (r *resumer) try(ctx context.Context, log *slog.Logger, want *wakeRequest) 
 	return r.c.driveSession(ctx, head, nil), nil
 }
 
-// waitForAll calls wait, unless another goroutine waits for an equal request. Then it
-// returns false and the caller may return as well: after its wait, the other goroutine
-// finds what the caller has stored. So any number of equal requests keeps only one
+// waitForAll calls wait, unless another goroutine waits for an equal request. In that case it
+// returns false, and the caller may return: when the other goroutine has waited, it reads the
+// journal and finds what the caller has stored. So equal requests never use more than one
 // goroutine.
 func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 	r.mu.Lock()
@@ -140,9 +140,9 @@ func (r *resumer) waitForAll(want wakeRequest, wait func()) (waited bool) {
 // wait waits until all resumed batches have ended, or ctx ends.
 func (r *resumer) wait(ctx context.Context) { _ = r.slots.Acquire(ctx, r.size) }
 
-// resumeAbandoned drives batches that other coordinators have given up, until ctx ends.
-// Those coordinators had no delivery to hand back, so the broker might not deliver the
-// batch for minutes.
+// resumeAbandoned drives batches that other coordinators have given up, until ctx ends. Those
+// coordinators had no delivery to hand back, so the broker might not deliver these batches for
+// minutes.
 func (r *resumer) resumeAbandoned(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -156,9 +156,9 @@ func (r *resumer) resumeAbandoned(ctx context.Context) {
 	}
 }
 
-// resumeOne drives an abandoned batch, unless a peer has begun to.
+// resumeOne drives an abandoned batch, unless a peer already drives it.
 func (r *resumer) resumeOne(ctx context.Context, batch string) {
-	pause(ctx, rand.N(r.c.cfg.AckWait/10)) // so that not all peers begin at once
+	pause(ctx, rand.N(r.c.cfg.AckWait/10)) // a random pause, so that not all peers begin at once
 	tokens := strings.Split(batch, ".")
 	if ctx.Err() != nil || len(tokens) != 3 || !messages.IsToken(tokens[0]) || !messages.IsToken(tokens[1]) {
 		return
@@ -168,8 +168,8 @@ func (r *resumer) resumeOne(ctx context.Context, batch string) {
 	}
 }
 
-// waitsForPeople reports whether a call of the batch waits for a decision, or was granted
-// and is not yet claimed by a worker. Such a batch may be suspended.
+// waitsForPeople reports whether the batch may be suspended: one of its calls waits for a
+// decision, or a person has granted it and no worker has claimed it yet.
 func waitsForPeople(ctx context.Context, j *journal.Journal, key wire.BatchKey) (bool, error) {
 	known, err := j.Calls(ctx, key)
 	return err == nil && recall.WaitsForPeople(known), err

@@ -28,9 +28,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// batchRun drives one batch: it carries out the effects of the batch's machine. The
-// goroutine of run owns its fields, except lease, notices and nudge, which other goroutines
-// use too.
+// batchRun drives one batch: it carries out the effects of the batch's machine. Its fields
+// belong to the goroutine of run, except lease, notices and nudge, which other goroutines use
+// too.
 type batchRun struct {
 	cfg            Config
 	conn           *bus.Conn
@@ -45,24 +45,25 @@ type batchRun struct {
 	pace           *pace
 	publishRefusal func(*slog.Logger, journal.Accepted, *messages.Refusal)
 	id             string       // of this coordinator
-	log            *slog.Logger // names the trace once the spans have begun
+	log            *slog.Logger // has the trace id once the spans have begun
 
 	accepted journal.Accepted
 	came     time.Time // when this coordinator received the batch
 	digest   string    // of the batch's body
-	user     string    // who asks for the tenant; "": not known
+	user     string    // the user of the tenant who asks for the batch; "" if not known
 	in       submission.Submission
-	named    *schemas.Catalog // the catalogue that the batch names; nil if it names none or an unknown one
-	machine  *batch.Machine
-	spans    *spans.Batch
-	events   *events
-	queue    queue
-	lease    *lease
-	notices  chan wire.Notice // from workers
-	nudge    chan struct{}    // asks run to read the journal now
-	turned   chan struct{}    // signals that the turn of the batch has changed
-	waits    atomic.Bool      // the batch waits for an earlier batch, so its machine has not begun
-	// workersChanged gets a signal when workers have come or gone. Jobs may then be in the
+	// the catalogue that the batch names; nil if the batch names none or an unknown one
+	named   *schemas.Catalog
+	machine *batch.Machine
+	spans   *spans.Batch
+	events  *events
+	queue   queue
+	lease   *lease
+	notices chan wire.Notice // from workers
+	nudge   chan struct{}    // asks run to read the journal now
+	turned  chan struct{}    // signals that the turn of the batch has changed
+	waits   atomic.Bool      // the batch waits for an earlier batch, so its machine has not begun
+	// workersChanged gets a signal when workers have come or gone. Then jobs may be in the
 	// wrong queue.
 	workersChanged chan struct{}
 	session        *sessionRun
@@ -72,24 +73,24 @@ type batchRun struct {
 	turn batch.Turn // the newest turn that the machine got
 
 	jobs    *placement.Jobs      // nil until the batch is decoded
-	asked   map[int]toolset.Tool // the tool in the last job of each call
-	sent    map[int]time.Time    // when the first job of each call was published
+	asked   map[int]toolset.Tool // by call: the tool in its last job
+	sent    map[int]time.Time    // by call: when its first job was published
 	missed  map[int]time.Time    // by call: since when no worker serves its version
 	recheck bool                 // whether to check that the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the controls of the session, as last read
-	// sure means that records and controls were read from the stream's leader, and that no
-	// further record has become known since.
+	// sure means that records and controls were read from the stream's leader, and that
+	// nothing new has become known since.
 	sure      bool
-	first     bool              // no coordinator is known to have driven the batch before
+	first     bool              // no coordinator is known to have driven the batch before this run
 	resumed   bool              // an earlier driver has left records
 	again     bool              // jobs of the batch may have been published before this run
-	late      bool              // another coordinator may have driven the batch before, or drives it now
-	synced    map[int]string    // the last state in which each question was announced, by call
-	ran       map[int]audit.Ran // what the records say about the newest attempt, by call
+	late      bool              // another coordinator may drive the batch, or has driven it
+	synced    map[int]string    // by call: the last state in which its question was announced
+	ran       map[int]audit.Ran // by call: what the records say about its newest attempt
 	ended     []messages.Result // the results of all calls, with outputs; nil until all have ended
 	reply     *messages.Reply
-	suspended time.Time // when a suspended batch must be resumed at the latest; else zero
+	suspended time.Time // the latest time to resume a suspended batch; zero if it is not suspended
 	closed    bool      // close has ended the open calls
 	fatal     error     // why this coordinator cannot continue the batch
 }
@@ -116,8 +117,8 @@ func (c *Coordinator) newRun(s *sessionRun, a journal.Accepted, delivery *pull.D
 	return d
 }
 
-// userOf returns the user who asks for a batch, if an HTTP server of the fleet has signed
-// the name.
+// userOf returns the user who asks for a batch. It returns "" unless an HTTP server of the
+// fleet has signed the name.
 func (c *Coordinator) userOf(a journal.Accepted) string {
 	header := bus.Header(a.Header).Get(messages.PrincipalHeader)
 	if header == "" {
@@ -130,8 +131,8 @@ func (c *Coordinator) userOf(a journal.Accepted) string {
 	return user
 }
 
-// run drives the batch to its reply. finished reports whether the batch has left the log. If not,
-// another driver has to continue.
+// run drives the batch to its reply. finished reports whether the batch has left the log. If
+// finished is false, another driver has to continue.
 func (d *batchRun) run(ctx context.Context) (finished bool) {
 	ctx = d.beginSpans(ctx)
 	defer d.endSpans()
@@ -153,7 +154,7 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	if err == nil {
 		err = guard(d.log, func() error { finished = end(ctx); return nil })
 	}
-	if err != nil { // the cause of the error may be gone at the next try
+	if err != nil { // the next driver may not meet the cause of this error
 		d.log.Warn("the batch goes back to the broker; another driver goes on with it", "err", err)
 		d.failSpan(ctx)
 	}
@@ -187,7 +188,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 		if d.suspend(ctx) {
 			return nil
 		}
-		if d.reply != nil || d.fatal != nil { // suspend may have read news that ends the batch
+		if d.reply != nil || d.fatal != nil { // suspend may have read something that ends the batch
 			break
 		}
 		wait := time.Hour
@@ -201,7 +202,7 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 			act = func() { d.onNotice(ctx, n) }
 		case <-timer.C:
 			act = func() { d.step(ctx, batch.Tick{}) }
-		case <-d.turned: // step takes the changed turn itself
+		case <-d.turned: // step itself reads the changed turn
 			act = func() { d.step(ctx, batch.Tick{}) }
 		case <-d.nudge:
 			act = func() { d.look(ctx) }
@@ -227,8 +228,8 @@ func (d *batchRun) untilReply(ctx context.Context) (err error) {
 }
 
 // awaitTurn waits until a call of the batch may start. It returns earlier if the session is
-// suspended, or if no call should start any more: the batch was aborted or steered, or is
-// too old.
+// suspended. It also returns if no call should start any more: the batch was aborted or
+// steered, or is too old.
 func (d *batchRun) awaitTurn(ctx context.Context) error {
 	if len(d.in.Calls) == 0 || d.mayStart() {
 		return nil
@@ -254,7 +255,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 		unwanted := false
 		select {
 		case <-d.turned:
-		case <-d.notices: // about an earlier driver's job; the journal holds the same
+		case <-d.notices: // about a job of an earlier driver; the journal has the same news
 		case <-d.nudge:
 			unwanted = d.unwanted(ctx)
 			d.session.waits(d, d.beginsSafe())
@@ -279,8 +280,8 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 	return nil
 }
 
-// unwanted reports whether a control ends calls of the batch. If the controls cannot be
-// read, it returns false and the session's next poll tries again.
+// unwanted reports whether a control ends calls of the batch. If the controls cannot be read,
+// it returns false, and the session's next poll tries again.
 func (d *batchRun) unwanted(ctx context.Context) bool {
 	controls, err := d.controls(ctx)
 	if err != nil {
@@ -290,7 +291,7 @@ func (d *batchRun) unwanted(ctx context.Context) bool {
 }
 
 // mayStart reports whether a call of the batch may start, judged by the tools that are
-// known now. The plan itself is made only when the first call may start.
+// announced now. The plan itself is made later, when the first call may start.
 func (d *batchRun) mayStart() bool {
 	switch d.session.turnOf(d) {
 	case batch.Everything:
@@ -301,7 +302,7 @@ func (d *batchRun) mayStart() bool {
 	return false
 }
 
-// beginsSafe reports whether the first call that is not refused may run beside others.
+// beginsSafe reports whether the first call that is not refused may run beside other calls.
 func (d *batchRun) beginsSafe() bool {
 	tools := d.announced.Current()
 	calls := d.in.Routed(tools)
@@ -333,7 +334,7 @@ func (d *batchRun) insist(ctx context.Context, what string, try func() error) {
 	}
 }
 
-// retry is like insist, but returns the error and does not set d.fatal, so any goroutine
+// retry is like insist, but it returns the error and leaves d.fatal unchanged. Any goroutine
 // may use it.
 func (d *batchRun) retry(ctx context.Context, what string, try func() error) error {
 	var logged time.Time // the last log line
@@ -364,8 +365,8 @@ func (d *batchRun) endSpans() {
 	d.spans.End(end)
 }
 
-// failSpan marks the span of a batch that another driver has to continue, unless the reason is that
-// this coordinator shuts down.
+// failSpan marks the span of a batch as failed when another driver has to continue the batch.
+// It does nothing if the reason is that this coordinator shuts down.
 func (d *batchRun) failSpan(ctx context.Context) {
 	if ctx.Err() == nil {
 		d.spans.Fail(messages.ClassInternal)

@@ -32,8 +32,8 @@ func newRuns(size prometheus.Gauge, log *slog.Logger) *runs {
 func sessionName(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
 // enter adds the run of a session. If the session already has a run, enter returns that run
-// and makes all its batches read the journal. Otherwise that run might suspend them and
-// miss what is new.
+// and makes all its batches read the journal. Without the read, that run might suspend its
+// batches and miss what is new.
 func (r *runs) enter(s *sessionRun) (other *sessionRun) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -72,9 +72,9 @@ func (r *runs) leaveSession(s *sessionRun) {
 	}
 }
 
-// leaveIfQuiet removes the runs of a session and of its batches, unless there is news for
-// one of the batches: an unread notice, a request to read the journal, or a changed turn.
-// Later drivers of the session find no run here and start one.
+// leaveIfQuiet removes the runs of a session and of its batches, unless there is news for one
+// of the batches: an unread notice, a request to read the journal, or a changed turn. After
+// the removal, a new driver of the session starts a new run.
 func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,8 +90,8 @@ func (r *runs) leaveIfQuiet(s *sessionRun, batches []*batchRun) (left bool) {
 	return true
 }
 
-// remove drops this run of a batch. It leaves another run of the same batch alone. The
-// caller holds mu.
+// remove removes this run of a batch. If the batch already has a newer run, remove keeps the
+// newer one. The caller holds mu.
 func (r *runs) remove(d *batchRun) {
 	if key := d.accepted.Key.String(); r.byKey[key] == d {
 		delete(r.byKey, key)
@@ -106,9 +106,9 @@ func (r *runs) ofSession(name string) *sessionRun {
 	return r.sessions[name]
 }
 
-// Asked reports to a peer whether this coordinator drives a batch or session. If it drives
-// the session, it also reads the log, because the peer asks after it got a later batch of
-// the session.
+// Asked answers a peer that asks whether this coordinator drives a batch or session. If this
+// coordinator drives the session, its run also reads the log, because the peer has got a later
+// batch of the session.
 func (r *runs) Asked(name string) (driven bool) {
 	if s := r.ofSession(name); s != nil {
 		s.askedByPeer()
@@ -143,8 +143,8 @@ func (r *runs) nudge(prefix string) {
 	}
 }
 
-// onNotice hands a worker's notice to the run of its batch. It drops the notice if there is
-// no run or its channel is full. Then the next poll finds out what happened.
+// onNotice hands a worker's notice to the run of its batch. It drops the notice if there is no
+// run or its channel is full. In both cases the next poll finds in the journal what happened.
 func (r *runs) onNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := rawjson.Unmarshal(m.Data, &n); err != nil {

@@ -17,26 +17,26 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// sessionRun drives batches of one session: the oldest in the log (the head), and some of
-// those behind it. In the order of the log they form the line. Each batch has a goroutine
-// of its own, so that the I/O of one does not delay the others. Only one machine of the
-// session steps at a time, so one place decides what may start.
+// sessionRun drives batches of one session: the head, and some of the batches behind it. These
+// batches, in the order of the log, are the line. Each batch has its own goroutine, so that
+// the I/O of one batch does not delay the others. Only one machine of the session steps at a
+// time. So the line always shows what every batch does, and decides what may start.
 type sessionRun struct {
 	c     *Coordinator
-	key   wire.BatchKey // of the first batch; all have its tenant and session
+	key   wire.BatchKey // of the first batch; all batches have its tenant and session
 	log   *slog.Logger
 	more  chan struct{}  // signals that the log may hold another batch of the session
 	left  chan *batchRun // batches whose runs have ended
 	quiet chan struct{}  // closed when the session is suspended
-	asked atomic.Bool    // a peer has asked who drives the session
-	since time.Time      // batches stored later have certainly had no other driver
+	asked atomic.Bool    // a peer has asked which coordinator drives the session
+	since time.Time      // a batch that was stored later has had no other driver
 
 	mu        sync.Mutex
 	line      session.Line[*batchRun] // guarded by mu
-	driven    map[*batchRun]bool      // batches in the line that were not given up; guarded by mu
+	driven    map[*batchRun]bool      // batches in the line that are being driven; guarded by mu
 	suspended time.Time               // the latest time to resume; zero while the session is not suspended; guarded by mu
-	reading   bool                    // the first read of the log is not done; guarded by mu
-	again     bool                    // something new came for a batch while the session was suspended; guarded by mu
+	reading   bool                    // the first read of the log is still to come; guarded by mu
+	again     bool                    // there is news since the session was suspended; guarded by mu
 	full      bool                    // the line has no room for another batch; guarded by mu
 	offers    []offer                 // deliveries of batches that are not yet read from the log; guarded by mu
 	ended     bool                    // the run takes no more offers; guarded by mu
@@ -51,9 +51,9 @@ func (c *Coordinator) newSessionRun(key wire.BatchKey) *sessionRun {
 }
 
 // run drives the session from its head. It returns when the log has no more batches of the
-// session, when every batch only waits, or when the other batches cannot be driven here.
-// done means that nobody here must go on: a person's decision or a delivery of the broker
-// will.
+// session, when every batch only waits, or when the other batches cannot be driven here. If
+// done is true, no goroutine of this coordinator must go on: a person's decision or a delivery
+// by the broker continues the session.
 func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *pull.Delivery) (done bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -64,7 +64,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	s.since = head.Stored.Add(-1)
 	if delivery == nil || delivery.Delivered > 1 {
 		s.since = s.c.conn.Now(ctx)
-		s.readSoon() // no notice comes about batches that are already in the log
+		s.readSoon() // no notice comes for batches that are already in the log
 	}
 	s.reading = len(s.more) > 0
 	s.begin(ctx, head, delivery, nil)
@@ -81,7 +81,7 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 				continue
 			}
 			select {
-			case <-s.more: // the read below is the one that was asked for
+			case <-s.more: // readLog below does what this signal asks for
 			default:
 			}
 			if err := s.readLog(ctx); err != nil {
@@ -109,8 +109,8 @@ func (s *sessionRun) run(ctx context.Context, head journal.Accepted, delivery *p
 	}
 }
 
-// hasRead is called after a read of the log. Offered deliveries that the read did not use
-// go back to the broker, because nothing here renews them. If every batch only waits,
+// hasRead is called after each read of the log. It hands the offered deliveries that the read
+// did not use back to the broker, because nothing renews them here. If every batch only waits,
 // hasRead suspends the session.
 func (s *sessionRun) hasRead() {
 	s.returnOffers()
@@ -120,15 +120,16 @@ func (s *sessionRun) hasRead() {
 	s.suspendIfQuiet()
 }
 
-// askedByPeer makes run read the log, because a peer has got a batch of the session. From
-// now on each poll tells the peers that this coordinator drives the session.
+// askedByPeer is called when a peer has got a batch of the session and asks who drives it. It
+// makes run read the log. From now on, each poll tells the peers that this coordinator drives
+// the session.
 func (s *sessionRun) askedByPeer() {
 	s.asked.Store(true)
 	s.readSoon()
 }
 
-// begin adds a batch to the end of the line and drives it. It returns false if the session
-// has been suspended. Then the caller of run drives the session again, from its head.
+// begin adds a batch to the end of the line and drives it. It returns false if the session is
+// suspended. Then the caller of run drives the session again, from its head.
 func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pull.Delivery, p *place) bool {
 	d := s.c.newRun(s, a, delivery)
 	d.place, d.first = p, a.Stored.After(s.since)
@@ -148,8 +149,7 @@ func (s *sessionRun) begin(ctx context.Context, a journal.Accepted, delivery *pu
 	return true
 }
 
-// take adds a batch to the end of the line. It returns false if the session has been
-// suspended.
+// take adds a batch to the end of the line. It returns false if the session is suspended.
 func (s *sessionRun) take(d *batchRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,11 +164,10 @@ func (s *sessionRun) take(d *batchRun) bool {
 	return true
 }
 
-// leave ends the run of a batch. A batch that has left the log is removed from the line. A
-// batch that was given up stays in the line, so that the batches behind it keep waiting. It
-// is tried again with the next run of the session: after Config.AckWait, or later if other
-// batches of the session still run. last means that no batch of the session is driven any
-// more.
+// leave ends the run of a batch. If the batch has left the log, leave removes it from the
+// line. If its driver gave it up, it stays in the line, so that the batches behind it keep
+// waiting. The next run of the session tries it again: after Config.AckWait, or later if other
+// batches of the session still run. last means that no batch of the session is being driven.
 func (s *sessionRun) leave(d *batchRun) (last bool) {
 	s.c.runs.leave(d)
 	d.place.free()
@@ -186,8 +185,8 @@ func (s *sessionRun) leave(d *batchRun) (last bool) {
 	return len(s.driven) == 0
 }
 
-// freeFirst gives back the place of a batch that has become the first in the line. Only
-// batches behind the first need places. The caller holds mu.
+// freeFirst gives back the place of the first batch in the line. Only batches behind the first
+// need places. The caller holds mu.
 func (s *sessionRun) freeFirst() {
 	if all := s.line.All(); len(all) > 0 && s.driven[all[0]] {
 		all[0].place.free()
@@ -195,9 +194,9 @@ func (s *sessionRun) freeFirst() {
 	}
 }
 
-// announceHead makes the lease of the head tell the peers about it, because the broker may
-// deliver the head to one of them. Later batches need no announcement: peers leave them to
-// the driver of the session.
+// announceHead makes the lease of the head tell the peers that the head is driven here,
+// because the broker may deliver the head to a peer. Later batches need no announcement: a
+// peer leaves them to the driver of the session.
 func (s *sessionRun) announceHead() {
 	s.mu.Lock()
 	head, found := s.line.Head()
@@ -208,9 +207,9 @@ func (s *sessionRun) announceHead() {
 	}
 }
 
-// abandoned reports, after the run has ended, whether the log may hold a batch of the
-// session that would stay without a driver for long. This run had no delivery of it to hand
-// back to the broker.
+// abandoned reports, after the run has ended, whether the log may hold a batch that would stay
+// without a driver for long. The broker does not deliver such a batch again soon, because this
+// run had no delivery of it to hand back.
 func (s *sessionRun) abandoned(ctx context.Context) bool {
 	s.mu.Lock()
 	head, left := s.line.Head()
@@ -241,7 +240,7 @@ func (s *sessionRun) readSoon() {
 }
 
 // step gives an event to a batch's machine. Then it wakes every batch of the session whose
-// turn has changed because of it.
+// turn the event has changed.
 func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []batch.Effect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -257,8 +256,8 @@ func (s *sessionRun) step(d *batchRun, now time.Time, ev batch.Event) (wants []b
 	return wants
 }
 
-// waits records that a batch waits for its turn, and whether its first calls are safe: they
-// may run beside others.
+// waits records that a batch waits for its turn. safe says whether its first calls may run
+// beside other calls.
 func (s *sessionRun) waits(d *batchRun, safe bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,7 +275,7 @@ func (s *sessionRun) over(d *batchRun) {
 	s.giveTurns()
 }
 
-// giveTurns wakes the batches whose turn has changed: they may start other calls than
+// giveTurns wakes each batch whose turn has changed, so that it may now start other calls than
 // before. The caller holds mu.
 func (s *sessionRun) giveTurns() {
 	for _, d := range s.line.GiveTurns() {
@@ -294,9 +293,9 @@ func (s *sessionRun) turnOf(d *batchRun) batch.May {
 	return s.line.Turn(d).May
 }
 
-// rest records that a batch only waits, for people or for an earlier batch, and needs no
-// look before until. It reports whether the session is now suspended, which happens when
-// all its batches only wait.
+// rest records that a batch only waits, for people or for an earlier batch, and needs no look
+// before the time until. If all batches of the session only wait, rest suspends the session.
+// It reports whether the session is suspended.
 func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 	s.mu.Lock()
 	s.line.Rest(d, until)
@@ -305,7 +304,7 @@ func (s *sessionRun) rest(d *batchRun, until time.Time) bool {
 }
 
 // suspendIfQuiet ends the runs of all batches of the session if every batch only waits and
-// none has news. It reports whether the session is suspended.
+// there is no news for any of them. It reports whether the session is suspended.
 func (s *sessionRun) suspendIfQuiet() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,8 +321,8 @@ func (s *sessionRun) suspendIfQuiet() bool {
 	return true
 }
 
-// noteRested remembers the session in runs.rested. Intake then hands deliveries of its
-// waiting batches back without a look at them. The caller holds mu.
+// noteRested adds the session to runs.rested. Intake then hands deliveries of the session's
+// batches back to the broker at once. The caller holds mu.
 func (s *sessionRun) noteRested() {
 	head, _ := s.line.Head()
 	last := s.line.Last()
@@ -335,8 +334,8 @@ func (s *sessionRun) noteRested() {
 	}
 }
 
-// wake records news for a batch. It returns false if the session is suspended. Then the
-// caller stops, and the next driver finds the news in the journal.
+// wake records that there is news for a batch. It returns false if the session is suspended.
+// Then the caller stops, and the next driver finds the news in the journal.
 func (s *sessionRun) wake(d *batchRun) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,16 +347,16 @@ func (s *sessionRun) wake(d *batchRun) bool {
 	return false
 }
 
-// suspendedUntil returns when a suspended session must be looked at again, or zero if the
-// session is not suspended.
+// suspendedUntil returns when a suspended session must be resumed at the latest. It returns
+// zero if the session is not suspended.
 func (s *sessionRun) suspendedUntil() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.suspended
 }
 
-// lookForControls looks for controls, such as an abort, for batches that still wait for an
-// earlier batch. Their machines have not begun, so they do not poll themselves.
+// lookForControls looks for controls, such as an abort, that concern batches that still wait
+// for their turn. Their machines have not begun, so these batches do not poll the journal.
 func (s *sessionRun) lookForControls(ctx context.Context) {
 	s.mu.Lock()
 	var waiting []*batchRun

@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Limits, in bytes, on the bodies of batches behind the first of their session: per
-// session, and for all sessions together.
+// Limits, in bytes, on the bodies of all driven batches that are not the first of their
+// session. maxSuccessors is for each session, maxAllSuccessors for all sessions together.
 const (
 	maxSuccessors    = 8 << 20
 	maxAllSuccessors = 256 << 20
@@ -22,9 +22,10 @@ type offer struct {
 	delivery *pull.Delivery
 }
 
-// offer gives the run a delivery of a batch that it does not drive yet. The run then reads
-// the log. If it reaches this batch, it drives the batch with this delivery. Otherwise it
-// hands the delivery back. offer drops the delivery's body, because the log has it.
+// offer gives the run a delivery of a batch that it does not drive yet, and makes the run read
+// the log. If the read reaches this batch, the run drives the batch with this delivery.
+// Otherwise the run hands the delivery back to the broker. offer drops the delivery's body,
+// because the log has it.
 func (s *sessionRun) offer(key wire.BatchKey, d *pull.Delivery) (taken bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,8 +51,9 @@ func (s *sessionRun) offered(a journal.Accepted) *pull.Delivery {
 	return nil
 }
 
-// returnOffers settles the offered deliveries whose batches were not read from the log. If
-// a batch is driven, its run gets the delivery. Any other delivery goes back to the broker.
+// returnOffers settles the offered deliveries that the read of the log did not use. If the
+// batch of a delivery is driven, the run of that batch gets the delivery. Any other delivery
+// goes back to the broker.
 func (s *sessionRun) returnOffers() {
 	s.mu.Lock()
 	offers := s.offers
@@ -66,17 +68,16 @@ func (s *sessionRun) returnOffers() {
 	}
 }
 
-// end makes the run refuse further offers. It keeps the offers that it has.
+// end makes the run refuse further offers. It does not settle earlier offers.
 func (s *sessionRun) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
 }
 
-// readLog reads batches behind those that are driven, as many as the limits allow, and
-// starts to drive them. If a batch already has a reply, readLog publishes that reply again
-// and removes the batch: it was submitted again, or a restart of the server brought it
-// back.
+// readLog reads batches behind the driven ones, as many as the limits allow, and starts to
+// drive them. Some already have a reply: they were submitted again, or a restart of the server
+// brought them back. readLog publishes these replies again and removes the batches.
 func (s *sessionRun) readLog(ctx context.Context) error {
 	for s.c.serving.Load() { // a stopping coordinator leaves the next batch to a peer
 		place, ok := s.place()
@@ -110,8 +111,8 @@ func (s *sessionRun) readLog(ctx context.Context) error {
 	return nil
 }
 
-// next reads the oldest batch of the log that is not in the line. It skips batches that the
-// line holds: they may have a reply and still be in the log.
+// next reads the oldest batch in the log that is not in the line. Batches of the line may
+// still be in the log although they have a reply; next skips them.
 func (s *sessionRun) next(ctx context.Context) (a journal.Accepted, found bool, err error) {
 	s.mu.Lock()
 	after := s.line.Last()
@@ -131,8 +132,8 @@ func (s *sessionRun) holds(a journal.Accepted) bool {
 	return s.line.Holds(a.Seq, a.Stored)
 }
 
-// place is the right to drive one batch behind the first of its session. All sessions share
-// a limited number of places. The first batch of a session has the place nil.
+// place is the right to drive one batch behind the first of its session. All sessions share a
+// limited number of places. The first batch of a session needs none: its place is nil.
 type place struct {
 	c    *Coordinator
 	size int64 // of the body
@@ -145,8 +146,8 @@ func (p *place) free() {
 	}
 }
 
-// hold reserves bytes for a batch's body. It returns false if all held bodies together
-// would be too large.
+// hold reserves room for a batch's body. It returns false if the bodies of all sessions
+// together would be too large.
 func (p *place) hold(a journal.Accepted) bool {
 	size := int64(len(a.Body))
 	switch {
@@ -159,7 +160,8 @@ func (p *place) hold(a journal.Accepted) bool {
 	return true
 }
 
-// place takes a place for another batch of the session. For the first batch it returns nil.
+// place takes a place for another batch of the session. It returns nil for the first batch of
+// a line.
 func (s *sessionRun) place() (p *place, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 )
 
 // suspend suspends the session if this batch and all others of the session only wait. It
-// reports whether it did.
+// reports whether this batch is suspended.
 func (d *batchRun) suspend(ctx context.Context) bool {
 	for d.fatal == nil {
 		until, waits := d.machine.Rest()
@@ -31,9 +31,9 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 }
 
 // askLeader reads everything about the batch from the stream's leader and gives it to the
-// machine. It tries until it succeeds, because nobody looks at a suspended batch for
-// minutes. It reads the controls after the records, so it sees every control that was
-// stored before a call began to wait for a person.
+// machine. It tries until it succeeds, because nobody looks at a suspended batch for minutes.
+// It reads the controls last. So it sees every control that was stored before a call began to
+// wait for a person.
 func (d *batchRun) askLeader(ctx context.Context) {
 	var events []batch.Event
 	d.insist(ctx, "read the journal before the batch is suspended", func() error {

@@ -15,15 +15,16 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// This file finds batches that nobody drives. After a restart of the server, a batch that
-// was answered and removed can be back in the log. The server counts its delivery as
+// This file finds batches that nobody drives. After a restart of the server, a batch that was
+// answered and removed can be back in the log. The server counts the batch's delivery as
 // settled and never delivers it again. If a later batch of the session is delivered, intake
-// finds the old one. Otherwise the sweep does, after each reconnect and every few minutes.
+// finds the old one. If none is, the sweep finds it: after each reconnect and every few
+// minutes.
 
 const (
 	// sweepEvery is the time between two sweeps without a reconnect.
 	sweepEvery = 5 * time.Minute
-	// peerTimeout is how long the sweep waits for peers to say that they drive a batch.
+	// peerTimeout is how long the sweep waits for peers to answer that they drive a batch.
 	peerTimeout = time.Second
 )
 
@@ -43,10 +44,10 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-again: // wait until messages that are on their way have arrived
+		case <-again: // let messages that are on their way arrive first
 			wait = c.cfg.AckWait
 			continue
-		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // so that not all peers sweep at once
+		case <-time.After(wait + rand.N(c.cfg.AckWait/2+1)): // so that peers do not sweep together
 		}
 		if err := errors.Join(c.sweep(ctx, &running), c.sweepJobs(ctx)); err != nil && ctx.Err() == nil {
 			c.log.Log(ctx, logfields.RetryLevel(err), "the log was not swept for batches without a driver, or the queues for jobs without a batch; trying again", "err", err)
@@ -57,9 +58,9 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 	}
 }
 
-// sweepJobs removes jobs of ended batches from queues without workers. In queues with
-// workers, the workers do that. Such a job is left over if its driver died after publishing
-// it, or if it arrived late, and the next driver published the call's job in another queue.
+// sweepJobs removes jobs of ended batches from queues without workers. In queues with workers,
+// the workers remove them. A job is left over when the driver that published it died, or when
+// the job arrived late, and the next driver used another queue for the call.
 func (c *Coordinator) sweepJobs(ctx context.Context) error {
 	subjects, err := inspect.Subjects(ctx, c.conn, c.names.Stream(bus.Jobs))
 	if err != nil {
@@ -136,7 +137,7 @@ func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error 
 	return err
 }
 
-// oldHeads returns the oldest batch of every session, without its body, if it is older than
+// oldHeads returns the head of every session, without its body, if the head is older than
 // Config.AckWait.
 func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []journal.Accepted, err error) {
 	seen := map[string]bool{}
@@ -153,8 +154,8 @@ func (c *Coordinator) oldHeads(ctx context.Context, now time.Time) (heads []jour
 	return heads, err
 }
 
-// unattended reports whether a head is so old that it should have a driver, and none is
-// known. It removes a head that already has a reply.
+// unattended reports whether a head has no known driver although it is old enough to have one.
+// It removes a head that already has a reply.
 func (c *Coordinator) unattended(ctx context.Context, head journal.Accepted, now time.Time) (bool, error) {
 	if c.runs.of(head.Key) != nil || c.peers.Drive(head.Key) {
 		return false, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// toolsets follows the announcements of workers. Packages toolset and placement use them to
-// decide in which queue a job waits.
+// toolsets follows the announcements of workers. Packages toolset and placement decide with
+// them in which queue a job waits.
 type toolsets struct {
 	conn    *bus.Conn
 	log     *slog.Logger
@@ -26,7 +26,7 @@ type toolsets struct {
 	once    sync.Once
 
 	workers *placement.Workers
-	stale   chan struct{} // has a value if the board is out of date
+	stale   chan struct{} // has a value while the board is out of date
 }
 
 func newToolsets(conn *bus.Conn, log *slog.Logger, changed func()) *toolsets {
@@ -36,8 +36,8 @@ func newToolsets(conn *bus.Conn, log *slog.Logger, changed func()) *toolsets {
 	}
 }
 
-// glanceEvery is the time between two reads of the announcements, for a coordinator whose
-// user may not watch them.
+// glanceEvery is the time between two reads of the announcements. A coordinator reads them at
+// intervals if its user may not watch them.
 const glanceEvery = 2 * time.Second
 
 // run follows the announcements until ctx ends.
@@ -71,7 +71,7 @@ func (s *toolsets) run(ctx context.Context) error {
 	return nil
 }
 
-// replace applies the whole content of the bucket, and forgets workers that are not in it.
+// replace applies the whole content of the bucket, and forgets the workers that are not in it.
 func (s *toolsets) replace(values map[string][]byte) {
 	for _, key := range s.workers.Keys() {
 		if values[key] == nil {
@@ -83,7 +83,7 @@ func (s *toolsets) replace(values map[string][]byte) {
 	}
 }
 
-// learn applies one announcement. A nil value removes the worker's.
+// learn applies one announcement. With a nil value, it forgets the worker.
 func (s *toolsets) learn(key string, value []byte) {
 	var w wire.Presence
 	if value != nil {
@@ -110,9 +110,9 @@ func (s *toolsets) learn(key string, value []byte) {
 	}
 }
 
-// rebuildShare is the length of the pause after a rebuild, in units of the time that the
-// rebuild took. So a small fleet sees a change at once, and in a large fleet rebuilds take
-// at most a tenth of one core.
+// rebuildShare is the length of the pause after a rebuild, as a multiple of the time that the
+// rebuild took. A small fleet sees a change at once. In a large fleet, rebuilds take at most a
+// tenth of one core.
 const rebuildShare = 9
 
 // rebuild updates the board whenever announcements have changed, until ctx ends.
@@ -155,8 +155,8 @@ func (s *toolsets) read(ctx context.Context) (*toolset.Fleet, error) {
 	return toolset.New(present), err
 }
 
-// moveJobs makes the run of every batch check that its jobs are in queues with workers for
-// them.
+// moveJobs asks the run of every batch to check that its jobs are in queues with workers that
+// have the tools.
 func (r *runs) moveJobs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,9 +178,9 @@ func (d *batchRun) newJobs() *placement.Jobs {
 	})
 }
 
-// moveJobs moves jobs into other queues: jobs whose queue has lost its workers, and jobs
-// that waited for a worker that is there now. It also ends calls whose tool version is
-// gone.
+// moveJobs moves two kinds of jobs into other queues: jobs whose queue has lost its workers,
+// and jobs that waited for a worker that has now come. It also ends calls whose tool version
+// is gone.
 func (d *batchRun) moveJobs(ctx context.Context) {
 	for _, event := range d.jobs.Move(ctx, time.Now(), d.machine.JobOut) {
 		d.step(ctx, event)

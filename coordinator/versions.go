@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// loadCatalogue reads the catalogue that the batch names. It is no error if the catalogue
-// is unknown: package plan decides which versions the calls use then.
+// loadCatalogue reads the catalogue that the batch names. An unknown catalogue is no error:
+// package plan then decides which versions the calls use.
 func (d *batchRun) loadCatalogue(ctx context.Context) error {
 	digest := d.in.Batch.Catalogue
 	if digest == "" || len(d.in.Calls) == 0 {
@@ -36,8 +36,8 @@ func (d *batchRun) tools(current schemas.Catalog) plan.Tools {
 	}
 }
 
-// awaitTools returns the calls and the tools for their plan. If the batch names an older
-// version of a tool that no worker serves in any version, awaitTools waits for workers, at
+// awaitTools returns the calls and the tools for their plan. A batch may name an older version
+// of a tool while no worker serves any version of it. Then awaitTools waits for workers, at
 // most Config.StartWait.
 func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.Tools, error) {
 	wait := time.NewTimer(d.cfg.StartWait)
@@ -63,9 +63,9 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	}
 }
 
-// freshTools is like tools. If a call would not get the version in the batch's catalogue,
-// it first reads the list of workers again: the agent may know of a new version before this
-// coordinator does.
+// freshTools is like tools. If a call would get another version than the one in the batch's
+// catalogue, it first reads the list of workers again, because the agent may know of a new
+// version before this coordinator does.
 func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan.Tools {
 	tools := d.tools(current)
 	if !slices.ContainsFunc(d.in.Routed(current), func(c messages.ToolCall) bool { return tools.Differs(c.Tool(), c.Input) }) {
@@ -80,19 +80,19 @@ func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan
 	return tools
 }
 
-// isPlanned reports whether an earlier driver has stored a plan, so that no version is left
-// to choose.
+// isPlanned reports whether an earlier driver has stored a plan. A stored plan has the
+// versions of all calls.
 func (d *batchRun) isPlanned(ctx context.Context) bool {
 	plans, err := d.journal.Plans(ctx, d.accepted.Key)
 	return err == nil && len(plans) > 0
 }
 
-// toolOf returns the tool and version that a call's job asks for. The first of these that
-// applies:
+// toolOf returns the tool and version that a call's job asks for. It takes the first of these
+// that applies:
 //
 //   - the version in the call's record, which a worker has claimed or a person was asked about
-//   - the version in the last job, if a worker still has it
-//   - another version that the plan allows, if no worker has the planned one any more
+//   - the version in the call's last job, if a worker still has it
+//   - another version that the plan allows, if no worker has the planned version any more
 //   - the planned version
 func (d *batchRun) toolOf(index int) toolset.Tool {
 	if digest := d.machine.ToolDigest(index); digest != "" {
@@ -109,8 +109,8 @@ func (d *batchRun) toolOf(index int) toolset.Tool {
 	return d.planned(index)
 }
 
-// lastServed reports whether a worker has the tool of the call's last job. A worker that
-// drains counts too, because it may take that job.
+// lastServed reports whether a worker has the tool of the call's last job. A draining worker
+// counts too, because it may take that job.
 func (d *batchRun) lastServed(index int) bool {
 	last, has := d.asked[index]
 	return has && d.toolsets.board.Fleet().Has(last)
@@ -124,13 +124,13 @@ func (d *batchRun) ask(index int) toolset.Tool {
 	return tool
 }
 
-// goneAfter is how long no worker must have a version before its calls end. Workers announce
-// themselves every 10 s, and again after the server was away, so a worker that was only late
-// shows up in this time.
+// goneAfter is how long a version must have no worker before its calls end. Workers announce
+// themselves every 10 s, and again after the server was away. So a worker that was only late
+// announces itself within this time.
 const goneAfter = 10 * time.Second
 
-// gone reports whether a call has to end because no worker has its version any more and its
-// input does not fit the version that workers have. events are for the machine.
+// gone reports whether a call has to end: no worker has its version any more, and its input
+// does not fit the version that workers have. events are for the machine.
 func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	why := ""
 	if !d.lastServed(index) {
@@ -152,10 +152,10 @@ func (d *batchRun) gone(index int) (events []batch.Event, gone bool) {
 	return []batch.Event{batch.Unserved{Index: index, Is: true, Gone: why}}, true
 }
 
-// instead returns the version to use for a call whose planned version no worker has any
-// more. The result is not Known if the planned version is served or if the journal holds
-// something of the call: then a worker may have claimed the planned version, or a person
-// may have agreed to it.
+// instead returns the version for a call whose planned version no worker has any more. The
+// result is not Known if a worker serves the planned version. It is not Known either if the
+// journal has a record of the call: then a worker may have claimed the planned version, or a
+// person may have agreed to it.
 func (d *batchRun) instead(index int) plan.Choice {
 	if d.toolsets.board.Fleet().Serves(d.planned(index)) || !d.machine.Fresh(index) {
 		return plan.Choice{}
@@ -167,13 +167,13 @@ func (d *batchRun) instead(index int) plan.Choice {
 	return other
 }
 
-// planned returns the tool with which a call was planned.
+// planned returns the tool and version with which a call was planned.
 func (d *batchRun) planned(index int) toolset.Tool {
 	call := d.machine.Plan().Calls[index]
 	return toolset.Tool{Pool: call.Pool, Name: call.PlannedCall.Tool, Digest: call.ToolDigest}
 }
 
-// wanted returns a tool in the form that jobs name it.
+// wanted returns a tool in the form in which jobs name it.
 func wanted(t schemas.Tool) toolset.Tool {
 	return toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest}
 }

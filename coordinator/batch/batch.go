@@ -14,13 +14,13 @@ type Config struct {
 	Window       int           // how many calls may be dispatched and open at once
 	FirstPoll    time.Duration // time from a dispatch to the first look into the journal
 	Poll         time.Duration // time between later looks
-	QueueTimeout time.Duration // how long a call may wait until a worker reports that it has it
-	// Unserved is how long a call may wait while its pool has workers and none of them
-	// serves its tool. It is never longer than QueueTimeout. 0: as long as QueueTimeout.
+	QueueTimeout time.Duration // how long a call may wait until a worker reports it
+	// Unserved is how long a call may wait while its pool has workers, but none of them serves
+	// its tool. It is at most QueueTimeout. 0: as long as QueueTimeout.
 	Unserved time.Duration
 	Grace    time.Duration // added to every lease and deadline
-	NotAfter time.Time     // no call starts later; Machine.Waits is added
-	Forgets  time.Time     // records of the batch may be deleted later; zero: they are kept
+	NotAfter time.Time     // no call starts later than this and Machine.Waits
+	Forgets  time.Time     // from then on, records of the batch may be deleted; zero: they are kept
 	Waits    time.Duration // the most that waiting for people may add to NotAfter
 	Timeout  time.Duration // limit on the active time of the whole batch (see keepTime); 0: none
 	Poison   int           // number of lapsed claims after which a call is given up; 0: no limit
@@ -35,7 +35,7 @@ type Machine struct {
 	plan   plan.Plan
 	calls  []call
 	began  bool
-	late   bool      // another coordinator may have driven the batch before, or drives it now
+	late   bool      // another coordinator may drive the batch, or has driven it
 	again  bool      // jobs of the batch may have been published before
 	pollAt time.Time // when to read the journal next; zero: no read is planned
 	// lookedAt is the time of the last read of the journal, or of Begin.
@@ -46,14 +46,14 @@ type Machine struct {
 	activeStored time.Duration // active time in the newest plan record
 
 	turn       Turn     // what the batch may start beside earlier batches of its session
-	abort      *Aborted // nil, or why the batch was aborted
-	steer      *Steered // nil, or the steering that skips calls
-	steerAfter int      // only with steer: the last stage whose calls still run
-	tookOver   int      // the stage whose reads may have run under an earlier driver; -1: none
+	abort      *Aborted // why the batch was aborted; nil if it was not
+	steer      *Steered // the steering that skips calls; nil if there is none
+	steerAfter int      // the last stage whose calls still run; only with steer
+	tookOver   int      // the stage whose reads may have run under an earlier driver; -1: no stage
 
 	planned  bool // a plan record is stored
 	planSeq  uint64
-	storing  bool // a StorePlan was asked for, and no Planned has come since
+	storing  bool // a StorePlan is under way: no Planned has come since
 	finished bool
 }
 
@@ -64,8 +64,7 @@ func New(p plan.Plan, cfg Config) *Machine {
 	return m
 }
 
-// Plan returns the plan that counts: this machine's, or the stored plan of another
-// coordinator.
+// Plan returns the plan in force: this machine's, or the stored plan of another coordinator.
 func (m *Machine) Plan() plan.Plan { return m.plan }
 
 // Open returns the open calls of the current stage.
@@ -90,8 +89,8 @@ func (m *Machine) Ended() int {
 	return n
 }
 
-// Step applies one event and returns the effects for the driver, which carries them out in
-// order. now is the time of the event.
+// Step applies one event and returns the effects, which the driver carries out in their order.
+// now is the time of the event.
 func (m *Machine) Step(now time.Time, ev Event) []Effect {
 	if m.finished {
 		return nil
@@ -106,7 +105,8 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		}
 	case Late:
 		m.late = true
-		for i := range m.calls { // decide again about each End: the other driver may know more
+		// Decide again about each End: the other driver may have news.
+		for i := range m.calls {
 			m.calls[i].endAt = time.Time{}
 		}
 	case Planned:
@@ -115,7 +115,7 @@ func (m *Machine) Step(now time.Time, ev Event) []Effect {
 		m.onRecord(now, ev)
 	case Ended:
 		m.end(ev.Index, ev.Result)
-		if m.plan.Calls[ev.Index].Claims() { // the result is in the records of the call
+		if m.plan.Calls[ev.Index].Claims() { // the call's record has the result
 			m.calls[ev.Index].durable = true
 		}
 	case HandedBack:
@@ -155,9 +155,9 @@ func (m *Machine) onBegin(now time.Time, ev Begin) {
 	}
 }
 
-// onSteered applies a steering message. If it is immediate, no further call starts.
-// Otherwise the calls of later stages do not start. Of several messages the strictest
-// counts.
+// onSteered applies a steering message. After an immediate message, no further call starts.
+// After any other message, the calls of later stages do not start. If several messages come,
+// the strictest one counts.
 func (m *Machine) onSteered(ev Steered) {
 	if m.steer == nil {
 		m.steer, m.steerAfter = &ev, m.current()
@@ -168,7 +168,7 @@ func (m *Machine) onSteered(ev Steered) {
 	m.steer.Now = m.steer.Now || ev.Now
 }
 
-// started reports whether, as far as the driver knows, one of these calls has begun.
+// started reports whether one of these calls has begun, as far as the driver knows.
 func (m *Machine) started(calls []int) bool {
 	for _, i := range calls {
 		c := &m.calls[i]
@@ -179,7 +179,7 @@ func (m *Machine) started(calls []int) bool {
 	return false
 }
 
-// advance returns the effects that the states of the calls ask for now.
+// advance returns the effects that the present states of the calls require.
 func (m *Machine) advance(now time.Time, looked bool) []Effect {
 	wants := m.tellEnds()
 	calls, exclusive := m.runnable()
@@ -221,24 +221,24 @@ func (m *Machine) advance(now time.Time, looked bool) []Effect {
 			wants = append(wants, m.dispatch(now, i, exclusive))
 		case looked && now.Sub(c.since) >= m.cfg.FirstPoll: // the job or the notice about it may be lost
 			wants = append(wants, m.dispatch(now, i, exclusive))
-		case looked && c.base == queued: // this read was too early to find anything
+		case looked && c.base == queued: // this read was too early to find news
 			m.pollSoon(c.since)
 		}
 	}
 	return append(wants, m.poll(now, looked)...)
 }
 
-// inWindow reports whether the call takes a place in the window, which limits how many
-// calls are out at once. It does if its job is published or a worker holds it.
+// inWindow reports whether the call takes a place in the window. It does if its job is
+// published or a worker holds it. The window limits how many such calls there are at once.
 func (m *Machine) inWindow(now time.Time, c *call) bool { return c.published || m.live(now, c) }
 
-// needsJob reports whether a job of the call has to be published, because the queue has
-// none that a worker could take.
+// needsJob reports whether a job of the call has to be published, because no queue has a job
+// that a worker could take.
 func (m *Machine) needsJob(now time.Time, c *call) bool {
 	switch c.base {
 	case waiting, released:
 		return true
-	case running: // a worker runs it because of another driver's job
+	case running: // a worker runs the call with the job of another driver
 		return !c.published
 	case claimed:
 		return !c.published || m.lapsed(now, c)
@@ -246,9 +246,9 @@ func (m *Machine) needsJob(now time.Time, c *call) bool {
 	return false
 }
 
-// runnable returns the open calls of the current stage that may run now, in call order. A
-// call that was handed back runs after all others, alone. exclusive means that the returned
-// calls must run one at a time.
+// runnable returns the open calls of the current stage that may run now, in call order. The
+// calls that workers have handed back come last, one at a time. exclusive means that the
+// returned calls must run one at a time.
 func (m *Machine) runnable() (calls []int, exclusive bool) {
 	var handedBack []int
 	for _, i := range m.stage() {
@@ -267,8 +267,8 @@ func (m *Machine) runnable() (calls []int, exclusive bool) {
 	return calls, exclusive
 }
 
-// stopRun asks the worker of an aborted call to stop it: once at the abort, and again after
-// each read of the journal.
+// stopRun asks the worker of an aborted call to stop the run: once at the abort, and again
+// after each read of the journal.
 func (m *Machine) stopRun(i int, looked bool) []Effect {
 	c := &m.calls[i]
 	if m.abort == nil || c.stopped && !looked {
@@ -278,7 +278,7 @@ func (m *Machine) stopRun(i int, looked bool) []Effect {
 	return []Effect{Stop{i, m.abort.Stop}}
 }
 
-// tellEnds returns a Tell for each ended call that watchers have not been told about.
+// tellEnds returns a Tell for each ended call whose end was not published to watchers.
 func (m *Machine) tellEnds() []Effect {
 	var wants []Effect
 	for i := range m.calls {
@@ -310,8 +310,8 @@ func (m *Machine) stage() []int {
 	return nil
 }
 
-// dispatch returns the effect that publishes the job of a call. If no worker took the job,
-// publishing it again does not reset c.since: the call has waited since its first job.
+// dispatch returns the effect that publishes the job of a call. If no worker has taken the
+// last job, c.since stays: the call has waited since that job.
 func (m *Machine) dispatch(now time.Time, i int, exclusive bool) Effect {
 	c := &m.calls[i]
 	if !c.published || m.lapsed(now, c) {

@@ -7,20 +7,20 @@ import (
 )
 
 // Closing decides how to end the calls of a batch that no driver can finish, for example
-// because its machine panics. It needs neither a plan nor a machine, only the newest record
-// of each call.
+// because its machine panics. It needs only the newest record of each call, neither a plan nor
+// a machine.
 //
-// All calls must end before the batch is answered. With its answer the batch leaves the
-// log, and the next write of the session may start. At that time no call of this batch may
-// be queued or running.
+// All calls must end before the batch gets its reply. With the reply the batch leaves the log,
+// and the next write of the session may start. At that time no call of this batch may be
+// queued or running.
 type Closing struct {
-	Lease time.Duration // for a claim whose record has no lease
+	Lease time.Duration // of a claim whose record has no lease
 	Grace time.Duration // added to a lease before the claim counts as lapsed
 
 	seen map[int]seenRecord // by call
 }
 
-// seenRecord says when this coordinator saw the newest record of a call.
+// seenRecord holds when this coordinator saw the newest record of a call.
 type seenRecord struct {
 	seq     uint64
 	attempt int
@@ -32,15 +32,15 @@ type seenRecord struct {
 type Close struct {
 	End     bool      // store its result now, after the record that was read
 	Unknown bool      // with End: the call may have been applied, so its outcome is unknown
-	Until   time.Time // without End: a worker may run the call until then
+	Until   time.Time // without End: a worker may run the call until this time
 }
 
-// Call decides about an open call. seq is the sequence of its newest record, or 0 if it has
+// Call decides about an open call. seq is the sequence of its newest record, or 0 if there is
 // none.
 //
-// While the claim of a worker is live, the call stays open: the worker may finish it, and a
-// real result is better than an unknown outcome. A worker that renews its claim for longer
-// than any run can take is broken. Then the call ends.
+// While the claim of a worker is live, the call stays open: the worker may finish the call,
+// and a real result is better than an unknown outcome. If a worker renews its claim for longer
+// than any run can take, the worker is broken, and the call ends.
 func (c *Closing) Call(now time.Time, index int, record wire.CallRecord, seq uint64) Close {
 	if !isClaim(record.State) {
 		return Close{End: true, Unknown: record.Unsure()}

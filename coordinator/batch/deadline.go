@@ -9,14 +9,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// live reports whether a worker holds the call: its claim has neither lapsed nor become
-// overdue. The driver leaves a live call alone, except that it may send a Stop.
+// live reports whether a worker holds the call: its claim has not lapsed and is not overdue.
+// While a call is live, the driver sends at most a Stop.
 func (m *Machine) live(now time.Time, c *call) bool {
 	return c.hasClaim() && now.Before(m.lapse(c)) && !m.overdue(now, c)
 }
 
 // overdue reports whether a worker has held a claim for longer than the run and the work
-// around it can take. Such a worker is broken: it renews its claim and does nothing else.
+// around it can take. Such a worker is broken: it renews its claim, but does not run the call.
 func (m *Machine) overdue(now time.Time, c *call) bool {
 	return c.hasClaim() && c.record.DeadlineMS > 0 && !now.Before(m.due(c))
 }
@@ -27,9 +27,9 @@ func (m *Machine) due(c *call) time.Time {
 	return c.claimSeen.Add(run + m.cfg.QueueTimeout + m.cfg.Grace)
 }
 
-// lapse returns when a claim counts as lapsed. The lease counts from the time when this
-// driver first saw the record. So clocks need not agree, and a claim may lapse too late but
-// not too early. A record without a lease gets QueueTimeout as its lease.
+// lapse returns when a claim counts as lapsed. The lease counts from the time when this driver
+// first saw the record. So clocks need not agree: a claim may lapse too late, but not too
+// early. A record without a lease gets QueueTimeout as its lease.
 func (m *Machine) lapse(c *call) time.Time {
 	lease := time.Duration(c.record.LeaseMS) * time.Millisecond
 	if lease == 0 {
@@ -38,23 +38,23 @@ func (m *Machine) lapse(c *call) time.Time {
 	return c.seen.Add(lease + m.cfg.Grace)
 }
 
-// silent reports whether the newest record is a claim and nothing has come since its lapse:
-// no report of a worker, and no new job with which another worker could take the call over.
+// silent reports whether the newest record is a claim, and since that claim lapsed no worker
+// has reported the call and no new job of it was published.
 func (m *Machine) silent(c *call) bool { return c.hasClaim() && c.since.Before(m.lapse(c)) }
 
-// lapsed reports whether the claim has lapsed and no job is published yet with which
-// another worker could take the call over.
+// lapsed reports whether the claim has lapsed and the job for the next worker, which could
+// take the call over, is still to be published.
 func (m *Machine) lapsed(now time.Time, c *call) bool {
 	return m.silent(c) && !now.Before(m.lapse(c))
 }
 
-// giveUp returns the End of a call that no worker holds, if it must not run any more or its
-// time is up. Until the call has ended, giveUp returns the End again at every poll.
+// giveUp returns the End of a call that no worker holds, if the call must not run any more or
+// its time is up. Until the End is stored, giveUp returns it again at every poll.
 func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	c := &m.calls[i]
 	result, over := m.givenUp(now, i, c)
 	if !over {
-		c.endAt = time.Time{} // the reason for the End is gone, for example because a worker has reported
+		c.endAt = time.Time{} // the reason for the End is gone, perhaps because a worker has reported
 		return nil, false
 	}
 	if c.state() != ending || now.Sub(c.endAt) >= m.cfg.Poll {
@@ -67,8 +67,8 @@ func (m *Machine) giveUp(now time.Time, i int) (wants []Effect, over bool) {
 	return wants, true
 }
 
-// givenUp returns the result with which a call is given up now, or false if it is not given
-// up. If the call may have been applied, the result says that its outcome is unknown.
+// givenUp returns the result with which a call is given up now. over is false if the call is
+// not given up. If the call may have been applied, its outcome is unknown in the result.
 func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool) {
 	var result messages.Result
 	var over bool
@@ -90,13 +90,13 @@ func (m *Machine) givenUp(now time.Time, i int, c *call) (messages.Result, bool)
 	return result, over
 }
 
-// forgotten reports whether records of the batch may already be deleted. Then a call
-// without a record may have run all the same.
+// forgotten reports whether records of the batch may already be deleted. From then on, a call
+// may have run even if it has no record.
 func (m *Machine) forgotten(now time.Time) bool {
 	return !m.cfg.Forgets.IsZero() && now.After(m.cfg.Forgets)
 }
 
-// unwanted ends a call that must not run any more. Of several reasons the first counts: an
+// unwanted ends a call that must not run any more. The first reason counts, in this order: an
 // abort, a reason to skip the call, the age of the batch.
 func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool) {
 	switch {
@@ -110,8 +110,7 @@ func (m *Machine) unwanted(now time.Time, i int, c *call) (messages.Result, bool
 	return messages.Result{}, false
 }
 
-// timedOut ends a call that has no claim, if the call's own time or that of the batch is
-// up.
+// timedOut ends a call without a claim if its own time or the time of the batch is up.
 func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool) {
 	tool := m.plan.Calls[i].PlannedCall.Tool
 	quiet := c.published && now.Sub(c.since) >= m.patience(i, c)
@@ -150,10 +149,10 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 		"No worker took the call of %s within %s. It was not run.", tool, m.cfg.QueueTimeout)), true
 }
 
-// reached reports whether a time has come. A zero time never comes.
+// reached reports whether a time has come. The zero time never comes.
 func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// notRunHere is like notRun, for a call whose queue has no workers.
+// notRunHere is like notRun, for a call whose pool has no worker with its tool.
 func (m *Machine) notRunHere(i int, c *call) string {
 	if m.hasFailed(i, c) || c.taken {
 		return m.notRun(i, c)
@@ -161,8 +160,8 @@ func (m *Machine) notRunHere(i int, c *call) string {
 	return "Not run"
 }
 
-// notRun returns the beginning of the message to the model about a call that is given up.
-// It says how far the call came.
+// notRun returns the beginning of the text for the model about a call that is given up. It
+// says how far the call has come.
 func (m *Machine) notRun(i int, c *call) string {
 	switch p := m.plan.Calls[i]; {
 	case m.hasFailed(i, c):
@@ -171,22 +170,22 @@ func (m *Machine) notRun(i int, c *call) string {
 		return "Not run"
 	case c.base == running:
 		return "Stopped while it ran"
-	// A worker may have taken the job and reported nothing, or nothing more.
+	// A worker may have taken the job and then reported nothing more.
 	case c.base == queued, c.taken, p.Stage == m.tookOver:
 		return "Not known to have run"
 	}
 	return "Not run"
 }
 
-// hasFailed reports whether the newest attempt has failed. A call that claims has this in
-// its record. For such a call, attempts counts only workers that were lost before they
-// claimed it.
+// hasFailed reports whether the newest attempt has failed. The record of a claimed call says
+// so. In a call that claims, the field attempts counts only workers that were lost before
+// their claim.
 func (m *Machine) hasFailed(i int, c *call) bool {
 	return c.record.Error != nil || c.attempts > 0 && !c.taken && !m.Claims(i)
 }
 
-// lostClaim ends a call whose claim has lapsed or is overdue. It leaves the call open if
-// another worker may still take it over in time.
+// lostClaim ends a call whose claim has lapsed or is overdue. If another worker may still take
+// the call over in time, the call stays open.
 func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, bool) {
 	waited := c.published && !m.silent(c) && now.Sub(c.since) >= m.cfg.QueueTimeout
 	poison := m.cfg.Poison > 0 && c.record.Lapsed+1 >= m.cfg.Poison
@@ -203,7 +202,7 @@ func (m *Machine) lostClaim(now time.Time, i int, c *call) (messages.Result, boo
 		m.plan.Calls[i].PlannedCall.Tool))), true
 }
 
-// lostBy copies into the result what the lost worker cannot report any more: its name, the
+// lostBy copies from the claim what the lost worker cannot report any more: its name, the
 // start of the run, and the permission.
 func lostBy(claim wire.CallRecord, r messages.Result) messages.Result {
 	r.Worker, r.Started, r.Permission = claim.Worker, claim.Started, claim.Permission
@@ -226,8 +225,8 @@ func (m *Machine) whySkipped(i int) string {
 	return ""
 }
 
-// mayRun reports whether a worker may have a job of the call, from this driver or an
-// earlier one. If the call claims, an earlier driver's job does not count: a run by that
+// mayRun reports whether a worker may have a job of the call, from this driver or an earlier
+// one. For a call that claims, only this driver's job counts: a run with an earlier driver's
 // job would have left a record.
 func (m *Machine) mayRun(i int) bool {
 	return m.calls[i].published || m.plan.Calls[i].Stage == m.tookOver && !m.Claims(i)
@@ -245,7 +244,7 @@ func (s *Steered) said() string {
 	return by + " has something to say"
 }
 
-// keepTime adds to the active time of the batch. Time does not count while every call that
+// keepTime updates the active time of the batch. Time is not active while every call that
 // could run only waits: for a person, for an earlier batch, or for room in the session's
 // window.
 func (m *Machine) keepTime(now time.Time) {
@@ -273,9 +272,9 @@ func (m *Machine) left(now time.Time) time.Duration {
 	return m.cfg.Timeout - used
 }
 
-// slack returns how long after the end of the batch's time the driver ends the call. If a
-// job is published, a worker may be running the call. The worker ends the run in time, but
-// its report may come Grace and FirstPoll later.
+// slack returns how long after the end of the batch's time the driver gives the call up. If a
+// job is published, a worker may run the call. The worker ends the run in time, but its report
+// may take up to Grace and FirstPoll more.
 func (m *Machine) slack(c *call) time.Duration {
 	if c.published {
 		return m.cfg.Grace + m.cfg.FirstPoll
@@ -286,14 +285,14 @@ func (m *Machine) slack(c *call) time.Duration {
 // patience returns how long to wait for the next report about the call.
 func (m *Machine) patience(i int, c *call) time.Duration {
 	switch {
-	case c.reported(): // a report is due at every poll, and the broker needs time to notice a crash
+	case c.reported(): // a report is due at every poll; the broker needs time to notice a crash
 		return m.cfg.QueueTimeout + 3*m.cfg.Poll
 	}
 	return m.cfg.QueueTimeout + m.unheard(i)
 }
 
-// unheard returns for how long a worker may run the call while this driver hears nothing of
-// it, because the worker reports to a coordinator that is gone.
+// unheard returns for how long a worker may run the call without a report to this driver: the
+// worker may report to a coordinator that is gone.
 func (m *Machine) unheard(i int) time.Duration {
 	if m.late {
 		return m.plan.Calls[i].Tool.Timeout()

@@ -14,14 +14,13 @@
 //
 // The machine is pure: it has no clock (every step gets the time), no I/O and no goroutine.
 // Two machines with the same records ask for the same effects. An event that comes twice has
-// no effect the second time. The driver carries the effects out and reports what the
-// journal holds afterwards.
+// no effect the second time. After an effect, the driver reports what the journal then has.
 //
 // # States of a call
 //
-// A row is a state of a call, a column an event or effect about the call, a cell the next
-// state. The first three columns are Recorded events, by the record: a claim (new or
-// renewed), a release or a grant, a question to people (parked).
+// A row is a state of a call. A column is an event or effect about the call. A cell is the
+// next state. The first three columns are Recorded events with this record: a claim (new or
+// renewed), a release or a grant, or a question to people (parked).
 //
 //	state     claim    release   parked  Running   LetGo      HandedBack  Dispatch
 //	waiting   claimed  released  parked  running*  -          -           queued
@@ -31,22 +30,22 @@
 //	released  claimed  released  parked  running*  -          waiting     queued
 //	parked    claimed  released  parked  -         -          -           never
 //
-//	-  the state stays. A second HandedBack changes nothing. A call that the stored plan fixes
-//	   becomes waiting too, but it is published again as before and does not run alone
+//	-  the state stays. A second HandedBack changes nothing. If the stored plan fixes a call,
+//	   the call becomes waiting too. It is then published again and does not run alone
 //	*  claimed, if the newest record is a claim, which an earlier hint had contradicted
 //	+  only if this driver has published the job: otherwise the hint is about another driver's
 //	   job
 //
-// A call in one of these states can in addition be ending or ended, and then counts as
-// that. It is ending from the time when the machine asks for its End. It stops being ending
-// if a new record or a second driver (Late) makes the machine decide again, or if the
-// reason for the End is gone. A call is ended once it has a result: from an Ended event,
-// from its journal, or from a plan record. A result of a call that only this machine's plan
-// refused is dropped if the stored plan of another coordinator does not refuse the call, or
-// if the journal has an end of the call.
+// A call in one of these states can also be ending or ended, and then counts as ending or
+// ended. It is ending from the time when the machine asks for its End. It stops being ending
+// if the reason for the End is gone, or if a new record or a second driver (Late) makes the
+// machine decide again. A call is ended once it has a result: from an Ended event, from its
+// journal, or from a plan record. If only this machine's plan refused a call, the result of
+// the refusal can be dropped: when the stored plan of another coordinator does not refuse the
+// call, or when the journal has an end of the call.
 //
-// What a step does about an open call of the current stage. The first line that applies
-// counts:
+// The next table shows what a step does about an open call of the current stage. The first
+// line that applies counts:
 //
 //	live claim   Stop, if the batch was aborted; else nothing
 //	any          End, if the call is no longer wanted or its time is up: see givenUp

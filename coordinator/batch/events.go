@@ -18,17 +18,17 @@ type (
 	//   - Again: jobs of the batch may have been published before, even without a record.
 	//   - Jobs: jobs of the batch exist, in a queue or with workers.
 	Begin struct{ Resumed, Late, Again, Jobs bool }
-	// Late says, after Begin, that another coordinator drives the batch too, or has driven
-	// it.
+	// Late comes after Begin. It says that another coordinator drives the batch too, or has
+	// driven it.
 	Late struct{}
 	// Planned is a plan record of the batch, from this coordinator or another.
 	Planned struct {
 		Record wire.PlanRecord
 		Seq    uint64
 	}
-	// Recorded is the newest record in a call's journal. Expires is when the question of a
-	// parked call expires, on the clock of the steps. (The record has that time on the
-	// server's clock.)
+	// Recorded is the newest record in a call's journal. If the call is parked, Expires is
+	// when its question expires, on the clock of the steps. The record itself has that time on
+	// the server's clock.
 	Recorded struct {
 		Index   int
 		Record  wire.CallRecord
@@ -40,13 +40,12 @@ type (
 		Index  int
 		Result messages.Result
 	}
-	// HandedBack says that a worker has handed the call back: hooks have changed the input,
-	// and with this input the call must run alone, although the plan let it run beside
-	// others.
+	// HandedBack says that a worker has handed the call back. The plan let the call run beside
+	// others, but hooks have changed its input, and with the new input it must run alone.
 	HandedBack struct{ Index int }
-	// LetGo is a worker's hint that it gave up the call's job, and that the job should be
-	// published again after the time After. For a call that does not claim, Attempt is the
-	// number of failed attempts. Lost: a worker that had the job is gone without a word.
+	// LetGo is a worker's hint that it gave up the call's job. The job should be published
+	// again after the time After. Attempt is the number of failed attempts, for a call that
+	// does not claim. Lost says that a worker had the job and is gone without a report.
 	LetGo struct {
 		Index   int
 		After   time.Duration
@@ -55,17 +54,17 @@ type (
 	}
 	// Running is a worker's hint that it runs the call, or is about to.
 	Running struct{ Index int }
-	// Unserved says whether the call's job waits because no worker of the pool has its tool
-	// in the planned version.
+	// Unserved says whether the call's job waits because no worker of the pool has its tool in
+	// the planned version.
 	Unserved struct {
 		Index int
 		Is    bool
-		// Gone says, for the model, why no other version of the tool can be used. It is ""
-		// if one can be used, or if this is not known. If Gone is set, the call ends
-		// without waiting for workers with its version.
+		// Gone says, for the model, why no other version of the tool can be used. It is "" if
+		// another version can be used, or if this is not known. If Gone is set, the call ends
+		// and does not wait for workers with its version.
 		Gone string
 	}
-	// Aborted says who aborted the batch and why. No call starts after it.
+	// Aborted says who aborted the batch and why. No call starts after this event.
 	Aborted struct{ wire.Stop }
 	// Steered skips calls because of a steering message. If Now is set, it skips all calls
 	// that are not dispatched yet. Otherwise it skips the calls of later stages.
@@ -77,13 +76,13 @@ type (
 	// the previous Turn.
 	Turn struct {
 		May May
-		// Room is how many calls of the batch may be out at once, by the limit of the session.
+		// Room is how many calls of the batch may be in the window of the session at once.
 		Room int
-		// Passed says that later batches want to start calls beside this one, and may do so
-		// only once its plan is stored.
+		// Passed says that later batches want to start calls beside this batch. They may do so
+		// only once the plan of this batch is stored.
 		Passed bool
 	}
-	// Looked says that all events of the answer to a Look have come.
+	// Looked comes after all events that answer a Look.
 	Looked struct{}
 	// Tick tells the machine the time, at or after [Machine.Wake].
 	Tick struct{}
@@ -107,11 +106,11 @@ func (Tick) event()       {}
 // May says which calls of a batch may start.
 type May uint8
 
-// Everything holds for a batch without an earlier one.
+// May has these values. A batch with no earlier batch may start everything.
 const (
 	Everything May = iota
-	SafeCalls      // only calls that may run beside others: an earlier batch is not over
-	Nothing        // no call: an earlier batch does not let others start beside it
+	SafeCalls      // only calls that may run beside others, because an earlier batch is not over
+	Nothing        // no call, because an earlier batch does not let others start beside it
 )
 
 func (m May) String() string { return [...]string{"everything", "safe calls", "nothing"}[m] }
@@ -122,29 +121,29 @@ type Effect interface{ effect() }
 type (
 	// Announce publishes a start event for every call, before anything is dispatched.
 	Announce struct{}
-	// StorePlan stores a plan record, if the newest one is still that at sequence Expect.
-	// The driver answers with [Planned] for the record that is newest afterwards. Until
-	// then no exclusive call is dispatched. Before the first plan is stored, no write is
-	// dispatched either.
+	// StorePlan stores a plan record, if the newest plan record is still the one at sequence
+	// Expect. The driver answers with [Planned] for the record that is then the newest. Until
+	// that answer no exclusive call is dispatched. No write is dispatched before the first
+	// plan is stored.
 	StorePlan struct {
 		Record wire.PlanRecord
 		Expect uint64
 	}
-	// Dispatch publishes the call's job. Again counts how often the job was published
-	// before, plus one if another driver may have published it. A worker that gets a job
-	// with Again 0 need not check whether the call has ended.
+	// Dispatch publishes the call's job. Again is how many times the job was published before,
+	// plus one if another driver may have published it. If Again is 0, the worker that gets
+	// the job need not check whether the call has ended.
 	Dispatch struct {
 		Index, Again int
 		Exclusive    bool
 		Deadline     time.Duration // of the run; 0: the timeout of the tool
-		TakeOver     uint64        // sequence of the record that the claim follows; 0: none
+		TakeOver     uint64        // sequence of the record that the claim must follow; 0: none
 		Attempt      int           // number of failed attempts, for a call that does not claim
 	}
-	// Look reads the journal about the open calls. The driver answers with events about
-	// what it found, and then with [Looked].
+	// Look reads the journal about the open calls. The driver answers with an event for each
+	// thing that it found, and then with [Looked].
 	Look struct{}
-	// End stores the result of a call that no worker runs, if its newest record is still
-	// that at sequence Expect. The driver answers with what is stored afterwards.
+	// End stores the result of a call that no worker runs, if the call's newest record is
+	// still the one at sequence Expect. The driver answers with what is stored afterwards.
 	End struct {
 		Index  int
 		Result messages.Result

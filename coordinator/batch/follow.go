@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// planFirst asks for a plan record before the call is dispatched, if one is needed. That is
-// so in three cases: no plan record is stored, a read has ended whose result no record has,
-// or the active time in the newest record is too old. So a write never builds on a result
+// planFirst asks for a plan record before the call is dispatched, if one is needed. It is
+// needed in three cases: no plan record is stored; a read has ended and no record has its
+// result; the active time in the newest record is too old. So a write never builds on a result
 // that a power loss could delete.
 func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	if m.storing {
@@ -26,8 +26,8 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 			record.Results = append(record.Results, *c.result)
 		}
 	}
-	// A later driver of the batch takes the used active time from the record. That time may
-	// lag by at most an eighth of the limit.
+	// A later driver of the batch takes the used active time from the record. It may be behind
+	// by at most an eighth of the limit.
 	behind := m.cfg.Timeout > 0 && !m.calls[call].published && m.active-m.activeStored >= m.cfg.Timeout/8
 	if m.planned && len(record.Results) == 0 && !behind {
 		return nil, false
@@ -39,9 +39,9 @@ func (m *Machine) planFirst(call int) ([]Effect, bool) {
 	return []Effect{StorePlan{record, m.planSeq}}, true
 }
 
-// refusesUnstored reports whether a plan that is not stored yet refuses a call because this
-// coordinator does not know its tool or version. Another coordinator may know it and let
-// the call run. The plan that is stored first counts for both.
+// refusesUnstored reports whether this machine's plan refuses a call whose tool or version
+// this coordinator does not know, and no plan is stored yet. Another coordinator may know the
+// tool and let the call run. The plan that is stored first counts for both.
 func (m *Machine) refusesUnstored() bool {
 	return !m.planned && slices.ContainsFunc(m.plan.Calls, func(c plan.Call) bool {
 		return c.Refused != nil && (c.Refused.Err.Code == messages.CodeUnknownTool || c.Refused.Err.Code == messages.CodeToolVersionGone)
@@ -75,14 +75,14 @@ func (m *Machine) onPlan(ev Planned) {
 		if r.Index < 0 || r.Index >= len(m.calls) || m.calls[r.Index].durable {
 			continue
 		}
-		// The next write builds on the result in the record. If the read has run twice,
-		// this driver may have the result of the other run.
+		// The next write builds on the result in the record. If the read has run twice, this
+		// driver may have another result, from the other run.
 		m.calls[r.Index].result, m.calls[r.Index].durable = &r, true
 	}
 }
 
-// adopt takes over the plan of a coordinator that was faster. If only this machine's plan
-// refused a call, the call is open again.
+// adopt takes over the plan that another coordinator has stored first. If only this machine's
+// plan refused a call, the call is open again.
 func (m *Machine) adopt(record wire.PlanRecord) {
 	adopted, err := m.plan.Adopt(record)
 	if err != nil { // never: the driver has compared the digests

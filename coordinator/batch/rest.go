@@ -6,20 +6,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Claims reports whether a worker must claim the call before it runs, by a record in the
-// call's journal. Every write must be claimed. Any other call must be claimed once it has a
+// Claims reports whether a worker must claim the call before it runs, with a record in the
+// call's journal. Every write must be claimed. Other calls must be claimed once they have a
 // record, for example after a question to a person.
 func (m *Machine) Claims(i int) bool { return m.plan.Calls[i].Claims() || m.calls[i].seq > 0 }
 
 // Question returns the question in the call's newest record, or nil. open means that the
-// question waits for an answer.
+// question still waits for an answer.
 func (m *Machine) Question(i int) (q *messages.Approval, open bool) {
 	c := &m.calls[i]
 	return c.record.Approval, c.record.Approval != nil && c.base == parked && c.state() != ended
 }
 
-// ToolDigest returns the version of the tool in the newest record, which a worker has
-// claimed or a person was asked about, or "".
+// ToolDigest returns the version of the tool in the newest record: the version that a worker
+// has claimed or that a person was asked about. It returns "" if there is none.
 func (m *Machine) ToolDigest(i int) string {
 	record := &m.calls[i].record
 	if record.Approval != nil {
@@ -31,11 +31,10 @@ func (m *Machine) ToolDigest(i int) string {
 // Span returns the traceparent of the attempt in the call's newest record, or "".
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
-// Rest reports whether the batch only waits, for people or for an earlier batch. until is
-// the latest time to go on. It only waits if two things hold. Every call that could run is
-// parked (people are asked) or may not start yet. And no End and no plan record is under
-// way. Then the driver may drop the machine: a new machine with the same records reaches
-// the same state.
+// Rest reports whether the batch only waits, for people or for an earlier batch. until is the
+// latest time to go on. The batch only waits if no End and no plan record is under way, and
+// each call that could run is parked (people are asked) or may not start yet. Then the driver
+// may drop the machine: a new machine with the same records reaches the same state.
 func (m *Machine) Rest() (until time.Time, rests bool) {
 	calls, exclusive := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {

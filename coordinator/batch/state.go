@@ -7,8 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// state is the state of a call as far as this driver knows. The package comment has the
-// table.
+// state is the state of a call as far as this driver knows. The package comment has the table
+// of states.
 type state uint8
 
 const (
@@ -28,21 +28,21 @@ func (s state) String() string { return stateNames[s] }
 
 // call is what the machine knows about one call, apart from its plan.
 type call struct {
-	// base is the state, apart from ending and ended. Only become changes it. A call can
-	// leave ending and ended again: the machine may take an End back, and a stored plan may
+	// base is the state without ending and ended. Only become changes it. A call can leave the
+	// states ending and ended again: the machine may take an End back, and a stored plan may
 	// know a tool that this machine's plan refused.
 	base state
 
-	// since is the time of the last sign of life: a worker's report, the end of the pause
-	// that it asked for, or the first dispatch. In parked it has no meaning. In waiting it
-	// has one only if the newest record is a claim.
+	// since is the time of the last sign of life: a worker's report, the end of the pause that
+	// the worker asked for, or the first dispatch. It has no meaning in parked. In waiting it
+	// has a meaning only if the newest record is a claim.
 	since time.Time
 	// published says that this driver has published the job, and that the call has held a
-	// place in the window since. It is always true in queued, and never in waiting and
+	// place in the window since then. It is always true in queued, and never in waiting and
 	// parked.
 	published bool
-	// held says that in the last step the job was due but not published, because the window
-	// was full or an earlier batch came first.
+	// held says that the job was due in the last step but was not published, because the
+	// window was full or an earlier batch came first.
 	held      bool
 	notBefore time.Time // no dispatch before this time, in any state
 	expires   time.Time // parked: when the question expires
@@ -55,8 +55,8 @@ type call struct {
 	// The next fields mean the same in every state.
 
 	handedBack bool          // a worker has handed the call back: see Machine.handedBack
-	taken      bool          // a worker had the call, and nothing newer is known of it
-	unserved   time.Time     // since when none of the present workers serves the tool; zero: one does
+	taken      bool          // a worker had the call, and nothing newer is known about it
+	unserved   time.Time     // since when no present worker serves the tool; zero: a worker does
 	gone       string        // why no other version of the tool can be used, for the model
 	stopped    bool          // the machine asked for a Stop
 	dispatches int           // how many times this driver has published the job
@@ -95,13 +95,13 @@ func (c *call) become(s state, now time.Time) {
 // reported reports whether a worker runs the call, by its own report or by its claim.
 func (c *call) reported() bool { return c.base == running || c.base == claimed }
 
-// hasClaim reports whether the newest record is a claim. In claimed that is always so. In
-// waiting, queued and released it can be so after a worker's hint that contradicts the
+// hasClaim reports whether the newest record is a claim. In the state claimed it always is. In
+// waiting, queued and released it may be one, after a worker's hint that contradicts the
 // record. The claim protects the call until it lapses.
 func (c *call) hasClaim() bool { return isClaim(c.record.State) }
 
-// isClaim reports whether a worker may be running a call, by the state of its newest
-// record. A record that cannot be read counts as a claim, and so does a state that this
+// isClaim reports, from the state of a call's newest record, whether a worker may be running
+// the call. It returns true for a record that cannot be read, and for a state that this
 // version does not know.
 func isClaim(newest wire.CallState) bool {
 	switch newest {
@@ -148,8 +148,8 @@ func (m *Machine) onRecord(now time.Time, ev Recorded) {
 	}
 }
 
-// onRunning applies a worker's report that it runs the call. If people are asked about the
-// call, it does not run, so the report is old and has no effect.
+// onRunning applies a worker's report that it runs the call. The report has no effect while
+// people are asked about the call: the call does not run, so the report is old.
 func (m *Machine) onRunning(now time.Time, i int) {
 	c := &m.calls[i]
 	c.taken = true
@@ -176,9 +176,9 @@ func (m *Machine) onUnserved(now time.Time, ev Unserved) {
 	}
 }
 
-// JobOut reports whether a job of the call is published, and no claim that is live or newer
-// than the job shows that a worker has it. sign is when a worker last reported that it runs
-// the call, or zero if none has since the job was published.
+// JobOut reports whether a job of the call is published and may still be in a queue. It is
+// false if a claim is live, or newer than the job: then a worker has the call. sign is when a
+// worker last reported that it runs the call, or zero if none has since the job was published.
 func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 	c := &m.calls[i]
 	if !c.published || c.state() == ended || c.base == released || m.live(now, c) || m.silent(c) {
@@ -193,8 +193,8 @@ func (m *Machine) JobOut(now time.Time, i int) (sign time.Time, out bool) {
 // Fresh reports whether the call has no record: no claim, no question and no end.
 func (m *Machine) Fresh(i int) bool { return m.calls[i].seq == 0 }
 
-// onHandedBack makes the call wait for the rest of its stage. Its job cannot be used any more: the
-// call must run alone, and the job is in a queue of calls that run together.
+// onHandedBack makes the call wait for the rest of its stage. Its job cannot be used any more:
+// the call must run alone, and the job is in a queue of calls that run together.
 func (m *Machine) onHandedBack(now time.Time, i int) {
 	c := &m.calls[i]
 	if !c.handedBack && c.base != parked {
@@ -206,17 +206,17 @@ func (m *Machine) onHandedBack(now time.Time, i int) {
 // handedBack reports whether the call runs alone at the end of its stage, because its final
 // input must not run beside others.
 //
-// It is false if the stored plan fixes the call. Then no input can make it exclusive, and
-// later batches may already run calls beside it. A worker that hands such a call back has
-// another definition of the tool than the plan.
+// It returns false if the stored plan fixes the call. Then no input can make the call
+// exclusive, and later batches may already run calls beside it. A worker that hands such a
+// call back has another definition of the tool than the plan.
 func (m *Machine) handedBack(i int) bool {
 	return m.calls[i].handedBack && !(m.planned && m.plan.Calls[i].Fixed)
 }
 
-// onLetGo keeps the call waiting for the pause that the worker asked for. After that its
+// onLetGo keeps the call waiting for the pause that the worker asked for. After the pause its
 // job is published again. The limit on the time in the queue begins anew if an attempt has
 // failed, a worker was lost, or a worker had reported that it runs the call. Otherwise the
-// limit goes on.
+// limit continues.
 //
 // A lost worker counts as a failed attempt, because the broker counts the deliveries of the
 // next job from one again. If there is a claim, the lapse of the claim counts instead.

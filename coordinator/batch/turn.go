@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// This file is about the batches of one session, which overlap. Package session has the
-// rule which calls of a batch may start beside earlier batches.
+// This file is about the overlapping batches of one session. Package session has the rule
+// which calls of a batch may start beside earlier batches.
 
 // mayStart reports whether earlier batches allow the calls of the current stage to start.
 func (m *Machine) mayStart(exclusive bool) bool {
 	return m.turn.May == Everything || m.turn.May == SafeCalls && !exclusive
 }
 
-// behind reports whether a call of the current stage waits only for an earlier batch: it
-// may not start, and no worker has started it.
+// behind reports whether a call of the current stage waits only for an earlier batch: it may
+// not start yet, and no worker has started it.
 func (m *Machine) behind(c *call, exclusive bool) bool {
 	return !m.mayStart(exclusive) && !c.published && !c.reported() && !c.hasClaim()
 }
 
-// crowdedOut reports whether no call of the batch may be out, because the other batches use
-// up the limit of the session.
+// crowdedOut reports whether the batch may have no call in the window, because the other
+// batches of the session fill it.
 func (m *Machine) crowdedOut(now time.Time) bool { return m.turn.Room <= 0 && m.Running(now) == 0 }
 
 // Safe reports whether the calls that run next may run beside others.
@@ -29,20 +29,20 @@ func (m *Machine) Safe() bool {
 	return len(calls) > 0 && !exclusive
 }
 
-// Passable reports whether later batches may start calls beside this one: the plan is
-// stored, and every call that they wait for has ended and its result is stored. Once true,
+// Passable reports whether later batches may start calls beside this batch. Its plan must be
+// stored, and every call that they wait for must have ended with a stored result. Once true,
 // it stays true.
 func (m *Machine) Passable() bool {
 	return m.planned && m.waitedFor(func(c *call) bool { return c.durable })
 }
 
-// letsPass reports whether later batches could start calls beside this one if the plan
-// record were stored: every call that they wait for has ended.
+// letsPass reports whether the batch would be Passable if the plan record were stored: every
+// call that later batches wait for has ended.
 func (m *Machine) letsPass() bool {
 	return !m.Passable() && m.waitedFor(func(c *call) bool { return c.state() == ended })
 }
 
-// waitedFor reports whether ok holds for each call that later batches wait for. They wait
+// waitedFor reports whether ok is true for each call that later batches wait for. They wait
 // for exclusive calls and for calls that could become exclusive, except refused ones.
 func (m *Machine) waitedFor(ok func(*call) bool) bool {
 	for i := range m.calls {
@@ -78,22 +78,22 @@ func (m *Machine) count(is func(*call) bool) (n int) {
 	return n
 }
 
-// storesFirst reports whether the open calls of the current stage may have to wait for a
-// plan record. planFirst decides whether they do.
+// storesFirst reports whether the open calls of the current stage may have to wait for a plan
+// record. Then planFirst decides whether they do.
 func (m *Machine) storesFirst(calls []int, exclusive bool) bool {
 	return slices.ContainsFunc(calls, m.wanted) &&
 		(m.mayStart(exclusive) && (exclusive || m.unplannedClaim(calls)) || m.losesExclusive() || m.storesTime(calls, exclusive) || m.turn.Passed && m.letsPass())
 }
 
-// unplannedClaim reports whether no plan is stored yet and one of the calls is claimed before it
-// runs. A worker claims only what a stored plan names. Workers of this version still make an
-// exception: without any stored plan they claim a call that may overlap.
+// unplannedClaim reports whether no plan is stored yet and one of the calls must be claimed. A
+// worker claims a call only if a stored plan names it. Workers of this version still make an
+// exception: without any stored plan they claim a call that may overlap others.
 func (m *Machine) unplannedClaim(calls []int) bool {
 	return !m.planned && slices.ContainsFunc(calls, func(i int) bool { return m.plan.Calls[i].Claims() })
 }
 
 // losesExclusive reports whether a power loss could delete the result of an exclusive call.
-// Without that result, the call would run again, beside the calls that start now.
+// Then that call would run again, beside the calls that start now.
 func (m *Machine) losesExclusive() bool {
 	for i := range m.calls {
 		c, p := &m.calls[i], &m.plan.Calls[i]

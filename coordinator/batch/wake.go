@@ -9,9 +9,9 @@ func (m *Machine) pollSoon(now time.Time) {
 	}
 }
 
-// poll asks for a read of the journal when one is due. These reads are necessary, because
-// notices of workers can get lost. A read that was planned for calls that have ended
-// meanwhile is put off until an open call has waited for FirstPoll. It is not put off for
+// poll asks for a read of the journal when one is due. The reads are necessary, because
+// notices of workers can get lost. A read may have been planned for calls that have ended
+// meanwhile. It is then put off until an open call has waited for FirstPoll, but not for
 // longer than Poll after the last read.
 func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	if looked || m.pollAt.IsZero() || now.Before(m.pollAt) {
@@ -25,8 +25,8 @@ func (m *Machine) poll(now time.Time, looked bool) []Effect {
 	return []Effect{Look{}}
 }
 
-// waitingSince returns the earliest c.since of the open calls that have a job; zero if none
-// has one.
+// waitingSince returns the earliest c.since of the open calls that have a job. It returns zero
+// if no call has one.
 func (m *Machine) waitingSince() (first time.Time) {
 	calls, _ := m.runnable()
 	for _, i := range calls {
@@ -70,8 +70,8 @@ func (m *Machine) Wake() (time.Time, bool) {
 	return wake, !wake.IsZero()
 }
 
-// waitsUntil returns when the call's job is published again, or the call is given up, apart
-// from the time limits of the batch. Zero: only an event changes anything.
+// waitsUntil returns when the call's job is published again or the call is given up, apart
+// from the time limits of the batch. Zero means that the call waits for an event.
 func (m *Machine) waitsUntil(i int, c *call) time.Time {
 	switch {
 	case c.base == parked:
@@ -85,8 +85,8 @@ func (m *Machine) waitsUntil(i int, c *call) time.Time {
 	return time.Time{}
 }
 
-// timeUp returns when the call is given up because the time of the batch is used up; zero:
-// never.
+// timeUp returns when the call is given up because the time of the batch is used up. Zero
+// means never.
 func (m *Machine) timeUp(c *call) time.Time {
 	if m.cfg.Timeout == 0 || m.activeSince.IsZero() || c.hasClaim() {
 		return time.Time{}
@@ -98,8 +98,8 @@ func (m *Machine) timeUp(c *call) time.Time {
 	return time.Time{}
 }
 
-// unservedUntil returns when the call is given up because no worker serves its tool; zero:
-// never.
+// unservedUntil returns when the call is given up because no worker serves its tool. Zero
+// means never.
 func (m *Machine) unservedUntil(i int, c *call) time.Time {
 	if m.cfg.Unserved == 0 || c.unserved.IsZero() || c.hasClaim() || c.base != queued && c.base != released {
 		return time.Time{}

@@ -45,8 +45,8 @@ func Attr(id messages.CallID, index int) slog.Attr {
 }
 
 // RetryLevel returns the level of a log line about an error after which the caller tries
-// again. While the connection is down that is debug, because the connection itself logs
-// this.
+// again. It returns debug while the connection is down, because the connection logs that
+// itself.
 func RetryLevel(err error) slog.Level {
 	if errors.Is(err, bus.ErrDisconnected) {
 		return slog.LevelDebug
@@ -57,7 +57,7 @@ func RetryLevel(err error) slog.Level {
 // MaxText is the length in bytes up to which Short leaves a text unchanged.
 const MaxText = 256
 
-// Short cuts a text from outside, so that nobody can fill the log or the audit log with it.
+// Short cuts a text from outside, so that an outsider cannot fill the log or the audit log.
 func Short[T ~string](s T) T {
 	if len(s) <= MaxText {
 		return s
@@ -65,10 +65,9 @@ func Short[T ~string](s T) T {
 	return T(strings.ToValidUTF8(string(s[:MaxText]), "")) + "..."
 }
 
-// Refused logs that a batch is refused. The reason may quote what a model or an agent
-// wrote, so it is logged at the debug level only. The line itself names the place in the
-// message. If the fleet is to blame, an error was already logged, so this line is at the
-// debug level too.
+// Refused logs that a batch is refused. The line names the class and the place in the message.
+// The reason may quote a model or an agent, so a second line at the debug level has it. If the
+// fleet is to blame, the error is logged already, and both lines are at the debug level.
 func Refused(log *slog.Logger, r *messages.Refusal) {
 	level, about := slog.LevelWarn, []any{"class", r.Class}
 	if r.Class == messages.ClassInternal {

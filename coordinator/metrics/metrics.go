@@ -1,8 +1,8 @@
 // Package metrics counts what one coordinator does. docs/metrics.md explains each metric.
 //
-// No label has a value from outside. All tools that no worker has announced share one
-// label, so a model that invents names does not create new series. The gauges of the whole
-// fleet are in internal/fleetgauges.
+// No label has a value from outside. All tools that no worker has announced share one label,
+// so a model that invents tool names creates no new series. The gauges of the whole fleet are
+// in internal/fleetgauges.
 package metrics
 
 import (
@@ -89,8 +89,8 @@ func counters(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 }
 
-// histogram returns the options of a histogram with two kinds of buckets: fixed ones, which
-// every scraper can read, and native ones, which are finer.
+// histogram returns the options of a histogram with two kinds of buckets: fixed buckets, which
+// every scraper can read, and native buckets, which are finer.
 func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
 	return prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -111,7 +111,7 @@ func observe(ctx context.Context, into prometheus.Observer, value float64) {
 // BatchRefused counts a refused batch or request.
 func (m *Metrics) BatchRefused(class messages.Class) { m.refusal.WithLabelValues(string(class)).Inc() }
 
-// Replied counts a reply. fold maps all unknown tools to one name.
+// Replied counts a reply. fold maps the names of all unknown tools to one name.
 func (m *Metrics) Replied(
 	ctx context.Context, r messages.Reply, round int, took time.Duration, fold func(tool string) string,
 ) {
@@ -136,16 +136,16 @@ func (m *Metrics) Replied(
 	}
 }
 
-// Learned creates the series of a tool before its first event. If a series first appears
-// with the value 1, Prometheus sees no increase.
+// Learned creates the series of a tool before its first event. Prometheus sees no increase in
+// a series that appears with the value 1.
 func (m *Metrics) Learned(tool string, kind messages.Kind) {
 	if kind == messages.KindWrite {
 		m.unknown.WithLabelValues(tool)
 	}
 }
 
-// kindLabel returns the label for the kind of a call. For a call of an unknown tool that is
-// UnknownTool.
+// kindLabel returns the label for the kind of a call. It returns UnknownTool for a call of an
+// unknown tool.
 func kindLabel(k messages.Kind) string {
 	switch k {
 	case messages.KindRead, messages.KindWrite, messages.KindCompute:
@@ -154,8 +154,8 @@ func kindLabel(k messages.Kind) string {
 	return UnknownTool
 }
 
-// Decided counts a decision. If last is set, it also records how long the question was
-// open.
+// Decided counts a decision. last says that the decision closes the question; then Decided
+// also records how long the question was open.
 func (m *Metrics) Decided(
 	ctx context.Context, d messages.Decision, q messages.Approval, waited time.Duration, last bool,
 ) {

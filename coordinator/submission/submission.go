@@ -1,9 +1,9 @@
 // Package submission reads what agents submit, and makes what agents may see of a batch.
 //
-// A batch that cannot be run becomes a [messages.Refusal] with the ids of the batch as far
-// as they are known. Results of workers contain more than an agent may see: hooks and
-// people can change arguments, and agents must not see the changes. So everything for
-// agents must go through ForAgents, Brief, Slim or Refused.
+// If a batch cannot be run, the package makes a [messages.Refusal] with the ids of the batch,
+// as far as they are known. A worker's result has more than an agent may see: hooks and people
+// can change arguments, and the agent must not see the changes. Use ForAgents, Brief, Slim or
+// Refused for everything that goes to agents.
 //
 // Package provider reads the dialects of the providers, and package plan orders the calls.
 package submission
@@ -27,8 +27,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Submission is a batch that can be run. The zero value stands for a batch that cannot be
-// read.
+// Submission is a batch that can be run. If a batch cannot be read, its Submission is the zero
+// value.
 type Submission struct {
 	Batch messages.Batch
 	Codec provider.Codec
@@ -79,8 +79,8 @@ func tooLarge(format string, args ...any) *messages.Refusal {
 	return &messages.Refusal{Class: messages.ClassTooLarge, Message: fmt.Sprintf(format, args...)}
 }
 
-// named returns the key that a body names. Parts that the body lacks, or that cannot be
-// read, come from the subject.
+// named returns the key with the ids in a body. An id that the body lacks, or that cannot be
+// read, is taken from the subject.
 func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 	if b.Session != "" {
 		subject.Session = messages.Token(b.Session)
@@ -91,9 +91,10 @@ func named(b messages.Batch, subject wire.BatchKey) wire.BatchKey {
 	return subject
 }
 
-// Identified returns a batch with the ids that a refusal shows. If an id cannot be read, it
-// comes from the subject, unless the token there is a hash. Very long ids are left out. If
-// the body does not belong to the subject, only the body's own ids are kept.
+// Identified returns a batch with the ids that a refusal shows. If an id cannot be read from
+// the body, it is taken from the subject, unless the token there is a hash. Ids longer than
+// messages.MaxID are left out. If the body does not belong to the subject, only the body's own
+// ids are kept.
 func Identified(b messages.Batch, subject wire.BatchKey) messages.Batch {
 	if named(b, subject) == subject {
 		b.Session = cmp.Or(b.Session, messages.SessionID(messages.PlainToken(subject.Session)))
@@ -127,8 +128,8 @@ func Refused(b messages.Batch, digest string, refusal *messages.Refusal) message
 }
 
 // GivenOut returns a stored reply with the member append added at its end. The other bytes
-// stay the same. If the reply already has the member, or only refers to the object store,
-// it is returned unchanged.
+// stay unchanged. If the reply already has the member, or only refers to the object store,
+// GivenOut returns it unchanged.
 func GivenOut(stored []byte) ([]byte, error) {
 	var reply struct {
 		Append, Ref           json.RawMessage
@@ -146,10 +147,12 @@ func GivenOut(stored []byte) ([]byte, error) {
 }
 
 // Routed returns the calls with the tool names of the catalog. Some providers do not accept
-// the name of a tool, so the model knows that tool by another name. The codec keeps the
-// model's name for the reply.
+// every tool name, so the model may know a tool by another name. The codec keeps the model's
+// name for the reply.
 func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
-	var toolOf map[string]string // from a provider's name for a tool to the tool's own name, where they differ; made when needed
+	// toolOf maps a provider's name for a tool to the tool's own name, where the two differ. It
+	// is made when it is needed first.
+	var toolOf map[string]string
 	out := slices.Clone(in.Calls)
 	for i, call := range out {
 		if _, known := tools.Lookup(call.Tool()); known {

@@ -7,13 +7,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Limits of one worker's announcement. An announcement is not signed, so it must not claim
-// more than a worker can serve: see docs/identities.md.
+// Limits of one worker's announcement. An announcement is not signed, so these limits bound
+// what it can claim: see docs/identities.md.
 const maxPools, maxTools, maxSlots = 64, 4096, 4096
 
-// Bound returns the part of an announcement that is used. dropped describes the other
-// parts: whatever is more than a worker can have, and queues that do not belong to their
-// tools.
+// Bound returns the part of an announcement that counts. dropped describes what it leaves out:
+// pools, tools and slots beyond the limits, and queues that do not belong to their tools.
 func Bound(w wire.Presence) (bounded wire.Presence, dropped []string) {
 	drop := func(format string, args ...any) { dropped = append(dropped, fmt.Sprintf(format, args...)) }
 	bounded = w

@@ -6,10 +6,10 @@
 // one queue, so a job reaches only workers that have its tool. If no worker serves the tool, the
 // job waits in a queue from which no worker takes jobs, until a worker with the tool comes.
 //
-// A job stays in its queue as long as a worker takes jobs from that queue, because a job in
-// two queues could run twice. Keeps and [Job.Moves] say when a job moves. If no worker has
-// taken a job for a while, it also moves to a worker that could take it at once: see
-// [Fleet.PlaceFree].
+// A job stays in its queue while a worker takes jobs from that queue, because a job in two
+// queues could run twice. [Fleet.Keeps] and [Job.Moves] decide when a job moves. If no worker
+// has taken a job for a while, the job also moves to a queue whose workers have a free slot:
+// see [Fleet.PlaceFree].
 //
 // The package is pure: no clock, no I/O, no goroutine.
 package toolset
@@ -30,13 +30,13 @@ type Tool struct{ Pool, Name, Digest string }
 // Queue is a queue from which workers take jobs.
 type Queue struct {
 	Pool, Token          string
-	Workers, Slots, Busy int // sums over the workers that take jobs from the queue and do not drain
-	Draining             int // number of workers that only take what is left in the queue
+	Workers, Slots, Busy int // sums over the workers that take new jobs from the queue
+	Draining             int // number of workers that only finish the jobs left in the queue
 
 	stay, drain tools // the tools of the workers that stay, and of those that drain
 }
 
-// tools is a set of tools. Workers of old versions announce only the names.
+// tools is a set of tools. A worker of an old version announces only the names of its tools.
 type tools struct{ digests, names map[string]bool }
 
 func (s tools) has(t Tool) bool { return s.digests[t.Digest] || s.names[t.Name] }
@@ -92,7 +92,8 @@ func New(present []wire.Presence) *Fleet {
 	return f
 }
 
-// Busier returns a copy of the fleet in which a worker has taken more additional calls.
+// Busier returns a copy of the fleet in which a worker has taken more calls, by the number
+// more.
 func (f *Fleet) Busier(w wire.Presence, more int) *Fleet {
 	if w.Draining {
 		return f
@@ -156,11 +157,11 @@ func (f *Fleet) serving(t Tool) (all []*Queue) {
 	return all
 }
 
-// Place returns the queue for a call's job. Among the queues whose workers have the tool,
-// it is the one with the smallest share of slots in use. out returns how many jobs the
-// caller has in a queue; it is needed because the workers' own count is some seconds old.
-// If shares are equal, a hash of the call decides, so every coordinator chooses the same
-// queue. served is false if no worker has the tool; then the job waits.
+// Place returns the queue for a call's job: a queue whose workers have the tool, with the
+// smallest share of slots in use. out returns how many jobs the caller has in a queue; the
+// workers' own count is some seconds old. If shares are equal, a hash of the call decides, so
+// every coordinator chooses the same queue. If no worker has the tool, served is false and the
+// queue is the waiting queue of the pool.
 func (f *Fleet) Place(t Tool, call string, out func(token string) int) (token string, served bool) {
 	best := lightest(f.serving(t), call, out)
 	if best == nil {
@@ -169,8 +170,8 @@ func (f *Fleet) Place(t Tool, call string, out func(token string) int) (token st
 	return best.Token, true
 }
 
-// PlaceFree is like Place, for a job that no worker has taken from its queue for
-// [Patience]. It returns another queue with a free slot. ok is false if there is none.
+// PlaceFree returns another queue with a free slot, for a job that no worker has taken from
+// its queue for [Patience]. ok is false if there is no such queue.
 func (f *Fleet) PlaceFree(t Tool, call, from string, out func(token string) int) (token string, ok bool) {
 	best := lightest(slices.DeleteFunc(f.serving(t), func(q *Queue) bool {
 		return q.Token == from || max(q.Busy, out(q.Token)) >= q.Slots
@@ -196,17 +197,16 @@ func lightest(all []*Queue, call string, out func(token string) int) *Queue {
 	})
 }
 
-// rank gives the queues a different order for each call.
+// rank orders the queues, in a different order for each call.
 func rank(call, token string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(call + "\n" + token))
 	return h.Sum64()
 }
 
-// Keeps reports whether a job may stay in this queue. It may if a worker with the tool
-// takes jobs from the queue, or if it is the waiting queue and no worker has the tool. If
-// the only such worker drains, the job stays unless another queue has a worker with the
-// tool.
+// Keeps reports whether a job may stay in this queue. It may stay if a worker of the queue has
+// the tool. If all such workers drain, it stays only while no other queue serves the tool. In
+// the waiting queue, it stays while no worker serves the tool.
 func (f *Fleet) Keeps(token string, t Tool) bool {
 	if q := f.queues[token]; q != nil && q.Pool == t.Pool && (q.stay.has(t) || q.drain.has(t) && !f.Serves(t)) {
 		return true
@@ -214,24 +214,24 @@ func (f *Fleet) Keeps(token string, t Tool) bool {
 	return token == wire.WaitingQueue(t.Pool) && !f.Serves(t)
 }
 
-// Same reports whether both fleets have the same queues with the same tools, and workers at
-// the same queues. How many workers there are and how busy they are does not count.
+// Same reports whether both fleets have the same queues, with the same tools. It ignores how
+// busy the workers are, and how many they are, except whether a queue has any.
 func (f *Fleet) Same(other *Fleet) bool {
 	return maps.EqualFunc(f.queues, other.queues, func(a, b *Queue) bool {
 		return (a.Workers > 0) == (b.Workers > 0) && a.stay.same(b.stay) && a.drain.same(b.drain)
 	})
 }
 
-// Job is what a driver knows about a job that should not stay in its queue.
+// Job is what a driver knows about a job that has to leave its queue.
 type Job struct {
-	Delivered time.Time // when the driver first saw that a worker had got the job; zero: none has
-	Sign      time.Time // when a worker last reported that it runs the call; zero: none has
+	Delivered time.Time // when the driver saw that a worker had got the job; zero: no worker had
+	Sign      time.Time // when a worker last reported that it runs the call; zero: no worker did
 }
 
-// Moves reports whether the job moves to another queue now. If a worker may run the call,
-// moving the job would run it twice for nothing. So the job stays while its worker shows
-// signs of life, and while a worker that has just got it has had no time to show one. A
-// worker without a sign for silence counts as lost.
+// Moves reports whether the job moves to another queue now. If a worker runs the call, a move
+// would make the call run twice. So the job stays while its worker reports the run, and for
+// firstSign after a worker has got the job. A worker that reports nothing for silence counts
+// as lost.
 func (j Job) Moves(now time.Time, silence time.Duration) bool {
 	switch {
 	case !j.Sign.IsZero():

@@ -1,6 +1,6 @@
 // Package tuning has the numbers and durations of a coordinator, with their defaults. It is
-// a package of its own, so that a program that only reads the settings of a fleet need not
-// contain the coordinator.
+// separate from package coordinator, so that a program that only reads the settings of a fleet
+// does not contain the coordinator.
 package tuning
 
 import (
@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/journal"
 )
 
-// Config holds the settings of a coordinator that are plain values. The fields with the same names
-// in coordinator.Config explain them.
+// Config holds those settings of a coordinator that are plain values. The fields of the same
+// names in coordinator.Config explain them.
 type Config struct {
 	Slots, Window, Lookahead int
 	AckWait, Poll            time.Duration
