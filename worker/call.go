@@ -16,9 +16,9 @@ func withCall(ctx context.Context, call tool.Call) context.Context {
 }
 
 // CallOf returns the call for which a tool runs: its session and batch, the attempt, the
-// idempotency key, the fence. ctx must be the context that the tool was given, or one
-// derived from it. For any other context the call is empty. So test a tool with [Tool.Try],
-// and not by calling its function.
+// idempotency key, the fence. ctx must be the context that the tool was given, or one derived
+// from it. Any other context gives an empty call. A test should therefore run a tool with
+// [Tool.Try] and not call the tool's function.
 func CallOf(ctx context.Context) tool.Call {
 	call, _ := ctx.Value(callKey{}).(tool.Call)
 	if call.Progress == nil {
@@ -35,8 +35,9 @@ func Progress(ctx context.Context, fraction float64, text string) {
 }
 
 // Errorf returns an error with a code for programs, in snake_case, such as "not_found". The
-// model reads the code and the text. Other errors get the code tool_error. As in
-// [fmt.Errorf], %w wraps an error; a mark of [TryAgain] on that error is kept.
+// model reads the code and the text. An error that is not made by Errorf gets the code
+// tool_error. As in [fmt.Errorf], %w wraps an error. If [TryAgain] has marked the wrapped
+// error, the new error is marked too.
 func Errorf(code messages.Code, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	read := messages.Error{Code: code, Message: err.Error()}
@@ -46,8 +47,9 @@ func Errorf(code messages.Code, format string, args ...any) error {
 	return &toolError{read, err}
 }
 
-// TryAgain marks an error to say that a later run of the same call may succeed. [Retry]
-// decides whether and when that run happens. The result wraps err. TryAgain(nil) is nil.
+// TryAgain marks an error to say that a later run of the same call may succeed. The option
+// [Retry] decides whether and when the call runs again. The result wraps err. TryAgain(nil) is
+// nil.
 func TryAgain(err error) error {
 	if err == nil {
 		return nil

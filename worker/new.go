@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Tool is a tool with the code that runs it, from [New] or [Custom]. If there is a mistake
-// in it, the Tool holds the error, and [Tool.Definition], [Run] and [Main] report it.
+// Tool is a tool with the code that runs it, made by [New] or [Custom]. If its definition has
+// a mistake, the Tool holds the error, and [Tool.Definition], [Run] and [Main] report it.
 type Tool struct {
 	definition schemas.Tool
 	runner     tool.Runner
@@ -26,20 +26,21 @@ type Tool struct {
 // is for the model. The kind is [Read], [Write] or [Compute]. It has no default, because it
 // decides what may run at the same time and what may run again.
 //
-// In is the type of the arguments: a struct, or a map with string keys. The JSON Schema for
-// the model is made from it. A field is required unless its json tag has omitempty or
-// omitzero. Its jsonschema tag is its description. Properties without a field are refused.
-// A type that contains itself has no such schema: see [InputSchema]. Arguments that fit the
-// schema but not In are refused before the tool runs. A json.Number keeps the digits of a
-// number as they were written. In a field of type any, a number becomes a json.Number.
+// In is the type of the arguments: a struct, or a map with string keys. New makes the JSON
+// Schema for the model from it. A field is required unless its json tag has omitempty or
+// omitzero. The field's jsonschema tag is its description. Arguments with a property that no
+// field has are refused. A type that contains itself has no such schema: see [InputSchema].
+// Arguments that fit the schema but not In are refused before the tool runs. A json.Number
+// keeps the digits of a number as they were written. In a field of type any, a number becomes
+// a json.Number.
 //
 // Out is what the model reads. A string is text, a [tool.Output] is used as it is, and any
 // other value becomes JSON.
 //
-// run gets a context that ends when the tool's time is up or the call is aborted. Then it
-// must return and leave nothing running. [CallOf] and [Progress] need that context. run is
-// called from many goroutines. If it returns an error, the model reads that error as the
-// result: see [Errorf] and [TryAgain].
+// run gets a context that ends when the tool's time is up or the call is aborted. When the
+// context ends, run must return and leave nothing running. [CallOf] and [Progress] need that
+// context. Many goroutines may call run at once. If run returns an error, the model reads that
+// error as the result: see [Errorf] and [TryAgain].
 func New[In, Out any](name, description string, kind messages.Kind, run func(ctx context.Context, in In) (Out, error), options ...Option) Tool {
 	p := promise{Tool: schemas.Tool{Name: name, Description: description, Kind: kind}}
 	for _, option := range options {
@@ -75,7 +76,7 @@ func (t Tool) Definition() (schemas.Tool, error) {
 	return t.definition, t.err
 }
 
-// complete checks rules that only tools in Go can break. If no option gave a schema, it
+// complete checks rules that only tools in Go can break. If no option gave a schema, complete
 // makes one from In.
 func (p *promise) complete(in reflect.Type) error {
 	switch {
@@ -105,13 +106,14 @@ func checkRoot(schema json.RawMessage) error {
 	return nil
 }
 
-// runner is the function of a tool as a [tool.Runner] and [tool.Checker].
+// runner makes the function of a tool a [tool.Runner] and a [tool.Checker].
 type runner[In, Out any] struct {
 	run    func(context.Context, In) (Out, error)
 	checks []func(context.Context, In) error
 }
 
-// adopt takes the functions of options. Their types must fit those of the tool.
+// adopt takes the functions that options gave. It refuses functions whose types do not fit the
+// types of the tool.
 func (r *runner[In, Out]) adopt(p promise) error {
 	if r.run == nil {
 		return errors.New("it has no function to run")
@@ -142,7 +144,8 @@ func (r runner[In, Out]) Run(ctx context.Context, call tool.Call) (tool.Output, 
 	return encode(out)
 }
 
-// Check refuses arguments that do not fit In, or that a function of [Check] refuses.
+// Check refuses arguments that do not fit In, and arguments that a function of the option
+// [Check] refuses.
 func (r runner[In, Out]) Check(ctx context.Context, call tool.Call) error {
 	in, err := decode[In](call.Input)
 	if err != nil {
@@ -156,13 +159,13 @@ func (r runner[In, Out]) Check(ctx context.Context, call tool.Call) error {
 	return nil
 }
 
-// checkable is a runner with a probe.
+// checkable is a runner whose tool has a probe: see [Checkable].
 type checkable[In, Out any] struct {
 	runner[In, Out]
 	probe func(context.Context, In) (*Out, bool, error)
 }
 
-// Probe asks whether a lost run was applied.
+// Probe asks the tool whether a lost run was applied.
 func (c checkable[In, Out]) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
 	in, err := decode[In](call.Input)
 	if err != nil {

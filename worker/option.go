@@ -13,7 +13,7 @@ import (
 // see docs/tools.md.
 type Option func(*promise)
 
-// promise is the definition of a tool while New makes it.
+// promise is the definition of a tool while New builds it.
 type promise struct {
 	schemas.Tool
 	checks []any // func(context.Context, In) error
@@ -33,12 +33,14 @@ func Idempotent() Option {
 }
 
 // Checkable gives a write a probe, which finds out whether a lost run was applied. The
-// write runs again only if it was not. The probe must have the In and Out of the tool.
+// Checkable gives a write a probe: a function that finds out whether a lost run was applied.
+// The write runs again only if the lost run was not applied. The probe must have the In and
+// Out of the tool.
 //
 // The probe must change nothing. [CallOf] has the idempotency key of the lost run. applied
-// says whether that run had its effect, and out is what it returned, or nil if that is not
-// known. An error means that this cannot be found out. The call then ends as
-// outcome_unknown, and does not run again.
+// says whether the lost run had its effect. out is what the lost run returned, or nil if that
+// is not known. An error means that the probe cannot find out what happened. The call then
+// ends as outcome_unknown and does not run again.
 func Checkable[In, Out any](probe func(ctx context.Context, in In) (out *Out, applied bool, err error)) Option {
 	return func(p *promise) {
 		if p.OnCrash == "" {
@@ -50,10 +52,10 @@ func Checkable[In, Out any](probe func(ctx context.Context, in In) (out *Out, ap
 	}
 }
 
-// Retry makes a call run again after an error that [TryAgain] has marked, attempts times in
-// all (1 to 10). The wait begins with backoff and doubles each time, up to maxBackoff. Both
-// may be at most an hour; 0 means the default, 500 ms and 10 s. A write must also be
-// [Idempotent] or [Checkable].
+// Retry makes a call run again after an error that [TryAgain] has marked, up to attempts runs
+// in all (1 to 10). The wait before the second run is backoff. The wait doubles each time, up
+// to maxBackoff. Both may be at most an hour; 0 means the default, 500 ms and 10 s. A write
+// must also be [Idempotent] or [Checkable].
 func Retry(attempts int, backoff, maxBackoff time.Duration) Option {
 	return func(p *promise) {
 		p.Retry = schemas.Retry{Attempts: attempts, BackoffMS: wholeMilliseconds(backoff), MaxBackoffMS: wholeMilliseconds(maxBackoff)}
@@ -68,19 +70,19 @@ func Pool(name string) Option { return func(p *promise) { p.Pool = name } }
 // "3" or "1.10". A worker may serve several versions of one name; see docs/tools.md.
 func Version(version string) Option { return func(p *promise) { p.Tool.Version = version } }
 
-// Require adds a rule about the arguments: a CEL expression, such as input.amount <= 1000.
-// If it is not true, the call is refused with the message. Rules apply after the schema,
-// and before hooks and permissions.
+// Require adds a rule about the arguments: a CEL expression, such as input.amount <= 1000. If
+// the expression is not true, the call is refused with the message. Rules apply after the
+// schema and before hooks and permissions.
 func Require(expression, message string) Option {
 	return func(p *promise) {
 		p.Semantic = append(p.Semantic, schemas.SemanticRule{Require: expression, Message: message})
 	}
 }
 
-// Check adds a check of the arguments in Go, which runs after those of [Require]. It must
-// change nothing, and may take as long as the tool. If it returns an error, the call is
-// refused. The code is invalid_arguments, unless [Errorf] has set another. The check must
-// have the In of the tool.
+// Check adds a check of the arguments in Go, which runs after the rules of [Require]. The
+// check must change nothing, and may take as long as the tool. Its In must be the In of the
+// tool. If the check returns an error, the call is refused with that error. The code is
+// invalid_arguments, unless [Errorf] has set another one.
 func Check[In any](check func(ctx context.Context, in In) error) Option {
 	return func(p *promise) { p.checks = append(p.checks, check) }
 }
@@ -99,8 +101,8 @@ func MaxOutput(n int) Option { return func(p *promise) { p.Tool.MaxOutput = n } 
 // [schemas.TruncateTail].
 func Truncate(part schemas.Truncate) Option { return func(p *promise) { p.Tool.Truncate = part } }
 
-// Readable lets the model read all of an output over [MaxOutput], in the same session. It
-// does so with the tool result_read, which the worker then also serves.
+// Readable lets the model read all of an output over [MaxOutput], in the same session. The
+// model reads it with the tool result_read, which the worker then also serves.
 func Readable() Option { return func(p *promise) { p.Results = schemas.ResultsReadable } }
 
 // ConcurrencySafe says whether calls of the tool may run beside other calls of their session, in
@@ -109,8 +111,8 @@ func ConcurrencySafe(safe bool) Option {
 	return func(p *promise) { p.Tool.ConcurrencySafe = &safe }
 }
 
-// SafeWhen is a CEL expression, such as !input.exclusive. If it is true, the call may run
-// beside other calls of its session. Later batches still wait for the end of the call,
+// SafeWhen is a CEL expression, such as !input.exclusive. If the expression is true, the call
+// may run beside other calls of its session. Later batches still wait for the end of the call,
 // because a hook may change its input. Use either SafeWhen or [ConcurrencySafe].
 func SafeWhen(expression string) Option { return func(p *promise) { p.Tool.SafeWhen = expression } }
 
@@ -121,14 +123,15 @@ func ShellCommand(property string) Option {
 	return func(p *promise) { p.Tool.ShellCommand = property }
 }
 
-// InputSchema is the JSON Schema of the arguments, instead of the one that is made from In.
-// It is draft 2020-12, and its root has the type object. In must have a field for every
+// InputSchema is the JSON Schema of the arguments. It replaces the schema that is made from
+// In. It is draft 2020-12, and its root has the type object. In must have a field for every
 // property that the schema allows, because properties without a field are refused.
 func InputSchema(schema string) Option {
 	return func(p *promise) { p.Tool.InputSchema = json.RawMessage(schema) }
 }
 
-// wholeMilliseconds rounds away from zero, so that a short time does not become the default.
+// wholeMilliseconds rounds away from zero. A time below 1 ms thus does not become 0, which
+// means the default.
 func wholeMilliseconds(d time.Duration) int64 {
 	switch {
 	case d > 0:

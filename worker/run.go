@@ -26,19 +26,19 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Options say where and how [Run] serves tools. The zero value serves them to the fleet on this
-// machine, without a policy.
+// Options say where and how [Run] serves tools. With the zero value, Run serves them to the
+// fleet on this machine, without a policy.
 type Options struct {
 	// Fleet is the server and the worker's identity there. Fleet.Name defaults to "toolfleet
 	// worker".
 	Fleet fleet.Options
-	// Settings is the path of a toolfleet.yaml with the settings of the whole fleet, such
-	// as lease, batch_ttl, audit and pools. Fields of Options take precedence. Default: no
-	// file. Environment variables are not read.
+	// Settings is the path of a toolfleet.yaml with the settings of the whole fleet, such as
+	// lease, batch_ttl, audit and pools. Fields of Options take precedence. Default: no file.
+	// Run does not read environment variables.
 	Settings string
 	// Policy is the path of the policy file: rules, approvers, and hooks that are programs.
-	// Use the same file as the coordinators. If a coordinator has a policy, a worker
-	// without one takes no calls from it. Default: no policy, so everything is allowed.
+	// Use the file that the coordinators use. If a coordinator has a policy, a worker without
+	// one takes no calls from it. Default: no policy, which allows everything.
 	Policy string
 	// Hooks run before and after each call, besides those of the policy file.
 	Hooks []hook.Hook
@@ -46,18 +46,18 @@ type Options struct {
 	// Name is the worker's name in records, events and status. Default: the host's name and a
 	// random part.
 	Name string
-	// Version is the version of the program, for status. Default: the version or commit
-	// from which it was built.
+	// Version is the version of the program, shown by status. Default: the version or commit
+	// from which the program was built.
 	Version string
 	// Slots is how many calls of one pool run at once, 1 or more. Default 10.
 	Slots int
 	// Drain is how long running calls may go on after the context of Run has ended, from 1 ms.
 	// Default 30 s.
 	Drain time.Duration
-	// Kill, if closed, ends the drain. Calls that still run are stopped and given up to
-	// other workers, where they may run again. May be nil.
+	// Kill, if closed, ends the drain at once. Run stops the calls that still run and gives
+	// them up. Other workers may run them again. May be nil.
 	Kill <-chan struct{}
-	// OnReady is called once, when calls are taken. May be nil.
+	// OnReady is called once, when the worker takes calls. May be nil.
 	OnReady func()
 
 	Logger *slog.Logger // nil: no logs
@@ -67,13 +67,13 @@ type Options struct {
 	Tracer  trace.Tracer // nil: no spans
 }
 
-// Run serves tools until ctx ends. Then it takes no more calls, gives the running ones
-// Options.Drain to end, and returns nil. It creates missing streams of the fleet.
+// Run serves tools until ctx ends. From then on it takes no more calls and gives the running
+// calls Options.Drain to end. Then it returns nil. Run creates missing streams of the fleet.
 //
-// Run returns an error if there is a mistake in the tools, options or files, or if the
-// server refuses this worker or cannot be reached within the setting nats.timeout (10 s).
-// It also refuses a server that may lose acknowledged messages in a power failure, unless
-// the setting unsafe_sync allows it. If the connection is lost later, it is restored.
+// Run returns an error if there is a mistake in the tools, options or files, or if the server
+// refuses this worker or cannot be reached within the setting nats.timeout (10 s). It also
+// refuses a server that may lose acknowledged messages in a power failure, unless the setting
+// unsafe_sync allows it. If the connection is lost later, Run restores it.
 func Run(ctx context.Context, o Options, tools ...Tool) error {
 	registry, err := registryOf(tools)
 	cfg, badSettings := o.settings()
@@ -144,20 +144,20 @@ func registryOf(tools []Tool) (*tool.Registry, error) {
 	return registry, errors.Join(errs...)
 }
 
-// Main serves tools: use it as the main function of a program. It takes the flags of
-// `toolfleet worker` that are not about a tools file (--help lists them), TOOLFLEET_ and
-// NATS_ variables, and toolfleet.yaml. It ignores a tools file or a root folder that is set
-// there. It logs to stderr. At SIGINT or SIGTERM it takes no more calls, and gives the
-// running ones the time of the setting drain. A second signal stops these, a third ends the
-// process. --version shows the build.
+// Main serves tools. Use it as the main function of a program. It takes the flags of
+// `toolfleet worker` except those about a tools file (--help lists them), TOOLFLEET_ and NATS_
+// variables, and toolfleet.yaml. It ignores a tools file or a root folder that is set there.
+// It logs to stderr. At SIGINT or SIGTERM it takes no more calls, and gives the running calls
+// the time of the setting drain. A second signal stops the running calls. A third signal ends
+// the process. --version shows the build.
 //
-// Main does not return. Exit status: 0 after a signal, 1 failed, 2 wrong usage, setting or
-// tool.
+// Main does not return. Exit status: 0 after a signal, 1 after a failure, 2 for a wrong usage,
+// setting or tool.
 func Main(tools ...Tool) {
 	os.Exit(run(os.Args, os.Stdout, os.Stderr, tools))
 }
 
-// flags are the command line of a worker in Go.
+// flags holds the command line flags of a worker in Go.
 type flags struct {
 	daemon.Server
 	daemon.Governed
@@ -167,7 +167,7 @@ type flags struct {
 	Version bool   `help:"Show which build this is."`
 }
 
-// run is Main without the process: it returns the exit status.
+// run does the work of Main and returns the exit status.
 func run(args []string, stdout, stderr io.Writer, tools []Tool) int {
 	name := filepath.Base(args[0])
 	fail := func(err error) int {
@@ -193,7 +193,8 @@ func run(args []string, stdout, stderr io.Writer, tools []Tool) int {
 	return 0
 }
 
-// parse reads the command line. left is true if a flag such as --help was served instead.
+// parse reads the command line. left is true if the parser handled a flag such as --help,
+// which leaves nothing else to do.
 func parse(name string, args []string, stdout, stderr io.Writer, tools []Tool) (given config.Sources, left bool, err error) {
 	var names []string
 	for _, t := range tools {

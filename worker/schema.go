@@ -12,11 +12,12 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// anything accepts every JSON value. It lists the types, so that the schema of a pointer
-// can add null to them.
+// anything accepts every JSON value. It lists all types so that null can be added to them for
+// the schema of a pointer.
 var anything = &jsonschema.Schema{Types: []string{"null", "boolean", "number", "string", "array", "object"}}
 
-// Types that encoding/json reads in another way than their Go type suggests.
+// known holds the schemas of types that encoding/json reads in another way than their Go type
+// suggests.
 var known = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[json.Number]():     {Type: "number"},
 	reflect.TypeFor[json.RawMessage](): anything,
@@ -53,8 +54,8 @@ func inputSchema(in reflect.Type) (json.RawMessage, error) {
 	return json.Marshal(schema)
 }
 
-// walk visits every type inside the input. It corrects what a schema would say that is made
-// from the Go type alone: the schema must accept what encoding/json accepts.
+// walk visits every type inside the input. It corrects the schema that is made from the Go
+// type alone, so that the schema accepts what encoding/json accepts.
 type walk struct {
 	types map[reflect.Type]*jsonschema.Schema // types that need another schema than their Go type suggests
 	above map[reflect.Type]bool               // the types that contain the visited one
@@ -91,11 +92,12 @@ func (w *walk) visit(t reflect.Type, path string) error {
 	return nil
 }
 
-// special records the schema of a type that decodes itself, and of a slice of bytes.
+// special records the schema of a type that decodes its own JSON, and of a slice of bytes. It
+// reports whether t is such a type.
 func (w *walk) special(t reflect.Type) bool {
 	switch {
 	case readsItself(t):
-		w.types[t] = anything // only its own code knows which values fit
+		w.types[t] = anything // only the code of the type knows which values fit
 	case reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()):
 		w.types[t] = &jsonschema.Schema{Type: "string"}
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8:
@@ -110,7 +112,7 @@ func readsItself(t reflect.Type) bool {
 	return reflect.PointerTo(t).Implements(reflect.TypeFor[json.Unmarshaler]())
 }
 
-// fields visits the fields of a struct, those of embedded structs too.
+// fields visits the fields of a struct, including the fields of embedded structs.
 func (w *walk) fields(t reflect.Type, path string) error {
 	var errs []error
 	names := map[string]bool{}
@@ -147,8 +149,8 @@ func (w *walk) fields(t reflect.Type, path string) error {
 	return errors.Join(errs...)
 }
 
-// withoutNulls makes nullable lists plain ones, so that models write [] and not null. The
-// schema of every slice is a nullable list. Pointers stay nullable.
+// withoutNulls turns the schemas of nullable lists into plain lists, so that models write []
+// instead of null. The schema of every Go slice is a nullable list. Pointers stay nullable.
 func withoutNulls(s *jsonschema.Schema) {
 	if s == nil {
 		return

@@ -12,19 +12,20 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Try runs the tool once, without a fleet, for tests. Like a worker it checks the input,
-// limits the time and the output, and turns an error or a panic into what the model reads.
-// Nobody is asked for approval, whatever the tool's [Risk].
+// Try runs the tool once, without a fleet, for tests. Like a worker, it checks the input and
+// limits the time and the output. It turns an error or a panic into the text that the model
+// reads. It asks nobody for approval, whatever the tool's [Risk].
 //
 //	result, err := refund.Try(ctx, tool.Call{Input: []byte(`{"order":"A-1001"}`)})
 //
 // The call may have ids, an Attempt (default 1), a Fence (for a write the default is the
-// number of the attempt) and a Progress. Try sets Tool and IdempotencyKey. The key is the
-// same for every attempt with the same ids and input. If the tool is [Checkable] and
-// Attempt is above 1, the earlier attempt counts as lost. Then Try asks the probe first,
-// and runs the tool only if that attempt was not applied.
+// number of the attempt) and a Progress. Try sets Tool and IdempotencyKey. The key is the same
+// for every attempt with the same ids and input. If the tool is [Checkable] and Attempt is
+// above 1, the earlier attempt counts as lost. Then Try asks the probe first, and runs the
+// tool only if that attempt was not applied.
 //
-// Try returns an error if there is a mistake in the Tool, or the cause of ctx if ctx ends.
+// Try returns an error if there is a mistake in the Tool. If ctx ends, it returns the cause of
+// ctx.
 func (t Tool) Try(ctx context.Context, c tool.Call) (messages.Result, error) {
 	definition, err := t.Definition()
 	if err != nil {

@@ -3,14 +3,14 @@
 //	delivery -> look into the journal -> run (claim on the way, if it may change the world)
 //	         -> store the result -> notify the coordinator -> settle
 //
-// The shell is package lane, or the simulation. It tells the machine what happens and
-// carries out the effects that the machine returns. The phases are the steps of the
-// worker's pipeline, from the check of the input to the run of the tool; the shell runs
-// them on a goroutine.
+// The caller of the machine is called the shell. It is package lane, or the simulation. The
+// shell gives the machine its events and carries out the effects that the machine returns. The
+// phases are the steps of the worker's pipeline, from the check of the input to the run of the
+// tool. The shell runs them on a goroutine.
 //
-// The machine is pure: every step gets the time, and random values come with the [Call]. It
-// has at most one open request to the journal, and each request gets one answer. Only
-// renewals of the lease (lease.go) may be open besides.
+// The machine is pure: every step gets the time, and random values come with the [Call]. The
+// machine has at most one open request to the journal, and each request gets one answer. In
+// addition, one renewal of the lease (lease.go) may be open.
 //
 //	Waiting       for the first delivery
 //	Bouncing      the tool is not served here; the job keeps its slot for a moment
@@ -60,8 +60,9 @@
 //	Draining      as Stopped, and bounds every later wait by LastWords. Bouncing: ->Closing
 //	Closed        Closing: ->Over, with the settlement
 //
-// Every other pair does nothing. Such an event comes too late (for example the answer to a
-// renewal after the end), or a shell that follows the effects cannot cause it.
+// Every other pair of event and state has no effect. In such a pair the event comes too late
+// (for example the answer to a renewal after the end), or it cannot come if the shell carries
+// out the effects.
 package attempt
 
 import (
@@ -82,7 +83,7 @@ type Config struct {
 	Grace       time.Duration // how long before the end of the lease the tool is cancelled
 	ApprovalTTL time.Duration // how long people have to answer a question
 	LastWords   time.Duration // how long the worker tries to store the end of a call after the drain
-	Poison      int           // how many workers may be lost while they have one job
+	Poison      int           // the call fails after so many workers were lost over its job
 	MaxPayload  int           // largest message, in bytes
 	MaxInline   int           // largest outcome that is stored in a record, in bytes
 }
@@ -91,11 +92,10 @@ type Config struct {
 type Call struct {
 	Job wire.Job
 	Key wire.CallKey
-	// Claims says that the tool may change the world, so the call is claimed before it
-	// runs.
+	// Claims says that the tool may change the world. Such a call is claimed before it runs.
 	Claims bool
-	// Attempts limits how many times the call runs, when a run fails and another may
-	// succeed.
+	// Attempts limits how many times the call runs in all. The call runs again if a run fails
+	// and another run may succeed.
 	Attempts int
 	// Backoff returns the pause after an attempt. It must be pure.
 	Backoff func(attempt int) time.Duration
@@ -113,9 +113,9 @@ type Machine struct {
 	effects []Effect  // of the current step, so far
 
 	began   time.Time     // when the worker took the job
-	server  time.Time     // the server's time at that moment
-	count   int           // how many times the job had been delivered at that moment
-	waited  time.Duration // how long the job had been stored at that moment
+	server  time.Time     // the server's time at began
+	count   int           // how many times the job had been delivered at began
+	waited  time.Duration // how long the job had been stored at began
 	runs    int           // number of this run, for a call that does not claim
 	notify  string        // the coordinator that published the newest delivery
 	seq     uint64        // sequence of the newest delivery
@@ -123,29 +123,30 @@ type Machine struct {
 	span    string        // traceparent of the attempt's span; "": none
 	counter int           // number of events published for watchers
 
-	// last is the sequence of this attempt's newest record. Before the claim is stored, it
-	// is the sequence of the record that the claim must follow, or 0 if there must be none.
+	// last is the sequence of this attempt's newest record. Before the claim is stored, last
+	// is the sequence of the record that the claim must follow, or 0 if the claim must be the
+	// first record.
 	last   uint64
-	record wire.CallRecord // the record at last
+	record wire.CallRecord // the record with the sequence last
 	lease  lease
 	asked  time.Time  // when the claim was first sent; set from Claiming on
 	grant  call.Grant // what the phases get once the claim is stored; set from Claiming on
 
 	cause   error     // why the run was cancelled; nil: it is not cancelled
 	drained time.Time // when the worker's drain ended; zero: it has not ended
-	signAt  time.Time // when the next sign of life is due; zero: none is
+	signAt  time.Time // when the next sign of life is due; zero: no sign is due
 
-	// due is when a [Tick] makes the next step in this state. Zero: only another event
-	// does.
+	// due is when a [Tick] makes the next step in this state. Zero: the state waits for an
+	// event of another kind.
 	due   time.Time
 	pause time.Duration // the pause before the newest try of a write; 0 at the first try
 	err   error         // the error of the newest failed write
-	words time.Time     // after the drain: when tries end; zero: no limit
+	words time.Time     // when tries end after the drain; zero: no limit
 	// writing is the record that is being written, or will be written again at due. It is
 	// empty during other requests to the journal.
 	writing wire.CallRecord
-	// result is what will be stored. In Releasing it is the failure that another attempt
-	// follows.
+	// result is the result to store. In Releasing it is the failure after which another
+	// attempt follows.
 	result  *messages.Result
 	back    wire.HandBack // set in HandingBack
 	refused bool          // a refused claim was counted already
@@ -160,9 +161,9 @@ func New(cfg Config, c Call) *Machine { return &Machine{cfg: cfg, call: c} }
 // State returns the state of the attempt.
 func (m *Machine) State() State { return m.state }
 
-// Claims reports whether the call must be claimed before it runs. It must if the tool may
-// change the world, and also if the call has a record for another reason, such as a
-// question to people.
+// Claims reports whether the call must be claimed before it runs. The call must be claimed if
+// the tool may change the world. It must also be claimed if its journal already has a record
+// for another reason, such as a question to people.
 func (m *Machine) Claims() bool { return m.call.Claims || m.call.Job.TakeOver > 0 }
 
 // Wake returns when the machine wants a [Tick]; zero: never.
@@ -239,8 +240,8 @@ func (m *Machine) do(e Effect) { m.effects = append(m.effects, e) }
 
 func (m *Machine) log(level Level, text string, args ...any) { m.do(Log{level, text, args}) }
 
-// delivered begins the attempt at the first delivery and remembers later ones. If no sign
-// of life reaches the broker, it delivers the job again although the worker is alive.
+// delivered begins the attempt at the first delivery and remembers later deliveries. The
+// broker delivers a job again if no sign of life reaches it, even if the worker is alive.
 func (m *Machine) delivered(ev Delivered) {
 	if m.state == Over {
 		return
@@ -271,22 +272,22 @@ func (m *Machine) delivered(ev Delivered) {
 	}
 }
 
-// open begins the attempt: nothing in the journal forbids it.
+// open begins the attempt. The caller has made sure that nothing in the journal forbids it.
 func (m *Machine) open() {
 	m.become(Beginning)
 	m.do(Begin{m.prior()})
 }
 
-// begin starts the phases. If too many workers were lost over the job, it ends the call
+// begin starts the phases. If too many workers were lost over the job, begin ends the call
 // instead.
 func (m *Machine) begin(span string) {
 	if m.state != Beginning {
 		return
 	}
 	m.span = span
-	// Only lost workers count, not attempts that ended with a failure. But if the call does
-	// not claim, a failed attempt looks like a lost delivery. So such a call may be
-	// delivered at least as many times as it has attempts.
+	// The limit is for lost workers and not for attempts that failed. If a call does not
+	// claim, though, a failed attempt looks like a lost worker. The limit for such a call is
+	// therefore at least its number of attempts.
 	poison := m.cfg.Poison
 	if !m.Claims() {
 		poison = max(poison, m.call.Attempts)
@@ -304,9 +305,10 @@ func (m *Machine) begin(span string) {
 	m.signAt = m.now.Add(min(firstSign, m.cfg.AckWait/3))
 }
 
-// lostDeliveries returns how many workers were lost while they had the job, at most. A server that
-// was killed may have lost its newest jobs; it gives their sequences to other jobs, and counts the
-// deliveries of both. Each lost worker costs an AckWait, so the age of the job limits the count.
+// lostDeliveries returns an upper bound of the number of workers that were lost while they had
+// the job. The count of deliveries can be too high: if the NATS server is killed, it may lose
+// its newest jobs and give their sequences to other jobs. It then counts the deliveries of
+// both jobs. Each lost worker costs an AckWait, so the age of the job limits the number too.
 func (m *Machine) lostDeliveries() int {
 	return min(m.count-1, int((m.waited+m.cfg.AckWait/2)/m.cfg.AckWait))
 }
@@ -318,7 +320,8 @@ func (m *Machine) stopped(ev Stopped) {
 	}
 }
 
-// draining cancels the run because the worker shuts down. Later waits end after LastWords.
+// draining cancels the run because the worker shuts down. It limits every later wait to
+// LastWords.
 func (m *Machine) draining() {
 	if m.state == Bouncing {
 		m.bounce()
@@ -348,7 +351,7 @@ func (m *Machine) cancel(cause error) {
 	switch {
 	case m.state == Running, m.state == Holding:
 		m.become(Stopping)
-	case m.state == Claiming && m.due.IsZero(): // the answer to the claim still decides
+	case m.state == Claiming && m.due.IsZero(): // the answer to the claim decides what follows
 		m.do(Abort{})
 	case m.state == Claiming:
 		m.refuse(fmt.Errorf("claim: %w", errors.Join(m.err, cause)))
@@ -382,8 +385,8 @@ func (m *Machine) tick() {
 // reached reports whether a time has come. A zero time never comes.
 func reached(now, at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 
-// close ends the attempt. The newest delivery is settled later, when no further one can
-// come.
+// close ends the attempt. The machine settles the newest delivery after [Closed], when no
+// further delivery can come.
 func (m *Machine) close(s settlement, err error) {
 	e := &m.end
 	e.Attempt, e.Err = m.attempts(), err

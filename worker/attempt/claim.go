@@ -13,9 +13,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// recordHeadroom is how many bytes of a message are reserved for a record apart from its
-// heavy fields: arguments, hooks, approval, permission. Renewals and releases are larger
-// than the claim that they follow, so the claim must leave this room.
+// recordHeadroom is the number of bytes of a message that a claim leaves free for the light
+// fields of later records. The heavy fields are arguments, hooks, approval and permission.
+// Renewals and releases are larger than the claim that they follow, so the claim must leave
+// this room.
 const recordHeadroom = 1 << 10
 
 // prior returns the record from which the job continues, or nil if there is none.
@@ -30,9 +31,9 @@ func (m *Machine) prior() *wire.CallRecord {
 // unsure reports whether an earlier attempt may have changed the world.
 func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
 
-// wanted answers the phases when they want to start the tool. A call that does not claim
-// gets its attempt number even if its run was just cancelled: with a refusal the call would
-// end without a result.
+// wanted answers the phases when they want to start the tool. A call that does not claim gets
+// its attempt number even if its run was just cancelled. A refusal would end such a call
+// without a result.
 func (m *Machine) wanted(f call.Frozen) {
 	switch {
 	case m.state == Running && m.Claims():
@@ -48,9 +49,9 @@ func (m *Machine) wanted(f call.Frozen) {
 	}
 }
 
-// claim writes the claim after the record from which the job continues. The tool starts
-// only when the claim is stored, so a tool never runs without a record. A claim that is too
-// large to be renewed later is refused.
+// claim writes the claim after the record from which the job continues. The tool starts only
+// when the claim is stored, so a tool never runs without a record. claim refuses a claim that
+// is too large to be renewed later.
 func (m *Machine) claim(f call.Frozen) {
 	unsure := m.unsure()
 	if unsure && m.record.ArgsHash != f.ArgsHash {
@@ -97,8 +98,8 @@ func changed(frozen, asked json.RawMessage) json.RawMessage {
 	return frozen
 }
 
-// claimStored starts keeping the lease and lets the tool start. If storing the claim took
-// long, it first renews the claim, because much of the lease is used up.
+// claimStored starts keeping the lease and lets the tool start. If storing the claim took more
+// than a third of the lease, claimStored first renews the claim.
 func (m *Machine) claimStored(seq uint64) {
 	record := m.writing
 	record.Fence, m.grant.Fence = seq, seq
@@ -122,9 +123,9 @@ func (m *Machine) granted(since time.Time) {
 	m.start(m.grant)
 }
 
-// start lets the phases start the tool. Watchers get the running event only now. So the
-// claim of the call, if it needs one, is durable by then, and a call that is refused or
-// waits for a person never shows as running.
+// start lets the phases start the tool and sends the running event to watchers. At this moment
+// the claim is durable, if the call needs one. A call that is refused or waits for a person
+// never shows as running.
 func (m *Machine) start(g call.Grant) {
 	m.emit(messages.Event{Type: messages.EventRunning})
 	m.do(Grant{g})

@@ -51,8 +51,8 @@ func (m *Machine) ended(result messages.Result, err error) {
 	}
 }
 
-// endOf turns an error into a result if every worker would get the same error. It returns
-// any other error, and another worker continues the call.
+// endOf turns an error into a result if every worker would get the same error. It returns any
+// other error unchanged. Another worker then continues the call.
 func (m *Machine) endOf(err error) (messages.Result, error) {
 	var ask *call.Ask
 	tooLarge := errors.Is(err, ErrTooLarge)
@@ -147,10 +147,10 @@ func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
 // serverTime returns the time by the server's clock.
 func (m *Machine) serverTime() time.Time { return m.server.Add(m.now.Sub(m.began)) }
 
-// retryLater gives up a failed attempt of a call that does not claim. The job stays in the
-// queue until the coordinator has this notice and replaces it by a job with the number of
-// failed attempts. If the worker removed the job sooner, the coordinator could publish one
-// with a wrong number. If the notice is lost, the broker delivers the job again, and this
+// retryLater gives up a failed attempt of a call that does not claim. It leaves the job in the
+// queue and sends a notice. The coordinator then replaces the job by a job with the number of
+// failed attempts. If the worker removed the job sooner, the coordinator could publish a job
+// with a wrong number. If the notice is lost, the broker delivers the job again, and that
 // delivery counts as the next attempt.
 func (m *Machine) retryLater(after time.Duration) {
 	m.end.Became = Released
@@ -177,8 +177,8 @@ func (m *Machine) release(failed *messages.Result, wait time.Duration) {
 	m.do(Write{Record: record, Behind: m.last})
 }
 
-// releaseEnded closes an attempt whose claim is over: its release is stored, or another
-// writer's record came first.
+// releaseEnded closes an attempt whose claim is over. The claim is over when its release is
+// stored, or when another writer's record was stored before the release.
 func (m *Machine) releaseEnded(s settlement) {
 	if m.result != nil {
 		m.logFailure("attempt failed; there will be another", *m.result)
@@ -209,12 +209,12 @@ func (m *Machine) finish(result messages.Result) {
 		if result.Attempt > 1 && m.call.Attempts > 1 {
 			own.Message += fmt.Sprintf(" (It was attempted %d times.)", result.Attempt)
 		}
-		// Another attempt of this call has the same idempotency key. A new call of the
-		// model has not. So if the outcome is unknown, the model must not be told to retry.
+		// A repeat by the model is a new call with another idempotency key, so its effect
+		// could happen twice. If the outcome is unknown, the model must not be told to retry.
 		own.Retryable = own.Retryable && result.Status != messages.StatusOutcomeUnknown
 		result.Err = &own
 	}
-	if result.Trail == nil && result.Failure() { // the pipeline has not made this result
+	if result.Trail == nil && result.Failure() { // the result is not from the pipeline
 		m.end.Failure = messages.ErrorType(result.Status, result.Err)
 	}
 	m.result, m.pause = &result, 0
@@ -246,8 +246,9 @@ func (m *Machine) sign() {
 	m.result.Trail = &trail
 }
 
-// writeEnd writes the result. For a call that claims, that is the last record of its
-// journal. For any other call it goes to the results, where the first one counts.
+// writeEnd writes the result. If the call claims, the result is the last record of its
+// journal. Otherwise the result goes into the stream RESULTS, where the first result of a call
+// counts.
 func (m *Machine) writeEnd() {
 	m.become(Storing)
 	if !m.Claims() {
@@ -268,7 +269,8 @@ func (m *Machine) storeFailed(ev Failed) {
 	switch {
 	case ev.Why != TooLarge:
 		m.retry(ev.Err, 100*time.Millisecond, 2*time.Second, text)
-	// The record is too large. The copy of the arguments matters less than the result.
+	// The record is too large. It is written without the copy of the arguments, which matters
+	// less than the result.
 	case heavy(m.writing):
 		m.writing = light(m.writing)
 		m.do(Write{Record: m.writing, Behind: m.last})
@@ -322,17 +324,18 @@ func (m *Machine) logFailure(what string, r messages.Result) {
 	m.log(level, what, "status", r.Status, "code", messages.ErrorType(r.Status, r.Err), "attempt", r.Attempt, "duration_ms", math.Round(r.DurationMS))
 }
 
-// park writes a question to people into the call's journal and gives up the job. So neither
-// a slot nor a lease is held while they think. If several workers ask at once, only one
+// park writes a question to people into the call's journal and gives up the job. While people
+// think, the call holds neither a slot nor a lease. If several workers ask at once, only one
 // question is stored.
 //
 // A run that was stopped is parked too, because it has no result. If the coordinator has
-// already stored a record about the stop, that record is newer and the question is not
+// already stored a record about the stop, that record is newer, and the question is not
 // stored.
 //
-// A question that is asked again has a later time than the one before, by a nanosecond if the
-// clock stood still or was set back. The id of a question covers its time, so the decisions
-// about the earlier question do not count for the later one.
+// If a question is asked again, the new question has a later time than the old one. If the
+// clock stood still or was set back, the new time is one nanosecond after the old one. The id
+// of a question depends on its time, so decisions about the old question do not count for the
+// new one.
 func (m *Machine) park(ask *call.Ask) {
 	q := ask.Approval
 	q.Asked = m.serverTime().UTC()

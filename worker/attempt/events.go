@@ -55,14 +55,14 @@ type (
 		Nonce  string
 		Newest Entry
 	}
-	// Failed answers a request to the journal that failed. A failed write may be stored all
-	// the same.
+	// Failed answers a request to the journal that failed. A write that failed may still have
+	// been stored.
 	Failed struct {
 		Nonce string // of the record; "" if the request was not a [Write]
 		Why   Failure
 		Err   error
 	}
-	// Tick tells the time, at or after [Machine.Wake].
+	// Tick says that the time of [Machine.Wake] has come. It may come late.
 	Tick struct{}
 	// Stopped says that the call is no longer wanted.
 	Stopped struct{ Stop wire.Stop }
@@ -87,7 +87,7 @@ func (Stopped) event()    {}
 func (Draining) event()   {}
 func (Closed) event()     {}
 
-// Entry is a stored record of the call. Seq is 0 if there is none.
+// Entry is a stored record of the call. Seq is 0 if the call has no record.
 type Entry struct {
 	Seq    uint64
 	Record wire.CallRecord
@@ -98,7 +98,7 @@ type Failure uint8
 
 // The failures.
 const (
-	Unknown  Failure = iota // no answer, or one that settles nothing: another try may help
+	Unknown  Failure = iota // no answer, or one that decides nothing: another try may help
 	TooLarge                // the data does not fit into a message
 	Full                    // the store of large results is full
 	Terminal                // every further try would fail the same way
@@ -123,8 +123,8 @@ var (
 	errNotNow     = errors.New("no claim can be made now")
 )
 
-// Effect is something that the shell has to do. Most comments below end with the events
-// that answer the effect.
+// Effect is something that the shell has to do. If the comment on an effect ends with a colon
+// and names of events, one of these events answers the effect.
 type Effect interface{ effect() }
 
 type (
@@ -186,7 +186,7 @@ type (
 		Args  []any
 	}
 	// Close removes the attempt from the worker's list, and ends its span and its open
-	// requests to the journal: [Closed]. Every [Delivered] comes before that.
+	// requests to the journal: [Closed]. No [Delivered] comes after Closed.
 	Close struct{ End End }
 	// Settle settles the newest delivery. It is the only Settle of the attempt.
 	Settle struct {
@@ -246,7 +246,7 @@ type Settlement uint8
 
 // The settlements.
 const (
-	Unsettled Settlement = iota // nothing may be stored, so the broker has to deliver the job again
+	Unsettled Settlement = iota // perhaps nothing is stored: the broker must deliver again
 	Ack
 	Term
 	Nak

@@ -99,7 +99,7 @@ func (m *Machine) failed(ev Failed) {
 }
 
 // retry plans the next try of a write. The pause begins with first and doubles up to most.
-// After the drain there are tries for LastWords, counted from the first open request.
+// Once the worker's drain is over, tries end after LastWords.
 func (m *Machine) retry(err error, first, most time.Duration, text string, args ...any) {
 	m.err = err
 	m.pause = min(max(2*m.pause, first), most)
@@ -111,7 +111,7 @@ func (m *Machine) retry(err error, first, most time.Duration, text string, args 
 	m.due = m.now.Add(m.pause)
 }
 
-// again makes the next try.
+// again sends the write of the current state once more.
 func (m *Machine) again() {
 	switch m.state {
 	case Offloading, Storing:

@@ -23,15 +23,16 @@ func (s leaseState) String() string { return leaseNames[s] }
 
 // lease is the lease of the attempt's claim. It is renewed each time a third of it has
 // passed, until the end of the call is stored. If a renewal fails, it is tried again
-// sooner. The lease counts from the time before its write was sent, so for this worker it
-// never ends later than for the coordinator.
+// sooner. The worker counts the lease from the time before it sends the write. The coordinator
+// counts it from a later time, so the lease never ends later for the worker than for the
+// coordinator.
 //
 //	unclaimed -> kept                 the claim is stored
 //	unclaimed -> renewing             the claim is stored, and storing it took long
 //	kept      -> renewing             a third of the lease is over
 //	renewing  -> kept                 stored, or failed with time left for another try
 //	renewing  -> lost                 another writer's record came first
-//	kept, renewing -> lost            the time until has come: the tool must be dead
+//	kept, renewing -> lost            until is reached: the tool must be dead
 type lease struct {
 	state leaseState
 	until time.Time // the tool must be dead by then; zero: no tool has started
@@ -63,7 +64,8 @@ func (m *Machine) holds() bool { return m.lease.state != unclaimed }
 func (m *Machine) tickLease() {
 	l := &m.lease
 	switch {
-	// While the connection hangs, no answer comes. Only the clock can tell.
+	// While the connection hangs, no answer comes. Only the clock shows that the lease is
+	// over.
 	case (l.state == kept || l.state == renewing) && reached(m.now, l.until):
 		m.loseLease(fmt.Errorf("%w in time", ErrLeaseLost))
 	case l.state == kept && reached(m.now, l.next):

@@ -13,7 +13,8 @@ type Next int
 const (
 	// GoOn: the call has no record. Run its phases. Its claim will be the first record.
 	GoOn Next = iota
-	// TakeOver: the newest record is the one that the job's claim may follow.
+	// TakeOver: the newest record is the one that the job's claim may follow. Continue the
+	// call from that record.
 	TakeOver
 	// PassOn: the call has ended. Send its result to the coordinator and settle the job.
 	PassOn
@@ -116,8 +117,9 @@ func (m *Machine) claimRefused() {
 const bounceHold = 10 * time.Millisecond
 
 // bounce gives up a job whose tool is not served here. Another worker of the pool may serve
-// it. The pause is 25 to 40 ms: by then the server has taken the job out of the queue, and
-// the job is offered again within 50 ms. A bounce does not count as an attempt.
+// it. The coordinator publishes the job again after a pause of 25 to 40 ms. By then the server
+// has taken the job out of the queue, and a worker gets it again within 50 ms. A bounce does
+// not count as an attempt.
 func (m *Machine) bounce() {
 	after := 25*time.Millisecond + time.Duration(m.call.Jitter*16)*time.Millisecond
 	m.close(m.letGo("not served here", after, m.runs-1), nil)

@@ -7,8 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// firstSign is how long a call runs before its coordinator gets the first notice about
-// that. Most calls end sooner and need no such notice.
+// firstSign is how long a call runs before its coordinator gets the first notice that it runs.
+// Most calls end sooner and need no such notice.
 const firstSign = 100 * time.Millisecond
 
 // alive tells the coordinator that the call runs here, and under which claim. The
@@ -22,8 +22,8 @@ func (m *Machine) alive() {
 	m.tell(n)
 }
 
-// tell sends a notice to the coordinator that published the job. A notice can get lost. Then
-// the coordinator learns from the journal, which it reads at every poll.
+// tell sends a notice to the coordinator that published the job. If the notice is lost, the
+// coordinator learns the same facts from the journal, which it reads at every poll.
 func (m *Machine) tell(n wire.Notice) {
 	if !messages.IsToken(m.notify) {
 		return

@@ -11,8 +11,8 @@ import (
 type Failure struct {
 	Hook    string
 	Class   Class
-	Program string // or address; "" for a function in Go
-	// Cancelled says that the call was stopped while the hook ran, so the hook is not to
+	Program string // the program or address; "" for a function in Go
+	// Cancelled says that the call was stopped while the hook ran. The hook is then not to
 	// blame.
 	Cancelled bool
 	Cause     Cause  // for the model
@@ -37,7 +37,7 @@ const (
 	Erred       Cause = "it failed"
 )
 
-// Fault is an error of a hook with its cause. Other errors have the cause [Erred].
+// Fault is an error of a hook with its cause. An error that is no Fault has the cause [Erred].
 type Fault struct {
 	Cause Cause
 	Err   error
@@ -46,8 +46,8 @@ type Fault struct {
 func (f *Fault) Error() string { return f.Err.Error() }
 func (f *Fault) Unwrap() error { return f.Err }
 
-// Errors for a hook that could not run, besides errors of the hook itself. The text of a
-// panic is left out, because it may contain arguments.
+// Errors for a hook that used up its budget or panicked. The text of a panic is left out,
+// because it may contain arguments.
 var (
 	ErrBudget = errors.New("it took longer than its budget")
 	ErrPanic  = errors.New("it panicked")

@@ -64,8 +64,8 @@ type Hook struct {
 	Budget time.Duration
 	Before func(context.Context, Call) (Verdict, error)
 	After  func(context.Context, Call, Done) (Change, error)
-	// BeforeProgram and AfterProgram name the programs or addresses that the functions ask,
-	// in the operator's words, for failures. "": the function is Go code that asks none.
+	// BeforeProgram and AfterProgram name, for failures, the program or address that the
+	// function asks, in the operator's words. "": the function is Go code that asks none.
 	BeforeProgram, AfterProgram string
 	// Keep is what runs between calls for as long as the set is used: see [Set.Run].
 	Keep []Kept
@@ -95,8 +95,8 @@ type Call struct {
 	// batch.
 	User   string
 	Labels map[string]string
-	// Input is the arguments. In Before these are the arguments after the changes of
-	// earlier hooks, in After those with which the call ended.
+	// Input is the arguments. In Before, these are the arguments after the changes of earlier
+	// hooks. In After, these are the arguments with which the call ended.
 	Input json.RawMessage
 }
 

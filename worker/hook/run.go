@@ -27,12 +27,13 @@ type Result struct {
 	// hook changed it.
 	Output  json.RawMessage
 	Content []messages.Block
-	// Stop names the first hook that wants the agent to stop, or "". StopReason is that
-	// hook's.
+	// Stop names the first hook that wants the agent to stop, or "". StopReason is the reason
+	// of that hook.
 	Stop       string
 	StopReason string
 	Context    []string // for the model, in order
-	// Refused is a gate that could not run, so that the call must not run, or nil.
+	// Refused says which gate could not run, so that the call must not run. Nil: no gate
+	// failed.
 	Refused *Failure
 	// Failures lists all hooks that could not run, observers too.
 	Failures []*Failure
@@ -79,9 +80,9 @@ func (s Set) Before(ctx context.Context, call Call, emit func(messages.HookMessa
 	return r
 }
 
-// After runs the hooks for the call in order. Each gets the output as the previous one left
-// it. All of them run: the tool has run, and every observer should see that. emit is as in
-// Before.
+// After runs the hooks for the call in order. Each hook gets the output as the previous one
+// left it. A failed hook does not keep later hooks from running, because the tool has run and
+// every observer should see that. emit is as in [Set.Before].
 func (s Set) After(ctx context.Context, call Call, done Done, emit func(messages.HookMessage)) Result {
 	r := Result{emit: emit}
 	for _, h := range s.hooks {
@@ -121,7 +122,8 @@ func (r *Result) fail(f *Failure) {
 	}
 }
 
-// opine keeps the strictest opinion. Of equal ones it keeps the first.
+// opine keeps the strictest opinion. If several opinions are equally strict, it keeps the
+// first.
 func (r *Result) opine(hook string, o Opinion, reason string) {
 	if o == None {
 		return

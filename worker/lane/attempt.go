@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// running is one attempt in this worker. It carries out the effects of the attempt's
-// machine. The goroutine of run owns its fields, except the mailbox.
+// running is one attempt in this worker. It carries out the effects of the attempt's machine.
+// The goroutine of [running.run] owns all fields except the mailbox.
 type running struct {
 	consumer *Consumer
 	machine  *attempt.Machine
@@ -82,16 +82,16 @@ func (b *mailbox) take() []mail {
 	return mails
 }
 
-// outbox sends messages to which no answer comes, in order. A send may block while the
-// connection hangs, and run must not block, because it watches the lease of the call. So a
-// goroutine sends. It lives only while there is something to send.
+// outbox sends, in order, messages that get no answer. A send may block while the connection
+// hangs. The method run must not block, because it watches the lease of the call, so a
+// goroutine sends. The goroutine lives only while there is something to send.
 type outbox struct {
 	mu    sync.Mutex
 	sends []func() // guarded by mu
 	busy  bool     // a goroutine is sending; guarded by mu
 }
 
-// add queues a send. start means that the caller has to run [outbox.empty] on a goroutine.
+// add queues a send. If start is true, the caller has to run [outbox.empty] on a goroutine.
 func (o *outbox) add(send func()) (start bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -117,8 +117,8 @@ func (o *outbox) empty() {
 	}
 }
 
-// send sends a message to which no answer comes. If the call claims, the outbox sends the
-// message, because run has to watch the lease.
+// send sends a message that gets no answer. If the call claims, the outbox sends it, because
+// run has to watch the lease. Otherwise run itself sends it at once.
 func (r *running) send(send func()) {
 	if !r.machine.Claims() {
 		send()
@@ -127,7 +127,7 @@ func (r *running) send(send func()) {
 	r.queue(send)
 }
 
-// goroutine starts f on a goroutine. run waits for all of them before it returns.
+// goroutine starts f on a goroutine. run waits for all of these goroutines before it returns.
 func (r *running) goroutine(f func()) {
 	r.work.Add(1)
 	r.consumer.goroutines.Go(func() {
@@ -264,9 +264,9 @@ func (r *running) claim(_ context.Context, f call.Frozen) (call.Grant, error) {
 	return answer.grant, answer.err
 }
 
-// ask makes a request to the journal. Its answer comes as an event. If run has a lease to
-// renew or signs of life to send, the request runs on a goroutine. Otherwise run waits for
-// it.
+// ask makes a request to the journal, whose answer comes as an event. If run has a lease to
+// renew or signs of life to send, the request runs on a goroutine. Otherwise run waits for the
+// answer.
 func (r *running) ask(ctx context.Context, question attempt.Effect) {
 	if s := r.machine.State(); s != attempt.Looking && s != attempt.LookingAgain && !r.machine.Claims() {
 		words, done := r.lastWords(ctx)
@@ -290,7 +290,7 @@ func (r *running) lastWords(ctx context.Context) (context.Context, context.Cance
 	return words, func() { stop(); cancel() }
 }
 
-// abort makes the open requests to the journal end soon. Each of them still gets an answer.
+// abort makes the open requests to the journal end soon. Each request still gets an answer.
 func (r *running) abort() {
 	for _, end := range r.questions {
 		end()

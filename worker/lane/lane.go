@@ -9,15 +9,15 @@
 // its job is settled, and the worker keeps nothing. After an answer the coordinator
 // publishes the job again.
 //
-// A delivery only asks the worker to look. What counts is in the journal: claims and ends.
-// So a job may be delivered twice, late, or to a worker that was thought dead:
+// A delivery is only a hint. The claims and ends in the journal decide what happens. A job may
+// therefore be delivered twice, late, or to a worker that was taken for dead:
 //
 //   - If a call claims, the holder of the newest claim runs it. The holder renews its
 //     lease while the tool runs, and kills the tool if it cannot renew the lease.
 //   - A call that does not claim may run twice. The result that is stored first counts.
 //
-// An attempt is released, so that another can follow, if it failed without harm, or if the
-// worker shuts down and has to give it up.
+// A worker releases an attempt, so that another one can follow, if the attempt failed without
+// harm, or if the worker shuts down and has to give the attempt up.
 //
 // Package attempt makes all these decisions and the lane carries them out: it pulls jobs,
 // gives each attempt's machine its events, reads and writes the journal, starts the phases
@@ -77,7 +77,7 @@ type Tools interface {
 
 // Service is what the lane has to know about a tool.
 type Service struct {
-	Claims bool // the tool may change the world, so its calls are claimed
+	Claims bool // the tool may change the world, so its calls are claimed first
 	// Attempts limits how many times one call runs, when a run fails and another may
 	// succeed.
 	Attempts int

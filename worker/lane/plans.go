@@ -12,15 +12,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// errUnplanned: no coordinator has stored a plan that names the call of a job. Such a job was
-// not published by a coordinator, or its plan is damaged. A call that may change the world does
-// not run by it.
+// errUnplanned says that no stored plan names the call of a job. No coordinator published such
+// a job, or its plan is damaged. A call that may change the world does not run without a plan
+// that names it.
 var errUnplanned = errors.New("no stored plan names this call, so it is not run")
 
 // maxPlans limits the plans in memory.
 const maxPlans = 512
 
-// plans knows which calls the stored plans of the newest batches name.
+// plans keeps in memory which calls the stored plans of the newest batches name.
 type plans struct {
 	read func(ctx context.Context, key wire.BatchKey) (wire.PlanRecord, error)
 
@@ -48,12 +48,13 @@ func (p *plans) knows(key wire.CallKey, job wire.Job) bool {
 }
 
 // names reads the first plan record of a batch. It returns errUnplanned if the record does not
-// name the call of the job with its tool and input. The version of the tool may be another: a
-// call whose version is gone goes on with the one that workers have. Any other error says that
-// the plan cannot be read now.
+// name the call of the job with its tool and input. The version of the tool may differ: if the
+// planned version is gone, the call runs with a version that workers have. Any other error
+// says that the plan cannot be read now.
 //
-// A call that may overlap passes without a stored plan, because coordinators of the version
-// before store none for it. The phases still check that its input lets it overlap.
+// A call that may run beside others passes without a stored plan, because coordinators of the
+// previous version of toolfleet store none for it. The phases still check that its input lets
+// it run beside others.
 func (p *plans) names(ctx context.Context, key wire.CallKey, job wire.Job) error {
 	record, err := p.read(ctx, key.BatchKey)
 	switch {
@@ -96,15 +97,15 @@ func (n named) lacks(index int, job wire.Job) error {
 		return fmt.Errorf("%w: the plan refuses it", errUnplanned)
 	case c.tool != job.Tool:
 		return fmt.Errorf("%w: the plan has the tool %.80q for call %d, the job %.80q", errUnplanned, c.tool, index, job.Tool)
-	case c.inputHash != "" && c.inputHash != wire.InputHash(job.Input): // plans of the version before have no hash
+	case c.inputHash != "" && c.inputHash != wire.InputHash(job.Input): // hashes are missing in plans of the previous version
 		return fmt.Errorf("%w: the job has another input than the plan", errUnplanned)
 	}
 	return nil
 }
 
-// planned returns nil if a stored plan names the call of a job, and errUnplanned if none does.
-// It tries until the plan can be read or ctx ends, and sends signs of life meanwhile: without
-// them the delivery would count as one whose worker was lost.
+// planned returns nil if a stored plan names the call of a job, and errUnplanned if no stored
+// plan does. It tries until the plan can be read or ctx ends. Meanwhile it sends signs of
+// life: without them, the delivery would count as one whose worker was lost.
 func (c *Consumer) planned(ctx context.Context, d *pull.Delivery, key wire.CallKey, job wire.Job) error {
 	if c.plans.knows(key, job) {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// anyBatch has placeholders instead of ids: OpenTelemetry's conventions want a subject's
-// template.
+// anyBatch has placeholders instead of ids. The conventions of OpenTelemetry ask for the
+// template of a subject.
 var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
 // traced returns a context with the span of the attempt.
@@ -26,9 +26,9 @@ func (r *running) traced(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, r.span)
 }
 
-// trace starts the span of the attempt and returns its traceparent. It runs only if the
-// attempt has something to do. The span continues the trace of the delivery, and links to
-// the previous attempt if that is known.
+// trace starts the span of the attempt and returns its traceparent. An attempt that has
+// nothing to do gets no span. The span continues the trace of the delivery, and links to the
+// previous attempt if that is known.
 func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
 	cfg := r.consumer.cfg
 	if cfg.Tracer == nil {
@@ -36,7 +36,8 @@ func (r *running) trace(ctx context.Context, prior *wire.CallRecord) string {
 	}
 	sent := trace.SpanContextFromContext(ctx)
 	ctx, r.span = cfg.Tracer.Start(ctx, tracing.ProcessCall, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithTimestamp(r.began))
-	// The delivery had no trace, so the span began a new one. The logger does not know its id yet.
+	// If the delivery had no trace, the span has begun a new one. The logger does not know its
+	// id yet.
 	if id := tracing.ID(ctx); !sent.IsValid() && id != "" {
 		r.log = r.log.With("trace_id", id)
 	}
@@ -85,8 +86,8 @@ func (r *running) link(sent trace.SpanContext, prior *wire.CallRecord) (trace.Li
 	return tracing.Link(prior.Span, reason)
 }
 
-// endTrace ends the span of the attempt. Failures of the tool or of a phase are not marked
-// here, because these have spans of their own.
+// endTrace ends the span of the attempt. It does not mark failures of the tool or of a phase,
+// because these have spans of their own.
 func (r *running) endTrace(end attempt.End) {
 	if r.span == nil {
 		return

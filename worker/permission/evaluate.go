@@ -43,8 +43,8 @@ func (s *script) evaluates(node syntax.Node) bool {
 	return false
 }
 
-// evaluatesParam is evaluates for ${...}. It also returns true for ${x=...}, because that
-// sets a value for all text that follows.
+// evaluatesParam is [script.evaluates] for a ${...}. It also returns true for ${x=...},
+// because that sets a value for all text that follows.
 func (s *script) evaluatesParam(p *syntax.ParamExp) bool {
 	if p.Excl && !(p.Names == 0 && indexAll(p.Index)) || p.Names != 0 || !s.plainIndex(p.Index) {
 		return true
@@ -68,9 +68,9 @@ func indexAll(x syntax.ArithmExpr) bool {
 	return ok && (w.Lit() == "@" || w.Lit() == "*")
 }
 
-// evaluatesDeclaration is evaluates for declare and similar builtins. It returns true in
-// three cases: for -i and -n, whose values are expressions and names; for a word that only
-// becomes an assignment when it is expanded; and for an array that is given as text.
+// evaluatesDeclaration is [script.evaluates] for declare and similar builtins. It returns true
+// in three cases: for -i and -n, whose values are expressions and names; for a word that
+// becomes an assignment only when it is expanded; and for an array that is given as text.
 func (s *script) evaluatesDeclaration(d *syntax.DeclClause) bool {
 	array := false
 	for _, a := range d.Args {
@@ -158,14 +158,14 @@ func (s *script) plainNumber(w *syntax.Word) bool {
 	return false
 }
 
-// variables returns the variables to which a text assigns values, and those of them to
-// which it assigns only numbers.
+// variables returns the variables to which a text assigns values, and the set of variables to
+// which it assigns only numbers. outer holds variables that were assigned outside the text.
 func variables(file *syntax.File, outer map[string]bool) (wordReader, map[string]bool) {
 	r := wordReader{assigned: map[string]bool{}}
 	for name := range outer {
 		r.assigned[name] = true
 	}
-	other := map[string]bool{} // variables with values that are not numbers, or cannot be seen here
+	other := map[string]bool{} // variables with values that are no numbers or unknown
 	for name := range outer {
 		other[name] = true
 	}
@@ -226,7 +226,7 @@ func variables(file *syntax.File, outer map[string]bool) (wordReader, map[string
 	for name := range r.assigned {
 		numbers[name] = !other[name] && special(name) == ""
 	}
-	for changed := true; changed; { // a variable that gets the value of another one counts as that one
+	for changed := true; changed; { // x=$y makes x a number only if y is one
 		changed = false
 		for _, a := range numeric {
 			if numbers[a.Name.Value] && !s.plainOperand(a.Value) {
@@ -349,8 +349,8 @@ var (
 	binaryTests = names("= == != -eq -ne -lt -le -gt -ge -nt -ot -ef < >")
 )
 
-// evaluatesTest reports whether test may evaluate an operand. It does for -v and -R, and
-// perhaps for a word of unknown value in the place of an operator.
+// evaluatesTest reports whether the builtin test may evaluate an operand. It may do so for -v
+// and -R, and for a word of unknown value in the place of an operator.
 func evaluatesTest(args command) bool {
 	for len(args) > 0 && args[0] == exact("!") {
 		args = args[1:]
@@ -386,8 +386,8 @@ var (
 	shoptWords = names("-s -u -q -p -o globstar nullglob dotglob extglob failglob nocaseglob nocasematch lastpipe inherit_errexit pipefail errexit checkwinsize histappend")
 )
 
-// setsOptions reports whether set changes how bash reads the following text. It returns
-// true if that is not clear.
+// setsOptions reports whether the builtin set changes how bash reads the following text. It
+// returns true if that is not clear.
 func (s *script) setsOptions(args command) bool {
 	for i := 0; i < len(args); i++ {
 		a := args[i]

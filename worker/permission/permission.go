@@ -12,13 +12,13 @@
 //	refund(currency=EU*)       any other: one property of the input, or its whole canonical JSON
 //
 // Rules come in layers. No layer can lift what another layer denies, asks about, or calls a
-// risk. For all layers and for hooks there is one order of precedence: deny, then a person
-// whom the tier requires, then ask, then allow, then the default.
+// risk. All layers and hooks share one order of precedence: deny, then a person whom the tier
+// requires, then ask, then allow, then the default.
 //
-// In doubt, the stricter side wins. An allow rule holds only if it certainly matches. A
-// deny, ask or risk rule holds even if it only may match, or if it cannot be evaluated. A
-// deny rule protects against honest mistakes and is not a sandbox: it does not see what a
-// script does when it runs, or where a symbolic link leads.
+// In doubt, the stricter decision counts. An allow rule holds only if it certainly matches. A
+// deny, ask or risk rule holds even if it only may match, or if it cannot be evaluated. A deny
+// rule protects against honest mistakes and is not a sandbox: it does not see what a script
+// does when it runs, or where a symbolic link leads.
 //
 // Package worker/pipeline asks the person. It also decides what follows if a hook could not
 // run.
@@ -47,7 +47,7 @@ const (
 
 func (e Effect) rank() int { return slices.Index([]Effect{Deny, Ask, Allow}, e) }
 
-// Stricter reports whether e counts before other.
+// Stricter reports whether e takes precedence over other.
 func (e Effect) Stricter(other Effect) bool { return e.rank() < other.rank() }
 
 // Rules is a policy. The zero value has no rules and allows everything; only the tools' own

@@ -14,15 +14,15 @@ func names(list string) map[string]bool {
 	return m
 }
 
-// shells lists the programs that run text as bash does, or almost.
+// shells lists the programs whose language is that of bash, or close to it.
 var shells = names("sh bash rbash dash ash zsh rzsh ksh ksh93 mksh rksh pdksh yash")
 
-// otherShells lists shells whose language is not analysed here.
+// otherShells lists shells whose language this package does not analyse.
 var otherShells = names("fish csh tcsh pwsh powershell nu elvish xonsh")
 
-// quiet lists commands that never run a program that their arguments name. So a deny rule
-// looks only at the command's own name. Commands that do so only with certain arguments are
-// in quietUnless.
+// quiet lists commands that never run a program that their arguments name. For such a command,
+// a deny rule looks only at the command's own name. Commands that run such a program only with
+// certain arguments are in quietUnless.
 var quiet = names(`
 	cat tac nl head tail wc cut paste tr fold fmt expand unexpand column comm join rev cmp diff colordiff
 	grep egrep fgrep zgrep od hexdump xxd strings md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum base64 base32
@@ -36,7 +36,7 @@ var quiet = names(`
 	[[ true false gofmt goimports black isort prettier
 `)
 
-// quietUnless lists commands that are quiet, unless one of their words matches the
+// quietUnless lists commands that are quiet only if none of their words matches the
 // expression.
 var quietUnless = map[string]*regexp.Regexp{
 	"sort":    regexp.MustCompile(`^--?comp|^--?files0`),
@@ -78,13 +78,13 @@ func (c command) isQuiet(name string) bool {
 	return quiet[name]
 }
 
-// wrapper describes a program that runs the command in its arguments: where that command
-// begins.
+// wrapper describes a program, such as sudo, that runs the command in its arguments. It tells
+// where that command begins.
 type wrapper struct {
 	flags    string // letters of options without a value
 	valued   string // letters of options with a value, in the same word or the next
 	long     string // long options without a value, or with one behind "="
-	longNext string // those of long whose value is the next word, if it is not behind "="
+	longNext string // those of long whose value is the next word, unless it is behind "="
 	operands int    // words before the command
 	assigns  bool   // NAME=value may come before the command
 }
@@ -123,8 +123,8 @@ var wrappers = map[string]*wrapper{
 	"tmux": nil, "screen": nil, "dtach": nil, "at": nil, "batch": nil, "crontab": nil,
 }
 
-// everyday lists wrappers of unknown form that are also used in everyday work. In their
-// arguments, a word of unknown value is not taken for the command.
+// everyday lists wrappers of unknown form that are also used in everyday work. A word of
+// unknown value in their arguments does not count as the command.
 var everyday = names("uv npx gdb perf valgrind")
 
 // inner returns the index of the command that a wrapper runs, or len(c) if it runs none. ok
@@ -190,9 +190,9 @@ func (w *wrapper) letters(letters string) (next int, ok bool) {
 	return 0, true
 }
 
-// scriptOf returns the text that a shell with these arguments runs, by the options of bash.
-// If the text is in a file, file is true. If the text is a word of unknown value, it cannot
-// be seen here: the shell reads its input, or has unknown options.
+// scriptOf returns the text that a shell with these arguments runs, by the options of bash. If
+// the text is in a file, file is true. If text is a word of unknown value, the text cannot be
+// seen here: the shell reads its input, or has unknown options.
 func scriptOf(args command) (text word, file bool) {
 	command := false
 	for i := 0; i < len(args); i++ {

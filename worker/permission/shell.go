@@ -11,9 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Limits of the shell text that is analysed. A command line over a limit is unclear: only
-// the pattern "*" allows it, and every deny rule matches it. With the limits the analysis
-// takes time linear in the length of the text, and checking a rule is cheap.
+// Limits of the shell text that is analysed. A command line over a limit is unclear: only the
+// pattern "*" allows it, and every deny rule matches it. With these limits, the analysis takes
+// time linear in the length of the text, and a check of a rule is cheap.
 const (
 	maxScript = 64 << 10 // bytes; deep nesting in longer text could exhaust the parser's stack
 	maxNested = 4        // levels of sh -c inside sh -c
@@ -21,7 +21,7 @@ const (
 	maxHeads  = 4096     // words that may be the name of a command that is run
 	maxWraps  = 16       // wrappers around one command: sudo env nice ...
 	maxBehind = 16       // arguments after a text that may belong to the text's last word
-	maxTries  = 64       // how many of these are tried for one rule
+	maxTries  = 64       // commands of maxHeads that are compared with one rule
 )
 
 // script holds the simple commands of a shell command line, including those inside substitutions,
@@ -34,8 +34,8 @@ const (
 // word. In a deny rule it may be any word.
 type script struct {
 	commands []command // commands in the text itself, and in texts that it visibly runs
-	// heads holds, by name, each command that may be run. It has the commands themselves.
-	// If a command may run what its arguments name, it also has each of its words.
+	// heads holds, by name, each command that may be run: every command in commands and, if a
+	// command may run what its arguments name, each of its words too.
 	heads map[string][]command
 	// unnamed holds the commands that may be run and have an unknown name.
 	unnamed []command
@@ -203,7 +203,7 @@ func (s *script) runs(c command, depth int) {
 	}
 }
 
-// head records a command that may be run. "" is an unknown name.
+// head records a command that may be run. The name is "" if it is unknown.
 func (s *script) head(name string, c command) {
 	if s.count++; s.count > maxHeads {
 		s.unclear = true
@@ -327,8 +327,9 @@ func (s *script) assign(a *syntax.Assign) {
 
 var attachedValue = regexp.MustCompile(`^-[A-Za-z]([A-Za-z0-9_./].*)$`)
 
-// appended returns the command that xargs runs, which begins at an index. The words that
-// xargs reads are put in the places of its mark, or at the end.
+// appended returns the command that xargs runs, which begins at index at of c. Words of
+// unknown value stand for the words that xargs reads. They replace the mark of option -I or
+// -i, or follow at the end if there is no mark.
 func appended(c command, at int) command {
 	mark, out := "", slices.Clone(c[at:])
 	for i, a := range c[1:at] {
@@ -375,9 +376,9 @@ var (
 	gitValue  = regexp.MustCompile(`^GIT_(?:AUTHOR|COMMITTER)_|^GIT_(?:DIR|WORK_TREE|INDEX_FILE|TERMINAL_PROMPT|OPTIONAL_LOCKS|TRACE.*|MERGE_AUTOEDIT|BRANCH|SHA|COMMIT|TAG|REPO|URL|REF|ROOT)$`)
 )
 
-// special returns what a variable means to bash or to everyday programs. "obeyed": it
-// changes what names mean. "evaluated": a substitution in its value may be run. "run": its
-// value is a command.
+// special returns what a variable means to bash or to everyday programs. "obeyed": the
+// variable changes what names mean. "evaluated": bash may run a substitution in the variable's
+// value. "run": the value is a command.
 func special(variable string) string {
 	switch {
 	case obeyed.MatchString(variable):
@@ -470,7 +471,7 @@ func textsOf(name string, args command) (texts []string, unknown bool) {
 	return texts, unknown
 }
 
-// zshOnly finds what only zsh expands: the path of a program ("=rm"), flags of an
+// zshOnly finds syntax that only zsh expands: the path of a program ("=rm"), flags of an
 // expansion, and glob qualifiers that run code.
 var zshOnly = regexp.MustCompile(`(?:^|[\s;&|({])=[A-Za-z]|\$\{\(|\(e|\(\+`)
 
@@ -489,8 +490,8 @@ var (
 	anyText       = regexp.MustCompile(`^(.*[ ;|&$(<>` + "`" + `].*)$`)
 )
 
-// behind returns the values of an option. A value is in the same word as the option, or in
-// the next.
+// behind returns the values of an option. A value is in the same word as the option, or in the
+// next word.
 func behind(args command, option *regexp.Regexp) (values []word) {
 	for i, a := range args {
 		if !a.known {

@@ -28,7 +28,8 @@ type Decision struct {
 	riskErr error // why the risk rule could not be evaluated
 }
 
-// Reason says for the model and for people why the rules decide so. It quotes no argument.
+// Reason returns why the rules decided so, for the model and for people. It quotes no
+// argument.
 func (d Decision) Reason() string {
 	if d.Matched {
 		return ruled(d.Rule, d.err)
@@ -80,8 +81,8 @@ type Ruling struct {
 // 4. a default that asks, unless a hook allows
 // 5. an allow rule, a default that allows
 //
-// So an allow of a hook, and an allow rule, can override only a default that asks. They
-// cannot lift a deny, an ask rule, or the need for a person whom the tier requires.
+// An allow rule, or a hook's allow, can thus override only a default that asks. It cannot lift
+// a deny, an ask rule, or the need for a person whom the tier requires.
 func (d Decision) Weigh(h Opinion) Ruling {
 	switch {
 	case d.Effect == Deny:

@@ -17,9 +17,9 @@ type word struct {
 	text  string // the whole value; only if the word is known
 	known bool
 	many  bool   // an unknown word that may become several words, or none
-	files bool   // it becomes several words only through file names
+	files bool   // the unknown word may become several words, but only through file names
 	lead  string // the literal text at the beginning of an unknown word
-	tail  string // the literal text at its end
+	tail  string // the literal text at the end of an unknown word
 }
 
 // exact returns a known word.
@@ -168,8 +168,8 @@ func (r wordReader) single(part syntax.WordPart) bool {
 }
 
 // expands reports whether the unquoted part of a word may become other words, through file
-// globs or braces. An escaped glob character counts too, although the shell does not expand
-// it.
+// globs or braces. It also returns true for an escaped glob character, which the shell does
+// not expand.
 func expands(lit string) bool {
 	return strings.ContainsAny(lit, "*?") ||
 		strings.Contains(lit, "[") && strings.Contains(lit, "]") ||
@@ -199,10 +199,10 @@ func unescape(lit, only string) string {
 	return b.String()
 }
 
-// matches reports whether the pattern covers the words. It runs the pattern as an
-// automaton: in state p, the first p words of the pattern are used. Without certain, a word
-// of unknown value may be any word or any number of words, and options before a later word
-// of the pattern are skipped: "git push" covers git -C x push.
+// matches reports whether the pattern covers the words. It runs the pattern as an automaton:
+// in state p, the first p words of the pattern are used. If certain is false, a word of
+// unknown value may be any word or any number of words. Then options before a later word of
+// the pattern are skipped too: "git push" covers git -C x push.
 func (c command) matches(pattern []string, certain bool) bool {
 	at, next := make([]bool, len(pattern)+1), make([]bool, len(pattern)+1)
 	skipped, skips := make([]bool, len(pattern)+1), make([]bool, len(pattern)+1) // states after an option, whose value may follow

@@ -45,8 +45,8 @@ func frozenInput(job wire.Job, prior *wire.CallRecord) []byte {
 }
 
 // approval handles a call whose ruling is ask. It returns nil if no person is needed, or if
-// an approval is valid; it checks the approval again under the present rules. Otherwise it
-// returns a *call.Ask or a *failure.
+// people have given a valid approval. It checks that approval again under the present rules.
+// Otherwise it returns a *call.Ask or a *failure.
 func (c *callRun) approval(ctx context.Context) error {
 	q := c.answered()
 	switch {

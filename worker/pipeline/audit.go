@@ -8,9 +8,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// storeAuditLine stores the audit line that must exist before the call runs: granted for a
-// call that people have approved, allowed for one of tier medium. If the line cannot be
-// stored, the call does not run.
+// storeAuditLine stores the audit line that must exist before the call runs. The line is
+// "granted" for a call that people have approved, and "allowed" for a call of tier medium. If
+// the line cannot be stored, the call does not run.
 func (c *callRun) storeAuditLine(ctx context.Context) error {
 	line := messages.AuditGranted
 	switch {
@@ -50,9 +50,9 @@ func (c *callRun) auditVoid(ctx context.Context, err error) {
 	}
 }
 
-// void returns why an approved call did not run. err is how the call ended before it
-// started. The text quotes no arguments. void returns nil if the approval is not the
-// reason: the call was stopped, or goes on elsewhere.
+// void returns why an approved call did not run, in a text that quotes no arguments. err is
+// how the call ended before it started. void returns nil if the approval is not the reason:
+// the call was stopped, or goes on elsewhere.
 func (c *callRun) void(err error) *messages.Refusal {
 	var f *failure
 	if c.flaw != nil || !errors.As(err, &f) {

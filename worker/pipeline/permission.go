@@ -22,8 +22,8 @@ func (c *callRun) denied(context.Context) error {
 }
 
 // permissions makes the decision of phase four. It freezes and hashes the input. Then it
-// weighs the rules and the opinion of the hooks. If a person is needed, approval does the
-// rest.
+// weighs the rules and the opinion of the hooks. If a person is needed, the method approval
+// handles that later.
 func (c *callRun) permissions(ctx context.Context) error {
 	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {

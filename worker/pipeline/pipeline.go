@@ -10,10 +10,10 @@
 //	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
 //
 // If a call fails in phases one to four, that failure is its result, and its tool never
-// starts. Deny rules are also checked once before any hook runs. A call may have been
-// planned to run beside others, although with its frozen input it must run alone. Phase
-// four hands such a call back before any person is asked. All other calls are claimed
-// between phases four and five.
+// starts. Deny rules are also checked once before any hook runs. A call may have been planned
+// to run beside others, although its frozen input must run alone. Phase four hands such a call
+// back before any person is asked. Every other call asks the lane for its grant between phases
+// four and five. The lane claims the call first, if it needs a claim.
 //
 // A frozen input does not change, except that a person who is asked may replace it. A call
 // may continue from a record, because people have answered or an attempt failed or was
@@ -21,15 +21,15 @@
 // are made again.
 //
 // A checkable tool can tell whether a run with an unknown outcome was applied. The pipeline
-// asks it before it runs a call again after a lost attempt. It also asks after a run that
-// was stopped in the middle, and after a failure that may be temporary.
+// asks the tool in three cases: before it runs a call again after a lost attempt, after a run
+// that was stopped in the middle, and after a failure that may be temporary.
 //
-// Run returns a result whatever happens, even after a panic. If it returns an error
-// instead, another worker or a later attempt has the call, and that attempt also runs the
-// post-hooks. A run that is cancelled with a *wire.Stop ends as aborted, or as
-// outcome_unknown if a tool that changes things had started. If it is cancelled for another
-// reason (a lost lease, a worker that shuts down), Run returns that reason, unless the tool
-// had started and may not run again.
+// Run returns a result for every end of a call, even after a panic. It returns an error
+// instead only if another worker or a later attempt continues the call. The post-hooks then
+// run in that attempt. A run that is cancelled with a *wire.Stop ends as aborted. It ends as
+// outcome_unknown if a tool that changes things had started. If the run is cancelled for
+// another reason (a lost lease, a worker that shuts down), Run returns that reason, unless the
+// tool had started and may not run again.
 //
 // Package worker/lane does the queueing, leases, deliveries and retries.
 package pipeline
@@ -120,7 +120,7 @@ type callRun struct {
 type failure struct {
 	status messages.Status
 	err    *messages.Error
-	ask    bool // a probe should find out whether the run was applied; if not, another run may succeed
+	ask    bool // a probe should find out whether the run was applied; if not, it may be repeated
 }
 
 func (f *failure) Error() string { return string(f.status) + ": " + f.err.Message }
@@ -252,7 +252,7 @@ func (c *callRun) steps(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// permit is all of phase four, on the final input.
+// permit runs all of phase four on the final input.
 func (c *callRun) permit(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{c.permissions, c.handBack, c.approval} {
 		if err := part(ctx); err != nil {
@@ -335,8 +335,8 @@ func (c *callRun) logPanic(phase string, v any) {
 	c.log().Error("panic in a call", "phase", phase, "panic", what, "stack", string(debug.Stack()))
 }
 
-// stopped returns how a call ends whose context has ended, or nil if the context has not
-// ended. toolErr is the error that the tool returned, or nil.
+// stopped returns nil if ctx has not ended. Otherwise it returns the error with which the call
+// ends. toolErr is the error that the tool returned, or nil.
 func (c *callRun) stopped(ctx context.Context, toolErr error) error {
 	cause := context.Cause(ctx)
 	late := errors.Is(cause, context.DeadlineExceeded)

@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// probeTime limits a probe. lastProbeTime limits it if the worker shuts down or has lost
+// probeTime limits a probe. lastProbeTime is the limit if the worker shuts down or has lost
 // its lease.
 const (
 	probeTime     = 15 * time.Second
@@ -25,7 +25,7 @@ func (c *callRun) probe(ctx context.Context) error {
 	}
 	applied, err := c.wasApplied(ctx, probeTime)
 	switch {
-	case err != nil && ctx.Err() != nil: // no answer, so the next attempt asks again
+	case err != nil && ctx.Err() != nil: // there is no answer: the next attempt probes again
 		return c.stopped(ctx, nil)
 	case err != nil:
 		c.log().Warn("the probe of a lost attempt failed; the outcome of the call is unknown")
@@ -38,9 +38,9 @@ func (c *callRun) probe(ctx context.Context) error {
 	return nil
 }
 
-// resolve asks the tool whether a run was applied: a run that was stopped in the middle, or
-// one whose failure may be temporary. If it was applied, the call has succeeded. If not,
-// the call has failed and may be tried again.
+// resolve asks the tool whether a run was applied. It does so for a run that was stopped in
+// the middle, and for a run whose failure may be temporary. If the run was applied, the call
+// has succeeded. If not, the call has failed and may be tried again.
 func (c *callRun) resolve(ctx context.Context, err error) error {
 	var f *failure
 	if !errors.As(err, &f) || !c.started || c.tool.OnCrash != messages.OnCrashCheckable || f.status != messages.StatusOutcomeUnknown && !f.ask {

@@ -84,8 +84,8 @@ func (c *callRun) closePhase(span trace.Span, phase string, err error) {
 	}
 }
 
-// closeSpan ends the call's span and records how the call ended. An err does not mark it as
-// failed, because the call goes on elsewhere.
+// closeSpan ends the call's span and records how the call ended. An err does not mark the span
+// as failed, because the call goes on elsewhere.
 func (c *callRun) closeSpan(err error) {
 	defer c.span.End()
 	if !c.span.IsRecording() {

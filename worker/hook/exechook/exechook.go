@@ -12,8 +12,8 @@
 // executable; a program that takes longer than its budget; an answer that is not a JSON
 // object, has a key twice, an unknown key or value, or is about another call.
 //
-// Shells and interpreters also end with 2 and an error text if a script is missing or
-// broken. For a gate the call is then refused, which is right. An observer must answer in
+// Shells and interpreters also end with 2 and an error text if a script is missing or broken.
+// If the hook is a gate, the call is then refused, which is right. An observer must answer in
 // JSON, so that a broken observer stops no call.
 //
 // The program is looked up at each run. If it is missing, the worker starts all the same,
@@ -46,7 +46,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
-// Config says what to run, and for which calls. Name is required, and one of Before and After.
+// Config says what to run, and for which calls. Name is required. Before or After is required,
+// or both.
 type Config struct {
 	Name, Match string
 	Priority    int
@@ -68,8 +69,8 @@ const (
 	exitBlock = 2
 )
 
-// New returns the hook. It is no error if a program is missing; that is logged. At each
-// call, the hook's class then decides whether the call may go on.
+// New returns the hook. A missing program is logged and is no error. The hook's class decides
+// at each call whether the call may go on without it.
 func New(cfg Config) (hook.Hook, error) {
 	var targets [2]hookjson.Target
 	var errs []error
@@ -94,8 +95,9 @@ type program struct {
 	log  *slog.Logger
 }
 
-// Program returns a program as a target of a hook that is not Before or After of cfg. As in
-// [New], the program may be missing.
+// Program returns command as a target for a hook. The hook has the name, class, folder and
+// environment of cfg; Before and After of cfg are not used. As in [New], the program may be
+// missing.
 func Program(cfg Config, command []string) (hookjson.Target, error) {
 	if len(command) == 0 || command[0] == "" {
 		return program{}, fmt.Errorf("hook %.80q: command is empty", cfg.Name)

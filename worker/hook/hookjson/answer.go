@@ -31,8 +31,8 @@ type Answer struct {
 	context    string
 }
 
-// Words returns the answer of a gate that gave only a reason. Before the tool that is a
-// deny. After the tool the reason is text for the model.
+// Words returns the answer of a gate that gave only a reason. Before the tool, the answer is a
+// deny. After the tool, the reason is text for the model.
 func (q Request) Words(reason string) Answer {
 	if q.Event == PreToolUse {
 		return Answer{opinion: hook.Deny, reason: reason}
@@ -80,8 +80,8 @@ func (q Request) Read(raw []byte) (Answer, error) {
 // Invalid returns the fault of a hook whose answer cannot be used.
 func Invalid(err error) error { return &hook.Fault{Cause: hook.BadAnswer, Err: err} }
 
-// LogQuote logs, at level debug, the part of an answer that [Request.Read] refused. At
-// other levels many people could read the line, and answers may hold secrets.
+// LogQuote logs, at level debug, the part of an answer that [Request.Read] refused. Answers
+// may hold secrets, and more people can read the lines of other levels.
 func LogQuote(log *slog.Logger, err error) {
 	if invalid := new(invalidAnswer); errors.As(err, &invalid) {
 		log.Debug("the answer of a hook holds an unknown field or value", "wrong", invalid.problem,
@@ -146,8 +146,8 @@ func (q Request) readSpecific(raw json.RawMessage, a *Answer) error {
 	return m.end()
 }
 
-// decide merges the older form into the answer. Before the tool it is an opinion, and the
-// stricter of the two forms counts. After the tool its reason becomes context for the
+// decide merges the older form into the answer. Before the tool, the older form is an opinion,
+// and the stricter of the two forms counts. After the tool, its reason becomes context for the
 // model.
 func (q Request) decide(a *Answer, decision, reason string) {
 	switch {
@@ -262,7 +262,7 @@ func (m *members) fail(err error) {
 	}
 }
 
-// end returns the first error. A member that was not read is an error too.
+// end returns the first error. A member that was not read counts as an error.
 func (m *members) end() error {
 	if len(m.rest) > 0 && m.err == nil {
 		what := "a key is not known here"

@@ -1,7 +1,7 @@
-// Package hookjson is the JSON that toolfleet exchanges with hooks outside its process. A
-// hook reads a [Request] and answers with the object that [Request.Read] describes. This is
-// the same for programs, long-lived programs and services. They differ only in how they are
-// asked: see [Target].
+// Package hookjson is the JSON that toolfleet exchanges with hooks outside its process. A hook
+// reads a [Request] and answers with the object that [Request.Read] describes. Programs,
+// long-lived programs and services use the same JSON. They differ only in how they are asked:
+// see [Target].
 //
 //	call -> Request -> Target -> Answer -> hook.Verdict or hook.Change
 package hookjson
@@ -19,8 +19,8 @@ type Target interface {
 	// Name returns the operator's name for the target: a program, or the address of a
 	// service.
 	Name() string
-	// Ask sends a request and reads the answer. An error means that the hook could not run.
-	// If it is a [hook.Fault], it has the cause.
+	// Ask sends a request and reads the answer. An error means that the hook could not run. If
+	// the error is a [hook.Fault], it has the cause.
 	Ask(ctx context.Context, q Request) (Answer, error)
 }
 

@@ -22,7 +22,7 @@ const (
 )
 
 // Request is what a hook reads. The first half has the fields that Claude Code gives its
-// hooks, so those hooks run here too. The second half has fields of toolfleet.
+// hooks, so that hooks of Claude Code run here too. The second half has fields of toolfleet.
 type Request struct {
 	Event          Event              `json:"hook_event_name"`
 	Session        messages.SessionID `json:"session_id"`
@@ -58,8 +58,8 @@ func Before(call hook.Call) Request {
 		Tenant: call.Tenant, Batch: call.Batch, Index: call.Index, Kind: call.Kind,
 		Principal: messages.Principal{Tenant: call.Tenant, User: call.User}, Labels: call.Labels,
 	}
-	// Arguments that are not JSON were refused before any hook. Only a hook after the tool
-	// sees them.
+	// If the arguments are not JSON, the call was refused before any hook. Only hooks after
+	// the tool see such arguments.
 	if rawjson.Check(call.Input) != nil {
 		q.Input = rawjson.Quote(string(call.Input))
 	}

@@ -62,9 +62,9 @@ func (s *service) Ask(ctx context.Context, q hookjson.Request) (hookjson.Answer,
 	if err != nil {
 		return hookjson.Answer{}, err
 	}
-	// If a kept connection turns out to be closed, the client sends a request again only if
-	// the request has this header. A header without values is not sent. A hook may be asked
-	// twice, so this is safe.
+	// The client sends a request again, after a kept connection turned out to be closed, only
+	// if the request has this header. A header without values is not sent. A second send is
+	// safe, because a hook may be asked twice.
 	again := http.Header{"Idempotency-Key": nil}
 	raw, err := s.endpoint.Send(ctx, again, body)
 	var unusable *httptool.AnswerError

@@ -29,7 +29,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
 )
 
-// Config is what the programs of a policy file share.
+// Config holds the settings that all programs of a policy file share.
 type Config struct {
 	Dir     string // the folder of the policy file
 	Version string // of toolfleet, for the programs
@@ -56,8 +56,8 @@ func New(cfg Config) (*Programs, error) {
 	return &Programs{cfg, map[string]*mcptool.Program{}}, nil
 }
 
-// Target returns the target of a hook, and starts nothing. env names the variables of the
-// worker that the program gets.
+// Target returns the target of a hook. It starts nothing. env names the worker's variables
+// that the program gets.
 func (p *Programs) Target(hook string, program schemas.HookProgram, env []string) hookjson.Target {
 	key := string(rawjson.MustMarshal([]any{program.Command, program.Processes, program.Shared, env}))
 	if p.all[key] == nil {
@@ -82,7 +82,7 @@ type target struct {
 	log     *slog.Logger
 }
 
-// Start starts the program, so that the first call need not wait for that.
+// Start starts the program, so that the first call need not wait for the start.
 func (t *target) Start(ctx context.Context) error { return t.program.Warm(ctx) }
 
 // Stop ends the program.
