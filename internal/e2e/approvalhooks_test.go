@@ -18,9 +18,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// A hook makes a call stricter than planned, and the policy asks about the changed call. The call
-// waits for the rest of its stage, then for a person. Then it runs alone, with the hook's arguments
-// and without running the hook again.
+// A hook changes a read so that it must run alone, and the policy asks a person about the
+// changed call. The call waits for the rest of its stage, then for the person. Then it runs
+// alone, with the hook's arguments, and the hook does not run again.
 func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -65,7 +65,8 @@ func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 	})
 }
 
-// An edit does not bypass the hooks: they run before the tool on the edited arguments too.
+// An approver edits the arguments of a call. The hooks check the edited arguments before the
+// tool gets them.
 func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -98,8 +99,8 @@ func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 	})
 }
 
-// What a hook adds to the arguments is visible to the tool and to the approver, but not to the
-// agent and its model.
+// A hook adds a member to the arguments of a call. The tool and the approver see that member;
+// the agent and its model do not.
 func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -136,7 +137,8 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		if !strings.Contains(q.Line, "CANARY") {
 			t.Errorf("the person reads %s", q.Line)
 		}
-		// A question that is answered at once may be closed before its coordinator publishes it.
+		// The question's event is late: a question that is answered at once may be closed
+		// before the coordinator publishes its event.
 		f.until("the agent hears of the question", func() bool { return strings.Contains(agentHeard(), "awaiting_approval") })
 		edit := func(d *messages.Decision) {
 			d.Input = json.RawMessage(strings.Replace(string(q.Input), "149.99", "100", 1))

@@ -17,8 +17,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The call before the refund runs at once, the refund runs once a person approves it, and the call
-// after it runs when the refund has ended.
+// A batch looks something up, makes a refund that needs approval, and looks something up
+// again. The first call runs at once, the refund runs once a person approves it, and the last
+// call runs when the refund has ended.
 func TestARefundWaitsForAPerson(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -60,7 +61,8 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 	})
 }
 
-// A grant in the journal that no approver has signed allows nothing, no matter who wrote it.
+// The journal holds a grant that no approver has signed. The call does not run, no matter who
+// wrote the grant.
 func TestAForgedGrantRunsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -99,7 +101,8 @@ func TestAForgedGrantRunsNothing(t *testing.T) {
 	})
 }
 
-// Changes between the approval and the run count: a new deny rule, or another policy.
+// A worker checks an approved call against the policy again before it runs the call: a new
+// deny rule denies it, and another policy asks again.
 func TestAnApprovalIsCheckedAgainBeforeTheRun(t *testing.T) {
 	for _, row := range []struct {
 		name, policy, status string
@@ -140,8 +143,8 @@ func TestAnApprovalIsCheckedAgainBeforeTheRun(t *testing.T) {
 	}
 }
 
-// A read may need approval too. The other reads of its stage do not wait for it; the next stage
-// does.
+// Two reads of a stage need approval. The other reads of the stage run meanwhile, and the next
+// stage waits for the approvals.
 func TestAReadMayAsk(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -176,8 +179,9 @@ func TestAReadMayAsk(t *testing.T) {
 	})
 }
 
-// A thousand calls (-many) wait for approval and keep no part of the fleet busy. After every
-// process is restarted, one of them is approved and runs once, under its own call id.
+// A thousand calls (or as many as -many says) wait for approval and keep no slot busy. After
+// every process is restarted, one of the calls is approved and runs once, under its own call
+// id.
 func TestManyApprovals(t *testing.T) {
 	parked := repeats(*many, *many)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -215,9 +219,9 @@ func TestManyApprovals(t *testing.T) {
 			}
 		}
 		waitFor(parked)
-		free := func(session string) { // waiting calls take no slot, so other calls can run
+		free := func(session string) { // waiting calls take no slot: the next calls can run
 			t.Helper()
-			time.Sleep(11 * time.Second) // simulated: workers have said again how busy they are
+			time.Sleep(11 * time.Second) // simulated: workers have announced their free slots
 			for _, w := range f.present() {
 				if w.Busy != 0 {
 					t.Errorf("%s is busy with %d calls", w.Worker, w.Busy)

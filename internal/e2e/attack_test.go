@@ -28,11 +28,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// secretOfAcme is in what acme's agent sends and receives. Other tenants must not see it.
+// secretOfAcme is in the messages that acme's agent sends and receives. Other tenants must not
+// see it.
 const secretOfAcme = "secret-of-acme"
 
-// siege is a fleet under attack with a victim: an agent of acme with an open question, an ended
-// batch, and batches that run during the attack.
+// siege is a fleet under attack. The victim is an agent of the tenant acme: it has a batch
+// that waits for an approval, a batch that has ended, and batches that run during the attack.
 type siege struct {
 	*identified
 	t        *testing.T
@@ -97,8 +98,8 @@ var (
 	verbInSource = regexp.MustCompile(`(?m)^\s+Verb\w+\s+Verb = "([a-z.]+)"`)
 )
 
-// belongings returns everything that the fleet has stored for the victim, and the configuration of
-// every stream and of the tools.
+// belongings returns every message that the fleet has stored for the victim, and the
+// configuration of every stream and of the tools.
 func (s *siege) belongings() map[string]string {
 	s.t.Helper()
 	stored := map[string]string{}
@@ -114,7 +115,7 @@ func (s *siege) belongings() map[string]string {
 			s.t.Fatal(err)
 		}
 		stored["config of "+stream] = string(info.Config)
-		if stream == "KV_TOOLFLEET_keys" { // not even an operator reads it
+		if stream == "KV_TOOLFLEET_keys" { // not even an operator may read this bucket
 			continue
 		}
 		all, err := s.operator.All(s.t.Context(), stream, ">")
@@ -130,7 +131,8 @@ func (s *siege) belongings() map[string]string {
 	return stored
 }
 
-// everyVerb lists the verbs of package wire, so that the test covers new ones too.
+// everyVerb reads the verbs from the source of package wire, so that an attack tries new verbs
+// too.
 func everyVerb(t *testing.T) (verbs []wire.Verb) {
 	t.Helper()
 	source, err := os.ReadFile("../../internal/wire/subjects.go")
@@ -146,9 +148,9 @@ func everyVerb(t *testing.T) (verbs []wire.Verb) {
 	return verbs
 }
 
-// everySubject lists the subjects of every verb, stream and request of the product and of the NATS
-// server that concern the victim. It uses each form of the tenant: its name, _ as an agent of the
-// tenant writes it, another tenant, and wildcards.
+// everySubject lists the subjects that concern the victim: those of every verb, stream and
+// request of the fleet and of the NATS server. The tenant is written in each form: by its
+// name, as _ (an agent's own tenant), as another tenant, and as wildcards.
 func (s *siege) everySubject() (subjects []string) {
 	s.t.Helper()
 	verbs := everyVerb(s.t)
@@ -179,7 +181,7 @@ func (s *siege) everySubject() (subjects []string) {
 	return slices.Compact(subjects)
 }
 
-// tricks are headers that mean something to the server.
+// tricks are message headers that the NATS server acts on.
 var tricks = []map[string][]string{
 	nil,
 	{"Nats-Msg-Id": {"open"}, "Nats-Rollup": {"all"}, "Nats-TTL": {"1s"}},
@@ -190,9 +192,10 @@ var tricks = []map[string][]string{
 	{"Nats-Schedule": {"@at 2020-01-01T00:00:00Z"}, "Nats-Schedule-Target": {"toolfleet.final.acme.victim.open"}, "Nats-Batch-Id": {"x"}, "Nats-Batch-Sequence": {"1"}, "Nats-Incr": {"1"}},
 }
 
-// bodies are messages that an attacker would like to have stored or believed.
+// bodies returns the messages of an attack: forged decisions, grants and replies, and requests
+// to the server.
 func (s *siege) bodies(q messages.Approval) [][]byte {
-	mallory := newPeople(s.t, "alice") // another key under her name
+	mallory := newPeople(s.t, "alice") // a key of another person, under alice's name
 	forged, err := mallory.keys["alice"].Sign(approval.Answer(q, messages.VerdictApprove, "alice"))
 	if err != nil {
 		s.t.Fatal(err)
@@ -208,14 +211,15 @@ func (s *siege) bodies(q messages.Approval) [][]byte {
 	}
 }
 
-// guess removes the secret from a body, so that an attacker cannot find its own copy of it.
+// guess replaces the secret in a body of the attack. So a secret that an intruder receives
+// comes from the victim.
 func guess(body []byte) []byte {
 	return []byte(strings.ReplaceAll(string(body), secretOfAcme, "guess"))
 }
 
-// assault publishes to every subject as the intruder and subscribes everywhere. own means an
-// intruder of the victim's tenant: it leaves the victim's session alone, since agents of the tenant
-// may use it.
+// assault publishes to every subject as the intruder, and subscribes to every subject. If own
+// is set, the intruder is an agent of the victim's tenant. It then leaves out the subjects of
+// the victim's session, which agents of that tenant may use.
 func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 	subjects := s.everySubject()
 	in.Subscribe(in.Inbox())
@@ -232,7 +236,7 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 		}
 		in.Flush()
 	}
-	// Subjects that the intruder may publish, with reply subjects that it may not.
+	// The intruder may publish these subjects, but it may not use these reply subjects.
 	var n wire.Names
 	for i, reply := range subjects {
 		if strings.ContainsAny(reply, "*>") || strings.Contains(reply, "globex") {
@@ -249,7 +253,8 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 	}
 }
 
-// allowedIn reports whether an agent may publish a subject that is about this session.
+// allowedIn reports whether an agent of the tenant may publish this subject, and the subject
+// is about this session.
 func allowedIn(subject, session string) bool {
 	for _, may := range []string{"toolfleet.batch._.*.*", "toolfleet.run._.*.*", "toolfleet.get._.*.*", "toolfleet.control._.*"} {
 		if matches(may, subject) && strings.Contains(subject, "."+session) {
@@ -259,9 +264,9 @@ func allowedIn(subject, session string) bool {
 	return false
 }
 
-// An agent of another tenant and an agent of the victim's tenant try every subject, reply subject
-// and header while the fleet works. The victim's data changes only by its own actions, no intruder
-// sees it, and no call is approved.
+// An agent of another tenant and an agent of the victim's tenant try every subject, reply
+// subject and header while the fleet works. Only the victim's own actions change its data,
+// neither intruder sees its secret, and no call is approved.
 func TestAnAgentTriesEverything(t *testing.T) {
 	s := newSiege(t)
 	defer s.close()
@@ -277,7 +282,7 @@ func TestAnAgentTriesEverything(t *testing.T) {
 	attack.Wait()
 	rest()
 	group.Wait()
-	for left := math.MaxInt; left > 1; { // one batch stays: the victim's, which waits for approval
+	for left := math.MaxInt; left > 1; { // the victim's batch, which waits for approval, stays
 		s.until("more of what the attackers submitted has ended", func() bool {
 			open, err := s.operator.All(t.Context(), "TOOLFLEET_BATCHES", ">")
 			if err != nil || len(open) >= left {
@@ -315,7 +320,8 @@ func TestAnAgentTriesEverything(t *testing.T) {
 
 func (s *siege) agentMay() (publish, subscribe []string) { return s.ids.May("acme") }
 
-// work runs batches of the victim's tenant one after another and checks that each is normal.
+// work runs batches of the victim's tenant one after another, and checks that each ends
+// normally.
 func (s *siege) work(ctx context.Context) {
 	for n := 0; ctx.Err() == nil || n < 3; n++ {
 		reply := s.run(canonical("worker-bee", fmt.Sprint("b", n), call{"lookup", `{"n":1}`}, call{"note", `{"v":"` + secretOfAcme + `"}`}, call{"lookup", `{"n":2}`}))
@@ -323,8 +329,8 @@ func (s *siege) work(ctx context.Context) {
 	}
 }
 
-// goesOn checks that forged, unsigned and repeated decisions are refused, that a genuine one
-// counts, and that the victim's batch ends normally.
+// goesOn checks that the coordinator refuses forged, unsigned and repeated decisions, that a
+// genuine decision counts, and that the victim's batch ends normally.
 func (s *siege) goesOn(q messages.Approval) {
 	s.t.Helper()
 	decide := func(d messages.Decision) (messages.DecisionState, error) {
@@ -360,8 +366,8 @@ func (s *siege) goesOn(q messages.Approval) {
 	}
 }
 
-// The publish rights of each identity, as the fleet's account enforces them. docs/identities.md has
-// them as a table.
+// The server lets each identity publish exactly the subjects of this table. docs/identities.md
+// has the same table.
 func TestWhoMaySayWhat(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	srv := natstest.Server(t, natstest.Fast, ids.Option)
@@ -419,5 +425,5 @@ func TestWhoMaySayWhat(t *testing.T) {
 	}
 }
 
-// newFleetless returns a fleet that only serves to wait with until.
+// newFleetless returns a fleet without daemons: a test uses only its method until.
 func newFleetless(t *testing.T) *fleet { return &fleet{t: t} }

@@ -49,7 +49,7 @@ func (f *fleet) auditLines(want audit.Filter) (lines []messages.AuditRecord) {
 	return lines
 }
 
-// gone waits until a batch has left the log: from then on its lines are in the audit log.
+// gone waits until a batch has left the log. Its audit lines are stored before that.
 func (f *fleet) gone(b messages.Batch) {
 	f.t.Helper()
 	f.until("the batch has left the log", func() bool {
@@ -58,8 +58,8 @@ func (f *fleet) gone(b messages.Batch) {
 	})
 }
 
-// wantAuditLines checks that each call of a batch has one audit line, in call order, that agrees
-// with the reply.
+// wantAuditLines checks that each call of a batch has one audit line, in the order of the
+// calls, and that each line agrees with the reply.
 func (f *fleet) wantAuditLines(b messages.Batch, reply messages.Reply) []messages.AuditRecord {
 	f.t.Helper()
 	f.gone(b)
@@ -93,11 +93,11 @@ func (f *fleet) wantAuditLines(b messages.Batch, reply messages.Reply) []message
 	return lines
 }
 
-// secret is in arguments and results and must not be in any audit line.
+// secret is in the arguments and results of calls. No audit line may contain it.
 const secret = "canary-4711"
 
-// Each call of each batch has exactly one audit line, however it ended, and no line holds the
-// call's content.
+// Calls end in many ways. Each call has exactly one audit line, and no line holds the
+// arguments or the result of its call.
 func TestEveryCallHasItsLine(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -188,7 +188,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 
 		b = canonical("s", "aborted", call{"slow", argument}, call{"write", argument})
 		f.submit(b)
-		time.Sleep(100 * time.Millisecond) // simulated: it runs
+		time.Sleep(100 * time.Millisecond) // simulated: the batch runs
 		f.abort("s", "")
 		check(b, "aborted aborted")
 
@@ -236,7 +236,8 @@ func TestEveryCallHasItsLine(t *testing.T) {
 	})
 }
 
-// Only the daemons can read the key of the audit hashes, and a worker and a coordinator hash alike.
+// A worker and a coordinator can read the key of the audit hashes, and they make the same hash
+// of a text. Other identities cannot read the key.
 func TestReadersOfTheAuditKey(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -287,8 +288,9 @@ func TestReadersOfTheAuditKey(t *testing.T) {
 	}, natstest.Fast, ids.Option)
 }
 
-// A batch whose id has the plan of another body is refused in the middle, once each of its calls
-// has ended. What has run of it is in the audit log, and what may have.
+// The journal holds the plan of another body for a batch's id. The coordinator refuses the
+// batch once each call has ended. The audit log says which call has run, and which call may
+// have run.
 func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -299,7 +301,7 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", `{"n":1}`}, call{"put", ""}, call{"put", ""})
 		key, log := wire.KeyOf(messages.OneTenant, b.Session, b.ID), journal.New(f.conn)
-		// The journal holds the plan of another body, and a claim that never ends.
+		// The journal holds the plan of another body, and a claim that no worker ends.
 		if _, err := log.WritePlan(context.Background(), key, wire.PlanRecord{V: 1, Nonce: "n", Digest: "of another"}, 0); err != nil {
 			t.Fatal(err)
 		}
@@ -326,7 +328,8 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 	})
 }
 
-// operatorReads tries every way to read a message of the key's bucket.
+// operatorReads tries every way to read a message of the bucket that holds the audit key. It
+// returns the first request that the server answers, with the answer.
 func operatorReads(conn *bus.Conn) string {
 	const stream = "KV_TOOLFLEET_keys"
 	for _, ask := range [][2]string{
@@ -348,8 +351,8 @@ func operatorReads(conn *bus.Conn) string {
 	return ""
 }
 
-// The code of a tool's error and whether trying again may help reach the model and the audit log.
-// An error of text alone is that text for the model.
+// A tool's error has a code, and a flag that says whether another attempt may help. The model
+// and the audit log get both. An error that has only a text reaches the model as that text.
 func TestTheFlagsOfAToolsError(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))

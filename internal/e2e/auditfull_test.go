@@ -22,11 +22,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// fullRecord returns a coordinator configuration with which the audit log is full, and a function
-// that makes room.
+// fullRecord returns the configuration of a coordinator that makes the audit log too small for
+// any line. freeSpace removes the limit.
 func fullRecord(f *fleet) (cfg coordinator.Config, freeSpace func()) { return full(f, bus.Audit) }
 
-// full does what fullRecord does, for any stream.
+// full makes the named stream too small for any message, as fullRecord does with the audit
+// log.
 func full(f *fleet, name string) (cfg coordinator.Config, freeSpace func()) {
 	cfg.Provision.MaxBytes = map[string]int64{name: 1}
 	return cfg, func() {
@@ -51,9 +52,10 @@ func full(f *fleet, name string) (cfg coordinator.Config, freeSpace func()) {
 	}
 }
 
-// The audit log is full when a batch ends. Its reply goes out, but the batch stays in the log, no
-// matter which coordinator drives it, and so do the later batches of its session where one is
-// driven at a time. Once there is room, all of them have audit lines, and nothing has run twice.
+// The audit log is full when a batch ends. Its reply is published, but the batch stays in the
+// log, no matter which coordinator drives it. With a lookahead of 1 the next batch of the
+// session waits. Once there is room, both batches have their audit lines, and no call has run
+// twice.
 func TestABatchWaitsForItsAuditLines(t *testing.T) {
 	for name, lost := range map[string]func(f *fleet, p part, l *link){
 		"the coordinator goes on":              func(*fleet, part, *link) {},
@@ -88,16 +90,17 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 				f.submit(two)
 				reply := f.reply(one, time.Minute)
 				f.wantStatuses(reply, "ok ok unknown_tool")
-				time.Sleep(time.Minute) // simulated: it is tried again and again
+				time.Sleep(time.Minute) // simulated: the coordinator tries again and again
 				if got := f.auditLines(audit.Filter{}); len(got) != 0 || runs.Load() != 2 {
 					t.Fatalf("%d lines, %d runs", len(got), runs.Load())
 				}
 				lost(f, first, l)
 				if name != "the coordinator goes on" {
 					f.coordinator(coordinator.Config{Provision: cfg.Provision, Lookahead: 1})
-					// This is long before the batch is delivered again.
+					// JetStream does not deliver the batch again within this time.
 					if strings.HasPrefix(name, "another finds") {
-						// Requests go to two coordinators in turn, and one of them gets it.
+						// Requests go to one of two coordinators, of which one is silent. The
+						// other gets one of these requests.
 						f.until("somebody wakes the session", func() bool {
 							ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 							defer cancel()
@@ -111,7 +114,8 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 					}
 				}
 				freeSpace()
-				// Await it by its event: a request for it may reach the silent coordinator.
+				// Wait for the event of the reply: a request for the reply may reach the
+				// silent coordinator.
 				second := f.reply(two, time.Minute)
 				f.wantStatuses(second, "ok")
 				f.wantAuditLines(one, reply)
@@ -130,13 +134,13 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 	}
 }
 
-// Coordinators that drive the same batches at once write each line once.
+// Two coordinators drive the same batches. The audit log has each line once.
 func TestCoordinatorsRaceForTheAuditLines(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) {
-			time.Sleep(20 * time.Second) // the first driver does not learn of the end
+			time.Sleep(20 * time.Second) // the first coordinator is cut off before the end
 			return tool.Text("done"), nil
 		})
 		f.worker(worker.Config{Slots: 50})
@@ -148,9 +152,10 @@ func TestCoordinatorsRaceForTheAuditLines(t *testing.T) {
 			batches = append(batches, b)
 			f.submit(b)
 		}
-		time.Sleep(5 * time.Second) // simulated: all of them run
-		// The first coordinator is cut off, and the second finishes its batches; later the first
-		// finishes them too.
+		time.Sleep(5 * time.Second) // simulated: all calls run
+		// The link of the first coordinator is silent, and the second coordinator finishes the
+		// batches. Then the link works again, and the first coordinator finishes the same
+		// batches.
 		l.set(weather{silent: true}, weather{silent: true})
 		f.coordinator(coordinator.Config{})
 		for _, b := range batches {

@@ -16,13 +16,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// tooDeep returns an input nested this many levels deeper than its object.
+// tooDeep returns an input of an object whose member is an array nested this many levels deep.
 func tooDeep(levels int) string {
 	return `{"a":` + strings.Repeat("[", levels) + strings.Repeat("]", levels) + `}`
 }
 
-// Calls that name no tool, or whose input is invalid, get an answer each. The calls beside them
-// run.
+// One call of a batch names no tool or has an invalid input. That call is answered with an
+// error, and the other calls run.
 func TestOneBadCallCostsNoOther(t *testing.T) {
 	t.Parallel()
 	bad := []struct {
@@ -53,7 +53,7 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 			unknown := 0
 			for _, b := range bad {
 				if b.call.Name == "" && p == messages.Gemini {
-					continue // an answer must repeat the name
+					continue // an answer in this dialect must repeat the tool's name
 				}
 				calls, want = append(calls, b.call), append(want, ended{b.status, b.code})
 				if b.status == messages.StatusUnknownTool {
@@ -92,16 +92,16 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 	}
 }
 
-// A refusal names its batch and session: by the ids of the body, else by those of the subject. A
-// token that is the hash of an id does not give the id.
+// A refusal names its batch and session with the ids in the body. If the body cannot be read,
+// it uses the ids in the subject, unless a token of the subject is only the hash of an id.
 func TestARefusalNamesItsBatch(t *testing.T) {
 	f, runs := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	const spaced = "a session" // its token is a hash
+	const spaced = "a session" // its token in a subject is a hash
 	long := messages.SessionID(strings.Repeat("x", messages.MaxID+1))
 	for i, tt := range []struct {
-		session messages.SessionID // session in the subject; the batches are b0, b1, ...
-		body    string             // BATCH stands for the batch
+		session messages.SessionID // in the subject; the batches are b0, b1, ...
+		body    string             // BATCH stands for the batch's id
 		class   messages.Class
 		want    messages.Batch
 	}{

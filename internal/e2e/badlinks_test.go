@@ -21,14 +21,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// silences are the ways in which a link carries nothing.
+// silences are the directions in which a link drops everything without an error.
 var silences = map[string]struct{ up, down weather }{
 	"in both directions":     {weather{silent: true}, weather{silent: true}},
 	"in what the party says": {up: weather{silent: true}},
 	"in what it hears":       {down: weather{silent: true}},
 }
 
-// fiveSeconds is a run of five seconds that notes its end.
+// fiveSeconds returns a tool that runs for five seconds and then appends the time to ended.
 func fiveSeconds(ended *[]time.Time) func(context.Context, int) (tool.Output, error) {
 	var mu sync.Mutex
 	return func(ctx context.Context, _ int) (tool.Output, error) {
@@ -40,8 +40,9 @@ func fiveSeconds(ended *[]time.Time) func(context.Context, int) (tool.Output, er
 	}
 }
 
-// The link of an agent or of the only coordinator is silent for a minute, without an error, while a
-// write runs. When it recovers, the waiting client has the reply, and nothing has run twice.
+// The link of an agent or of the only coordinator is silent for a minute while a write runs.
+// The connection reports no error. When the link recovers, the waiting client gets the reply,
+// and nothing has run twice.
 func TestASilentLink(t *testing.T) {
 	for _, who := range []string{"agent", "coordinator"} {
 		for how, silence := range silences {
@@ -90,8 +91,8 @@ func TestASilentLink(t *testing.T) {
 	}
 }
 
-// The link of a worker that runs a write is silent: its tool is stopped before another worker may
-// run the call.
+// The link of a worker that runs a write is silent. The worker stops its tool before another
+// worker may run the call.
 func TestASilentLinkOfAWorker(t *testing.T) {
 	for _, crash := range []messages.OnCrash{messages.OnCrashOnce, messages.OnCrashIdempotent} {
 		for how, silence := range silences {
@@ -119,8 +120,8 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					began := time.Now()
 					l.set(silence.up, silence.down)
 					reply := f.reply(b, 5*time.Minute)
-					// Lease, grace, and a poll. A call that runs again may first be delivered to
-					// the silent worker.
+					// The lease, the grace and one poll pass first. A job that is published
+					// again may first be delivered to the silent worker.
 					want, runs, within := "outcome_unknown", 1, 20*time.Second
 					if crash == messages.OnCrashIdempotent {
 						want, runs, within = "ok", 2, 45*time.Second
@@ -130,7 +131,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					}
 					f.wantStatuses(reply, want)
 					l.set(weather{}, weather{})
-					time.Sleep(time.Minute) // the silent worker's messages arrive now
+					time.Sleep(time.Minute) // simulated: the worker's late messages arrive
 					all := long.all()
 					if len(all) != runs || len(ended) != 1 {
 						t.Fatalf("%d runs, %d of them stopped; want %d and 1", len(all), len(ended), runs)
@@ -142,7 +143,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					if err != nil || crash == messages.OnCrashIdempotent && again.Results[0].Worker != "heir" {
 						t.Errorf("later the result is %+v, %v", again.Results, err)
 					}
-					for n := range 4 { // both workers serve
+					for n := range 4 { // four, so that both workers get one
 						f.wantStatuses(f.run(canonical("s", fmt.Sprint("after", n), call{"long", ""})), "ok")
 					}
 				})
@@ -151,8 +152,8 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 	}
 }
 
-// A link breaks in the middle of a message, and the message is lost. Its sender or receiver asks
-// again, and nothing runs twice.
+// A link breaks in the middle of a message, and the message is lost. The sender sends it
+// again, or the receiver asks for it again, and nothing runs twice.
 func TestALinkBreaksInAMessage(t *testing.T) {
 	for name, row := range map[string]struct {
 		who    string
@@ -178,7 +179,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
-					// The call ends before its first keep-alive.
+					// The call ends before the worker's first sign that it still runs.
 					return tool.Text("paid"), pauseArgs{50}.wait(ctx)
 				})
 				l := newLink(t, srv)
@@ -214,7 +215,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.wantStatuses(reply, "ok ok")
-				time.Sleep(time.Minute) // redeliveries have arrived
+				time.Sleep(time.Minute) // simulated: all redeliveries have arrived
 				l.mu.Lock()
 				blown := l.blown
 				l.mu.Unlock()
@@ -229,8 +230,8 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 	}
 }
 
-// An agent disappears before or after its batch arrived. It leaves nothing, or the whole batch,
-// whose reply can be fetched.
+// An agent disappears while it sends its batch, or right after. The fleet has nothing of the
+// batch in the first case. In the second it has the whole batch, and the reply can be fetched.
 func TestTheAgentIsGone(t *testing.T) {
 	for name, row := range map[string]struct {
 		passes float64
@@ -272,8 +273,8 @@ func TestTheAgentIsGone(t *testing.T) {
 	}
 }
 
-// Links are slow, or the server answers late as with a slow disk. Everything takes longer, but
-// results arrive whole, nothing runs twice and nothing is reported as lost.
+// The links are slow, or the server answers late because its disk is slow. Everything takes
+// longer, but results arrive whole, nothing runs twice, and no call is reported as lost.
 func TestSlowLinks(t *testing.T) {
 	for name, row := range map[string]struct {
 		slow weather

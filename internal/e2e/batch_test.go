@@ -21,14 +21,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// shelf is a store that calls write and read, with the order in which they did.
+// shelf is a store that the tools of calls write and read. It records the order of the writes.
 type shelf struct {
 	mu     sync.Mutex
 	values map[string]json.RawMessage
 	order  []string
 }
 
-// tools registers rd {k} and wr {k,v}, which read and write the shelf.
+// tools registers rd {k}, which reads the shelf, and wr {k,v}, which writes it.
 func (s *shelf) tools(f *fleet) {
 	s.values = map[string]json.RawMessage{}
 	type args struct {
@@ -61,7 +61,7 @@ func (s *shelf) tools(f *fleet) {
 	})
 }
 
-// answers returns the ids and texts of the results in a reinjection of any dialect.
+// answers returns the ids and the texts of the results in a reinjection of any dialect.
 func answers(t testing.TB, p messages.Provider, reinjection []byte) (ids, texts []string) {
 	t.Helper()
 	var v any
@@ -117,8 +117,9 @@ func answers(t testing.TB, p messages.Provider, reinjection []byte) (ids, texts 
 	return ids, texts
 }
 
-// The regression test of X7: results that are matched to calls in the order in which they finished
-// give a write's result to a read. In every dialect, many times.
+// A batch writes a value and then reads it, many times in every dialect. The read's answer has
+// the written value: results are matched to calls by their ids, never by the order in which
+// they finish.
 func TestWriteThenReadReadsWhatWasWritten(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -205,8 +206,8 @@ func TestWindowAndTotality(t *testing.T) {
 	})
 }
 
-// A batch has four good calls beside one that fails, one that times out, an unknown and a malformed
-// one. The good ones are not cancelled.
+// A batch has four good calls, one that fails, one that times out, one of an unknown tool, and
+// one with malformed input. The good calls are not cancelled.
 func TestFailuresStayAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

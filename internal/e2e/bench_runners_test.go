@@ -20,12 +20,12 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// runnersBench is a way to run a tool that does nothing.
+// runnersBench holds the measurements of one way to run a tool.
 type runnersBench struct {
 	name, tool string
-	calls      []time.Duration // of one call in a batch of its own
-	above      []time.Duration // what each took longer than the builtin of its round
-	batches    []time.Duration // of a batch of many calls
+	calls      []time.Duration // how long one call took, in a batch of its own
+	above      []time.Duration // how much longer it took than the builtin tool of its round
+	batches    []time.Duration // how long a batch of many calls took
 }
 
 // BenchmarkRunners compares tools that do nothing, one for each way to run a tool: the time of
@@ -128,7 +128,7 @@ func BenchmarkRunners(b *testing.B) {
 	b.Logf("medians of %d rounds, and of 5 batches of %d calls:\n%s", rounds, many, table)
 }
 
-// round runs one call of each; the first is the builtin.
+// round runs one call of each tool. The first tool of all is the builtin one.
 func round(all []*runnersBench, n int, run func(string, ...call) time.Duration) {
 	for _, r := range all {
 		took := run(fmt.Sprint(r.name, " ", n), call{r.tool, `{}`})
@@ -137,8 +137,8 @@ func round(all []*runnersBench, n int, run func(string, ...call) time.Duration) 
 	}
 }
 
-// noopProgram writes a long-lived program with our package for its language. Its tool noop does
-// nothing. It returns the path of the program.
+// noopProgram writes a long-lived program that uses our package for its language and serves
+// the tool noop. It returns the path of the program.
 func noopProgram(b *testing.B, dir, language string) string {
 	b.Helper()
 	clients, err := filepath.Abs("../../clients")

@@ -26,8 +26,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// BenchmarkBatch runs batches of 8 reads and 2 writes with tools that do nothing, from submit to
-// reply, in one process. Compare ratios of one run (-count=6, benchstat), never absolute figures.
+// BenchmarkBatch runs batches of 8 reads and 2 writes, from submit to reply, in one process.
+// The tools do nothing. Compare only ratios within one run (-count=6, benchstat), never
+// absolute figures.
 func BenchmarkBatch(b *testing.B) {
 	for _, sync := range []struct {
 		name    string
@@ -41,8 +42,8 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkTraces measures the cost of traces: without a tracer, with one trace in a hundred, with
-// all, and with all while the collector is away, slow, or silent.
+// BenchmarkTraces measures the cost of traces: without a tracer, with one trace in a hundred,
+// with all, and with all while the collector is away, slow, or silent.
 func BenchmarkTraces(b *testing.B) {
 	fine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
@@ -88,7 +89,7 @@ func BenchmarkTraces(b *testing.B) {
 	}
 }
 
-// batches runs b.N batches in so many sessions.
+// batches runs b.N batches in the given number of sessions.
 func batches(b *testing.B, sessions int, tracer trace.Tracer, options ...natstest.Option) {
 	f := newFleet(b, natstest.Server(b, options...))
 	defer f.close()

@@ -22,14 +22,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// bounces records the notices of workers that handed a job back.
+// bounces collects the notices of workers that let a job go.
 type bounces struct {
 	mu   sync.Mutex
 	seen []wire.LetGo // guarded by mu
 }
 
-// bounces starts to collect these notices; it ends when the fleet is closed. Coordinators tell each
-// other on the same subjects which batches they let go; they name no queue.
+// Coordinators use the same subjects to tell each other which batches they let go. Their
+// notices name no queue.
 func (f *fleet) bounces() *bounces {
 	f.t.Helper()
 	b := &bounces{}
@@ -48,8 +48,8 @@ func (f *fleet) bounces() *bounces {
 	return b
 }
 
-// check counts the bounces. It wants each to be offered again within 50 ms and to count as no
-// failed attempt.
+// check returns the number of collected notices. Each must say that the job is offered again
+// within 50 ms and that no attempt failed.
 func (b *bounces) check(t *testing.T) (n int) {
 	t.Helper()
 	b.mu.Lock()
@@ -62,7 +62,7 @@ func (b *bounces) check(t *testing.T) (n int) {
 	return len(b.seen)
 }
 
-// only starts a worker whose one tool is a read that does nothing.
+// only starts a worker with one tool, a read that does nothing.
 func (f *fleet) only(name string, cfg worker.Config) part {
 	f.t.Helper()
 	tools := &tool.Registry{}
@@ -73,7 +73,7 @@ func (f *fleet) only(name string, cfg worker.Config) part {
 	return f.workerWith(tools, cfg)
 }
 
-// announce announces a worker that is none of ours. gone removes the announcement.
+// announce announces a worker that does not exist. gone removes the announcement.
 func (f *fleet) announce(w wire.Presence) (gone func()) {
 	f.t.Helper()
 	ctx := context.Background()
@@ -91,7 +91,7 @@ func (f *fleet) announce(w wire.Presence) (gone func()) {
 	}
 }
 
-// settlements counts the settled deliveries of jobs, by the queue that they came from.
+// settlements counts the settled deliveries of jobs by the queue that they came from.
 type settlements struct {
 	mu sync.Mutex
 	by map[string]int // guarded by mu
@@ -123,8 +123,8 @@ func (s *settlements) all() (n int) {
 	return n
 }
 
-// Two workers of one pool serve different tools, and the one that serves the calls has a tenth of
-// the slots. Each job is delivered once, to the worker that has its tool.
+// Two workers of one pool serve different tools. The worker that serves the calls has one
+// slot, and the other has ten. Each job is delivered once, to the worker that has its tool.
 func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -153,8 +153,8 @@ func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 	})
 }
 
-// A call whose tool no worker serves waits in the backlog of its pool. It goes to the first worker
-// that comes with the tool, at once, and to no other.
+// No worker serves the tool of a call, and the call waits in the backlog of its pool. The
+// first worker that comes with the tool gets the call at once. No other worker gets it.
 func TestACallThatNoWorkerServes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -179,7 +179,7 @@ func TestACallThatNoWorkerServes(t *testing.T) {
 			f.submit(b)
 			f.until(name+": it is in the backlog", func() bool { return backlog() == 1 })
 			time.Sleep(20 * time.Second)
-			f.only("a", worker.Config{}) // stays until the end of the loop
+			f.only("a", worker.Config{}) // stopped at the end of this round
 			came, w := time.Now(), part{f.stops[len(f.stops)-1]}
 			f.wantStatuses(f.reply(b, time.Minute), "ok")
 			if took := time.Since(came); took > time.Second { // simulated
@@ -193,8 +193,9 @@ func TestACallThatNoWorkerServes(t *testing.T) {
 	})
 }
 
-// A call whose tool no worker serves ends after twice worker_ttl, or start_wait if that is longer,
-// if workers of its pool are there, and after its queue timeout if none is.
+// No worker serves the tool of a call. If other workers of its pool are there, the call ends
+// after twice worker_ttl, or after start_wait if that is longer. If no worker is there, it
+// ends after its queue timeout.
 func TestACallThatNoWorkerServesForLong(t *testing.T) {
 	for name, tc := range map[string]struct {
 		others    bool

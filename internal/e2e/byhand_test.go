@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A job that somebody publishes by hand runs no write, neither as one that runs alone nor as one
-// that pretends to overlap. A batch with the same call runs it once.
+// Somebody publishes a job of a write by hand, once as a write that runs alone, once as one
+// that may overlap. Neither job runs. A batch with the same call then runs it once.
 func TestAWriteThatWasPublishedByHand(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

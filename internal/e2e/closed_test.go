@@ -24,10 +24,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// TestABatchThatCannotBeDrivenOnIsClosedFirst: the plan of a batch is damaged while one of its
-// writes runs, and its coordinator is replaced. The new coordinator cannot continue the batch. It
-// waits for the write, ends the other calls and answers each; the next write of the session starts
-// after that.
+// The plan of a batch is damaged while one of its writes runs, and its coordinator is
+// replaced. The new coordinator cannot continue the batch. It waits for the write, ends the
+// other calls and answers each call. The next write of the session starts after that.
 func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -89,8 +88,8 @@ func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 	})
 }
 
-// breaking is a tracer that panics when its coordinator publishes its second job: it stands for a
-// bug in a driver.
+// breaking is a tracer that panics when its coordinator publishes its second job. The panic
+// stands for a bug in a driver.
 type breaking struct {
 	noop.Tracer
 	jobs *atomic.Int32
@@ -104,14 +103,14 @@ func (b breaking) Start(ctx context.Context, name string, options ...trace.SpanS
 	return ctx, recording{}
 }
 
-// recording is a span that records and is dropped. No child is begun for a span that does not
-// record.
+// recording is a span that says that it records, so that child spans are started. It keeps
+// nothing.
 type recording struct{ noop.Span }
 
 func (recording) IsRecording() bool { return true }
 
-// TestADriverThatPanicsClosesItsBatchFirst: a driver panics while a write of its batch runs. The
-// write ends normally, and every call is answered.
+// A driver panics while a write of its batch runs. The write ends normally, and every call is
+// answered.
 func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -138,10 +137,9 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 	})
 }
 
-// TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait: the reply of a batch is stored, and
-// its lines for the audit log wait for room. One batch of a session is driven at a time. The batch
-// behind it, which is delivered again
-// meanwhile, starts nothing before the last event of the first.
+// The reply of a batch is stored, and its audit lines wait for room. With a lookahead of 1,
+// the next batch of the session is delivered again meanwhile. It starts nothing before the
+// last event of the first batch.
 func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -168,7 +166,7 @@ func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 		one, two := canonical("s", "one", call{"quick", ""}), canonical("s", "two", call{"quick", ""})
 		f.submit(one)
 		f.submit(two)
-		time.Sleep(33 * time.Second) // simulated: the second is delivered many times
+		time.Sleep(33 * time.Second) // simulated: the second batch is delivered many times
 		freeSpace()
 		f.gone(one)
 		f.gone(two)

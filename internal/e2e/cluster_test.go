@@ -25,10 +25,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// everywhere keeps each stream on every node of a cluster.
+// everywhere is a configuration that keeps each stream on every node of a cluster.
 var everywhere = provision.Config{Replicas: natstest.Nodes}
 
-// replicated is a fleet whose daemons are spread over a cluster.
+// replicated is a fleet whose daemons are connected to different nodes of a cluster.
 type replicated struct {
 	*fleet
 	cl *natstest.Cluster
@@ -59,7 +59,7 @@ func (f *replicated) dial(name, url string) *bus.Conn {
 	return conn
 }
 
-// daemons starts two coordinators and two workers, each at another node first.
+// daemons starts two workers and two coordinators. Each of them tries another node first.
 func (f *replicated) daemons() {
 	f.t.Helper()
 	for i := range 2 {
@@ -79,15 +79,15 @@ func (f *replicated) daemons() {
 	}
 }
 
-// ledger records the effects of tools on the outside world: which, by which worker, and in which
-// order.
+// ledger records the writes of tools: each idempotency key, and the order in each session.
 type ledger struct {
 	mu      sync.Mutex
-	effects map[string]int      // by idempotency key
-	order   map[string][]string // of each session's writes
+	effects map[string]int      // number of writes by idempotency key
+	order   map[string][]string // inputs of the writes by session
 }
 
-// tools registers pay (once), put (idempotent) and look, which reads what the session wrote last.
+// tools registers the writes pay (on crash: once) and put (idempotent), and the read look,
+// which returns what the session wrote last.
 func (l *ledger) tools(f *fleet) {
 	l.effects, l.order = map[string]int{}, map[string][]string{}
 	for name, crash := range map[string]messages.OnCrash{"pay": messages.OnCrashOnce, "put": messages.OnCrashIdempotent} {
@@ -110,7 +110,7 @@ func (l *ledger) tools(f *fleet) {
 	})
 }
 
-// done returns how many writes were applied.
+// done returns how many writes have run.
 func (l *ledger) done() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -121,9 +121,9 @@ func (l *ledger) done() int {
 	return n
 }
 
-// Leaders change, and a node is lost and comes back, while batches run. Each batch ends exactly
-// once, its session's writes run in order, none is applied twice, and each read sees the write
-// before it.
+// Leaders change, and a node is lost and comes back, while batches run. Each batch ends
+// exactly once, and the writes of a session run in order. No write is applied twice, and each
+// read sees the write before it.
 func TestAClusterLosesLeadersAndANode(t *testing.T) {
 	t.Parallel()
 	f := newReplicated(t)
@@ -151,7 +151,8 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 			}
 		})
 	}
-	// Each fault waits for some progress since the last one, so that it hits running batches.
+	// Each fault waits until some writes have run since the fault before, so that it hits
+	// running batches.
 	faults := []func(){}
 	for _, stream := range []string{bus.Batches, bus.Calls, bus.Jobs, bus.Replies, bus.Results} {
 		faults = append(faults, func() { f.cl.StepDown(f.conn.Names().Stream(stream)) })
@@ -185,7 +186,7 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 			t.Errorf("session %d wrote %v", s, got)
 		}
 	}
-	// Both are deleted a moment after the reply.
+	// Batches and jobs are deleted a moment after the reply.
 	for _, stream := range []string{bus.Batches, bus.Jobs} {
 		f.until("nothing is left in "+stream, func() bool {
 			_, err := f.conn.First(ctx, f.conn.Names().Stream(stream), ">")
@@ -194,7 +195,7 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 	}
 }
 
-// lookWriteLook submits a batch of reads and two writes, awaits its reply and checks it.
+// lookWriteLook runs a batch of reads and two writes, and checks its reply.
 func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) bool {
 	pay, put := fmt.Sprintf(`{"n":%d,"w":"pay"}`, n), fmt.Sprintf(`{"n":%d,"w":"put"}`, n)
 	b := canonical(session, fmt.Sprint("b", n), call{"look", ""}, call{"look", ""}, call{"pay", pay}, call{"look", ""}, call{"put", put}, call{"look", ""})
@@ -221,8 +222,8 @@ func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) b
 	return true
 }
 
-// Two writers claim the same call over and over, at different nodes, while the journal's leader
-// changes. Each claim goes to one of them, and the other learns whose it is.
+// Two writers claim the same call over and over, at different nodes, while the journal's
+// leader changes. Each claim goes to one writer, and the other learns who has it.
 func TestTwoRacingClaimsOnACluster(t *testing.T) {
 	t.Parallel()
 	f := newReplicated(t)
@@ -277,7 +278,8 @@ func TestTwoRacingClaimsOnACluster(t *testing.T) {
 	}
 }
 
-// Once a record is acknowledged to one daemon, the others see it, even at a node that lags.
+// A record is acknowledged to one daemon. From then on every other daemon sees it, even at a
+// node that lags.
 func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
 	f := newReplicated(t)

@@ -23,8 +23,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// On abort, each kind of running call ends with what is known of it and its tool is stopped. The
-// calls behind it never start.
+// A call runs when its batch is aborted. The tool is stopped, and the call ends with what is
+// known about it. The calls behind it never start.
 func TestAbortOfRunningCalls(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -52,7 +52,7 @@ func TestAbortOfRunningCalls(t *testing.T) {
 				b := canonical("s", "b", call{"do", ""}, call{"after", through})
 				f.submit(b)
 				f.atGate(do, 1)
-				time.Sleep(time.Second) // its worker says that it runs
+				time.Sleep(time.Second) // its worker reports that the call runs
 				f.abort("s", "b")
 				reply := f.reply(b, 20*time.Second)
 				f.wantStatuses(reply, row.want+" aborted")
@@ -60,7 +60,7 @@ func TestAbortOfRunningCalls(t *testing.T) {
 					f.wantWords(reply.Results[0], row.words...)
 				}
 				f.wantWords(reply.Results[1], "Not run", "by ops", "wrong account")
-				if row.tool.Kind == messages.KindRead { // the reply does not wait for it
+				if row.tool.Kind == messages.KindRead { // the reply does not wait for a read
 					f.until("the run is stopped", func() bool { return do.stopped.Load() == 1 })
 				}
 				if n := do.stopped.Load(); n != 1 {
@@ -74,8 +74,8 @@ func TestAbortOfRunningCalls(t *testing.T) {
 	}
 }
 
-// Eight of twelve reads run, four wait for the window, and a write waits for all of them: an abort
-// reaches all.
+// A batch has twelve reads and a write. Six reads run, two wait for a worker, four wait for
+// the window, and the write waits for all reads. An abort ends all of them.
 func TestAbortReachesCallsThatWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -106,8 +106,8 @@ func TestAbortReachesCallsThatWait(t *testing.T) {
 	})
 }
 
-// The jobs of an aborted batch are in the queue while there is no worker. A worker that starts
-// later runs none of them.
+// A batch is aborted while its jobs are in the queue and no worker is there. A worker that
+// starts later runs none of the jobs.
 func TestAbortWithoutAnyWorker(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -137,7 +137,8 @@ func TestAbortWithoutAnyWorker(t *testing.T) {
 	})
 }
 
-// An abort of a session ends all its present batches, in order, and no later one.
+// An abort of a session ends all its batches that are in the log, in order. A later batch
+// runs.
 func TestAbortOfASession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -156,7 +157,7 @@ func TestAbortOfASession(t *testing.T) {
 		f.submit(other)
 		f.atGate(pay, 2)
 		f.abort(session, "")
-		f.abort(session, "") // twice is once
+		f.abort(session, "") // a repeated abort changes nothing
 		later := canonical(session, "later", call{"pay", through})
 		f.submit(later)
 		f.wantStatuses(f.reply(batches[0], 20*time.Second), "outcome_unknown aborted")
@@ -171,7 +172,7 @@ func TestAbortOfASession(t *testing.T) {
 	})
 }
 
-// A batch that waits behind another is aborted; the one that runs is left alone.
+// A batch that waits behind another batch is aborted. The batch that runs is left alone.
 func TestAbortOfAWaitingBatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -188,7 +189,7 @@ func TestAbortOfAWaitingBatch(t *testing.T) {
 		close(pay.open)
 		f.wantStatuses(f.reply(head, 20*time.Second), "ok")
 		f.wantStatuses(f.reply(waiting, 20*time.Second), "aborted")
-		f.abort("s", "head") // over: nothing changes
+		f.abort("s", "head") // the batch has ended: the abort changes nothing
 		f.wantStatuses(f.reply(head, 20*time.Second), "ok")
 		if pay.runs.Load() != 1 {
 			t.Errorf("%d writes ran, want 1", pay.runs.Load())
@@ -196,8 +197,8 @@ func TestAbortOfAWaitingBatch(t *testing.T) {
 	})
 }
 
-// An abort by id that is stored before its batch holds for batch_ttl. An abort of the session
-// covers only the batches that are present.
+// An abort that names a batch is stored before the batch, and holds for batch_ttl. An abort of
+// a whole session covers only the batches that are already in the log.
 func TestAbortBeforeItsBatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -206,7 +207,7 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 		look := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
 		away := f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
-		away.stop() // the batch's messages stay in the queue
+		away.stop() // the jobs of the batches stay in the queue
 		both := []call{{"look", through}, {"pay", through}}
 		soon, late, other := canonical("s", "soon", both...), canonical("s", "late", both...), canonical("s", "other", both...)
 		elsewhere := canonical("elsewhere", "soon", both...)
@@ -237,8 +238,8 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 	})
 }
 
-// The first read of the controls fails. The batch waits for the next read: it does not start
-// before the controls are read.
+// The first read of the session's controls fails. The batch does not start before the controls
+// are read.
 func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -259,7 +260,8 @@ func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 	})
 }
 
-// After the coordinator is killed, only the journal knows of the abort.
+// A coordinator is killed after it stored an abort. The next coordinator finds the abort in
+// the journal.
 func TestAbortOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -284,7 +286,8 @@ func TestAbortOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// A call that failed and waits for its next attempt is not tried again.
+// An abort reaches a call that failed and waits for its next attempt. There is no next
+// attempt.
 func TestAbortInThePauseBeforeARetry(t *testing.T) {
 	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Each decision that a person can make, and how the call then ends.
+// Each decision that a person can make ends the call in its own way.
 func TestWhatAPersonMaySay(t *testing.T) {
 	for _, row := range []struct {
 		name   string
@@ -28,7 +28,7 @@ func TestWhatAPersonMaySay(t *testing.T) {
 		status string
 		code   messages.Code
 		words  []string
-		ran    string // the amount that was refunded; "" none
+		ran    string // the amount that was refunded; "" if the tool did not run
 	}{
 		{"deny", "149.99", func(f *fleet, p people, q messages.Approval, _ messages.Batch) {
 			state, err := f.sendDecision(p, "alice", q, messages.VerdictDeny, func(d *messages.Decision) { d.Reason = "the order was already refunded" })
@@ -109,7 +109,8 @@ func TestWhatAPersonMaySay(t *testing.T) {
 	}
 }
 
-// Many approvers decide at once, at several coordinators: exactly one decision counts.
+// Many approvers decide about one call at once, at several coordinators. Exactly one decision
+// counts.
 func TestTheFirstDecisionWins(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -169,13 +170,13 @@ func TestTheFirstDecisionWins(t *testing.T) {
 	})
 }
 
-// Each invalid decision is refused with its reason, and the refusal is in the audit log.
+// Invalid decisions are refused with the reason, and each refusal is in the audit log.
 func TestRefusedDecisions(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice", messages.OneTenant)
-		mallory := newPeople(t, "alice") // another key under her name
+		mallory := newPeople(t, "alice") // a key of another person, under alice's name
 		ledger := f.bank()
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
@@ -183,8 +184,8 @@ func TestRefusedDecisions(t *testing.T) {
 		f.submit(b)
 		f.submit(other)
 		q, q2 := f.question(b, 0), f.question(other, 0)
-		// A question can be answered as soon as it is stored; its coordinator writes the audit line
-		// a moment later.
+		// A question can be answered as soon as it is stored, and the coordinator writes the
+		// audit line a moment later.
 		f.until("both questions are on record", func() bool { return f.audited()["approval_asked"] == 2 })
 		sign := func(name string, q messages.Approval, change func(*messages.Decision)) messages.Decision {
 			d := approval.Answer(q, messages.VerdictApprove, name)

@@ -17,7 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// drained is a kind of call that runs when its worker is told to stop, and how it ends.
+// drained is a kind of call that runs when its worker is told to stop. want is how the call
+// ends, and runs is how often its tool starts.
 type drained struct {
 	name    string
 	tool    schemas.Tool
@@ -34,8 +35,9 @@ var drainedCalls = []drained{
 	{"checkable, not applied", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, false, "ok", 2},
 }
 
-// A tool that outlasts the drain is stopped, and a call that may run again does so at once on
-// another worker. The same happens when a drain of hours is hurried.
+// A tool runs longer than its worker's drain. The worker stops the tool, and a call that may
+// run again does so at once on another worker. A drain of hours that is hurried ends in the
+// same way.
 func TestADrainGivesItsCallsUp(t *testing.T) {
 	for _, hurried := range []bool{false, true} {
 		for _, row := range drainedCalls {
@@ -83,7 +85,8 @@ func TestADrainGivesItsCallsUp(t *testing.T) {
 	}
 }
 
-// A call that ends within the drain is not stopped, and a draining worker takes no other.
+// A call ends within the drain of its worker and is not stopped. The draining worker takes no
+// other call.
 func TestADrainLetsCallsEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -108,7 +111,7 @@ func TestADrainLetsCallsEnd(t *testing.T) {
 	})
 }
 
-// A tool that ignores its cancellation cannot keep its worker from ending.
+// A tool ignores its cancellation. Its worker ends nevertheless.
 func TestADrainLeavesAStubbornToolBehind(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -135,7 +138,7 @@ func TestADrainLeavesAStubbornToolBehind(t *testing.T) {
 	})
 }
 
-// A probe that hangs does not delay a worker whose drain is hurried.
+// A worker's drain is hurried, and a probe hangs. The worker does not wait for the probe.
 func TestAHurriedDrainDoesNotWaitForAProbe(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -161,8 +164,8 @@ func TestAHurriedDrainDoesNotWaitForAProbe(t *testing.T) {
 	})
 }
 
-// Workers and coordinators are replaced one after another under load: every batch is answered, and
-// every effect happens once.
+// Workers and coordinators are replaced one after another under load. Every batch is answered,
+// and each write happens once.
 func TestRollingRestartsUnderLoad(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

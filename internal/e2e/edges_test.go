@@ -22,8 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A post-hook that takes longer than other workers wait for a lost one does not make the outcome
-// unknown: its time budget is part of the claim's lease.
+// A post-hook takes longer than other workers wait for a lost worker. The outcome of the call
+// is still known, because the lease of a claim includes the hooks' budget.
 func TestASlowHookAfterTheTool(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -47,8 +47,8 @@ func TestASlowHookAfterTheTool(t *testing.T) {
 	})
 }
 
-// A claim with edited input just fits into a message, but the release after it does not. The call
-// ends with the error of the failed attempt, and its worker does not keep it.
+// The claim of a call with edited input just fits into a message, but the release after it
+// does not. The call ends with the error of the failed attempt, and the worker lets it go.
 func TestAReleaseThatIsTooLarge(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -78,7 +78,8 @@ func TestAReleaseThatIsTooLarge(t *testing.T) {
 		const small = 1000
 		ask("small", small)
 		before := len(tries.all())
-		// Each of three copies of the input grows by a third of the rest.
+		// The record holds three copies of the input. Each copy grows by a third of the free
+		// bytes.
 		ask("large", small+(f.conn.MaxPayload()-int(claim.Load())-1500)/3)
 		if n := len(tries.all()) - before; before != 3 || n != 1 {
 			t.Errorf("attempted %d times, and %d times with large arguments: want 3 and 1", before, n)

@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// run is one run of a tool, as seen from outside the fleet.
+// run is one run of a tool, with what the tool was given.
 type run struct {
 	at      time.Time
 	key     string
@@ -29,20 +29,21 @@ type run struct {
 	input   string
 }
 
-// outside records a tool's runs as seen from outside the fleet. The test decides how each ends.
+// outside stands for the world outside the fleet: it records the runs and probes of a tool.
+// The test decides how each of them ends.
 type outside struct {
 	mu     sync.Mutex
 	runs   []run                                                          // guarded by mu
 	probes []run                                                          // guarded by mu
-	do     func(ctx context.Context, n int) (tool.Output, error)          // the nth run, from 1
-	probe  func(ctx context.Context, n int) (applied bool, problem error) // the nth probe, from 1
+	do     func(ctx context.Context, n int) (tool.Output, error)          // the nth run; n counts from 1
+	probe  func(ctx context.Context, n int) (applied bool, problem error) // the nth probe; n counts from 1
 }
 
 func seen(c tool.Call) run {
 	return run{time.Now(), c.IdempotencyKey, c.Fence, c.Attempt, string(c.Input)}
 }
 
-// kept registers a tool whose runs and probes are recorded in outside.
+// kept registers a tool whose runs and probes are recorded. do decides how each run ends.
 func (f *fleet) kept(promise schemas.Tool, do func(ctx context.Context, n int) (tool.Output, error)) *outside {
 	f.t.Helper()
 	l := &outside{do: do}
@@ -84,7 +85,8 @@ func (f *fleet) hasRun(l *outside, n int) {
 	f.until(fmt.Sprintf("it has run %d times", n), func() bool { return len(l.all()) == n })
 }
 
-// doomed starts a worker; kill cuts it off from the server, so that it looks dead to the others.
+// doomed starts a worker. kill closes its connection, so that the rest of the fleet takes the
+// worker for dead.
 func (f *fleet) doomed(cfg worker.Config) (kill func()) {
 	f.t.Helper()
 	conn := f.connect("doomed worker")
@@ -115,8 +117,8 @@ func hooks(t testing.TB, h hook.Hook) hook.Set {
 	return set
 }
 
-// Two failures that the tool calls retryable, then success. The pauses double and have downward
-// jitter.
+// A tool fails twice with an error that it calls retryable, and then succeeds. The pauses
+// before the attempts double, and each is shortened by a random part.
 func TestRetries(t *testing.T) {
 	for _, promise := range []schemas.Tool{
 		{Kind: messages.KindRead}, {Kind: messages.KindCompute}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable},
@@ -154,8 +156,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// These failures are not retried: of a write of kind once, with a final error, and after the last
-// attempt.
+// A failure is not retried if it is that of a write that runs once, if its error is final, or
+// if it was the last attempt.
 func TestRetriesThatAreNone(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -189,7 +191,8 @@ func TestRetriesThatAreNone(t *testing.T) {
 	}
 }
 
-// A retry that could start only after the batch's time limit or end of life is not awaited.
+// A call fails, and its next attempt could start only after the batch's time limit or end of
+// life. The call ends at once.
 func TestNoRetryPastTheEnd(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -210,7 +213,8 @@ func TestNoRetryPastTheEnd(t *testing.T) {
 	})
 }
 
-// The worker of the failed attempt is lost during the pause. Another worker makes the next attempt.
+// The worker of a failed attempt and its coordinator are lost in the pause before the next
+// attempt. Another worker makes that attempt.
 func TestTheWorkerIsLostInThePause(t *testing.T) {
 	for _, promise := range []schemas.Tool{{Kind: messages.KindRead}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}} {
 		t.Run(string(promise.Kind), func(t *testing.T) {
@@ -231,7 +235,7 @@ func TestTheWorkerIsLostInThePause(t *testing.T) {
 				f.hasRun(l, 1)
 				time.Sleep(time.Second)
 				kill()
-				die() // and its coordinator too
+				die() // the coordinator too
 				f.worker(worker.Config{})
 				f.coordinator(coordinator.Config{})
 				f.wantStatuses(f.reply(b, time.Minute), "ok")
@@ -243,7 +247,8 @@ func TestTheWorkerIsLostInThePause(t *testing.T) {
 	}
 }
 
-// A call is released and its new job is lost: the poll publishes it again.
+// A call is released after a failed attempt, and its next job is lost. The poll publishes the
+// job again.
 func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -302,7 +307,7 @@ func TestTheProbeDecides(t *testing.T) {
 				})
 				lost := make(chan struct{})
 				l.probe = func(ctx context.Context, n int) (bool, error) {
-					if n == 1 { // the lost worker's own probe, whose answer is lost
+					if n == 1 { // the lost worker probes too, but its answer is lost
 						close(lost)
 						<-ctx.Done()
 						return false, ctx.Err()
@@ -315,7 +320,7 @@ func TestTheProbeDecides(t *testing.T) {
 				f.submit(b)
 				f.hasRun(l, 1)
 				kill()
-				<-lost // its lease could not be renewed
+				<-lost // the lost worker could not renew its lease
 				f.worker(worker.Config{})
 				reply := f.reply(b, 2*time.Minute)
 				f.wantStatuses(reply, row.want)
@@ -331,7 +336,8 @@ func TestTheProbeDecides(t *testing.T) {
 	}
 }
 
-// After a run is stopped by its timeout, its worker probes at once whether it was applied.
+// A run of a checkable write is stopped by its timeout. Its worker probes at once whether the
+// write was applied.
 func TestATimedOutCheckableWriteIsAskedAbout(t *testing.T) {
 	for applied, want := range map[bool]string{true: "ok", false: "timeout"} {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -349,7 +355,7 @@ func TestATimedOutCheckableWriteIsAskedAbout(t *testing.T) {
 	}
 }
 
-// A worker that takes over a lost checkable write must stop during the probe: the next worker
+// A worker takes over a lost checkable write and is stopped during the probe. The next worker
 // probes again.
 func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -380,7 +386,7 @@ func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
 	})
 }
 
-// An idempotent write was given up while it ran, so it may have been applied. If it cannot run
+// An idempotent write is stopped while it runs, so it may have been applied. If it cannot run
 // again under the same key, its result must not say that it was not applied.
 func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
 	for _, row := range []struct {
@@ -417,8 +423,9 @@ func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
 	}
 }
 
-// On the next attempt a hook would make other arguments and so another key, under which the effect
-// could happen twice. The hook does not run again: a claimed call keeps its arguments.
+// A write is stopped while it runs, and its hook would make other arguments for the next
+// attempt. Other arguments mean another idempotency key, so that the effect could happen
+// twice. The hook does not run again, and the call keeps its arguments.
 func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -448,8 +455,8 @@ func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
 	})
 }
 
-// After a write with an unknown outcome the later writes are skipped or run, depending on
-// after_unknown.
+// A write ends with an unknown outcome. The setting after_unknown decides whether the later
+// writes of its batch are skipped or run.
 func TestAfterUnknown(t *testing.T) {
 	for policy, want := range map[coordinator.AfterUnknown]string{
 		coordinator.Stop: "outcome_unknown ok skipped ok skipped", coordinator.Continue: "outcome_unknown ok ok ok ok",

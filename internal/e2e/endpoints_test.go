@@ -27,7 +27,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// counted returns a fleet with the tools echo (a read) and count (a write that counts its runs).
+// counted returns a fleet with the tools echo (a read) and count (a write). It also returns
+// the number of runs of count.
 func counted(t testing.TB, srv *devserver.Server) (*fleet, *atomic.Int32) {
 	t.Helper()
 	return countedWith(t, srv, coordinator.Config{})
@@ -75,8 +76,9 @@ func TestTheSameBatchAgainRunsNothing(t *testing.T) {
 	}
 }
 
-// Every reply has append, also the one on the reply subject, which is the stored one. A reply that
-// an earlier build has stored without it gets it when it is given out.
+// Each reply has the member append: the stored reply, and the message on the reply subject. An
+// earlier build may have stored a reply without it. The coordinator adds it when it hands out
+// such a reply.
 func TestEveryReplyHasAppend(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -140,7 +142,8 @@ func TestEveryReplyHasAppend(t *testing.T) {
 	}
 }
 
-// A batch that has its reply and is still in the log is answered at once.
+// A batch is submitted again after its reply, and waits in the log for a slot. A request for
+// its reply is answered at once.
 func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -153,7 +156,7 @@ func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
 		first := f.run(b)
 		f.gone(b)
 		held := canonical("other", "b", call{"gate", ""})
-		f.submit(held) // it takes the only slot, so that later batches stay in the log
+		f.submit(held) // takes the only slot, so that later batches stay in the log
 		f.until("it runs", func() bool { return running.Load() == 1 })
 		f.submit(b)
 		began := time.Now()
@@ -229,8 +232,8 @@ func TestEventsComeInOrder(t *testing.T) {
 	})
 }
 
-// Ids are opaque: whatever they contain, sessions stay separate and no hostile id appears in a
-// subject.
+// An id may contain anything. Sessions with hostile ids stay separate, and no such id appears
+// in a subject.
 func TestHostileIds(t *testing.T) {
 	f, runs := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -278,14 +281,15 @@ func TestHostileIds(t *testing.T) {
 	}
 }
 
-// Any client may publish any subject, so its tokens are checked before they are used.
+// A client may publish any subject. The coordinator checks the tokens of a subject before it
+// uses them.
 func TestHostileSubjectsAreDeadLettered(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	body := rawjson.MustMarshal(canonical("s", "b", call{"echo", ""}))
 	for _, subject := range []string{"toolfleet.batch._.*.b", "toolfleet.batch._.s.>"} {
 		if _, err := f.conn.Append(t.Context(), subject, nil, body); err != nil {
-			continue // the server refuses some by itself
+			continue // the server refuses some of these subjects itself
 		}
 	}
 	refused := make(chan bus.Msg, 1)
@@ -303,7 +307,7 @@ func TestHostileSubjectsAreDeadLettered(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Error("a batch whose ids are not its subject's was not refused")
 	}
-	f.run(canonical("s", "b", call{"echo", ""})) // the fleet goes on
+	f.run(canonical("s", "b", call{"echo", ""})) // the coordinator still serves batches
 }
 
 func TestHardValuesGoThroughUnharmed(t *testing.T) {
@@ -331,8 +335,9 @@ func TestHardValuesGoThroughUnharmed(t *testing.T) {
 	}
 }
 
-// largeSizes are sizes of outputs of which two fit into one message, are given by reference, and are
-// over the limit of a message. They are smaller where the race detector slows everything down.
+// largeSizes are sizes of outputs. Two outputs of the first size fit into one message, an
+// output of the second is stored as an object, and one of the third is larger than a message.
+// The third is smaller with -short, because the race detector slows everything down.
 func largeSizes() []int {
 	if testing.Short() {
 		return []int{200_000, 700_000, 1_100_000}
@@ -381,8 +386,8 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "983040") {
 		t.Errorf("a batch of a million bytes: %v, want a refusal with the limit", err)
 	}
-	// Without our client, as another program would: the coordinator refuses a batch that fits into
-	// a message and is over the limit.
+	// Another program does not check the size of a batch as our client does. The coordinator
+	// refuses a batch that fits into a message and exceeds the limit.
 	reply, err := f.conn.Request(t.Context(), "toolfleet.run._.s.over", nil, []byte(`{"v":1,"id":"over","session":"s","provider":"canonical","message":{"calls":[{"id":"x","name":"echo","input":{"v":"`+strings.Repeat("x", 1000_000)+`"}}]}}`))
 	if err != nil || !strings.Contains(string(reply.Data), `"too_large"`) || !strings.Contains(string(reply.Data), "983040") {
 		t.Errorf("over the limit, past the client: %.300s, err %v", reply.Data, err)
@@ -424,7 +429,7 @@ func TestNobodyTakesTheCall(t *testing.T) {
 		f, runs := counted(t, srv)
 		defer f.close()
 		f.run(canonical("warm", "b", call{"echo", ""})) // the worker has announced its tools
-		f.stops[0]()                                    // the worker goes; its tools stay known
+		f.stops[0]()                                    // the worker leaves; its tools stay known
 		began := time.Now()
 		reply := f.run(canonical("s", "b", call{"echo", ""}, call{"count", ""}))
 		for _, r := range reply.Results {
@@ -438,8 +443,8 @@ func TestNobodyTakesTheCall(t *testing.T) {
 	})
 }
 
-// A provider's call id may contain half a surrogate pair, which is not valid UTF-8. It is returned
-// unchanged.
+// The call id of a provider contains half a surrogate pair, which is not valid UTF-8. The
+// reply repeats the id unchanged.
 func TestAnIdThatIsNoText(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -450,8 +455,8 @@ func TestAnIdThatIsNoText(t *testing.T) {
 	}
 }
 
-// Gemini accepts no tool name that starts with a digit: it gets another name and calls the tool by
-// that.
+// Gemini accepts no tool name that starts with a digit. It is given another name, and its
+// calls by that name reach the tool.
 func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
@@ -467,8 +472,8 @@ func TestAToolThatTheProviderKnowsByAnotherName(t *testing.T) {
 	}
 }
 
-// A free-text call of OpenAI has its text as the input's member input, even if the text looks like
-// JSON.
+// A free-text call of OpenAI gives the tool its text as the member input, even if the text
+// looks like JSON.
 func TestFreeTextIsTheInput(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

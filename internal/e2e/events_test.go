@@ -60,7 +60,7 @@ func (f *feed) of(id messages.BatchID) (events []messages.Event) {
 	return events
 }
 
-// eachEvent calls each for every event, and returns the error at the end.
+// eachEvent calls each for every event. It returns the error that ends the events, or nil.
 func eachEvent(events iter.Seq2[messages.Event, error], each func(messages.Event)) error {
 	for e, err := range events {
 		if err != nil {
@@ -71,8 +71,8 @@ func eachEvent(events iter.Seq2[messages.Event, error], each func(messages.Event
 	return nil
 }
 
-// watchable returns a fleet with the tools echo (a read) and count (a write), and those that more
-// adds.
+// watchable returns a fleet with the tools echo (a read) and count (a write). If more is not
+// nil, it adds further tools.
 func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet {
 	f := newFleet(t, srv)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -82,14 +82,14 @@ func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet 
 	if more != nil {
 		more(f)
 	}
-	erasable := provision.Config{Erasable: true} // so that a test can forget replies
+	erasable := provision.Config{Erasable: true} // so that a test can delete replies
 	f.worker(worker.Config{Provision: erasable})
 	f.coordinator(coordinator.Config{Provision: erasable})
 	return f
 }
 
-// A watcher and a request see what a call has given while the others still run. An end event has a
-// small output, and names a larger one.
+// Some calls of a batch have ended while others run. A follower and a request get the outputs
+// of the ended calls. An end event holds a small output, and a reference to a large one.
 func TestOutputsBeforeTheReply(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -103,7 +103,7 @@ func TestOutputsBeforeTheReply(t *testing.T) {
 			})
 		})
 		defer f.close()
-		const most, large, huge = messages.MaxEventOutput - 2, messages.MaxEventOutput - 1, 300 << 10 // with their quotes
+		const most, large, huge = messages.MaxEventOutput - 2, messages.MaxEventOutput - 1, 300 << 10 // without their two quotes
 		b := canonical("s", "b", call{"say", `{"n":3}`}, call{"say", fmt.Sprintf(`{"n":%d}`, most)}, call{"say", fmt.Sprintf(`{"n":%d}`, large)},
 			call{"say", fmt.Sprintf(`{"n":%d}`, huge)}, call{"nope", ""}, call{"count", ""}, call{"gate", ""})
 		f.submit(b)
@@ -176,8 +176,8 @@ func TestOutputsBeforeTheReply(t *testing.T) {
 	})
 }
 
-// What the events of a batch cost: those of ten reads with an output of 200 characters, and with one
-// that is as large as an event may have.
+// The events of ten reads have a bounded size. The outputs have 200 bytes, then the largest
+// size that an event may hold, then more than that.
 func TestSizeOfEvents(t *testing.T) {
 	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
 	defer f.close()
@@ -209,7 +209,7 @@ func TestSizeOfEvents(t *testing.T) {
 	}
 }
 
-// behindGate registers a tool whose runs wait until the gate is opened.
+// behindGate registers a tool whose runs wait until open is called.
 func (f *fleet) behindGate(name string, kind messages.Kind) (open func(), running *atomic.Int32) {
 	gate, running := make(chan struct{}), new(atomic.Int32)
 	f.tool(schemas.Tool{Name: name, Kind: kind, TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
@@ -225,8 +225,9 @@ func (f *fleet) behindGate(name string, kind messages.Kind) (open func(), runnin
 	return sync.OnceFunc(func() { close(gate) }), running
 }
 
-// Every ordering guarantee for events, in batches of all kinds: for a client that follows from the
-// beginning, for one that comes late, and for a watcher of the session.
+// Every guarantee about the order of events holds in batches of all kinds: for a client that
+// follows from the beginning, for one that comes late, and for a client that watches the
+// session.
 func TestFeedsOfManyBatches(t *testing.T) {
 	t.Parallel()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
@@ -247,7 +248,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	watcher := make(chan error, 1)
 	go func() { watcher <- eachEvent(f.client.Watch(watching, "s"), watched.take) }()
 	first := 0
-	f.until("the watcher is there", func() bool { // a watcher that starts after the end misses it
+	f.until("the watcher is there", func() bool { // a watcher that starts too late misses the batch
 		first++
 		b := canonical("s", fmt.Sprint("first", first), call{"count", ""})
 		f.run(b)
@@ -292,8 +293,8 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	}
 }
 
-// The progress that a worker publishes for a run is in order and never decreases, whatever its tool
-// reports.
+// A tool reports progress that jumps back and is out of range, from several goroutines. The
+// worker publishes the reports of a run in order, and the fraction never decreases.
 func TestProgressNeverGoesBack(t *testing.T) {
 	t.Parallel()
 	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
@@ -344,7 +345,7 @@ func TestProgressNeverGoesBack(t *testing.T) {
 	}
 }
 
-// A worker is lost: a follower sees the second attempt.
+// The worker of a call is lost. A follower sees that another worker makes the second attempt.
 func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -379,8 +380,8 @@ func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
 	})
 }
 
-// Nobody listens to the first batch of a session. A subscriber of every event, who comes before the
-// next ones, misses nothing of them.
+// The first batch of a session has no subscriber. A subscriber to all events who comes before
+// the next batches gets every event of them.
 func TestEventsReachASubscriberBetweenTwoBatches(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -405,7 +406,7 @@ func TestEventsReachASubscriberBetweenTwoBatches(t *testing.T) {
 			t.Fatal(err)
 		}
 		var sent []messages.Batch
-		for i := range 5 { // at once
+		for i := range 5 { // all of them at once
 			sent = append(sent, canonical("s", fmt.Sprint("b", i), calls...))
 			f.submit(sent[i])
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// slowly registers a write that takes this long, and counts its runs.
+// slowly registers a write that takes the given time. It returns the number of runs.
 func slowly(f *fleet, took time.Duration) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "slow", TimeoutMS: 300_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
@@ -40,8 +40,8 @@ func slowly(f *fleet, took time.Duration) *atomic.Int32 {
 	return runs
 }
 
-// A write that outlasts its lease renews it. No other worker takes it over, and it is not reported
-// as lost.
+// A write runs longer than its lease. Its worker renews the lease, no other worker takes the
+// call over, and the call is not reported as lost.
 func TestALongWriteKeepsItsClaim(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -92,13 +92,14 @@ func TestTheServerRestartsDuringABatch(t *testing.T) {
 	})
 }
 
-// A client that waits for the run handler gets its reply soon after the server is back, although
-// every message in flight was lost.
+// Clients wait for a reply while the server is down, and every message in flight is lost. Each
+// gets its reply soon after the server is back.
 func TestAWaitingClientGetsItsReplySoonAfterTheServerIsBack(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		// Some agents reconnect later than the coordinator that has their reply.
+		// There are so many agents that some reconnect later than the coordinator that has
+		// their reply.
 		const agents = 12
 		runs := slowly(f, 5*time.Second)
 		f.worker(worker.Config{Slots: agents})
@@ -116,7 +117,7 @@ func TestAWaitingClientGetsItsReplySoonAfterTheServerIsBack(t *testing.T) {
 			}()
 		}
 		f.until("the writes run", func() bool { return runs.Load() == agents })
-		time.Sleep(4900 * time.Millisecond) // they end while the server is away
+		time.Sleep(4900 * time.Millisecond) // the writes end while the server is down
 		srv.Stop()
 		time.Sleep(time.Second)
 		if err := srv.Restart(); err != nil {
@@ -131,9 +132,9 @@ func TestAWaitingClientGetsItsReplySoonAfterTheServerIsBack(t *testing.T) {
 	})
 }
 
-// The coordinator with the client's pending run request disappears without an error. Another
-// coordinator finishes the batch, and the client gets the reply then, not when its own timeout
-// ends.
+// A client's run request waits at a coordinator that disappears without an error. Another
+// coordinator finishes the batch. The client gets the reply as soon as it is stored, not when
+// its own timeout ends.
 func TestARunRequestOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -151,7 +152,7 @@ func TestARunRequestOutlivesItsCoordinator(t *testing.T) {
 		if _, err := f.conn.Subscribe("toolfleet.reply._.s.b", "", func(bus.Msg) {
 			select {
 			case stored <- time.Now():
-			default: // it may be published again for a repeated request
+			default: // a repeated request publishes the reply again
 			}
 		}); err != nil {
 			t.Fatal(err)
@@ -170,8 +171,8 @@ func TestARunRequestOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// Many batches of one session at once, with two coordinators and three publishers: they run one at
-// a time, in the order of the log.
+// One session has many batches in the log, and there are two coordinators. The batches run one
+// at a time, in the order of the log.
 func TestASessionStaysInOrder(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -183,12 +184,12 @@ func TestASessionStaysInOrder(t *testing.T) {
 	f.coordinator(coordinator.Config{AckWait: 3 * time.Second})
 	const batches = 20
 	var want []string
-	for n := range batches { // appended one by one, so that the order of the log is known
+	for n := range batches { // one after another, so that the order of the log is known
 		id := fmt.Sprint("b", n)
 		v := func(m int) string { return fmt.Sprintf(`{"k":"x","v":"%d-%d"}`, n, m) }
 		b := canonical("s", id, call{"wr", v(0)}, call{"rd", `{"k":"x"}`}, call{"wr", v(1)})
 		if n%5 == 3 {
-			// A head that is refused must not hold the lane.
+			// A refused head must not hold up the batches behind it.
 			b.Message = json.RawMessage(`{"calls":"none"}`)
 		} else {
 			want = append(want, fmt.Sprintf(`"%d-0"`, n), fmt.Sprintf(`"%d-1"`, n))
@@ -210,9 +211,9 @@ func TestASessionStaysInOrder(t *testing.T) {
 	}
 }
 
-// A coordinator's or worker's clock is three hours ahead of the server's or behind it, which is
-// longer than a batch's life and than any lease. Nothing expires, no lease lapses, and retries come
-// on time.
+// The clock of a coordinator or worker is three hours ahead of the server's clock or behind
+// it. Three hours is longer than the life of a batch and than any lease. Nothing expires, no
+// lease lapses, and retries come on time.
 func TestAClockThatIsWrong(t *testing.T) {
 	for _, who := range []string{"coordinator", "worker"} {
 		for _, ahead := range []int{-3, 3} {
@@ -251,14 +252,14 @@ func TestAClockThatIsWrong(t *testing.T) {
 	}
 }
 
-// A job that was acknowledged or deleted from the queue is not done by that: without a result its
-// call is dispatched again.
+// A worker takes a job from the queue and acknowledges it, but does not run the call. The call
+// has no result, and its job is published again.
 func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		runs := bounded(f, provision.Config{}, nil)
-		f.stops[0]() // the worker goes
+		f.stops[0]() // the worker leaves
 		rogue := f.announce(wire.Presence{Worker: "rogue", Pools: []string{"default"}, Tools: []string{"echo", "put"}})
 		b := canonical("s", "b", call{"echo", ""}, call{"put", ""})
 		f.submit(b)
@@ -284,8 +285,8 @@ func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 	})
 }
 
-// A worker is lost in a post-hook: the tool has ended, but no record says so. If the tool may not
-// run again, the hook does not either.
+// A worker is lost in a post-hook: the tool has ended, but no record says so. If the tool may
+// not run again, the hook does not run again either.
 func TestAWorkerIsLostInAPostHook(t *testing.T) {
 	for crash, want := range map[messages.OnCrash]struct {
 		status string

@@ -13,7 +13,7 @@ var (
 	defined = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
 )
 
-// Every test that docs/faults.md names exists.
+// docs/faults.md names only tests that exist.
 func TestFaultsAreShown(t *testing.T) {
 	document, err := os.ReadFile("../../docs/faults.md")
 	if err != nil {
@@ -21,7 +21,7 @@ func TestFaultsAreShown(t *testing.T) {
 	}
 	there := map[string]bool{}
 	err = filepath.WalkDir("../..", func(path string, d os.DirEntry, err error) error {
-		if err == nil && d.IsDir() && d.Name() == ".git" { // other processes change this folder
+		if err == nil && d.IsDir() && d.Name() == ".git" { // Git may change this folder meanwhile
 			return filepath.SkipDir
 		}
 		if err != nil || !strings.HasSuffix(path, "_test.go") {

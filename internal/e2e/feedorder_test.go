@@ -21,8 +21,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Calls that run together end in reverse order. Each end event comes at once, while slower calls
-// run. The result events come in call order once the last call has ended.
+// Calls that run together end in the opposite order. Each end event comes at once, while other
+// calls still run. The result events come in the order of the calls, after the last call has
+// ended.
 func TestEndsAreReportedAtOnceAndResultsInOrder(t *testing.T) {
 	t.Parallel()
 	var opens []func()
@@ -33,12 +34,12 @@ func TestEndsAreReportedAtOnceAndResultsInOrder(t *testing.T) {
 		}
 	})
 	defer f.close()
-	var told, raw feed // told: repaired by the client; raw: as it arrived
+	var told, raw feed // told comes through the client's repairs, raw comes straight from NATS
 	listen(t, f.conn, &raw)
 	f.submit(canonical("s", "b", call{"gate0", ""}, call{"gate1", ""}, call{"gate2", ""}, call{"gate3", ""}))
 	following := make(chan error, 1)
 	go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", "b"), told.take) }()
-	for i := range opens { // a read that ran before it was followed is not told to run
+	for i := range opens { // a client that follows later gets no running event
 		f.until("all run", func() bool { return raw.has(fmt.Sprintf("running %d #1", i)) })
 	}
 	f.until("it is followed", func() bool { return told.has("start 3") })
@@ -68,7 +69,7 @@ func TestEndsAreReportedAtOnceAndResultsInOrder(t *testing.T) {
 	}
 }
 
-// listen records every event as it arrives, without the client's repairs.
+// listen records every event as it arrives, without the repairs that the client makes.
 func listen(t *testing.T, conn *bus.Conn, into *feed) {
 	t.Helper()
 	stop, err := conn.Subscribe("toolfleet.event._.>", "", func(m bus.Msg) {
@@ -87,15 +88,15 @@ func listen(t *testing.T, conn *bus.Conn, into *feed) {
 	}
 }
 
-// A tool reports progress three times, over slow links on both the worker's and the follower's
-// side. The links change neither the reports nor their order.
+// A tool reports progress three times, and the links of the worker and of the follower are
+// slow. Each report arrives, in order.
 func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		reports := []messages.Progress{{Fraction: 0.25, Text: "read"}, {Fraction: 0.5}, {Fraction: 0.75, Text: "nearly"}}
 		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 60_000}, func(_ context.Context, c tool.Call) (tool.Output, error) {
-			for _, p := range reports { // one after the other, with nothing between them
+			for _, p := range reports { // without a pause
 				c.Progress(p)
 			}
 			return tool.Text("done"), nil
@@ -130,8 +131,8 @@ func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 }
 
 // Workers and coordinators are killed at random moments over many batches. For each batch, a
-// follower gets all starts before any call runs, each end once, and the results in call order at
-// the end.
+// follower gets all start events before any call runs, each end event once, and at the end the
+// results in the order of the calls.
 func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 	batches := repeats(80, 200)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

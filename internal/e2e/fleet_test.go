@@ -1,5 +1,6 @@
-// Package e2e runs whole fleets and checks what users care about: every call is answered once and
-// in order, and nothing is lost. It also holds the test of the import rules.
+// Package e2e tests whole fleets: a NATS server with coordinators, workers and agents in one
+// process. Every call must be answered once and in order, and nothing may be lost. The package
+// also checks the rules about imports.
 package e2e
 
 import (
@@ -22,20 +23,20 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The tests with t.Parallel are those in real time. They wait most of the time, so that eight run at
-// once even on two cores.
+// Tests in real time call t.Parallel. They mostly wait, so eight of them run at once even on
+// two cores.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == effectsProgram {
 		serveEffects(os.Args[2])
 		return
 	}
-	_ = flag.Set("test.parallel", "8") // before -parallel of the command line
+	_ = flag.Set("test.parallel", "8") // before the flags are read, so that -parallel overrides it
 	m.Run()
 }
 
-// fleet is a NATS server with coordinators and workers in this process. What was started ends at
-// close, or earlier when its stop is called. In a bubble, call close before the bubble's function
-// returns.
+// fleet is a NATS server with coordinators and workers in this process. close stops all of
+// them, and the stop of a part stops that part earlier. A test in a bubble calls close before
+// the bubble's function returns.
 type fleet struct {
 	t       testing.TB
 	srv     *devserver.Server
@@ -45,7 +46,8 @@ type fleet struct {
 	running sync.WaitGroup
 	stops   []func()
 	log     *slog.Logger
-	// as sets the identity of a connection from its name. nil: the server asks for none.
+	// as gives a connection its credentials, by the connection's name. It is nil if the server
+	// asks for none.
 	as func(*bus.Options)
 }
 
@@ -82,7 +84,7 @@ func (f *fleet) connect(name string) *bus.Conn {
 	return conn
 }
 
-// start runs a daemon until its stop is called. It closes conn after that.
+// start runs a daemon until the part is stopped, and closes conn after that.
 func (f *fleet) start(conn *bus.Conn, run func(context.Context) error) part {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})

@@ -20,13 +20,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// follower returns an agent whose connection goes over a link.
+// follower returns an agent whose connection goes over the link.
 func (f *fleet) follower(l *link) (*client.Client, *bus.Conn) {
 	conn := l.connect(f, "follower")
 	return fleettest.AgentOver(conn, ""), conn
 }
 
-// cut breaks every connection over the link now.
+// cut breaks every connection over the link.
 func (l *link) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -36,8 +36,8 @@ func (l *link) cut() {
 	l.ends = nil
 }
 
-// The connection breaks at every step of a batch. The follower receives each event once: those
-// before the break, those missed, and those after it.
+// The connection of a follower breaks at each step of a batch. The follower receives each
+// event once: those before the break, those during the break, and those after it.
 func TestFollowThroughACutLink(t *testing.T) {
 	t.Parallel()
 	const gates = 4
@@ -85,8 +85,8 @@ func TestFollowThroughACutLink(t *testing.T) {
 	}
 }
 
-// The follower's callback is slow while the connection is lost and restored. It receives missed
-// events before later ones.
+// A follower handles events slowly while its connection breaks and comes back. It receives the
+// missed events before later ones.
 func TestFollowSlowlyThroughACutLink(t *testing.T) {
 	t.Parallel()
 	gate := make(chan struct{})
@@ -144,7 +144,8 @@ func TestFollowSlowlyThroughACutLink(t *testing.T) {
 	}
 }
 
-// The link is silent for a while, and the connection does not notice.
+// The link of a follower drops everything for a while, and its connection reports no error.
+// The follower receives each event once.
 func TestFollowThroughASilentLink(t *testing.T) {
 	for _, silence := range []time.Duration{time.Second, 45 * time.Second} {
 		t.Run(silence.String(), func(t *testing.T) {

@@ -17,15 +17,16 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// gate is a tool whose runs wait until the test lets them through or stops them.
+// gate is a tool whose runs wait until the test closes open, or until they are stopped.
 type gate struct {
 	runs, stopped atomic.Int32
 	probes        atomic.Int32
-	applied       atomic.Bool // result of the probe, for a checkable tool
+	applied       atomic.Bool // answer of the probe, if the tool is checkable
 	open          chan struct{}
 }
 
-// gated registers a tool behind a gate. A call with the input {"through":true} passes at once.
+// gated registers a tool whose runs wait at a gate. A call with the input {"through":true}
+// does not wait.
 func (f *fleet) gated(promise schemas.Tool) *gate {
 	f.t.Helper()
 	g := &gate{open: make(chan struct{})}
@@ -55,7 +56,7 @@ func (f *fleet) gated(promise schemas.Tool) *gate {
 	return g
 }
 
-// through is the input that passes every gate at once.
+// through is the input of a call that does not wait at a gate.
 const through = `{"through":true}`
 
 func (f *fleet) atGate(g *gate, n int) {
@@ -65,7 +66,7 @@ func (f *fleet) atGate(g *gate, n int) {
 
 var byOps = client.Reason{By: "ops", Text: "wrong account"}
 
-// abort aborts a batch, or with an empty id the batches of the session.
+// abort aborts a batch, or all batches of the session if the id is empty.
 func (f *fleet) abort(session, id string) {
 	f.t.Helper()
 	abort := func() (uint64, error) {
@@ -80,7 +81,8 @@ func (f *fleet) abort(session, id string) {
 	}
 }
 
-// reply awaits the reply of a batch within the given time.
+// reply waits for the reply of a batch. It fails the test if there is none within the given
+// time.
 func (f *fleet) reply(b messages.Batch, within time.Duration) messages.Reply {
 	f.t.Helper()
 	reply, err := f.await(b, within)
@@ -100,7 +102,7 @@ func (f *fleet) wantStatuses(r messages.Reply, want string) {
 	}
 }
 
-// wantWords checks that the model's text of a result contains these words.
+// wantWords checks that the error message of a result contains these words.
 func (f *fleet) wantWords(r messages.Result, words ...string) {
 	f.t.Helper()
 	for _, w := range words {
@@ -110,7 +112,7 @@ func (f *fleet) wantWords(r messages.Result, words ...string) {
 	}
 }
 
-// mortal starts a coordinator; kill cuts it off from the server at any moment.
+// mortal starts a coordinator. kill closes its connection without a warning, as a crash does.
 func (f *fleet) mortal(cfg coordinator.Config) (kill func()) {
 	f.t.Helper()
 	conn := f.connect("mortal coordinator")
@@ -124,8 +126,8 @@ func (f *fleet) mortal(cfg coordinator.Config) (kill func()) {
 	return func() { conn.Close(); p.stop() }
 }
 
-// garbler is a connection on which the first requests with the given words are garbled so that the
-// server refuses them.
+// garbler is a connection to a server. It garbles the first requests that contain the given
+// words, so that the server refuses them.
 type garbler struct {
 	*devserver.Server
 	words string
