@@ -103,7 +103,7 @@ func TestOutputsBeforeTheReply(t *testing.T) {
 			})
 		})
 		defer f.close()
-		const most, large, huge = messages.MaxEventOutput - 2, messages.MaxEventOutput - 1, 300 << 10 // without their two quotes
+		const most, large, huge = messages.MaxEventOutput - 2, messages.MaxEventOutput - 1, 300 << 10 // plus two quotes
 		b := canonical("s", "b", call{"say", `{"n":3}`}, call{"say", fmt.Sprintf(`{"n":%d}`, most)}, call{"say", fmt.Sprintf(`{"n":%d}`, large)},
 			call{"say", fmt.Sprintf(`{"n":%d}`, huge)}, call{"nope", ""}, call{"count", ""}, call{"gate", ""})
 		f.submit(b)

@@ -21,7 +21,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// transfer is the input of a write whose tool sees the digits of the amount.
+// transfer is the input of a write. The tool sees the amount with the digits that the model
+// wrote.
 type transfer struct {
 	To     string      `json:"to"`
 	Amount json.Number `json:"amount"`
@@ -33,8 +34,8 @@ type transferred struct {
 	Key    string      `json:"key"`
 }
 
-// A program with tools in Go joins a fleet whose server knows identities, under the coordinator's
-// policy file.
+// A program with tools in Go joins a fleet whose server asks for credentials. The worker and
+// the coordinator have the same policy file.
 func TestAWorkerInGoJoinsAFleet(t *testing.T) {
 	t.Parallel()
 	ids := natstest.NewIdentities(t)
@@ -104,14 +105,14 @@ func TestAWorkerInGoJoinsAFleet(t *testing.T) {
 		t.Errorf("the worker said:\n%s", log)
 	}
 
-	// Without its key the server refuses it.
+	// The server refuses a worker without a key.
 	err := worker.Run(t.Context(), worker.Options{Fleet: connection.Options{URL: f.srv.URL()}, Policy: policy}, tools...)
 	if err == nil || !strings.Contains(strings.ToLower(err.Error()), "authorization") {
 		t.Errorf("without a key: got %v", err)
 	}
 }
 
-// platformPolicy returns the version of a policy file, as coordinators have it.
+// platformPolicy returns the version of a policy file in the form that coordinators keep.
 func platformPolicy(t *testing.T, file string) string {
 	t.Helper()
 	cfg, err := config.Load(config.Sources{File: config.NoFile, Environ: func() []string { return []string{"TOOLFLEET_POLICY=" + file} }})

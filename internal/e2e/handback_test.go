@@ -23,7 +23,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// harden is a pre-hook that makes a call stricter than it was planned: "ls x" becomes "rm x".
+// harden is a pre-hook that turns "ls x", which may overlap other calls, into "rm x", which
+// may not.
 var harden = hook.Hook{Name: "harden", Match: "sh", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 	if !strings.Contains(string(c.Input), "ls ") {
 		return hook.Verdict{}, nil
@@ -31,8 +32,8 @@ var harden = hook.Hook{Name: "harden", Match: "sh", Before: func(_ context.Conte
 	return hook.Verdict{Input: json.RawMessage(strings.Replace(string(c.Input), "ls ", "rm ", 1))}, nil
 }}
 
-// shell registers sh, whose command decides whether it is concurrency-safe. Each run takes a
-// second.
+// shell registers the tool sh, a write. The command decides whether a call may overlap other
+// calls. Each run takes a second.
 func (f *fleet) shell() *outside {
 	return f.kept(schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}, func(ctx context.Context, _ int) (tool.Output, error) {
 		select {
@@ -46,7 +47,7 @@ func (f *fleet) shell() *outside {
 
 func sh(command string) call { return call{"sh", `{"command":"` + command + `"}`} }
 
-// overlapping returns the calls that ran at the same time as call i.
+// overlapping returns the indexes of the calls that ran at the same time as call i.
 func overlapping(r messages.Reply, i int) (others []int) {
 	end := func(x messages.Result) time.Time {
 		return x.Started.Add(time.Duration(x.DurationMS * float64(time.Millisecond)))
@@ -70,8 +71,9 @@ func commands(l *outside) (all []string) {
 	return all
 }
 
-// Two calls in the middle of a stage turn out to be strict. They run alone, in call order, after
-// the rest of their stage and before the next stage.
+// A hook changes two calls in the middle of a stage so that they must run alone. They run one
+// after the other, in the order of the calls, after the rest of their stage and before the
+// next stage.
 func TestHandedBackCallsRunAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -117,19 +119,19 @@ func TestHandedBackCallsRunAlone(t *testing.T) {
 	})
 }
 
-// The coordinator dies between the hand-back and the end of the stage, and an old job of the read
-// lane appears again.
+// A coordinator dies after a call is handed back and before its stage ends, and an old job of
+// the call appears in the queue again. The old job does not run, and the call runs alone.
 func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
-		w := f.worker(worker.Config{Slots: 1, Hooks: hooks(t, harden)}) // takes the read first
+		w := f.worker(worker.Config{Slots: 1, Hooks: hooks(t, harden)}) // takes the first call
 		die := f.mortal(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, sh("ls one"), call{"look", ""})
 		f.submit(b)
 		f.atGate(look, 1)
-		// The original job of the read lane, to be published again when it is stale.
+		// The call's job from before the hand-back. The test publishes it again later.
 		queued := func() (bus.Msg, error) {
 			return f.conn.First(context.Background(), f.conn.Names().Stream(bus.Jobs), "toolfleet.read.*._.s.b.1")
 		}
@@ -172,7 +174,7 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// A handed-back call that waits for its turn is aborted and never runs.
+// A call was handed back and waits for its turn. An abort ends the call before it runs.
 func TestAbortOfAHandedBackCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -27,8 +27,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The effects of a batch's hooks appear in events while they happen, in the results, and as a
-// summary in the reply. One hook wants the agent to stop, one denies, two cannot run.
+// A batch has hooks that deny, that ask the agent to stop, and that cannot run. What they do
+// appears in events while it happens, in the results, and as a summary in the reply.
 func TestHooksOfABatch(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
@@ -80,7 +80,8 @@ func TestHooksOfABatch(t *testing.T) {
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	// Hooks per call: guard, broken and close; guard and close; none for an unknown tool.
+	// The first and third call have the hooks guard, broken and close. The second has guard
+	// and close. The call of an unknown tool has none.
 	counts := []int{3, 2, 3, 0}
 	for i, r := range reply.Results {
 		var all messages.Hooks
@@ -104,8 +105,8 @@ func TestHooksOfABatch(t *testing.T) {
 	sawAll(wire.VerbEvent, wire.VerbReply, wire.VerbResult)
 }
 
-// A write whose worker is lost continues with the input that its hooks made. The hooks do not run
-// again, and their messages reach the model.
+// The worker of a write is lost after the hooks changed its input. The next worker runs the
+// call with the same input. The hooks do not run again, and their messages reach the model.
 func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -149,7 +150,8 @@ func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 	})
 }
 
-// A worker starts and ends what its hooks keep running, and announces the hooks that could not run.
+// A worker starts the hooks that keep something running, and closes them at the end. It
+// announces the hooks that could not run.
 func TestAWorkerKeepsItsHooks(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))

@@ -35,13 +35,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// identified is a fleet on a server with the identities of deploy/nats. Each daemon has its own
-// identity. If the server refuses anything to one of them, the test fails.
+// identified is a fleet on a server with the identities of deploy/nats. Each daemon has an
+// identity of its own. The test fails if the server refuses anything to one of them.
 type identified struct {
 	*fleet
 	ids *natstest.Identities
 	tap *wiretap
-	// guests are identities that the server may refuse things.
+	// guests are the identities to which the server may refuse something.
 	guests sync.Map
 }
 
@@ -52,7 +52,8 @@ func newIdentified(t *testing.T, srv *devserver.Server, ids *natstest.Identities
 	return f
 }
 
-// identify sets a connection's credentials by its name. The name agent is acme's agent.
+// identify sets the credentials of a connection by its name. The name agent stands for acme's
+// agent.
 func (f *identified) identify(t *testing.T, srv *devserver.Server, o *bus.Options) {
 	who := o.Name
 	if who == "agent" {
@@ -71,8 +72,8 @@ func (f *identified) identify(t *testing.T, srv *devserver.Server, o *bus.Option
 	o.Logger = slog.New(noRefusal{o.Logger.Handler(), t, who})
 }
 
-// noRefusal is a log handler that fails the test if the server refuses something to one of our
-// identities.
+// noRefusal is a log handler that fails the test if the server refuses something to the
+// identity who.
 type noRefusal struct {
 	slog.Handler
 	t   *testing.T
@@ -91,8 +92,8 @@ func (h noRefusal) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// The permissions suffice for everything that a fleet does for an agent of acme in a day, with each
-// daemon under its own identity.
+// Each daemon has its own identity. Its permissions suffice for everything that the fleet does
+// for an agent of acme.
 func TestAFleetWithIdentities(t *testing.T) {
 	t.Parallel()
 	ids := natstest.NewIdentities(t)
@@ -132,7 +133,8 @@ func TestAFleetWithIdentities(t *testing.T) {
 	f.nothingSpare(t)
 }
 
-// unseen are rights that this test does not use, with the situation that needs them.
+// unseen are the rights that TestAFleetWithIdentities does not use, each with the situation
+// that needs it.
 var unseen = map[string]string{
 	"$JS.API.STREAM.UPDATE.":                  "a fleet whose ages or bounds are raised",
 	"$JS.API.STREAM.MSG.GET.":                 "reads from the leader, on a cluster",
@@ -156,7 +158,7 @@ var unseen = map[string]string{
 	"$JS.API.DIRECT.GET.KV_TOOLFLEET_workers": "the last worker of its kind that ends while jobs wait for it",
 }
 
-// nothingSpare fails for each right that was not used and is not in unseen.
+// nothingSpare fails for each right that no daemon used and that is not in unseen.
 func (f *identified) nothingSpare(t *testing.T) {
 	for _, who := range []string{"coordinator", "worker", "http"} {
 		publish, subscribe := f.ids.May(who)
@@ -175,7 +177,8 @@ func (f *identified) nothingSpare(t *testing.T) {
 	}
 }
 
-// Workers make no streams and no consumers. They wait until a coordinator does.
+// A worker starts before any coordinator. It waits until a coordinator has made the streams
+// and consumers, and makes none itself.
 func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -195,8 +198,8 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 	}, ids.Option)
 }
 
-// A coordinator makes the stream of jobs and its consumers again for workers, which may make
-// neither.
+// The stream of jobs is deleted. A coordinator makes the stream and its consumers again,
+// because workers may make neither.
 func TestLostJobsComeBackForWorkers(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -216,8 +219,7 @@ func TestLostJobsComeBackForWorkers(t *testing.T) {
 	}, ids.Option)
 }
 
-// No right gives an identity what it must not have, wildcards included. The checks above only find
-// unused rights.
+// No identity has one of these forbidden rights, not even through a wildcard.
 func TestRightsAreNoWider(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	key := []string{"$JS.API.DIRECT.GET.KV_TOOLFLEET_keys", "$JS.API.STREAM.MSG.GET.KV_TOOLFLEET_keys", "$JS.API.DIRECT.GET.KV_TOOLFLEET_keys.$KV.TOOLFLEET_keys.audit",
@@ -277,14 +279,15 @@ func (f *identified) largeReplies(t *testing.T) {
 	}
 }
 
-// tenantHeader believes what a request says of its tenant.
+// tenantHeader takes the tenant of a request from a header, without a check.
 type tenantHeader struct{}
 
 func (tenantHeader) Who(r *http.Request) (access.Principal, error) {
 	return access.Principal{Tenant: r.Header.Get("Tenant"), User: "u"}, nil
 }
 
-// overHTTP does what agents and people do over HTTP, for two tenants of one server.
+// overHTTP makes the requests of agents and approvers over HTTP, for two tenants of one
+// server.
 func (f *identified) overHTTP(t *testing.T) {
 	conn := f.connect("http")
 	defer conn.Close()
@@ -344,17 +347,17 @@ func (f *identified) overHTTP(t *testing.T) {
 			{"GET", "/v1/tools?provider=anthropic", "", 200},
 			{"GET", "/v1/approvals", "", 200},
 			{"GET", "/v1/approvals/q", "", 404},
-			{"POST", "/v1/approvals/q/decision", string(decision), 403}, // nobody may decide in this fleet
+			{"POST", "/v1/approvals/q/decision", string(decision), 403}, // this fleet has no approvers
 		} {
 			res := do(ctx, tenant, row.method, row.path, row.body)
 			body, err := io.ReadAll(res.Body)
 			res.Body.Close()
-			inTime := row.status == http.StatusAccepted && res.StatusCode == http.StatusOK // it has ended before the server looks
+			inTime := row.status == http.StatusAccepted && res.StatusCode == http.StatusOK // the batch may end before the server answers
 			if err != nil || res.StatusCode != row.status && !inTime {
 				t.Errorf("%s: %s %s: %d %.200s, %v; want %d", tenant, row.method, row.path, res.StatusCode, body, err, row.status)
 			}
 		}
-		// As for a client that does not wait, if its request has not reached the fleet in time.
+		// The batch of a client that does not wait for the reply.
 		if err := fleettest.AgentOver(conn, tenant).Submit(ctx, canonical("http", "submitted", call{"rd", `{"k":"h"}`})); err != nil {
 			t.Errorf("%s: submit: %v", tenant, err)
 		}
@@ -371,7 +374,8 @@ func (f *identified) overHTTP(t *testing.T) {
 	}
 }
 
-// wholeOutput follows a call whose output is cut, and reads the whole of it. Both come from workers.
+// wholeOutput follows a call whose output is cut, and then reads the whole output. Workers
+// send both the progress and the output.
 func (f *identified) wholeOutput(t *testing.T) {
 	var half atomic.Bool
 	reply, err := f.client.Run(t.Context(), canonical("cut", "b", call{"print", "{}"}), client.OnEvent(func(e messages.Event) {
@@ -419,8 +423,8 @@ func (f *identified) checkEndpoints(t *testing.T) {
 	}
 }
 
-// The first call that needs an audit line before it runs finds the key of the audit log, which a
-// coordinator made.
+// The first call of a fleet needs an audit line before it runs. Its worker finds the key of
+// the audit log, which a coordinator has made.
 func TestTheFirstCallHasItsAuditLine(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -435,15 +439,15 @@ func TestTheFirstCallHasItsAuditLine(t *testing.T) {
 	}, natstest.Fast, ids.Option)
 }
 
-// A worker writes audit lines about calls that it starts. Only a coordinator can write how batches
-// ended, and what was asked and decided.
+// A worker writes audit lines about calls that it starts. It cannot write how batches ended,
+// what was asked, and what was decided: only a coordinator can.
 func TestAWorkerCannotEndARecord(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)
 		defer f.close()
 		f.coordinator(coordinator.Config{})
-		f.log = slog.New(slog.DiscardHandler) // the server's refusal goes there
+		f.log = slog.New(slog.DiscardHandler) // takes the error that the refusal logs
 		w := f.fleet.connect("worker")
 		defer w.Close()
 		key := wire.KeyOf("acme", "s", "b")

@@ -18,30 +18,30 @@ import (
 
 const module = "github.com/toolfleet/toolfleet"
 
-// room is a package, the packages of ours that its non-test files may import, and whether it must
-// be pure. A pattern that ends in "/..." means the package and everything below it.
+// room says which packages of ours the non-test files of a package may import, and whether the
+// package must be pure. A pattern that ends in "/..." means a package and everything below it.
 type room struct {
 	path string
 	may  []string
-	pure bool // no clock, no I/O, no goroutine, no lock, no chance
+	pure bool // no clock, I/O, goroutine, lock or randomness
 }
 
-// The packages that both halves share, and those built on them.
+// These lists are used by several rooms.
 var (
 	words       = []string{"messages", "internal/rawjson", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/dialect", "coordinator/provider/export")
 	runner      = plus(words, "worker/tool", "worker/tool/process", "worker/tool/outbound", "internal/sandbox", "internal/tracing", "internal/secrets")
 	fileTool    = plus(runner, "worker/tool/builtin/base", "worker/tool/builtin/rootdir")
 	foundations = plus(words, "fleet", "internal/wire", "internal/bus/...", "internal/journal", "internal/audit", "internal/tracing")
-	// What a program outside this module may import. Examples import nothing else.
+	// A program outside this module may import these. The examples import nothing else.
 	public = plus(words, "fleet", "client", "coordinator/...", "worker/...")
 )
 
-// keyRooms may handle approvers' keys: approval signs with them, and the policy's reader reports an
-// invalid key with its line.
+// keyRooms are the packages that handle keys and signatures of people. The reader of a policy
+// file checks keys to report an invalid one with its line.
 var keyRooms = []string{"internal/approval", "internal/principal", "schemas"}
 
-// rooms is the map of the module: every package has a line, and imports point up the list. It
+// rooms is the map of the module. Every package has a line, and imports point up the list: it
 // starts with the shared packages and ends with those that may import anything.
 var rooms = []room{
 	{path: "internal/rawjson", pure: true},
@@ -73,7 +73,7 @@ var rooms = []room{
 	{path: "coordinator/batch", may: plus(words, "internal/wire", "coordinator/plan"), pure: true},
 	{path: "coordinator/placement", may: []string{"internal/wire", "coordinator/batch", "coordinator/toolset"}},
 
-	// The helper starts before everything else of the program is initialized.
+	// enter starts before everything else of the program is initialized.
 	{path: "internal/sandbox/enter"},
 	{path: "internal/sandbox", may: []string{"internal/sandbox/enter"}},
 
@@ -122,14 +122,14 @@ var rooms = []room{
 	{path: "internal/journal/outcome", pure: true},
 	{path: "internal/journal", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/bus/objects", "internal/journal/outcome"}},
 	{path: "internal/audit", may: []string{"messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/journal", "internal/tracing"}},
-	// Pure except for the file of a key.
+	// approval is pure except for the file of a key.
 	{path: "internal/approval", may: []string{"messages", "internal/rawjson", "internal/wire"}},
 	{path: "internal/fleetgauges", may: plus(words, "internal/wire", "internal/bus/...", "internal/journal", "coordinator/session", "coordinator/toolset")},
 	{path: "internal/clientconn", may: []string{"internal/bus"}},
 	{path: "client", may: []string{"fleet", "messages", "internal/rawjson", "internal/wire", "internal/bus", "internal/approval", "internal/clientconn", "internal/tracing"}},
 
 	{path: "internal/httpapi/access", may: []string{"messages", "internal/strictyaml"}},
-	// Clients of the fleet's endpoints: they know no connection.
+	// These packages use the fleet's endpoints through client, and no connection of their own.
 	{path: "internal/mcpserver", may: plus(words, "client", "internal/tracing")},
 	{path: "internal/httpapi", may: plus(words, "client", "internal/principal", "internal/httpapi/access", "internal/mcpserver", "internal/tracing")},
 
@@ -149,7 +149,8 @@ var rooms = []room{
 	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/provider", "coordinator/provider/export", "coordinator/submission", "coordinator/toolset")},
 	{path: "coordinator", may: plus(foundations, "internal/principal", "internal/approval", "internal/fleetgauges", "coordinator/...")},
 
-	// The whole fleet in one goroutine, from both halves; it is not in the binary.
+	// The simulation runs the whole fleet, both halves, in one goroutine. It is not in the
+	// binary.
 	{path: "internal/sim/broker", may: []string{"internal/wire", "internal/bus"}},
 	{path: "internal/sim/world", may: []string{"internal/sim/broker", "internal/bus", "internal/rawjson"}},
 	{path: "internal/sim/store", may: []string{"internal/sim/broker", "internal/sim/world", "internal/wire", "internal/bus", "internal/journal", "messages"}},
@@ -157,16 +158,17 @@ var rooms = []room{
 	{path: "internal/sim/judge", may: []string{"internal/rawjson", "messages", "internal/wire", "internal/sim/broker", "internal/sim/world", "internal/sim/staff", "internal/sim/store", "coordinator/plan", "worker/call"}},
 	{path: "internal/sim", may: plus(words, "internal/sim/...", "internal/wire", "internal/bus", "internal/journal", "internal/approval", "coordinator/plan", "coordinator/batch", "coordinator/session", "coordinator/recall", "coordinator/toolset", "coordinator/placement", "worker/attempt", "worker/call")},
 
-	// No server and no coordinator: workers in Go are built from it too.
+	// Workers in Go are built from config and daemon, so these import no server and no
+	// coordinator.
 	{path: "internal/config", may: plus(foundations, "internal/principal", "coordinator/tuning", "internal/approval", "internal/secrets", "internal/strictyaml", "internal/worker", "worker/hook/...", "worker/permission")},
 	{path: "internal/daemon", may: plus(foundations, "internal/config", "internal/telemetry", "internal/worker", "worker/tool")},
 	{path: "internal/toolservers", may: plus(words, "internal/sandbox", "internal/secrets", "internal/wire", "worker/tool", "worker/tool/mcptool")},
-	// The API of Go programs that bring tools.
+	// worker is the API of Go programs that bring tools.
 	{path: "worker", may: plus(words, "fleet", "internal/config", "internal/daemon", "internal/telemetry", "internal/wire", "worker/call", "worker/hook", "worker/pipeline", "worker/tool/...")},
 	{path: "internal/console", may: plus(foundations, "coordinator/...", "worker/...", "client", "internal/approval")},
 	{path: "examples/...", may: public},
 	{path: "internal/e2e/...", may: []string{"..."}},
-	// The commands import command, progress and terminal, which import no command.
+	// Every command imports command, progress and terminal, and these import no command.
 	{path: "cmd/toolfleet/internal/terminaltest"},
 	{path: "cmd/toolfleet/internal/terminal", may: []string{"internal/rawjson", "internal/daemon"}},
 	{path: "cmd/toolfleet/internal/progress", may: plus(words, "internal/wire", "cmd/toolfleet/internal/terminal")},
@@ -174,8 +176,8 @@ var rooms = []room{
 	{path: "cmd/...", may: []string{"..."}},
 }
 
-// natsRooms are the only packages that import a NATS package. A whole-fleet test may also talk to
-// the server as a foreign client would.
+// natsRooms are the only packages that import a NATS package. Tests of this package may too,
+// because they talk to the server as other clients do.
 var natsRooms = []string{"internal/bus/...", "internal/devserver", "internal/natstest"}
 
 func TestImports(t *testing.T) {
@@ -191,7 +193,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// A worker written in Go links neither a NATS server nor a coordinator.
+// A program with tools in Go links neither a NATS server nor a coordinator.
 func TestWhatAWorkerLinks(t *testing.T) {
 	files, err := scan(os.DirFS("../.."))
 	if err != nil {
@@ -222,11 +224,11 @@ func TestWhatAWorkerLinks(t *testing.T) {
 	}
 }
 
-// TestImportsAreCaught breaks each rule once: a check that cannot fail proves nothing.
+// Each rule is broken once, and each break is found.
 func TestImportsAreCaught(t *testing.T) {
 	for name, tc := range map[string]struct {
 		path, source string
-		want         string // part of the one violation; "": none
+		want         string // part of the one violation; "" if there is none
 	}{
 		"allowed":               {"coordinator/plan/plan.go", `package plan; import _ "` + module + `/schemas"`, ""},
 		"messages stands alone": {"messages/a.go", `package messages; import _ "` + module + `/schemas"`, "messages may not import schemas"},
@@ -272,7 +274,7 @@ func TestImportsAreCaught(t *testing.T) {
 	}
 }
 
-// file is a parsed Go file of this module and the package it lies in.
+// file is a parsed Go file of this module, with the package that it belongs to.
 type file struct {
 	path, pkg string
 	test      bool
@@ -280,8 +282,8 @@ type file struct {
 	fset      *token.FileSet
 }
 
-// scan parses every Go file of the module at the root of fsys. Build tags do not matter, because a
-// rule holds on every platform. Nested modules and testdata are left out.
+// scan parses every Go file of the module at the root of fsys, on whatever platform it is
+// built, because a rule holds on every platform. It leaves out nested modules and testdata.
 func scan(fsys fs.FS) ([]file, error) {
 	var files []file
 	fset := token.NewFileSet()
@@ -317,8 +319,8 @@ func exists(fsys fs.FS, name string) bool {
 	return err == nil
 }
 
-// violations returns one line for each import or use that breaks the map. It names an unknown
-// package once.
+// violations returns one line for each import or use that breaks the map. It reports an
+// unknown package once.
 func violations(files []file) []string {
 	var found []string
 	unknown := map[string]bool{}
@@ -344,10 +346,10 @@ func violations(files []file) []string {
 	return found
 }
 
-// refuse returns why the file may not import a package, or "".
+// refuse returns why the file may not import a package. "" means that it may.
 func refuse(r room, f file, imported string) string {
-	// nuid makes random names, nkeys makes and checks keys and signatures. Neither uses the
-	// network.
+	// The package nuid makes random names, and nkeys makes and checks keys and signatures.
+	// Neither uses the network.
 	keys := imported == "github.com/nats-io/nkeys" && slices.Contains(keyRooms, f.pkg)
 	if strings.HasPrefix(imported, "github.com/nats-io/") && imported != "github.com/nats-io/nuid" && !keys {
 		if slices.ContainsFunc(natsRooms, func(p string) bool { return matches(p, f.pkg) }) || f.test && f.pkg == "internal/e2e" {
@@ -369,8 +371,8 @@ func refuse(r room, f file, imported string) string {
 	return f.pkg + " may not import " + ours
 }
 
-// impure reports whether a package of the standard library brings I/O, the clock, randomness or
-// locks. time itself is allowed for its values; see [impurities].
+// impure reports whether a package of the standard library brings I/O, randomness or locks.
+// Package time is allowed for its values: see [impurities].
 func impure(imported string) bool {
 	return slices.ContainsFunc([]string{
 		"context", "crypto/rand", "database/...", "io/ioutil", "log/...", "math/rand/...", "net/...", "os/...",
@@ -409,7 +411,7 @@ func impurities(f file) []string {
 
 var clockReads = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
-// lookup returns a package's entry on the map.
+// lookup returns the room of a package.
 func lookup(pkg string) (room, bool) {
 	i := slices.IndexFunc(rooms, func(r room) bool { return matches(r.path, pkg) })
 	if i < 0 {
@@ -418,8 +420,8 @@ func lookup(pkg string) (room, bool) {
 	return rooms[i], true
 }
 
-// matches reports whether a pattern includes a package: itself, "p/..." (p and all below), or "..."
-// (all).
+// matches reports whether a pattern includes a package. The pattern "p" includes p, "p/..."
+// also everything below p, and "..." every package.
 func matches(pattern, pkg string) bool {
 	if pattern == "..." {
 		return true

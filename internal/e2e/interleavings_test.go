@@ -57,8 +57,8 @@ func (f *fleet) submit(b messages.Batch) {
 	}
 }
 
-// Finished batches that are submitted again, several in a row, are answered from their replies and
-// run nothing.
+// Finished batches are submitted again, several in a row. They are answered from their replies
+// and run nothing.
 func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -71,7 +71,7 @@ func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 		x, y := canonical("s", "x", call{"pay", ""}), canonical("s", "y", call{"pay", ""})
 		f.run(x)
 		f.run(y)
-		time.Sleep(4 * time.Hour) // the claims are deleted (3 x batch_ttl), the replies kept (24 h)
+		time.Sleep(4 * time.Hour) // the claims are deleted (3 x batch_ttl); the replies stay (24 h)
 		slow := canonical("s", "slow", call{"nap", `{"ms":20000}`})
 		f.submit(slow)
 		f.until("nap", func() bool { return naps.Load() == 1 })
@@ -87,7 +87,8 @@ func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 	})
 }
 
-// Client.Run returns although the coordinator that took its request stops.
+// A client's request waits at a coordinator that stops. The request still returns when the
+// batch has ended.
 func TestRunOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -122,7 +123,8 @@ func TestRunOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// A second coordinator does not end a running read whose worker notifies only the first.
+// A read runs, and its worker notifies only the coordinator that stops. The coordinator that
+// takes the batch over lets the read run to its end.
 func TestASlowReadIsTakenOver(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -168,8 +170,9 @@ func TestTimeouts(t *testing.T) {
 	})
 }
 
-// A worker that took a call over but never started the tool reported "failed" for a call that may
-// have been applied.
+// A worker is lost after a write was applied. The worker that takes the call over denies it
+// and never starts the tool. The outcome is reported as unknown, because the write may have
+// been applied.
 func TestATakeoverThatIsRefusedKnowsNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -227,9 +230,9 @@ func TestAReplyIsKeptLongerThanItsRecords(t *testing.T) {
 	})
 }
 
-// A batch that is driven because it is next in its session has not been delivered yet. Its first
-// delivery starts a second driver, which the worker does not notify. This driver must not take a
-// running read for one that no worker claimed.
+// A coordinator drives a batch that JetStream has not delivered yet, because the batch is next
+// in its session. The first delivery then starts a second driver, at another coordinator,
+// which the worker does not notify. That driver must not start the running read again.
 func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -241,7 +244,7 @@ func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
 		before, b := canonical("s", "before", call{"slow", `{"ms":1000}`}), canonical("s", "b", call{"slow", `{"ms":120000}`})
 		f.submit(before)
 		f.until("the first batch runs", func() bool { return n.Load() == 1 })
-		f.submit(b) // the only slot is taken: it is not delivered
+		f.submit(b) // the only slot is taken, so it is not delivered
 		f.until("the second batch runs", func() bool { return n.Load() == 2 })
 		f.coordinator(coordinator.Config{})
 		reply, err := f.await(b, 10*time.Minute)
@@ -254,8 +257,9 @@ func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
 	})
 }
 
-// A write that no worker starts comes before a slow write of its session. The slow one waits until
-// the first expires in the queue. A worker that gets the first one after that does not run it.
+// No worker starts the first write of a session, and a slow write comes behind it. The slow
+// write waits until the first expires in the queue. A worker that gets the first write later
+// does not run it.
 func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -303,8 +307,8 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 	})
 }
 
-// Another body under the id of a running batch is not part of that batch: it is refused, and does
-// not get the first one's reply.
+// A batch runs, and another body is sent under its id. The coordinator refuses that body, and
+// the first batch ends normally.
 func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -341,8 +345,8 @@ func encoded(b messages.Batch) []byte {
 	return rawjson.MustMarshal(b)
 }
 
-// Jobs and batches that reappear after their records were deleted run nothing, because each carries
-// its own time of expiry.
+// Old jobs and batches appear again after their records are deleted. None of them runs,
+// because each carries the time at which it expires.
 func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -380,7 +384,7 @@ func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 		again("while the journal remembers")
 		c.stop()
 		f.submit(canonical("s", "old", call{"put", `{"ms":1}`}))
-		time.Sleep(3 * time.Hour) // simulated: the records are gone
+		time.Sleep(3 * time.Hour) // simulated: the records are deleted
 		if n := f.left(bus.Calls); n != 0 {
 			t.Fatalf("%d records of calls are still there", n)
 		}
@@ -393,8 +397,8 @@ func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 	})
 }
 
-// A call that waited for approval is claimed by the dispatch after the grant. An older job for it,
-// from any source, leaves the call alone.
+// A call waited for approval and is granted. Only the job that was published after the grant
+// may run the call: an older job of the call runs nothing.
 func TestAGrantMeetsTheOldJob(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -416,7 +420,8 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		}
 		b := canonical("s", "b", call{"put", `{"ms":1}`})
 		f.submit(b)
-		// Simulated; longer than the queue timeout, and less than the longest suspension.
+		// Simulated. This is longer than the queue timeout, and shorter than the longest
+		// suspension.
 		time.Sleep(4 * time.Minute)
 		mu.Lock()
 		old := jobs[len(jobs)-1]
@@ -430,11 +435,11 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Now the old job meets the grant.
+		// The old job appears again after the grant.
 		if _, err := f.conn.Append(ctx, old.Subject, old.Header, old.Data); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) // simulated: the worker has seen it, and no poll has come
+		time.Sleep(time.Millisecond) // simulated: the worker has seen the job, and no poll has come
 		if n := l.ran("s"); n != 0 {
 			t.Errorf("the old job ran the call behind the grant")
 		}
@@ -457,7 +462,7 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 	})
 }
 
-// ran counts the writes of a session.
+// ran returns the number of writes of a session.
 func (l *laneBook) ran(session messages.SessionID) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

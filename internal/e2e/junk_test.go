@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A result with a foreign id on a call's result subject is ignored.
+// A result with another call's id is published on the result subject of a call. It is ignored.
 func TestAForeignResultIsNobodys(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -43,8 +43,8 @@ func TestAForeignResultIsNobodys(t *testing.T) {
 	})
 }
 
-// A name stands in every record about its call: one that is too large for that costs its call
-// alone.
+// The name of a call's tool is in every record about the call. A name that is too large for a
+// record costs only its own call.
 func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -69,8 +69,8 @@ func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 	})
 }
 
-// A message with a hostile subject and a large body is dead-lettered and does not block its
-// session, even as the session's head.
+// The head of a session is a message with a hostile subject and a large body. It goes to the
+// dead letters, and the session goes on.
 func TestAHostileHeadIsDeadLettered(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -90,7 +90,7 @@ func TestAHostileHeadIsDeadLettered(t *testing.T) {
 	})
 }
 
-// Progress of 0/0 does not harm the call that reports it.
+// A tool reports a progress that is not a number. Its call ends normally.
 func TestProgressOfNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -107,7 +107,8 @@ func TestProgressOfNothing(t *testing.T) {
 	})
 }
 
-// A call that ends just as its first keep-alive is sent is not delayed by it.
+// A call ends at the moment when its worker first reports that it still runs. The report does
+// not delay the end.
 func TestASignOfLifeHoldsNobodyUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -130,8 +131,8 @@ func TestASignOfLifeHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Unreadable records are skipped, and a coordinator that takes the batch over continues with the
-// rest.
+// The journal holds unreadable records, and another coordinator takes the batch over. It skips
+// those records and finishes the batch.
 func TestJunkInTheJournal(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -162,8 +163,8 @@ func TestJunkInTheJournal(t *testing.T) {
 	})
 }
 
-// An unreadable record in a call's own journal may mean that the call ran. The call ends as
-// unknown, and the session goes on.
+// The journal of a call holds an unreadable record, which may mean that the call has run. The
+// call ends with an unknown outcome, and the session goes on.
 func TestAnUnreadableRecordStrandsNobody(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

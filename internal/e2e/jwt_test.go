@@ -22,16 +22,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// operated turns the accounts that `toolfleet identities accounts` prints into JSON Web Tokens
-// of an operator: each account, export, import, limit and permission into the claim of the same
-// meaning.
+// operated is the server's configuration with JSON Web Tokens of an operator. It is made from
+// the accounts that `toolfleet identities accounts` prints. Each account, export, import,
+// limit and permission becomes the claim with the same meaning.
 type operated struct {
 	t        *testing.T
 	operator nkeys.KeyPair
-	keys     map[string]nkeys.KeyPair // of accounts, by name
-	// scopes are the signing keys of each account: one for each user, with its permissions.
+	keys     map[string]nkeys.KeyPair // keys of accounts, by name
+	// scopes holds a signing key for each user of an account, with the user's permissions.
 	scopes   map[string][]*jwt.UserScope
-	accounts map[string]any // as the configuration has them
+	accounts map[string]any // from the printed configuration
 }
 
 func newOperated(t *testing.T, text string) *operated {
@@ -67,7 +67,7 @@ func (o *operated) public(account string) string {
 	return must(o.t, key, err)
 }
 
-// list returns a list of maps of the configuration; nil if there is none.
+// list returns a list of maps of the configuration, or nil if there is none.
 func list(of any) (all []map[string]any) {
 	entries, _ := of.([]any)
 	for _, each := range entries {
@@ -84,11 +84,11 @@ func texts(of any) (all []string) {
 	return all
 }
 
-// kinds are the two kinds of exports and imports, by the key of the configuration.
+// kinds are the two kinds of exports and imports, by their key in the configuration.
 var kinds = map[string]jwt.ExportType{"service": jwt.Service, "stream": jwt.Stream}
 
-// account returns the token of an account. Exports for certain accounts want an activation,
-// which is a token that their account has signed for one other.
+// account returns the token of an account. An export that is only for certain accounts needs
+// an activation: a token that the exporting account has signed for the importing account.
 func (o *operated) account(name string) string {
 	o.t.Helper()
 	claims := jwt.NewAccountClaims(o.public(name))
@@ -132,8 +132,8 @@ func (o *operated) account(name string) string {
 	return must(o.t, token, err)
 }
 
-// imported returns an import. What stands for a tenant in subjects is the name of its account
-// in the configuration, and here the account's public key.
+// imported returns an import of an account. In the configuration's subjects the tenant is the
+// name of its account. Here it is the account's public key.
 func (o *operated) imported(name string, from map[string]any, to any, kind jwt.ExportType) *jwt.Import {
 	o.t.Helper()
 	exporter := from["account"].(string)
@@ -148,15 +148,15 @@ func (o *operated) imported(name string, from map[string]any, to any, kind jwt.E
 	activation := jwt.NewActivationClaims(o.public(name))
 	activation.ImportSubject, activation.ImportType = i.Subject, kind
 	token, err := activation.Encode(o.keys[exporter])
-	if local := to; local == nil { // the exports with a tenant's token are open to every account
+	if local := to; local == nil { // the exports with a tenant's token are open to all accounts
 		i.Token = must(o.t, token, err)
 	}
 	return i
 }
 
-// credentials returns the file of a user: the token and the seed. Its permissions are those of
-// the key that has signed the token: a token with them in itself is longer than the server
-// takes.
+// credentials writes a user's token and seed into a file and returns its path. The permissions
+// are in the key that signs the token: a token with all permissions is longer than the server
+// accepts.
 func (o *operated) credentials(dir string, i identities.Identity) string {
 	o.t.Helper()
 	for account, body := range o.accounts {
@@ -199,7 +199,7 @@ func (o *operated) credentials(dir string, i identities.Identity) string {
 	return ""
 }
 
-// configuration returns the file of the server.
+// configuration writes the server's configuration into a file and returns its path.
 func (o *operated) configuration(dir string) string {
 	o.t.Helper()
 	key, err := o.operator.PublicKey()
@@ -217,8 +217,8 @@ func (o *operated) configuration(dir string) string {
 	return file
 }
 
-// A fleet with accounts and users as JSON Web Tokens works as one with a configuration that names
-// them: docs/identities.md.
+// The accounts and users of a fleet are JSON Web Tokens, as docs/identities.md describes. The
+// fleet works as with a configuration that lists them.
 func TestAFleetWithJWTAccounts(t *testing.T) {
 	dir := t.TempDir()
 	made, err := identities.New(dir, identities.Options{Tenants: natstest.Tenants, TLS: identities.TLS{None: true}})

@@ -18,8 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// laneBook records a fleet's writes as seen from outside: which were applied, and from when to
-// when.
+// laneBook records the writes of a fleet: which of them ran, and when each began and ended.
 type laneBook struct {
 	mu     sync.Mutex
 	writes []laneRun // guarded by mu; in the order in which they began
@@ -31,7 +30,7 @@ type laneRun struct {
 	batch   messages.BatchID
 	index   int
 	from    time.Time
-	to      time.Time // zero while it runs
+	to      time.Time // zero while the write runs
 }
 
 type pauseArgs struct {
@@ -47,8 +46,8 @@ func (n pauseArgs) wait(ctx context.Context) error {
 	}
 }
 
-// tools registers put, a write that takes ms milliseconds, and count, a read that takes ms and
-// returns how many writes of its session have ended.
+// tools registers put, a write that takes ms milliseconds, and count, a read. count also takes
+// ms milliseconds and returns how many writes of its session have ended.
 func (l *laneBook) tools(f *fleet) {
 	f.tool(schemas.Tool{Name: "put", TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 		var n pauseArgs
@@ -82,7 +81,8 @@ func (l *laneBook) tools(f *fleet) {
 	})
 }
 
-// inOrder checks that every session's writes ran once each, one at a time, in the order of the log.
+// inOrder checks that the writes of every session ran once each, one at a time, in the order
+// of the log. writes are the indexes of the writes in each batch.
 func (l *laneBook) inOrder(t *testing.T, log map[messages.SessionID][]messages.BatchID, writes ...int) {
 	t.Helper()
 	var want laneOrder
@@ -96,7 +96,7 @@ func (l *laneBook) inOrder(t *testing.T, log map[messages.SessionID][]messages.B
 	l.inOrderOf(t, want)
 }
 
-// laneOrder is the writes of each session, in the order in which they have to run.
+// laneOrder lists the writes of each session in the order in which they have to run.
 type laneOrder map[messages.SessionID][]string
 
 func (o *laneOrder) add(session messages.SessionID, b messages.BatchID, index int) {
@@ -106,7 +106,7 @@ func (o *laneOrder) add(session messages.SessionID, b messages.BatchID, index in
 	(*o)[session] = append((*o)[session], fmt.Sprint(b, ".", index))
 }
 
-// inOrderOf checks that exactly these writes ran, once each, one at a time.
+// inOrderOf checks that exactly these writes ran, once each and one at a time.
 func (l *laneBook) inOrderOf(t *testing.T, order laneOrder) {
 	t.Helper()
 	l.mu.Lock()
@@ -129,7 +129,8 @@ func (l *laneBook) inOrderOf(t *testing.T, order laneOrder) {
 	}
 }
 
-// published records the order of the log from the acknowledgements of the publishes.
+// published publishes batches and records their order in the log, from the server's
+// acknowledgements.
 type published struct {
 	mu   sync.Mutex
 	seqs map[messages.SessionID]map[messages.BatchID]uint64 // guarded by mu

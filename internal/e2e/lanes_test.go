@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// coordinatorsThatComeAndGo starts three coordinators. The function that it returns stops and
-// restarts one after another: some stop in order, some hand their batches back.
+// coordinatorsThatComeAndGo starts three coordinators. comeAndGo stops and restarts one after
+// another: some finish their batches first, others hand them back.
 func (f *fleet) coordinatorsThatComeAndGo(cfg coordinator.Config) (comeAndGo func()) {
 	start := func(drain time.Duration) part {
 		cfg.Drain = drain
@@ -40,9 +40,9 @@ func (f *fleet) coordinatorsThatComeAndGo(cfg coordinator.Config) (comeAndGo fun
 	}
 }
 
-// Three publishers publish twenty batches of each session at once. Three coordinators drive them,
-// and one after another stops and restarts. The batches of a session run one at a time, in the
-// order of the log.
+// Three publishers publish twenty batches of each session at once, and three coordinators are
+// stopped and restarted in turn. The batches of a session run one at a time, in the order of
+// the log.
 func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 	for _, sessions := range []int{1, repeats(20, 50)} {
 		t.Run(fmt.Sprint(sessions), func(t *testing.T) {
@@ -88,8 +88,8 @@ func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 	}
 }
 
-// A backlog many times as large as the coordinators' slots drains completely, and every lane in
-// order.
+// The log holds many times more batches than coordinators have slots. All batches run, and
+// each session in order.
 func TestABacklogDrains(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -154,8 +154,8 @@ func (f *fleet) drained() {
 	}
 }
 
-// The heads of these lanes cannot run, each for another reason. A good batch behind each of them
-// runs soon.
+// The head of each of these sessions cannot run, for a reason of its own. A good batch behind
+// the head runs soon.
 func TestNoHeadStrandsItsLane(t *testing.T) {
 	heads := map[string]func(f *fleet, session string){
 		"refused": func(f *fleet, session string) {
@@ -220,7 +220,7 @@ func TestNoHeadStrandsItsLane(t *testing.T) {
 	}
 }
 
-// append publishes a body under the log's subjects, as any agent could.
+// append stores a body under a subject of the log, as any agent can.
 func (f *fleet) append(address string, body []byte) { f.record("batch._."+address, body) }
 
 func (f *fleet) record(address string, body []byte) {

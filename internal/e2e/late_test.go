@@ -20,9 +20,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A write's result is large, and the object store is away for longer than a lease. The write is
-// done and its worker alive: no other worker runs it again, and its outcome is not reported as
-// unknown.
+// The result of a write is large, and the object store is missing for longer than a lease. The
+// worker is alive and keeps its claim: no other worker runs the write again, and its outcome
+// is not reported as unknown.
 func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
 	for _, onCrash := range []messages.OnCrash{messages.OnCrashOnce, messages.OnCrashIdempotent} {
 		t.Run(string(onCrash), func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestALargeResultThatWaitsKeepsItsClaim(t *testing.T) {
 	}
 }
 
-// A worker is told to stop while a result waits for an object store that is away. The worker keeps
+// A worker is told to stop while a result waits for a missing object store. The worker keeps
 // trying for as long as its final publishes may take, and the result is not lost.
 func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -69,7 +69,7 @@ func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
 		if err := f.client.Submit(context.Background(), b); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Second) // simulated: it is done by then
+		time.Sleep(2 * time.Second) // simulated: the write has ended by then
 		back := time.AfterFunc(3*time.Second, func() {
 			if err := provision.Ensure(context.Background(), f.conn, provision.Config{}); err != nil {
 				t.Error(err)
@@ -83,8 +83,9 @@ func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
 	})
 }
 
-// Another coordinator has finished a batch that is still driven here, and its id is used again with
-// another body. The new batch is refused, and it is not deleted from the log with the first.
+// A coordinator drives a batch that another coordinator has finished, and the id is used again
+// with another body. The new batch is refused. It is not deleted from the log as if it were
+// the first.
 func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -102,7 +103,7 @@ func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
 		unsubscribe, err := f.conn.Subscribe(f.conn.Names().All(wire.VerbRefused), "", func(m bus.Msg) {
 			select {
 			case refused <- m:
-			default: // it may be published again
+			default: // the refusal may be published again
 			}
 		})
 		if err != nil {
@@ -129,7 +130,7 @@ func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(5 * time.Second) // simulated: it is delivered
+		time.Sleep(5 * time.Second) // simulated: the new batch is delivered
 		close(goOn)
 		select {
 		case <-refused:

@@ -25,8 +25,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// bounded starts a fleet with bounded streams and the tools echo (a read), blob (a read of n bytes)
-// and put (a write that counts its runs and, if gate is not nil, waits for it).
+// bounded starts a fleet with bounded streams. Its tools are echo (a read), blob (a read that
+// returns n bytes) and put (a write). put waits for gate if that is not nil. bounded returns
+// the number of runs of put.
 func bounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -52,8 +53,8 @@ func bounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
 	return runs
 }
 
-// A full log refuses further batches with an error that a program can act on, and accepts them
-// again when there is room. Accepted batches still run.
+// The log is full. It refuses further batches with an error that a program can act on, and
+// accepts batches again when there is room. Accepted batches run.
 func TestAFullLogRefuses(t *testing.T) {
 	for name, p := range map[string]provision.Config{
 		"messages": {MaxBatches: 2},
@@ -92,7 +93,7 @@ func TestAFullLogRefuses(t *testing.T) {
 					t.Errorf("batch of session %s: %+v, %v", b.Session, reply, err)
 				}
 			}
-			// The client retries by itself.
+			// Run of the client tries again by itself.
 			if reply := f.run(late); reply.Status != messages.ReplyCompleted || runs.Load() != 3 {
 				t.Errorf("when there is room: %s after %d writes", reply.Status, runs.Load())
 			}
@@ -114,13 +115,13 @@ func fill(t *testing.T, conn *bus.Conn, subject string) {
 	}
 }
 
-// A full journal holds a batch up for as long as it is full: nothing starts and nothing is reported
-// that is not recorded. Once there is room, the batch goes on.
+// A stream of the journal is full. No call starts and no end is reported that cannot be
+// recorded. Once there is room, the batch goes on.
 func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 	for _, tt := range []struct {
 		stream, junk string
 		calls        []call
-		writes       int32 // writes that may have started; that of the next batch may not
+		writes       int32 // runs of writes before there is room
 	}{
 		{bus.Calls, "toolfleet.call._.junk.b.0", []call{{"put", ""}, {"echo", `{"n":1}`}}, 0},
 		{bus.Results, "toolfleet.result._.junk.b.0", []call{{"echo", `{"n":1}`}, {"put", ""}}, 0},
@@ -161,8 +162,8 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 	}
 }
 
-// A large output that cannot be stored ends with an error that names the reason. Calls beside it
-// and after it are unaffected.
+// The object store is full. A call with a large output ends with an error that names the
+// reason, and the other calls of its batch end normally.
 func TestAFullObjectStoreIsNamed(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -187,14 +188,14 @@ func TestOutputsOfEverySize(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	bounded(f, provision.Config{}, nil)
-	const cut = 64 << 20 // the pipeline's limit, on the encoded output: a text has two quotes
+	const cut = 64 << 20 // the worker's limit, which includes the two quotes of a text
 	message := f.conn.MaxPayload()
 	for _, size := range []int{
 		0, 1, journal.MaxInline - 3, journal.MaxInline - 2, journal.MaxInline - 1, journal.MaxInline, journal.MaxInline + 1,
 		message - 64<<10 - 1, message - 64<<10, message - 64<<10 + 1, message - 1, message, message + 1, 16 << 20, cut - 2,
 	} {
 		if testing.Short() && size > 2*message {
-			continue // slow with the race detector, which sees the same in what is smaller
+			continue // slow with the race detector, which sees as much in the smaller ones
 		}
 		reply := f.run(canonical("s", fmt.Sprint("whole", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}))
 		if n := bytes.Count(reply.Reinjection, []byte("x")); n != size || reply.Results[0].Status != messages.StatusOK {
@@ -212,7 +213,7 @@ func TestOutputsOfEverySize(t *testing.T) {
 	}
 }
 
-// A batch may use every byte of the limit, and not one more.
+// A batch may have as many bytes as the limit, and not one more.
 func TestBatchesAroundTheLimit(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

@@ -18,34 +18,35 @@ import (
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
-// weather is what a link does to the bytes in one direction.
+// weather is what a link does to the bytes that go in one direction.
 type weather struct {
 	silent bool          // bytes are lost without an error
 	delay  time.Duration // from sending to arrival
-	rate   int           // bytes a second; 0: any
+	rate   int           // bytes a second; 0: unlimited
 }
 
-// link is the connection of one client to the server, which can fail in each direction separately.
+// link is the connection of one client to the server. It can fail in each direction
+// separately.
 type link struct {
 	srv *devserver.Server
 
 	mu       sync.Mutex
 	up, down weather       // client to server, and server to client; guarded by mu
-	calm     chan struct{} // closed while nothing is silent; guarded by mu
+	calm     chan struct{} // closed while no direction is silent; guarded by mu
 	ends     []net.Conn    // guarded by mu
-	// A link with a fuse breaks once: at the first chunk that contains fuse, of which the fraction
-	// passes arrives.
+	// A link with a fuse breaks once, at the first chunk that contains the text fuse. The
+	// fraction passes of that chunk still arrives.
 	fuse   string  // guarded by mu
 	passes float64 // guarded by mu
 	blown  bool    // guarded by mu
-	// The server's clock is this many hours ahead of the client's: link changes every time in both
-	// directions accordingly.
+	// The server's clock is this many hours ahead of the client's clock. The link shifts every
+	// time that it carries, in both directions.
 	ahead int
 }
 
 var errSilent = errors.New("the link is silent")
 
-// newLink returns a working link to a server. It closes when the test ends.
+// newLink returns a working link to a server. It is closed when the test ends.
 func newLink(t *testing.T, srv *devserver.Server) *link {
 	l := &link{srv: srv, calm: make(chan struct{})}
 	close(l.calm)
@@ -74,10 +75,10 @@ func (l *link) set(up, down weather) {
 	}
 }
 
-// InProcessConn opens a connection to the server over the link. A client holds its connection's
-// lock while it waits for the server's greeting, and a goroutine that wants that lock stops
-// simulated time. So a silent link refuses a connection at once, and the greeting passes
-// undisturbed in any weather.
+// InProcessConn opens a connection to the server over the link. A silent link refuses the
+// connection at once, and the server's greeting passes undisturbed in any weather. The reason
+// is simulated time: a client holds its connection's lock while it waits for the greeting, and
+// a goroutine that waits for that lock stops the time.
 func (l *link) InProcessConn() (net.Conn, error) {
 	l.mu.Lock()
 	silent := l.up.silent || l.down.silent
@@ -98,9 +99,10 @@ func (l *link) InProcessConn() (net.Conn, error) {
 	return near, nil
 }
 
-// pass carries one direction. The given words end its greeting. After one side closes, the other
-// side is closed once the link is not silent. pass reads at once, however slow the link is: a
-// writer that blocks may hold a lock, and then simulated time would stop.
+// pass carries one direction of a connection. The word last ends the greeting of that
+// direction. After one side closes, pass closes the other side, but only while the link is not
+// silent. However slow the link is, pass reads without delay: a writer that blocks may hold a
+// lock, which would stop simulated time.
 func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
 	pieces := make(chan piece, 1<<16)
 	go l.carry(pieces, to, now)
@@ -139,11 +141,11 @@ func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
 
 var (
 	hourOfDay   = regexp.MustCompile(`2000-01-01T\d\d:`)
-	nanoseconds = regexp.MustCompile(`\b946[67]\d{14}\b`) // a time of that day, in an ack's subject
+	nanoseconds = regexp.MustCompile(`\b946[67]\d{14}\b`) // in an ack's subject
 )
 
-// shiftTimes shifts the times in a text by whole hours. Their length stays the same, so that no
-// length field has to change.
+// shiftTimes shifts the times in a text by whole hours. A shifted time has as many digits, so
+// that no length field changes.
 func shiftTimes(data []byte, hours int) []byte {
 	if hours == 0 {
 		return data
@@ -159,7 +161,7 @@ func shiftTimes(data []byte, hours int) []byte {
 	})
 }
 
-// piece is a chunk of bytes, and when it may arrive at the earliest.
+// piece is a chunk of bytes, with the earliest time at which it may arrive.
 type piece struct {
 	data     []byte
 	at       time.Time
@@ -208,7 +210,8 @@ func (f *fleet) workerOver(l *link, cfg worker.Config) {
 	f.start(conn, w.Run)
 }
 
-// coordinatorOver starts a coordinator whose connection is the link, and waits until it is ready.
+// coordinatorOver starts a coordinator whose connection is the link, and waits until it is
+// ready.
 func (f *fleet) coordinatorOver(l *link) {
 	f.t.Helper()
 	conn := l.connect(f, "coordinator")

@@ -20,12 +20,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// turn returns a conversation with the user's first message.
+// turn returns a conversation that holds the first message of a user.
 func turn(p messages.Provider) *client.Conversation {
 	return &client.Conversation{Session: "s", Provider: p, History: []json.RawMessage{[]byte(`{"role":"user","content":"<go on>"}`)}}
 }
 
-// always is a model that always makes these calls, with new ids in each round.
+// always returns a model that makes these calls in each round, with new call ids.
 func always(p messages.Provider, calls ...call) client.ModelFunc {
 	n := 0
 	return func(context.Context, []json.RawMessage) (json.RawMessage, error) {
@@ -43,7 +43,7 @@ func silent(context.Context, []json.RawMessage) (json.RawMessage, error) {
 	return json.RawMessage(`{"role":"assistant","content":[{"type":"text","text":"done"}]}`), nil
 }
 
-// wantLoop fails the test if a loop has not ended with the error want and with a history of n
+// wantLoop checks that a loop has ended with the error want, and that its history has n
 // messages.
 func wantLoop(t *testing.T, v *client.Conversation, err, want error, n int) {
 	t.Helper()
@@ -52,8 +52,8 @@ func wantLoop(t *testing.T, v *client.Conversation, err, want error, n int) {
 	}
 }
 
-// A model that always makes calls is stopped after five rounds. Each message in the history is
-// answered.
+// A model makes calls in every round. The loop ends after five rounds, and each of the model's
+// messages in the history has its answer.
 func TestALoopEndsAfterItsRounds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -78,7 +78,7 @@ func TestALoopEndsAfterItsRounds(t *testing.T) {
 	})
 }
 
-// In every dialect the history grows by the message and its answers.
+// In every dialect, each round adds the model's message and the answers to the history.
 func TestALoopInEachDialect(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -109,7 +109,7 @@ func anHour(f *fleet) {
 	})
 }
 
-// A slow tool and a slow model are cut off when the time is over.
+// A tool or the model takes longer than the loop may. The loop stops it and ends.
 func TestALoopEndsWhenItsTimeIsOver(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -136,7 +136,8 @@ func TestALoopEndsWhenItsTimeIsOver(t *testing.T) {
 	})
 }
 
-// Time in which a person is asked does not count, in a batch that runs and in earlier ones.
+// People take minutes to decide. Their time does not count as time of the loop, neither in the
+// running batch nor in earlier batches.
 func TestPeopleTakeNoTimeOfALoop(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -176,8 +177,9 @@ func TestPeopleTakeNoTimeOfALoop(t *testing.T) {
 	})
 }
 
-// A program ends at any moment and begins again, from what it has saved or from its first history.
-// Nothing runs twice, also if the conversation was stored with other bytes for the same JSON.
+// A program ends at any step of a loop and starts again, from the conversation that it saved
+// or from the first one. No call runs twice, not even if the saved conversation has other
+// bytes for the same JSON.
 func TestALoopGoesOnAfterACrash(t *testing.T) {
 	crash := errors.New("the program ends")
 	for dies := range 5 {
@@ -212,13 +214,13 @@ func TestALoopGoesOnAfterACrash(t *testing.T) {
 								return silent(ctx, history)
 							}
 							words := "<same>"
-							if saves { // a model that never says the same
+							if saves { // the model answers differently each time
 								words = fmt.Sprint("<answer> & ", answers)
 							}
 							return json.RawMessage(fmt.Sprintf(`{"role":"assistant","content":[{"type":"text","text":%q},{"type":"tool_use","name":"refund","input":{"amount":1.0},"id":"c%d"}]}`, words, len(history))), nil
 						}, client.SaveWith(func(_ context.Context, v client.Conversation) error {
 							if saves {
-								stored, _ = json.Marshal(v) // writes "<" in another way
+								stored, _ = json.Marshal(v) // json.Marshal escapes "<"
 							}
 							return step()
 						}), client.RunOptions(client.OnEvent(func(e messages.Event) {
@@ -243,8 +245,8 @@ func TestALoopGoesOnAfterACrash(t *testing.T) {
 	}
 }
 
-// What is said to the session is appended, a refused message is dropped, and an abort ends the
-// turn.
+// A message that a user sends to the session is added to the history, a refused message of the
+// model is removed, and an abort ends the turn.
 func TestWhatEndsALoopAndWhatDoesNot(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -16,14 +16,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// restarting is a conversation of a program that stores it and may end at any moment.
+// restarting is a program that stores its conversation and may end at any moment.
 type restarting struct {
 	t      *testing.T
 	f      *fleet
 	stored []byte
 }
 
-// loop runs a Loop over the stored conversation, as a new process does.
+// loop runs Loop on the stored conversation, as a new process does.
 func (r *restarting) loop(ctx context.Context, ask client.ModelFunc, options ...client.LoopOption) (*client.Conversation, error) {
 	r.t.Helper()
 	v := turn(messages.Anthropic)
@@ -40,8 +40,8 @@ func (r *restarting) loop(ctx context.Context, ask client.ModelFunc, options ...
 	return v, r.f.client.Loop(ctx, v, ask, append(options, save)...)
 }
 
-// The time of a turn goes on while its program is away. What a person took before does not count
-// afterwards either.
+// A program ends in the middle of a turn and starts again later. The time in between counts as
+// time of the turn. The time that a person took before the crash does not count.
 func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -68,7 +68,7 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 			if len(history) == 1 {
 				return refundNow(ctx, history)
 			}
-			time.Sleep(10 * time.Second) // the model thinks when the program ends
+			time.Sleep(10 * time.Second) // the program ends while the model thinks
 			die()
 			return nil, ctx.Err()
 		}, client.MaxDuration(30*time.Second))
@@ -84,13 +84,14 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 		if n := len(ledger.all()); n != 1 {
 			t.Errorf("refunded %d times", n)
 		}
-		// The next turn has a time of its own.
+		// The next turn may take the full time again.
 		v, err = program.loop(t.Context(), silent, client.MaxDuration(30*time.Second))
 		wantLoop(t, v, err, nil, 6)
 	})
 }
 
-// A turn that a crash cuts in two has five rounds all the same, and its batches say which they are.
+// A crash interrupts a turn. The turn has five rounds in total, and each batch names its
+// round.
 func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -133,8 +134,8 @@ func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
 	})
 }
 
-// A turn is over after an error of the model: the next one has a time of its own, however long
-// the user thinks.
+// The model fails with an error, which ends the turn. However long the user then thinks, the
+// next turn may take the full time.
 func TestAnErrorOfTheModelEndsTheTurn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -158,8 +159,8 @@ func TestAnErrorOfTheModelEndsTheTurn(t *testing.T) {
 	})
 }
 
-// A message that an earlier version stored has a batch without a round: with one it would be
-// another batch under the same id.
+// A conversation that an earlier version stored has a message whose batch names no round. The
+// batch is sent without a round again: with one, it would be another body under the same id.
 func TestAMessageOfAnEarlierVersionHasNoRound(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -180,7 +181,7 @@ func TestAMessageOfAnEarlierVersionHasNoRound(t *testing.T) {
 		program := &restarting{t: t, f: f, stored: stored}
 		var batch messages.BatchID
 		v, err := program.loop(t.Context(), silent, client.RunOptions(client.OnEvent(func(e messages.Event) {
-			if batch == "" { // the model's last message has an empty batch
+			if batch == "" { // there is no batch for the model's last message
 				batch = e.Batch
 			}
 		})))

@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The acknowledgement of a lease renewal is lost and the tool ends well: its result is kept.
+// The acknowledgement of a lease renewal is lost, and the tool ends well. Its result is kept.
 func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -37,7 +37,7 @@ func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 		if err != nil || !found {
 			t.Fatal(found, err)
 		}
-		// The record of a renewal whose acknowledgement never reached the worker.
+		// The record of a renewal is stored, but its acknowledgement never reached the worker.
 		renewed := claim.Record
 		renewed.State, renewed.Nonce, renewed.Fence = wire.Renewed, "lost", claim.Seq
 		if _, err := j.Write(context.Background(), key, renewed, claim.Seq); err != nil {
@@ -53,7 +53,7 @@ func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 	})
 }
 
-// The server is away for a second when a tool ends: the result is not lost.
+// The server is down for a second when a tool ends. The result is not lost.
 func TestTheServerIsAwayWhenAToolEnds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -89,8 +89,8 @@ func TestTheServerIsAwayWhenAToolEnds(t *testing.T) {
 	})
 }
 
-// A restarted server redelivers a delivery at once if it was killed while a worker settled that
-// delivery. A worker that still runs the call recognises the redelivered job. Any other worker
+// A server is killed while a worker settles a delivery. After its restart it delivers the job
+// again at once. A worker that still runs the call recognises the job, and any other worker
 // finds the claim of the call.
 func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -128,8 +128,8 @@ func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 	})
 }
 
-// cutter connects to a server and cuts the connection once, right after a write: the server has the
-// message, but its answer is lost.
+// cutter connects to a server and cuts the connection once, right after a message that
+// contains what: the server has the message, but its answer is lost.
 type cutter struct {
 	srv  *devserver.Server
 	what string
@@ -154,13 +154,13 @@ func (c *cutConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// What was stored although its acknowledgement was lost is found again: no write runs twice, and
-// none is reported as lost. The cut happens at the publish itself, since creating or reading a
-// stream names its subjects too.
+// A message is stored, and its acknowledgement is lost. The sender finds that the message is
+// stored: no write runs twice, and none is reported as lost. The texts name the publish
+// itself, because requests that create or read a stream name its subjects too.
 func TestALostPubAck(t *testing.T) {
 	for name, tt := range map[string]struct {
 		what   string
-		worker bool // the worker is cut off; else the coordinator
+		worker bool // cuts off the worker, else the coordinator
 	}{
 		"of a claim":       {`"state":"claimed"`, true},
 		"of a renewal":     {`"state":"renewed"`, true},
@@ -209,12 +209,12 @@ func TestALostPubAck(t *testing.T) {
 						t.Errorf("%s: %+v", r.Tool, r)
 					}
 				}
-				// The puts take 8 s. If the delivery was lost too, it comes again after
-				// ack_wait, 10 s.
+				// The puts take 8 s. If the delivery is lost too, it is repeated after
+				// ack_wait, which is 10 s.
 				if took := time.Since(began); took > 25*time.Second {
 					t.Errorf("done after %v", took)
 				}
-				f.until("the connection was cut", cut.done.Load) // a reply may be here before its writer goes on
+				f.until("the connection was cut", cut.done.Load) // the reply may come before the cut
 				l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 1, 2)
 			})
 		})

@@ -19,10 +19,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
-// shown maps metrics' names to their type and labels, as docs/metrics.md lists them.
+// shown holds the type and the labels of each metric, by name, in the form of docs/metrics.md.
 type shown map[string]string
 
-// Register implements [prometheus.Registerer]: it records what would be exposed.
+// Register implements [prometheus.Registerer]. It records the metrics that would be exposed.
 func (s shown) Register(c prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc)
 	go func() {
@@ -58,8 +58,8 @@ func (s shown) MustRegister(all ...prometheus.Collector) {
 // Unregister implements [prometheus.Registerer].
 func (s shown) Unregister(prometheus.Collector) bool { return false }
 
-// docs/metrics.md lists exactly our metrics, each with its type and labels, under the daemon that
-// exposes it.
+// docs/metrics.md lists exactly our metrics, each with its type and labels, under the daemon
+// that exposes it.
 func TestMetricsAreDocumented(t *testing.T) {
 	document, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -124,7 +124,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 var documentedMetric = regexp.MustCompile("^\\| `(toolfleet_\\w+)` \\| (\\w+) \\| (.*?) ?\\|")
 
-// gauges reads the fleet's gauges as a coordinator does on a scrape.
+// gauges reads the gauges of the fleet as a coordinator does when it is scraped.
 func (f *identified) gauges(t *testing.T) {
 	conn := f.connect("coordinator")
 	defer conn.Close()

@@ -18,8 +18,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// A tool that the workers' policy denies altogether is not offered, even after the last worker has
-// gone. If workers disagree, deny wins, regardless of the order in which they came.
+// The policy of a worker denies a tool altogether. The tool is not offered, not even after the
+// last worker has left. If the policies of workers differ, the tool is not offered either, no
+// matter which worker came first.
 func TestDeniedToolsAreNotOffered(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -45,7 +46,7 @@ func TestDeniedToolsAreNotOffered(t *testing.T) {
 		strict := f.worker(deny("pay"))
 		f.wantOffered("look sum")
 		digest := f.announced()[0].Digest
-		again := f.worker(deny()) // the last one to announce
+		again := f.worker(deny()) // the last worker to announce its tools
 		f.wantOffered("look sum")
 		if got := f.announced()[0].Digest; got != digest {
 			t.Errorf("the digest of a definition changed with the policy: %s, %s", digest, got)
@@ -66,7 +67,8 @@ func (f *fleet) announced() []schemas.Announcement {
 	return values[schemas.Announcement](f, bus.BucketTools)
 }
 
-// wantOffered checks which tools are offered once every worker has announced its tools or its end.
+// wantOffered checks which tools are offered, once every worker has announced its tools or its
+// end.
 func (f *fleet) wantOffered(want string) {
 	f.t.Helper()
 	time.Sleep(time.Second) // simulated
@@ -84,7 +86,7 @@ func (f *fleet) wantOffered(want string) {
 	}
 }
 
-// values returns the contents of a bucket by key.
+// values returns the decoded values of a bucket in the order of their keys.
 func values[T any](f *fleet, bucket string) []T {
 	f.t.Helper()
 	found, err := f.conn.Values(f.t.Context(), f.conn.Names().Stream(bucket))

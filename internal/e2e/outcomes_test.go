@@ -21,9 +21,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Five calls: one succeeds, one fails, one is rejected, one reports progress, and one has a
-// post-hook that cannot run. Each is counted, and has an event and an audit line with its duration
-// and decision. Only the audit lines of chosen tools show arguments, and no event does.
+// A batch has five calls: one succeeds, one fails, one is rejected, one reports progress, and
+// one has a post-hook that cannot run. Each call is counted, and has an event and an audit
+// line with its duration and decision. Only audit lines of chosen tools show arguments, and no
+// event does.
 func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -54,7 +55,7 @@ func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 	const input = `{"id":"A-1001","other":1}`
 	b := canonical("s", "b", call{"chosen", input}, call{"fails", input}, call{"rejected", input}, call{"steps", input}, call{"hooked", input})
 	var told feed
-	listen(t, f.conn, &told) // starts before the batch: progress and hook events are not repeated
+	listen(t, f.conn, &told) // before the batch, because hook events are not repeated
 	f.submit(b)
 	reply := f.reply(b, time.Minute)
 	f.until("every end is told", func() bool {
@@ -67,9 +68,9 @@ func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 		Effect  string
 		Source  string
 		Rule    string
-		Took    bool   // a duration is told
-		Shown   string // arguments
-		Besides string // what else its events have
+		Took    bool   // whether a duration is reported
+		Shown   string // the arguments that are shown
+		Besides string // other members of its events
 	}
 	want := []outcome{
 		{Status: messages.StatusOK, Effect: "allow", Source: "default", Took: true, Shown: `map[id:"A-1001"]`},
@@ -88,7 +89,7 @@ func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 		case messages.EventEnd:
 			o, p := &events[e.Index], cmp.Or(e.Result.Permission, &messages.Permission{})
 			o.Status, o.Effect, o.Source, o.Rule, o.Took = e.Result.Status, p.Effect, p.Source, p.Rule, e.Result.DurationMS > 0
-			o.Shown = want[e.Index].Shown // events have none
+			o.Shown = want[e.Index].Shown // events show no arguments
 		}
 	}
 	for i, l := range lines {
@@ -141,8 +142,8 @@ func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 	})
 }
 
-// counts returns the values of registries by metric name and label values; for histograms, the
-// number of observations.
+// counts returns the values of registries by metric name and label values. The value of a
+// histogram is its number of observations.
 func counts(t *testing.T, registries ...*prometheus.Registry) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}

@@ -23,9 +23,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// An id is used again with another body while another batch of the session runs. The new batch is
-// refused at once and in the audit log before the running one, which comes first in the log and
-// still gets its lines.
+// A batch runs, and the id of an earlier batch of the session is used again with another body.
+// The new batch is refused at once, and the refusal is in the audit log before the lines of
+// the running batch. The running batch still gets its lines.
 func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -40,7 +40,7 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 		other := canonical("s", "one", call{"put", `{"n":2}`})
 		f.wantAuditLines(one, f.run(one))
 		f.submit(two)
-		time.Sleep(5 * time.Second) // it runs
+		time.Sleep(5 * time.Second) // simulated: the second batch runs
 		f.submit(other)
 		f.until("the conflict is on record", func() bool { return len(f.auditLines(audit.Filter{Session: "s", Batch: "one"})) == 2 })
 		if got := f.auditLines(audit.Filter{Session: "s", Batch: "two"}); len(got) != 0 {
@@ -54,7 +54,7 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 	})
 }
 
-// slowAndFast registers two writes, one of which takes 20 seconds.
+// slowAndFast registers two writes: slow takes 20 seconds, and put takes no time.
 func (f *fleet) slowAndFast() {
 	for name, wait := range map[string]time.Duration{"slow": 20 * time.Second, "put": 0} {
 		f.tool(schemas.Tool{Name: name, Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) {
@@ -64,9 +64,9 @@ func (f *fleet) slowAndFast() {
 	}
 }
 
-// The log is created again and reuses sequence numbers, while old replies still exist. A batch that
-// is submitted again at its old sequence is not taken for one that is still in the log: no audit
-// line is written before its turn.
+// The log is deleted and created again, so it uses the same sequence numbers, and old replies
+// still exist. A batch is submitted again and gets the same sequence as before. It must not be
+// taken for the old message: no audit line is written before its turn.
 func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -98,8 +98,8 @@ func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
 	})
 }
 
-// An operator deletes a batch from the log while it runs. The next one of its session waits for it
-// all the same. Both have audit lines.
+// An operator deletes a batch from the log while it runs. The next batch of its session still
+// waits for its end, and both have audit lines.
 func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -125,8 +125,8 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 	})
 }
 
-// A reply cannot be stored for 15 minutes, but its audit lines can. Later reports about the batch
-// include them.
+// A reply cannot be stored for 15 minutes, but its audit lines can. The history of the batch
+// includes those lines.
 func TestTheHistoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -151,8 +151,9 @@ func TestTheHistoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 	})
 }
 
-// Two coordinators are cut off in turn, many times, while each session has several batches in the
-// log, some with audit lines for more than one message. Each line is in the audit log once.
+// Two coordinators are cut off in turn, many times. Each session has several batches in the
+// log, and some have more audit lines than fit into one message. Each line is in the audit log
+// once.
 func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -188,7 +189,7 @@ func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
 			l := links[n%2]
 			l.set(weather{silent: true}, weather{silent: true})
 			time.Sleep(time.Duration(3+n%7) * time.Second)
-			l.cut() // end the wait, whose message never comes
+			l.cut() // end the wait for an answer that never comes
 			l.set(weather{}, weather{})
 		}
 		for _, b := range batches {

@@ -26,8 +26,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// An agent that hands over one call at a time gets its reads side by side: three that take a second
-// each take about a second.
+// An agent sends three reads as three batches of one call. The reads run at the same time:
+// each takes a second, and all three take about a second.
 func TestReadsOfThreeBatchesOverlap(t *testing.T) {
 	for coordinators := range 2 {
 		t.Run(fmt.Sprint(coordinators+1), func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestReadsOfThreeBatchesOverlap(t *testing.T) {
 	}
 }
 
-// Two hundred reads are handed over one by one and at once. As many of them run at the same time as
-// the window of their session has places, as if they had come in one batch.
+// Two hundred reads are sent at once, as batches of one call. As many run at the same time as
+// the session's window allows, just as if they were one batch.
 func TestTheWindowIsThatOfTheSession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -88,7 +88,7 @@ func TestTheWindowIsThatOfTheSession(t *testing.T) {
 	})
 }
 
-// Reads that are handed over before any worker has announced its tools overlap too, once one has.
+// Reads are sent before any worker has announced its tools. They overlap once a worker has.
 func TestReadsThatComeBeforeTheirToolsOverlap(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -110,18 +110,17 @@ func TestReadsThatComeBeforeTheirToolsOverlap(t *testing.T) {
 	})
 }
 
-// Sessions whose batches are reads and writes in any order: one call a batch, as most agents hand
-// them over, or the given calls in each. Three coordinators drive them while one after another
-// stops and restarts. Each read sees exactly the writes before it, and the writes run in order, one
-// at a time.
+// Sessions send reads and writes in random order, one call in a batch. Three coordinators
+// drive them, and are stopped and restarted in turn. Each read sees exactly the writes before
+// it, and the writes run in order, one at a time.
 func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 	inOrderUnderRestarts(t, 60, func(rng *rand.Rand) []string {
 		return []string{[]string{"count", "count", "count", "put"}[rng.IntN(4)]}
 	})
 }
 
-// Agents hand over one call at a time: a write and a read again and again, a write between reads,
-// or anything. One of two coordinators after the other is killed.
+// Agents send one call in a batch: a write and a read in turn, a write between two reads, or a
+// random mix. Two coordinators are killed in turn. The order of reads and writes stays.
 func TestOneCallBatchesKeepTheirOrderUnderKills(t *testing.T) {
 	for name, calls := range map[string][]string{"write, read": {"put", "count"}, "read, write, read": {"count", "put", "count"}, "mix": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -138,8 +137,8 @@ func TestOneCallBatchesKeepTheirOrderUnderKills(t *testing.T) {
 	}
 }
 
-// coordinatorsThatAreKilled starts two coordinators. kill cuts off one after the other, six times,
-// and starts another in its place.
+// coordinatorsThatAreKilled starts two coordinators. kill closes the connection of one after
+// the other, six times in all, and starts another coordinator each time.
 func (f *fleet) coordinatorsThatAreKilled(cfg coordinator.Config) (kill func()) {
 	alive := []func(){f.mortal(cfg), f.mortal(cfg)}
 	return func() {
@@ -173,9 +172,9 @@ func inOrderUnderRestarts(t *testing.T, batches int, mix func(*rand.Rand) []stri
 	inOrder(t, batches, (*fleet).coordinatorsThatComeAndGo, func(_ string, rng *rand.Rand) []string { return mix(rng) })
 }
 
-// inOrder runs ten sessions of that many batches, 200 in the long form, and checks what their reads
-// and writes saw. start starts coordinators, and disturb does something to them. mix returns the
-// calls of a batch.
+// inOrder runs ten sessions with the given number of batches, or 200 in the long form, and
+// checks what their reads and writes saw. start starts coordinators, and disturb stops or
+// kills them meanwhile. mix returns the calls of a batch.
 func inOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config) (disturb func()), mix func(session string, rng *rand.Rand) []string) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -224,7 +223,7 @@ func inOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config) (
 	})
 }
 
-// outputsOf returns what the calls of a canonical batch returned, as text.
+// outputsOf returns the outputs of a canonical batch as texts, in the order of its calls.
 func outputsOf(t *testing.T, r messages.Reply) (outputs []string) {
 	t.Helper()
 	var out struct{ Results []struct{ Output string } }
@@ -237,8 +236,8 @@ func outputsOf(t *testing.T, r messages.Reply) (outputs []string) {
 	return outputs
 }
 
-// Coordinators that were told that another one drives a session hear when it has ended. The next
-// batch of the session then waits for nobody.
+// A coordinator tells its peers when it has finished a session. The next batch of the session
+// is driven at once, at any coordinator.
 func TestASessionThatHasEndedIsDrivenAtOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -265,8 +264,8 @@ func TestASessionThatHasEndedIsDrivenAtOnce(t *testing.T) {
 	})
 }
 
-// A coordinator shuts down while batches of a session wait behind one that it still ends. A peer
-// goes on with them at once.
+// A coordinator shuts down and still ends one batch of a session, while other batches of the
+// session wait. A peer drives those batches as soon as the first one has ended.
 func TestADrainHandsTheRestOfASessionOn(t *testing.T) {
 	for _, lookahead := range []int{1, 2, 32} {
 		t.Run(fmt.Sprint(lookahead), func(t *testing.T) {
@@ -283,7 +282,7 @@ func TestADrainHandsTheRestOfASessionOn(t *testing.T) {
 					f.submit(last)
 				}
 				f.atGate(pay, 1)
-				time.Sleep(2 * time.Minute) // simulated: the deliveries come back rarely by now
+				time.Sleep(2 * time.Minute) // simulated: each batch is delivered rarely by now
 				f.coordinator(coordinator.Config{Lookahead: lookahead})
 				var stopping sync.WaitGroup
 				stopping.Go(going.stop)
@@ -300,7 +299,8 @@ func TestADrainHandsTheRestOfASessionOn(t *testing.T) {
 	}
 }
 
-// A batch begins with a call that never runs. Its read passes the batch before it all the same.
+// A batch begins with a call of an unknown tool, and then has a read. The read still runs at
+// the same time as the read of the batch before.
 func TestAReadBehindARefusedCallPasses(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -317,8 +317,8 @@ func TestAReadBehindARefusedCallPasses(t *testing.T) {
 	})
 }
 
-// A read that is followed by a write is not passed, so its plan is not stored: the batches cost as
-// many messages as one after another.
+// A read is followed by a write, so no later read can overlap it and its plan is not stored.
+// The batches cost as many messages as one after another.
 func TestAReadBeforeAWriteCostsNoRecord(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -346,8 +346,8 @@ func TestAReadBeforeAWriteCostsNoRecord(t *testing.T) {
 	})
 }
 
-// A session that sends one batch at a time pays nothing for the overlap: the server sees the same
-// messages with it and without.
+// A session sends one batch at a time. A lookahead costs it nothing: the server sees the same
+// messages with a lookahead of 1 and of 32.
 func TestOneBatchAtATimeCostsNoMore(t *testing.T) {
 	counts := map[int]map[string]int{}
 	for _, lookahead := range []int{1, 32} {
@@ -359,7 +359,7 @@ func TestOneBatchAtATimeCostsNoMore(t *testing.T) {
 			f.coordinator(coordinator.Config{Lookahead: lookahead})
 			f.coordinator(coordinator.Config{Lookahead: lookahead})
 			f.run(canonical("s", "first", call{"rd", `{"n":1}`}))
-			time.Sleep(time.Second) // simulated: what is in flight settles
+			time.Sleep(time.Second) // simulated: the last messages arrive
 			var mu sync.Mutex
 			count := map[string]int{}
 			unsubscribe, err := f.conn.Subscribe(">", "", func(m bus.Msg) {
@@ -391,8 +391,8 @@ func TestOneBatchAtATimeCostsNoMore(t *testing.T) {
 	}
 }
 
-// A batch waits behind another, and meanwhile its tools become known. Its plan is made when its
-// first call may start.
+// A batch waits behind another batch, and its tool becomes known meanwhile. The tool runs: the
+// batch's plan is made when its first call may start.
 func TestThePlanOfABatchThatWaitsIsOpen(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -414,8 +414,8 @@ func TestThePlanOfABatchThatWaitsIsOpen(t *testing.T) {
 	})
 }
 
-// A thousand batches wait in one session, ten thousand in the long form. The coordinator holds only
-// those that it may look ahead to, and other sessions are served at once.
+// A thousand batches (ten thousand in the long form) wait in one session. The coordinator
+// holds only as many as its lookahead, and serves other sessions at once.
 func TestALongQueueHoldsUpOnlyItsSession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -435,7 +435,7 @@ func TestALongQueueHoldsUpOnlyItsSession(t *testing.T) {
 			if n == 3 {
 				redelivered = metric(t, live, "toolfleet_batch_redeliveries_total")
 			}
-			time.Sleep(20 * time.Second) // simulated: deliveries come and go back
+			time.Sleep(20 * time.Second) // simulated: batches are delivered and handed back
 			began := time.Now()
 			f.wantStatuses(f.run(canonical("other", fmt.Sprint("b", began.UnixNano()), call{"pay", through})), "ok")
 			if took := time.Since(began); took > time.Second {
@@ -445,11 +445,11 @@ func TestALongQueueHoldsUpOnlyItsSession(t *testing.T) {
 				t.Errorf("%v batches are driven, want 32 of the session at most", driven)
 			}
 		}
-		// After a minute each batch that waits is delivered every 30 s.
+		// A batch that has waited for a minute is delivered every 30 s.
 		if n := metric(t, live, "toolfleet_batch_redeliveries_total") - redelivered; n > 3*float64(waiting) {
 			t.Errorf("%v deliveries of %d batches that wait, in 40 s", n, waiting)
 		}
-		if grown := heap() - before; grown > 32<<20+int64(waiting)*8<<10 { // the server's share is in it
+		if grown := heap() - before; grown > 32<<20+int64(waiting)*8<<10 { // the heap includes the server's
 			t.Errorf("%d MiB for %d batches that wait", grown>>20, waiting)
 		}
 	})

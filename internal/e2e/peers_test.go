@@ -14,8 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A batch that a coordinator drives because it is next in its session is still delivered, perhaps
-// to another coordinator. The other one learns that the batch is driven and leaves it alone.
+// A coordinator drives a batch because it is next in its session, and JetStream delivers the
+// batch to another coordinator. The other coordinator learns that the batch is driven, and
+// leaves it alone.
 func TestABatchIsDrivenByOneCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -52,9 +53,9 @@ func TestABatchIsDrivenByOneCoordinator(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		// The end comes a moment after the reply.
+		// The event of the reply comes a moment after the reply.
 		f.until("the end of each batch is told", func() bool { return ends.Load() >= sessions*batches })
-		// Simulated: time for repeated events, too.
+		// Simulated: repeated events have come by then.
 		time.Sleep(time.Minute)
 		if replied := ends.Load(); replied > sessions*batches*11/10 {
 			t.Errorf("%d batches were brought to their end %d times", sessions*batches, replied)
