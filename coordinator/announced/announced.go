@@ -1,12 +1,11 @@
 // Package announced keeps the definitions of the tools that workers have announced.
 //
-// There may be several definitions of a tool. The current one is used unless the batch of a
-// call says otherwise. Which one is current depends on the workers that are there: see
+// There may be several definitions of a tool. A call gets the current definition, unless its
+// batch names another one. Which definition is current depends on the present workers: see
 // [schemas.Announcement.Current].
 //
-// Announcements are durable, so a fleet that is scaled to zero still has its tools. [Tools]
-// follows a bucket and may be out of date. So before a tool counts as unknown, it asks the
-// leader.
+// Announcements are durable, so a fleet without workers still has its tools. [Tools] follows a
+// bucket and may be out of date. So it asks the leader before a tool counts as unknown.
 //
 // Package schemas says what a definition promises.
 package announced
@@ -27,10 +26,10 @@ import (
 
 // Config holds the settings of [New]. The zero value works.
 type Config struct {
-	Unknown string                                // the name that Fold gives to all unknown tools
+	Unknown string                                // what Fold returns for every unknown tool
 	Learned func(tool string, kind messages.Kind) // called for each announcement. May be nil
-	// Served reports whether a worker serves exactly this definition. Call [Tools.WorkersChanged]
-	// when its answers change. Nil: no worker serves any.
+	// Served reports whether a worker serves exactly this definition. Call
+	// [Tools.WorkersChanged] when its answers change. Nil: no worker serves any definition.
 	Served func(schemas.Tool) bool
 	Logger *slog.Logger // nil: silent
 }
@@ -49,7 +48,7 @@ type Tools struct {
 	first  chan struct{}                   // closed once there is any tool; guarded by mu
 }
 
-// New returns Tools that knows no tool. Run fills it.
+// New returns a Tools without tools. Run fills it.
 func New(conn *bus.Conn, cfg Config) *Tools {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -74,8 +73,7 @@ func (ts *Tools) Current() schemas.Catalog {
 }
 
 // Fold returns the name of a tool, or Config.Unknown if the tool is not known. Metrics and
-// spans use the result as a label. So a model that invents names does not create new
-// series.
+// spans use the result as a label. A model that invents names then creates no new series.
 func (ts *Tools) Fold(tool string) string {
 	if _, known := ts.Current().Lookup(tool); known {
 		return tool
@@ -147,7 +145,9 @@ func (ts *Tools) learn(name string, value []byte) error {
 	a.Tool, a.Versions = t, nil
 	for _, version := range versions {
 		v, err := complete(name, version)
-		if err != nil { // perhaps of a later version of this program: no worker here could use it
+		// This may be a definition for a later version of this program. No worker here could
+		// use it.
+		if err != nil {
 			ts.cfg.Logger.Warn("a version of a tool cannot be used; correct its definition at the worker", "tool", name, "version", version.Version, "err", err)
 			continue
 		}
@@ -204,7 +204,7 @@ func (ts *Tools) rebuild() error {
 // unknown. A new worker announces its tools one after the other.
 const settleTime = time.Second
 
-// unsettled returns how much of settleTime is still left.
+// unsettled returns how much of settleTime is left.
 func (ts *Tools) unsettled() time.Duration {
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -218,9 +218,9 @@ func (ts *Tools) announced() <-chan struct{} {
 	return ts.first
 }
 
-// For returns the tools with which to plan these calls. Before a tool counts as unknown,
-// For asks the leader of the bucket. If the fleet has no tools at all, For waits up to
-// startWait for one.
+// For returns the tools with which to plan these calls. It asks the leader of the bucket
+// before a tool counts as unknown. If the fleet has no tools at all, For waits up to startWait
+// for the first.
 func (ts *Tools) For(ctx context.Context, calls []messages.ToolCall, startWait time.Duration) (schemas.Catalog, error) {
 	if len(calls) > 0 && len(ts.Current().Tools()) == 0 {
 		wait := time.NewTimer(startWait)
@@ -254,7 +254,7 @@ func (ts *Tools) For(ctx context.Context, calls []messages.ToolCall, startWait t
 	}
 }
 
-// unknown returns the tool names in the calls that are not known. It skips names that no
+// unknown returns the tool names in the calls that are not known. It leaves out names that no
 // tool can have.
 func (ts *Tools) unknown(calls []messages.ToolCall) []string {
 	known := ts.Current()
@@ -267,8 +267,8 @@ func (ts *Tools) unknown(calls []messages.ToolCall) []string {
 	return names
 }
 
-// Refresh reads a tool from the leader of the bucket, because Run may be behind. It is no
-// error if there is no such tool.
+// Refresh reads a tool from the leader of the bucket, because Run may be behind. A tool that
+// does not exist is no error.
 func (ts *Tools) Refresh(ctx context.Context, name string) error {
 	bucket, err := ts.bucket(ctx)
 	if err != nil {

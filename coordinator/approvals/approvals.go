@@ -6,13 +6,13 @@
 //
 // The driver of a batch puts the questions of its calls on the list of open questions, and
 // removes them when they are closed (questions.go). The list, the published changes and the
-// audit lines only inform: no batch waits for them.
+// audit lines are for information: no batch waits for them.
 //
-// The permissions of the server keep agents from publishing on the subjects of these
-// requests. This package does not rely on that: a decision counts only because of its
-// signature. A decision is a record in the journal of its call. It is written by
-// compare-and-set after the record of the question. So if several coordinators take
-// decisions about a question at once, the one that is stored first counts.
+// The permissions of the server keep agents from publishing on the subjects of these requests.
+// This package does not rely on that: only its signature makes a decision count. A decision is
+// a record in the journal of its call, after the record of the question, and is written by
+// compare-and-set. If several coordinators take decisions about one question at once, the
+// decision that is stored first counts.
 //
 // The rules for decisions are in internal/approval. What a batch does with a decision is in
 // coordinator/batch.
@@ -61,7 +61,7 @@ type Metrics interface {
 
 // Config holds the settings of a Service.
 type Config struct {
-	Writer    string             // named as the writer in audit lines
+	Writer    string             // the name of the writer in audit lines
 	Approvers approval.Approvers // the people whose decisions count. Default: none
 	Tracer    trace.Tracer       // nil: silent
 	Logger    *slog.Logger       // nil: silent
@@ -94,8 +94,8 @@ func New(conn *bus.Conn, log *audit.Log, driver Driver, tools Tools, metrics Met
 	}
 }
 
-// Endpoints returns the endpoints for [service.Serve]. Requests that are being answered end
-// with ctx.
+// Endpoints returns the endpoints for [service.Serve]. When ctx ends, the service stops
+// working on the requests that it is answering.
 func (s *Service) Endpoints(ctx context.Context) []service.Endpoint {
 	return []service.Endpoint{
 		{Name: "decide", Subject: s.names.EveryCall(wire.VerbDecide), Handle: func(m bus.Msg) { s.decide(ctx, m) }},

@@ -22,12 +22,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// decide handles a person's decision about a call. It answers only when the decision is
-// durable.
+// decide handles a person's decision about a call. It answers after the decision is durable.
 //
-// The record in the journal holds the signed decision, so the decision is not lost if its
-// audit line cannot be written. Writing that line is tried for about three seconds; then
-// the failure is logged.
+// The record in the journal has the signed decision, so the decision is not lost if its audit
+// line cannot be written. decide tries to write the line for about three seconds, and logs a
+// failure.
 func (s *Service) decide(ctx context.Context, m bus.Msg) {
 	key, err := s.names.Approval(m.Subject)
 	if s.take(ctx, m, key, err) {
@@ -35,8 +34,8 @@ func (s *Service) decide(ctx context.Context, m bus.Msg) {
 	}
 }
 
-// take checks, stores and answers a decision. err is set if the subject of the message
-// could not be read. last means that the question needs no further decision.
+// take checks, stores and answers a decision. err is the error from reading the subject of the
+// message. last means that the question needs no further decision.
 func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err error) (last bool) {
 	ctx, span := spans.BeginDecision(ctx, s.cfg.Tracer, m.Header)
 	defer span.End()
@@ -71,7 +70,7 @@ func (s *Service) take(ctx context.Context, m bus.Msg, key wire.CallKey, err err
 	return last
 }
 
-// acceptable refuses a decision for reasons that need no look at its question.
+// acceptable refuses a decision for reasons that do not depend on its question.
 func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Refusal {
 	_, err := rawjson.Marshal(d)
 	switch {
@@ -92,7 +91,7 @@ func (s *Service) acceptable(key wire.CallKey, d messages.Decision) *messages.Re
 // store stores the decision after the record of the open question. It returns the question
 // with this decision in it.
 func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decision) (messages.Approval, messages.DecisionState, *messages.Refusal) {
-	const tries = 10 // each failed try means that another decision about the question was stored first
+	const tries = 10 // a try fails if another decision about the question is stored first
 	for try := range tries {
 		entry, err := s.journal.Question(ctx, key)
 		var none *journal.NoQuestion
@@ -115,7 +114,8 @@ func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decisi
 		_, err = s.journal.Write(ctx, key, approval.Answered(entry.Record, q, state, rand.Text()), entry.Seq)
 		var lost *journal.Lost
 		switch {
-		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d): // the decision is stored, perhaps with later records after it
+		// The decision is stored, perhaps with later records after it.
+		case err == nil, errors.As(err, &lost) && holds(lost.Newest.Record, d):
 			return q, state, nil
 		case errors.Is(err, bus.ErrTooLarge):
 			return q, "", refusal(messages.ClassInvalidDecision, "The decision is too large to be stored with the question.")
@@ -134,7 +134,7 @@ func holds(r wire.CallRecord, d messages.Decision) bool {
 // fits refuses an edit if its arguments do not fit the tool's schema.
 func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
 	tool, known := s.tools.Version(q.Tool, q.ToolDigest)
-	if !known { // the known definitions may be old
+	if !known { // the definitions here may be out of date
 		if err := s.tools.Refresh(ctx, q.Tool); err != nil {
 			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}
@@ -169,7 +169,8 @@ func (s *Service) publishDecided(ctx context.Context, key wire.CallKey, q messag
 	s.publish(ctx, key, pending)
 }
 
-// auditDecision writes the audit line of a decision. The decision is answered after that.
+// auditDecision writes the audit line of a decision. The person gets the answer after it
+// returns.
 func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line messages.AuditRecord) {
 	line.Writer, line.Time = s.cfg.Writer, time.Now()
 	err := bus.Retry(ctx, bus.Backoff{First: 100 * time.Millisecond, Most: 2 * time.Second, Tries: 6}, func() error {
@@ -182,13 +183,14 @@ func (s *Service) auditDecision(ctx context.Context, key wire.CallKey, line mess
 	logfields.Call(ctx, s.log, key, line.CallID).Error("a decision is missing in the audit log; the journal of its call holds it", "approval", line.Approval, "err", err)
 }
 
-// tellsNothing are the refusals of those who may not learn how a question stands.
+// tellsNothing has the classes of refusals for people who may not learn what became of a
+// question.
 var tellsNothing = map[messages.Class]bool{
 	messages.ClassBadSignature: true, messages.ClassInvalidDecision: true, messages.ClassOutOfScope: true, messages.ClassKeyExpired: true,
 }
 
-// notPending refuses a decision about a call that has no open question. Only an approver is
-// told why none is open.
+// notPending refuses a decision about a call that has no open question. The reason is only for
+// an approver of the question.
 func (s *Service) notPending(ctx context.Context, d messages.Decision, newest wire.CallRecord) *messages.Refusal {
 	none := refusal(messages.ClassNotPending, "No question is open about this call.")
 	if newest.Approval == nil {
@@ -227,9 +229,9 @@ func (s *Service) notStored(ctx context.Context, key wire.CallKey, id messages.C
 	return &messages.Refusal{Class: messages.ClassBusy, Message: "The decision could not be stored. Look at the question, and try again if it is still open.", RetryAfterMS: 500}
 }
 
-// refuse answers a decision that is refused, and writes it to the log and the audit log.
-// Anyone can send certain bad decisions without an approver's key, so a limiter limits the
-// lines about them.
+// refuse answers a decision that is refused, and writes lines about it to the log and the
+// audit log. Anyone can send certain bad decisions without an approver's key, so a limiter
+// limits the lines about these.
 func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	s.metrics.Refused(refused.Class)
 	tracing.Fail(trace.SpanFromContext(ctx), string(refused.Class))
@@ -254,7 +256,8 @@ func (s *Service) refuse(ctx context.Context, m bus.Msg, key wire.CallKey, d *me
 // isLogged reports whether a refused decision is written to the log and the audit log.
 func (s *Service) isLogged(class messages.Class) bool {
 	switch class {
-	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending: // anyone can send these without an approver's key
+	// Anyone can send these without an approver's key.
+	case messages.ClassInvalidDecision, messages.ClassSubjectMismatch, messages.ClassBadSignature, messages.ClassNotPending:
 		ok, first := s.refused.allow(time.Now())
 		if first {
 			s.log.Warn("many decisions are refused; until there are fewer, most are only counted: see toolfleet_approval_decisions_refused_total")
@@ -264,8 +267,8 @@ func (s *Service) isLogged(class messages.Class) bool {
 	return true
 }
 
-// logRefused logs a refused decision. It leaves out the reason, which may quote arguments.
-// "by" in the line is only the name that the decision claims.
+// logRefused logs a refused decision. It leaves out the reason, which may quote arguments. The
+// field "by" of the line is the name that the decision claims, and is not proven.
 func (s *Service) logRefused(ctx context.Context, key wire.CallKey, d *messages.Decision, refused *messages.Refusal) {
 	if d == nil {
 		logfields.Call(ctx, s.log, key, "").Warn("decision refused", "class", refused.Class)
@@ -286,8 +289,8 @@ func (s *Service) auditRefused(ctx context.Context, key wire.CallKey, d *message
 	s.auditOnce(ctx, key, line)
 }
 
-// shortened cuts the texts of a decision, because anyone may have sent it and the logs
-// should stay small.
+// shortened cuts the texts of a decision for the logs. Anyone may have sent the decision, and
+// long texts would fill the logs.
 func shortened(d messages.Decision) messages.Decision {
 	d.Input = nil
 	d.Tenant, d.Session, d.Batch, d.CallID = logfields.Short(d.Tenant), logfields.Short(d.Session), logfields.Short(d.Batch), logfields.Short(d.CallID)

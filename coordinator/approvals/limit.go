@@ -7,14 +7,14 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Anyone on the network can send decisions that are refused. These are the limits on the
-// lines about them in the log and the audit log: a burst, and then so many per second.
+// Anyone on the network can send decisions that are refused. These constants limit the lines
+// about them in the log and the audit log: refusalBurst at once, then refusalsPerSecond.
 const (
 	refusalBurst      = 100
 	refusalsPerSecond = 2
 )
 
-// refusalLimiter is a rate limiter that remembers whether it has refused a line.
+// refusalLimiter is a rate limiter that also remembers whether it is refusing lines.
 type refusalLimiter struct {
 	limit *rate.Limiter
 
@@ -26,8 +26,8 @@ func newRefusalLimiter() *refusalLimiter {
 	return &refusalLimiter{limit: rate.NewLimiter(refusalsPerSecond, refusalBurst)}
 }
 
-// allow reports whether one more line may be written. first is true for the first line that
-// is refused after the limiter had all its tokens; the caller logs that once.
+// allow reports whether another line may be written. first is true for the first refused line
+// after the limiter had all its tokens; the caller then logs that lines are missing.
 func (l *refusalLimiter) allow(now time.Time) (ok, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

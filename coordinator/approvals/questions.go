@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// List puts an open question on the list and publishes it to watchers. announce means that
-// the caller should announce the question to the agent. It is true if the question is new,
-// and also if the list cannot be written, because the question may be new then.
+// List puts an open question on the list and publishes it to watchers. announce means that the
+// caller should announce the question to the agent. It is true if the question is new. It is
+// also true if the list cannot be written, because the question may be new then.
 func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approval) (announce bool) {
 	fresh, err := s.journal.Ask(ctx, key, q)
 	if err != nil {
@@ -24,15 +24,15 @@ func (s *Service) List(ctx context.Context, key wire.CallKey, q messages.Approva
 	return true
 }
 
-// pending returns an open question as the list shows it, with who may answer.
+// pending returns an open question in the form of the list, with the people who may answer.
 func (s *Service) pending(ctx context.Context, q messages.Approval) messages.Pending {
 	p := q.Pending()
 	p.MayAnswer = s.cfg.Approvers.May(p, s.conn.Now(ctx))
 	return p
 }
 
-// Withdraw removes a closed question from the list. state says how it was closed. Usually
-// the coordinator that took the decision has removed it before.
+// Withdraw removes a closed question from the list. state says how the question was closed.
+// Usually the coordinator that took the decision has removed the question already.
 func (s *Service) Withdraw(ctx context.Context, key wire.CallKey, id messages.CallID, state string) {
 	was, listed, err := s.journal.Forget(ctx, key)
 	if err != nil {
@@ -51,8 +51,8 @@ func (s *Service) publish(ctx context.Context, key wire.CallKey, p messages.Pend
 	}
 }
 
-// Audit writes an audit line about a question. The batch does not wait for the line. If it
-// cannot be written, that is counted and logged.
+// Audit writes an audit line about a question. The batch does not wait for the line. A line
+// that cannot be written is counted and logged.
 func (s *Service) Audit(ctx context.Context, key wire.CallKey, kind messages.AuditType, q messages.Approval) {
 	s.auditOnce(ctx, key, auditLine(kind, q))
 }

@@ -1,15 +1,15 @@
 // Package catalogue remembers which tool definitions were given to agents.
 //
-// A catalogue holds the definitions of one answer to an agent, in any provider's form. Its
-// digest identifies exactly these definitions. An agent puts the digest into a batch. The
-// calls of the batch then use these versions of the tools: see coordinator/plan.
+// A catalogue has the definitions of one answer to an agent, in any provider's form. Its
+// digest identifies exactly these definitions. An agent names the digest in a batch. The calls
+// of the batch then use these versions of the tools: see coordinator/plan.
 //
 //	definitions -> Encode -> body and digest -> Store.Put
 //	digest in a batch -> Store.Get -> definitions
 //
 // A catalogue is stored in the object store under its digest, so it outlives workers and
-// coordinators. The tools that workers have announced are something else: see package
-// coordinator/announced.
+// coordinators. Package coordinator/announced has something else: the tools that workers
+// announce.
 package catalogue
 
 import (
@@ -31,9 +31,8 @@ type encoded struct {
 	Tools []schemas.Tool `json:"tools"` // sorted by name, with their digests
 }
 
-// Encode returns the stored form of a catalogue and its digest, the hex SHA-256 of the
-// body. Both depend only on the definitions, and not on their order, the process or the
-// time.
+// Encode returns the stored form of a catalogue and its digest, the hex SHA-256 of that form.
+// Both depend on the definitions only: not on their order, the process or the time.
 func Encode(tools schemas.Catalog) (body []byte, digest string) {
 	body = rawjson.MustMarshal(encoded{messages.Version, tools.Tools()})
 	return body, messages.Digest(body)

@@ -21,15 +21,15 @@ type Objects interface {
 }
 
 const (
-	// maxCached is how many catalogues a Store keeps in memory. Each change of the tools
-	// makes a new one.
+	// maxCached is how many catalogues a Store keeps in memory. Each change of the tools makes
+	// a new catalogue.
 	maxCached = 64
-	// renewEvery is the age at which a catalogue that is used is stored again. The object
-	// store keeps an object for more than a day after it was last stored.
+	// renewEvery is the age at which a catalogue in use is stored again. The object store
+	// keeps an object for more than a day after it was last stored.
 	renewEvery = time.Hour
 )
 
-// Store keeps catalogues by digest. It keeps a catalogue for at least as long as replies,
+// Store keeps catalogues by digest. A catalogue is kept at least as long as replies are,
 // counted from when it was last stored or used. Safe for concurrent use.
 type Store struct {
 	objects Objects
@@ -53,8 +53,8 @@ func NewStore(objects Objects, log *slog.Logger) *Store {
 	return &Store{objects: objects, log: log, cached: map[string]cached{}}
 }
 
-// Put stores a catalogue and returns its digest. Do not give an agent a digest before Put
-// has succeeded, because batches of the agent name it.
+// Put stores a catalogue and returns its digest. Give the digest to an agent only after Put
+// has succeeded, because the agent's batches name it.
 func (s *Store) Put(ctx context.Context, tools schemas.Catalog) (digest string, err error) {
 	body, digest := Encode(tools)
 	if len(body) > MaxBytes {
@@ -70,8 +70,8 @@ func (s *Store) Put(ctx context.Context, tools schemas.Catalog) (digest string, 
 	return digest, nil
 }
 
-// Get returns the catalogue with a digest. found is false if it was never stored, or has
-// aged out.
+// Get returns the catalogue with a digest. found is false if the catalogue was never stored,
+// or has been deleted because of its age.
 func (s *Store) Get(ctx context.Context, digest string) (tools schemas.Catalog, found bool, err error) {
 	if !messages.IsDigest(digest) {
 		return schemas.Catalog{}, false, nil
@@ -98,7 +98,7 @@ func (s *Store) Get(ctx context.Context, digest string) (tools schemas.Catalog, 
 	return c.tools, true, nil
 }
 
-// renew stores a catalogue again if it was last stored a while ago.
+// renew stores a catalogue again if it was last stored more than renewEvery ago.
 func (s *Store) renew(ctx context.Context, digest string, c cached) error {
 	if time.Since(c.stored) < renewEvery {
 		return nil
@@ -118,7 +118,7 @@ func (s *Store) lookup(digest string) (cached, bool) {
 	return c, has
 }
 
-// keep caches a catalogue. If the cache is full, it drops any other one, which is read
+// keep caches a catalogue. If the cache is full, it drops any other catalogue, which is read
 // again when needed.
 func (s *Store) keep(digest string, c cached) {
 	s.mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// get answers with one of four things: the reply of a batch, its status, its history, or
-// the list of the batches of its session.
+// get answers with what the request asks for: the reply of a batch, its status, its history,
+// or the list of the batches of its session.
 func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 	_, key, err := h.names.Batch(m.Subject)
 	if err != nil {
@@ -51,7 +51,8 @@ func (h *Handlers) get(ctx context.Context, m bus.Msg) {
 }
 
 // reply returns the reply of a batch, or the status of an open batch. It returns
-// bus.ErrNotFound for an unknown batch: it was never stored, or its reply has aged out.
+// bus.ErrNotFound for an unknown batch: one that was never stored, or whose reply was deleted
+// because of its age.
 func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.Get) ([]byte, error) {
 	// Read the log first. A batch leaves the log only after its reply is stored, so one of
 	// the two reads finds it.
@@ -84,7 +85,7 @@ func (h *Handlers) reply(ctx context.Context, key wire.BatchKey, want messages.G
 	return h.givenOut(ctx, key, body), nil
 }
 
-// withOutputs puts the outputs that the journal still has back into the results of a reply.
+// withOutputs adds the outputs that the journal still has to the results of a reply.
 func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := json.Unmarshal(body, &reply); err != nil {
@@ -112,8 +113,8 @@ func (h *Handlers) withOutputs(ctx context.Context, key wire.BatchKey, body []by
 	return rawjson.MustMarshal(reply.WithAppend()), nil
 }
 
-// givenOut adds the member append to a stored reply. Agents can do without this member, so
-// if it cannot be added, givenOut returns the reply unchanged.
+// givenOut adds the member append to a stored reply. If the member cannot be added, givenOut
+// returns the reply unchanged, because agents can do without the member.
 func (h *Handlers) givenOut(ctx context.Context, key wire.BatchKey, stored []byte) []byte {
 	body, err := submission.GivenOut(stored)
 	if err != nil {

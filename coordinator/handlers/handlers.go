@@ -7,8 +7,8 @@
 //	queue    the consumer of a queue, for a worker            queue.go
 //
 // A handler does not drive batches. It writes into the log or the journal, reads what is
-// stored there, and waits for what is published. Every coordinator has the same handlers,
-// and any of them can answer any request: a batch is found by its id, no matter which
+// stored there, and waits for what is published. Every coordinator has the same handlers, and
+// any coordinator can answer any request: a handler finds a batch by its id, no matter which
 // coordinator drives it.
 //
 // Requests about approvals are in coordinator/approvals.
@@ -29,8 +29,8 @@ import (
 
 // Driver drives batches.
 type Driver interface {
-	// ResumeSuspended drives the oldest batch of a session again if that batch only waits
-	// for people. It returns when that run is over, or when nothing needs to be done.
+	// ResumeSuspended drives the oldest batch of a session again if that batch only waits for
+	// people. It returns when that run is over, or at once if it has nothing to do.
 	ResumeSuspended(ctx context.Context, tenant, session string)
 }
 
@@ -44,8 +44,8 @@ type Config struct {
 	Poll     time.Duration        // time between reads while a request waits
 	BatchTTL time.Duration        // how long a batch may be open
 	Refused  func(messages.Class) // counts a refused request. May be nil
-	// Counts reports whether a decision that was stored at this time counts: the approver that
-	// it names has signed it, and was allowed to make it. nil: no decision counts.
+	// Counts reports whether a decision that was stored at this time counts: the approver whom
+	// the decision names has signed it, and had the right to make it. nil: no decision counts.
 	Counts func(messages.Decision, time.Time) bool
 	Logger *slog.Logger // nil: silent
 }
@@ -81,8 +81,8 @@ func New(conn *bus.Conn, driver Driver, tools Tools, catalogues Catalogues, cfg 
 	}
 }
 
-// Endpoints returns the endpoints for [service.Serve]. Requests that are being answered end
-// with ctx.
+// Endpoints returns the endpoints for [service.Serve]. When ctx ends, the handlers stop
+// working on the requests that they are answering.
 func (h *Handlers) Endpoints(ctx context.Context) []service.Endpoint {
 	return []service.Endpoint{
 		{Name: "run", Subject: h.names.EveryBatch(wire.VerbRun), Handle: func(m bus.Msg) { h.run(ctx, m) }},

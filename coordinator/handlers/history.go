@@ -15,13 +15,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// This file makes the history of a batch from the log, the records of its calls, their
-// results and the reply. The history contains the published events that are durable.
-// Progress is not durable, and neither are earlier attempts of a call that does not claim.
-// Nothing is guessed: the kind and the stage of a call, and whether it can never run, come
-// from the stored plan only.
+// This file makes the history of a batch from the log, the records of its calls, their results
+// and the reply. The history has those published events that are durable. Progress is not
+// durable. Earlier attempts of a call that does not claim are not durable either. The kind and
+// the stage of a call, and whether it can never run, are taken only from the stored plan.
 
-// history returns the history of a batch, or bus.ErrNotFound for an unknown one.
+// history returns the history of a batch, or bus.ErrNotFound for an unknown batch.
 func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, error) {
 	return h.limited(ctx, key.Tenant, func() (any, error) {
 		b, err := h.readHistory(ctx, key, journal.SmallOutputs)
@@ -32,11 +31,11 @@ func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, erro
 	})
 }
 
-// errReplied says that the batch has got its reply in the meantime.
+// errReplied says that the batch has got its reply since the caller last looked.
 var errReplied = errors.New("the batch has its reply")
 
-// ended returns the state of an open batch, with the results of the calls that have ended.
-// If the batch has a reply, it returns errReplied.
+// ended returns the state of an open batch, with the results of its ended calls. If the batch
+// has a reply, it returns errReplied.
 func (h *Handlers) ended(ctx context.Context, key wire.BatchKey) ([]byte, error) {
 	return h.limited(ctx, key.Tenant, func() (any, error) {
 		b, err := h.readHistory(ctx, key, journal.AllOutputs)
@@ -58,7 +57,7 @@ func (h *Handlers) ended(ctx context.Context, key wire.BatchKey) ([]byte, error)
 	})
 }
 
-// readHistory reads what the journal holds about a batch.
+// readHistory reads what the journal has about a batch.
 func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs journal.Outputs) (*history, error) {
 	stored, err := h.journal.History(ctx, key, outputs)
 	if err != nil {
@@ -115,7 +114,7 @@ func (b *history) timeline() messages.Timeline {
 		b.end(c, began)
 		starts = append(starts, c.event(messages.EventStart, began))
 		at := began
-		for _, e := range c.events { // the clocks of two workers may disagree about the order
+		for _, e := range c.events { // the clocks of two workers may differ
 			at = later(at, e.Time)
 			e.Time = at
 			middle = append(middle, e)
@@ -127,7 +126,8 @@ func (b *history) timeline() messages.Timeline {
 		}
 	}
 	slices.SortStableFunc(middle, func(a, b messages.Event) int { return a.Time.Compare(b.Time) })
-	out.Events = append(out.Events, slices.Concat(starts, middle, results)...) // never nil, so that it is encoded as a list
+	// out.Events is not nil, so that it is encoded as a list and not as null.
+	out.Events = append(out.Events, slices.Concat(starts, middle, results)...)
 	if b.stored.Reply != nil {
 		out.Events = append(out.Events, messages.Event{Type: messages.EventReply, Index: -1, Time: b.stored.Replied, Status: b.stored.Reply.Status})
 	}
@@ -184,7 +184,7 @@ func (b *history) findCalls() {
 }
 
 // findResults collects how calls ended. If a call has its own record of the end, addRecord
-// replaces such a result, because the record also has the time.
+// later replaces this result, because the record also has the time.
 func (b *history) findResults() {
 	set := func(r messages.Result, at time.Time) {
 		if r.Index >= 0 && r.Index < len(b.calls) && b.calls[r.Index].result == nil {
@@ -199,7 +199,7 @@ func (b *history) findResults() {
 			set(r, time.Time{})
 		}
 	}
-	claims := map[int]bool{} // the results of these calls are in their own records
+	claims := map[int]bool{} // calls whose results are in their own records
 	for _, e := range b.stored.Records {
 		claims[e.Key.Index] = true
 	}
@@ -237,7 +237,7 @@ func (b *history) addRecord(c *callHistory, e journal.CallEntry) {
 	}
 }
 
-// setResult sets how a call ended. It ignores a result with another tool: that result
+// setResult sets how a call ended. It ignores a result of another tool, because that result
 // belongs to an older batch with the same id.
 func (c *callHistory) setResult(r messages.Result, at time.Time) {
 	if r.Tool == c.tool {
@@ -253,7 +253,7 @@ func (b *history) question(asked journal.CallEntry) *messages.Pending {
 		if e.Key != asked.Key || e.Seq < asked.Seq || e.Record.Approval == nil {
 			continue
 		}
-		if next := e.Record.Approval; next.ID != q.ID { // a new question, or a grant with other arguments
+		if next := e.Record.Approval; next.ID != q.ID { // a new question, or a grant with new arguments
 			state = "gone"
 			if e.Record.State == wire.Granted && next.Original != nil {
 				q.Decisions, state = next.Decisions, "granted"
@@ -269,10 +269,10 @@ func (b *history) question(asked journal.CallEntry) *messages.Pending {
 	return &pending
 }
 
-// proven returns the decisions about a question that have a valid signature. Nothing else
-// proves a decision, because workers can write call records too. The signature of an edit
-// covers its arguments. Late records of the call leave the arguments out, so an earlier
-// record may have to prove the edit.
+// proven returns the decisions about a question that have a valid signature. A record alone
+// proves no decision, because workers can write call records too. The signature of an edit
+// covers its arguments. Late records of the call leave the arguments out, so proven also looks
+// for them in earlier records.
 func (b *history) proven(key wire.CallKey, q messages.Approval) (proven []messages.Decision) {
 	type decision struct{ by, nonce string }
 	signed := map[decision]bool{}
@@ -299,8 +299,8 @@ func sameCall(q messages.Approval, d messages.Decision) bool {
 	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID
 }
 
-// stateAfter returns the state of a question after a record of its call. A state that is
-// set stays.
+// stateAfter returns the state of a question after a record of its call. before is the state
+// before that record. If it is set, it stays.
 func stateAfter(r wire.CallRecord, before string) string {
 	switch {
 	case r.State == wire.Parked || before != "":
@@ -324,11 +324,12 @@ func (c *callHistory) addRunning(attempt int, worker string, at time.Time) {
 	}
 }
 
-// end adds the end of the call. If no record shows the last attempt, it adds that attempt
-// first.
+// end adds the end of the call. If no record shows the last attempt, it first adds an event
+// for that attempt.
 func (b *history) end(c *callHistory, began time.Time) {
 	r := c.result
-	if r == nil && b.stored.Reply != nil && c.index < len(b.stored.Reply.Results) { // the records have aged out
+	// The records were deleted because of their age, so take the result from the reply.
+	if r == nil && b.stored.Reply != nil && c.index < len(b.stored.Reply.Results) {
 		r = &b.stored.Reply.Results[c.index]
 		c.result = r
 	}
@@ -358,7 +359,7 @@ func (c *callHistory) event(kind messages.EventType, at time.Time) messages.Even
 	return messages.Event{Type: kind, Index: c.index, CallID: c.id, Tool: c.tool, Kind: c.kind, Stage: c.stage, Time: at}
 }
 
-// accepted returns when the log stored the batch, or zero if that is no longer known.
+// accepted returns when the log stored the batch, or zero if this is not known any more.
 func (b *history) accepted() time.Time {
 	if b.stored.Accepted.Seq > 0 {
 		return b.stored.Accepted.Stored
@@ -371,7 +372,7 @@ func (b *history) accepted() time.Time {
 	return time.Time{}
 }
 
-// began returns when the batch was accepted. If that is not known, it returns the earliest
+// began returns when the batch was accepted. If this is not known, it returns the earliest
 // known time of the batch.
 func (b *history) began() time.Time {
 	if at := b.accepted(); !at.IsZero() {
@@ -391,8 +392,8 @@ func (b *history) began() time.Time {
 	return first
 }
 
-// traceID returns the trace of the batch: from the agent's context, a call record, a result
-// or the audit log, whichever comes first and has one.
+// traceID returns the trace of the batch. It takes the first that it finds, in this order:
+// from the agent's context, a call record, a result, the audit log.
 func (b *history) traceID() string {
 	if id := tracing.ID(tracing.Extract(context.Background(), b.stored.Accepted.Header)); id != "" {
 		return id

@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// maxHistories is how many expensive answers may be made at once. Each may need about
-	// as much memory as all the work of a session.
+	// maxHistories is how many expensive answers may be made at once. Each answer may need
+	// about as much memory as all the work of a session.
 	maxHistories = 2
-	// limiterTimeout is how long a request waits until it may begin. Requesters wait longer
-	// than that for an answer.
+	// limiterTimeout is how long a request waits until the handler may make its answer.
+	// Requesters wait for longer than this.
 	limiterTimeout = 5 * time.Second
 )
 
 var errCrowded = errors.New("too many timelines and lists of batches are asked for at once")
 
-// limited makes an expensive answer. At most maxHistories are made at a time, and one per
-// tenant.
+// limited makes an expensive answer. At most maxHistories answers are made at once, and at
+// most one for each tenant.
 func (h *Handlers) limited(ctx context.Context, tenant string, answer func() (any, error)) ([]byte, error) {
 	waiting, cancel := context.WithTimeoutCause(ctx, limiterTimeout, errCrowded)
 	defer cancel()
@@ -39,8 +39,8 @@ func (h *Handlers) limited(ctx context.Context, tenant string, answer func() (an
 	return rawjson.MustMarshal(body), nil
 }
 
-// perTenantLimiter limits how many requests run at once. Each tenant runs only one at a
-// time, so no tenant can take all places.
+// perTenantLimiter limits how many requests run at once, in all and for each tenant. A tenant
+// has at most one, so no tenant can take all places.
 type perTenantLimiter struct {
 	all *semaphore.Weighted
 
@@ -50,7 +50,7 @@ type perTenantLimiter struct {
 
 type tenantLimit struct {
 	one   *semaphore.Weighted
-	users int // requests that have the place or wait for it; guarded by mu of the perTenantLimiter
+	users int // requests that have the place or wait for it; guarded by perTenantLimiter.mu
 }
 
 func newPerTenantLimiter(most int64) *perTenantLimiter {
@@ -88,7 +88,8 @@ func (l *perTenantLimiter) enter(tenant string) *tenantLimit {
 	return own
 }
 
-// leave removes a tenant that has no more requests.
+// leave records that a request of the tenant is over. It removes the tenant after its last
+// request.
 func (l *perTenantLimiter) leave(tenant string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

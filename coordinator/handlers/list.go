@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Limits of one answer: how many open and how many ended batches it lists, and how many
-// bytes are read for it. Batches cannot be read without their bodies.
+// Limits of one answer: maxListed open batches and maxListed ended ones, and maxListedBytes
+// read for each of the two lists. A batch cannot be read without its body.
 const (
 	maxListed      = 64
 	maxListedBytes = 1 << 20
@@ -24,8 +24,7 @@ type sessionList struct {
 	key     wire.BatchKey // only tenant and session are used
 	want    messages.Get
 	out     messages.BatchList
-	// here says that the request wants no ended batches, except those that end while the
-	// list is made.
+	// here says that the request wants only the ended batches that end while the list is made.
 	here bool
 }
 
@@ -60,8 +59,8 @@ func (l *sessionList) beginHere(ctx context.Context) error {
 	return err
 }
 
-// open returns the batches in the log, the oldest first. It skips a batch whose body names
-// another id than its subject, because that batch will be refused.
+// open returns the batches in the log, the oldest first. It leaves out a batch whose body and
+// subject name different ids, because that batch will be refused.
 func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, err error) {
 	seen, size := 0, 0
 	err = l.journal.EachOpen(ctx, l.key.Tenant, l.key.Session, func(a journal.Accepted) (more bool) {
@@ -75,8 +74,9 @@ func (l *sessionList) open(ctx context.Context) (open []messages.ListedBatch, er
 	return open, err
 }
 
-// addEnded adds the ended batches that the request asks for. If its cursor is after the
-// newest reply, the stream was deleted since. Then the list begins with the oldest reply.
+// addEnded adds the ended batches that the request asks for. If the cursor of the request is
+// after the newest reply, the stream was deleted after the cursor was given out. Then the list
+// begins with the oldest reply.
 func (l *sessionList) addEnded(ctx context.Context) error {
 	newest, found, err := l.journal.LastReplied(ctx, l.key.Tenant, l.key.Session)
 	if err != nil || !found {
@@ -101,7 +101,8 @@ func (l *sessionList) addEnded(ctx context.Context) error {
 		l.out.Place, seen, size = r.Place, seen+1, size+r.Size
 		return seen < maxListed && size < maxListedBytes
 	})
-	l.out.More = l.out.Place < newest.Place // there are more replies, even if the replica that answered does not have them
+	// There are more replies, even if the replica that answered does not have them.
+	l.out.More = l.out.Place < newest.Place
 	return err
 }
 
@@ -109,10 +110,10 @@ func listed(r journal.Replied) messages.ListedBatch {
 	return messages.ListedBatch{Batch: r.Batch, Status: string(r.Status), Ended: r.Stored, Place: r.Place}
 }
 
-// addOpen adds the open batches. A batch may still be in the log although its reply is
-// stored. Later lists begin after this list's place, so they may not show that reply. So
-// this list shows such a batch as ended. It leaves the batch out if the requester already
-// has its reply, or wants only newer ones.
+// addOpen adds the open batches. A batch may still be in the log although its reply is stored.
+// This list shows such a batch as ended: the next list begins after this list's place, so it
+// may not show the reply. But the list leaves the batch out if the requester already has its
+// reply, or asks only for newer replies.
 func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) error {
 	open = slices.DeleteFunc(open, func(o messages.ListedBatch) bool {
 		return slices.ContainsFunc(l.out.Batches, func(e messages.ListedBatch) bool { return ends(e, o) })
@@ -137,8 +138,8 @@ func (l *sessionList) addOpen(ctx context.Context, open []messages.ListedBatch) 
 	return err
 }
 
-// ends reports whether an entry of an ended batch is about this open batch, and not about
-// an earlier one with the same id.
+// ends reports whether the entry e of an ended batch is about this open batch. If e ended
+// before this batch was accepted, it is about an earlier batch with the same id.
 func ends(e, open messages.ListedBatch) bool {
 	return e.Batch == open.Batch && !e.Ended.Before(open.Accepted)
 }

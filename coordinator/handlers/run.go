@@ -23,8 +23,8 @@ type runRequest struct {
 	msg      bus.Msg
 	digest   string
 	progress bool // the requester wants events
-	// published receives the events, replies and refusals of the batch. If it is full,
-	// messages are dropped. If the reply is among them, the handler finds it in the
+	// published receives the events, replies and refusals of the batch. If the channel is
+	// full, messages are dropped. If the reply is dropped, the handler finds it in the
 	// journal.
 	published chan bus.Msg
 }
@@ -54,12 +54,12 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 	case err == nil, errors.Is(err, bus.ErrUnknown):
 		r.wait(ctx)
 	case errors.Is(err, bus.ErrExists):
-		// The batch may be open. Then its reply also answers this request if the bodies are
-		// equal. Or it has its reply and is about to leave the log.
+		// Either the batch is open. Then its reply also answers this request, if the bodies
+		// are equal. Or the batch has its reply and is about to leave the log.
 		if !r.check(ctx, notStored) {
 			r.wait(ctx)
 		}
-	case errors.Is(err, bus.ErrFull): // a full log gives this error even for a batch that it holds
+	case errors.Is(err, bus.ErrFull): // a full log gives this error even for a batch that it has
 		if !r.check(ctx, "Too many batches are waiting. Try again.") {
 			r.wait(ctx)
 		}
@@ -73,7 +73,7 @@ func (h *Handlers) run(ctx context.Context, m bus.Msg) {
 }
 
 // kept returns the headers of a request that its stored batch keeps: the trace context, and
-// the signed statement who asks.
+// the signed statement of who asks.
 func kept(ctx context.Context, h bus.Header) bus.Header {
 	out := bus.Header{}
 	tracing.Inject(tracing.Extract(ctx, h), out)
@@ -84,8 +84,8 @@ func kept(ctx context.Context, h bus.Header) bus.Header {
 }
 
 // subscribe subscribes to the reply of the batch and to refusals under its id. If the
-// requester wants events, it also subscribes to them. Events that were published before the
-// reply also arrive before it.
+// requester wants events, it also subscribes to these. Messages arrive in the order in which
+// they were published, so the events come before the reply.
 func (r *runRequest) subscribe() (unsubscribe func(), err error) {
 	names := r.handlers.names
 	subjects := []string{names.Of(wire.VerbReply, r.key), names.Of(wire.VerbRefused, r.key)}
@@ -100,13 +100,12 @@ func (r *runRequest) subscribe() (unsubscribe func(), err error) {
 	})
 }
 
-// waitingEvery is the time between two waiting events, which a requester gets if it wants
-// events.
+// waitingEvery is the time between two waiting events. Requesters that want events get them.
 const waitingEvery = 10 * time.Second
 
-// wait passes on events, if the requester wants them, and then the reply. At intervals it
-// also reads the log and the journal. So it finds a reply that it has missed, or that the
-// batch was never stored.
+// wait passes on events, if the requester wants them, and then the reply. At intervals it also
+// reads the log and the journal. There it finds a reply whose message was lost. If the batch
+// was never stored, it finds that too.
 func (r *runRequest) wait(ctx context.Context) {
 	polls := time.NewTicker(r.handlers.cfg.Poll)
 	defer polls.Stop()
@@ -143,15 +142,15 @@ func (r *runRequest) isEvent(m bus.Msg) bool {
 	return m.Subject == r.handlers.names.Of(wire.VerbEvent, r.key)
 }
 
-// forward passes an event on. It skips the event of the reply, because answer makes that
-// one itself and sends it last.
+// forward passes an event on. It leaves out the event of the reply, because answer makes that
+// event itself and sends it last.
 func (r *runRequest) forward(event bus.Msg) {
 	if kind := event.Header.Get(messages.EventHeader); kind != string(messages.EventReply) {
 		r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {kind}}, event.Data)
 	}
 }
 
-// publish sends the requester an event that this handler made.
+// publish sends an event that this handler made to the requester.
 func (r *runRequest) publish(e messages.Event) {
 	b, _ := messages.DecodeBatch(r.msg.Data)
 	b = submission.Identified(b, r.key)
@@ -159,10 +158,10 @@ func (r *runRequest) publish(e messages.Event) {
 	r.handlers.conn.Answer(r.msg, bus.Header{messages.EventHeader: {string(e.Type)}}, rawjson.MustMarshal(e))
 }
 
-// check reads the log and the journal. If the batch has its reply, check answers with it.
-// If the batch is in neither, check refuses the request with the given reason. It reads the
-// log first: a batch leaves the log only after its reply is stored, so one of the two reads
-// finds it.
+// check reads the log and the journal. If the batch has its reply, check answers with it. If
+// the batch is in neither, check refuses the request with the given reason. It reads the log
+// first: a batch leaves the log only after its reply is stored, so at least one of the two
+// reads finds the batch.
 func (r *runRequest) check(ctx context.Context, reason string) (answered bool) {
 	_, open, err := r.handlers.journal.Open(ctx, r.key)
 	if err != nil {
@@ -185,8 +184,8 @@ func (r *runRequest) refuseBusy(reason string) {
 	r.handlers.refuse(r.msg, &messages.Refusal{Class: messages.ClassBusy, Message: reason, RetryAfterMS: 500})
 }
 
-// answer sends a stored reply. If the reply is to another body under the same id, it
-// answers that the request is in conflict with that batch.
+// answer sends a stored reply. If the reply is for another body under the same id, it answers
+// that the request is in conflict with that batch.
 func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 	h := r.handlers
 	var reply messages.Reply
@@ -208,7 +207,8 @@ func (r *runRequest) answer(ctx context.Context, stored []byte) bool {
 		body = stored
 	}
 	if r.progress {
-		for len(r.published) > 0 { // events that were published before the reply go out before it
+		// Events that were published before the reply are sent before it.
+		for len(r.published) > 0 {
 			if m := <-r.published; r.isEvent(m) {
 				r.forward(m)
 			}

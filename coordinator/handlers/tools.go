@@ -18,7 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Catalogues keeps the definitions that agents were given, by digest.
+// Catalogues keeps the definitions that were given to agents, by digest.
 type Catalogues interface {
 	Put(ctx context.Context, tools schemas.Catalog) (digest string, err error)
 }
@@ -39,8 +39,8 @@ func (h *Handlers) listTools(ctx context.Context, m bus.Msg) {
 	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(messages.ToolList{V: messages.Version, Error: refusal}))
 }
 
-// toolList makes the answer, for one request of each tenant at a time. An error that is not
-// a *messages.Refusal may be temporary.
+// toolList makes the answer. It works on one request of each tenant at a time. If the error is
+// not a *messages.Refusal, it may be temporary.
 func (h *Handlers) toolList(ctx context.Context, m bus.Msg) (list json.RawMessage, err error) {
 	tenant := strings.TrimPrefix(m.Subject, h.names.OfTenant(wire.VerbTools, ""))
 	if !messages.IsToken(tenant) {
@@ -77,8 +77,8 @@ func (h *Handlers) toolListOf(ctx context.Context, m bus.Msg) (messages.ToolList
 	return list, err
 }
 
-// offered returns the tools with these names, or all tools. It leaves out those that the
-// fleet's policy denies, as announced by the workers.
+// offered returns the tools with these names, or all tools if names is empty. It leaves out
+// tools that the fleet's policy denies; workers announce which tools these are.
 func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool, error) {
 	announced, err := values[schemas.Announcement](ctx, h, bus.BucketTools)
 	if err != nil {
@@ -98,8 +98,8 @@ func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool,
 	return tools, nil
 }
 
-// values returns the values of a bucket in the order of their keys. It skips values that
-// cannot be read, as drivers do, so that the announcements of other workers still count.
+// values returns the values of a bucket in the order of their keys. It leaves out values that
+// cannot be read, as drivers do, so that one bad announcement does not hide the others.
 func values[T any](ctx context.Context, h *Handlers, bucket string) ([]T, error) {
 	found, err := h.conn.Values(ctx, h.conn.Names().Stream(bucket))
 	if err != nil {

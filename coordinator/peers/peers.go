@@ -1,8 +1,9 @@
 // Package peers sends and receives the notices between coordinators: which batches they
 // drive, which they have given up, and which sessions have a new control or decision.
 //
-// The notices only save work. If one is lost, a coordinator polls once more, or a batch is
-// driven twice, which does no harm. What to do about a batch is decided by the coordinator.
+// The notices only save work. If a notice is lost, a coordinator polls once more, or two
+// coordinators drive one batch, which does no harm. The coordinator itself decides what to do
+// about a batch.
 package peers
 
 import (
@@ -27,21 +28,21 @@ type Runs interface {
 	Asked(name string) (driven bool)
 }
 
-// Config is what Peers has to know about its coordinator.
+// Config is what Peers needs to know about its coordinator.
 type Config struct {
 	ID      string        // of this coordinator
 	AckWait time.Duration // how long after its notice a peer counts as the driver of a batch
 	Logger  *slog.Logger  // nil: silent
 }
 
-// Peers is what one coordinator knows about the others. Safe for concurrent use.
+// Peers is what one coordinator knows about the other coordinators. Safe for concurrent use.
 type Peers struct {
 	conn *bus.Conn
 	runs Runs
 	cfg  Config
 	// abandoned receives the keys of batches that a peer has given up without handing them
-	// back to the broker. If it is full, a key is dropped, and the broker delivers that
-	// batch some minutes later.
+	// back to the broker. If the channel is full, a key is dropped. Then the broker delivers
+	// that batch some minutes later.
 	abandoned chan string
 
 	mu        sync.Mutex
@@ -49,14 +50,14 @@ type Peers struct {
 	asked     recent // when a peer last asked who drives a session; guarded by mu
 }
 
-// recent holds, by the name of a batch or a session, when it was last mentioned.
+// recent holds when a batch or a session was last mentioned, by its name.
 type recent struct {
 	at     map[string]time.Time
 	pruned time.Time // when old entries were last deleted
 }
 
-// note adds an entry with the present time. Once per keep it deletes entries older than
-// keep.
+// note adds an entry with the present time. It also deletes entries older than keep, but at
+// most once in the time keep.
 func (r *recent) note(name string, keep time.Duration) {
 	now := time.Now()
 	r.at[name] = now
@@ -116,7 +117,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	switch {
 	case n.AsksDriver:
 		p.mu.Lock()
-		p.asked.note(n.Batch, p.cfg.AckWait) // before the check, because a run may begin in between
+		p.asked.note(n.Batch, p.cfg.AckWait) // before Asked, because a run may begin in between
 		p.mu.Unlock()
 		if p.runs.Asked(n.Batch) {
 			p.PublishRunning(n.Batch)
@@ -144,14 +145,14 @@ func (p *Peers) OnNotice(m bus.Msg) {
 // sessionOf returns the tenant and the session from a batch key.
 func sessionOf(batch string) string { return batch[:max(strings.LastIndexByte(batch, '.'), 0)] }
 
-// AskSession asks which peer drives the session of a batch. If one does, it also reads the
-// log for later batches of the session.
+// AskSession asks the peers which of them drives the session of a batch. The peer that drives
+// it also reads the log for later batches of the session.
 func (p *Peers) AskSession(key wire.BatchKey) {
 	p.Publish(wire.Notice{Batch: sessionOf(key.String()), AsksDriver: true, Worker: p.cfg.ID})
 }
 
-// Asked reports whether a peer has asked, within the last Config.AckWait, who drives a
-// session. session is its tenant and name in the form of a batch key.
+// Asked reports whether a peer has asked within the last Config.AckWait who drives a session.
+// session is its tenant and name in the form of a batch key.
 func (p *Peers) Asked(session string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,14 +164,14 @@ func (p *Peers) PublishEnd(session string) {
 	p.Publish(wire.Notice{Batch: session, LetGo: &wire.LetGo{AfterMS: 1}, Worker: p.cfg.ID})
 }
 
-// Drive reports whether, within the last Config.AckWait, a peer said that it drives the
-// batch or its session.
+// Drive reports whether a peer said within the last Config.AckWait that it drives the batch or
+// its session.
 func (p *Peers) Drive(key wire.BatchKey) bool {
 	return p.DriveBatch(key) || p.said(sessionOf(key.String()))
 }
 
-// DriveBatch is like Drive, but for the batch only: a session may be driven before one of
-// its batches is.
+// DriveBatch is like Drive, but looks only at the batch: a session may be driven while one of
+// its batches is not.
 func (p *Peers) DriveBatch(key wire.BatchKey) bool { return p.said(key.String()) }
 
 func (p *Peers) said(name string) bool {

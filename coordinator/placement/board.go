@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Board holds what a coordinator knows of the workers, and counts its jobs in each queue.
-// Safe for concurrent use.
+// Board has what a coordinator knows about the workers, and counts the coordinator's jobs in
+// each queue. Safe for concurrent use.
 type Board struct {
 	mu    sync.Mutex
 	fleet *toolset.Fleet // guarded by mu
@@ -46,8 +46,8 @@ func (b *Board) Fleet() *toolset.Fleet {
 	return b.fleet
 }
 
-// place chooses the queue for a call's job, and counts the job there. If possible it does
-// not choose avoid, a queue whose worker has just given the job back.
+// place chooses the queue for a call's job, and counts the job there. avoid is the queue whose
+// worker has just given the job back. place chooses avoid only if there is no other queue.
 func (b *Board) place(t toolset.Tool, call, avoid string) (token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,8 +61,9 @@ func (b *Board) place(t toolset.Tool, call, avoid string) (token string) {
 	return token
 }
 
-// Strays reports whether a job of this age may be left over in a queue. No worker takes
-// jobs from that queue, and the job is so old that its batch, if open, must be in the log.
+// Strays reports whether a job of this age may be left over in a queue: no worker takes jobs
+// from the queue, and the job is so old that the log must have its batch, if the batch is
+// open.
 func (b *Board) Strays(token string, age, patience time.Duration) bool {
 	return age >= patience && !b.Fleet().Staffs(token)
 }

@@ -4,9 +4,9 @@
 //	workers have come or gone -> Move     -> jobs to publish again
 //	a worker gives a job up   -> GaveBack
 //
-// The rules are in package toolset. Jobs remembers in which queues the jobs of one batch
-// are, and removes jobs from queues where they may not stay. In the simulation it runs on a
-// model of the job stream.
+// The rules are in package toolset. Jobs remembers in which queues the jobs of one batch are.
+// It removes jobs from queues where they may not stay. In the simulation, it runs on a model
+// of the job stream.
 package placement
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Queued is a job in a queue. It waits there or a worker has it.
+// Queued is a job in a queue. It waits there, or a worker has it.
 type Queued struct {
 	Token string // of the queue; "" if its subject cannot be read
 	Index int    // of the call
@@ -33,17 +33,17 @@ type Queues interface {
 	// All returns the jobs of the batch.
 	All(ctx context.Context) ([]Queued, error)
 	Remove(ctx context.Context, seq uint64) error
-	// Delivered reports whether a worker may have got the job. It returns true if that is
-	// not known.
+	// Delivered reports whether a worker may have got the job. It returns true if it cannot
+	// find out.
 	Delivered(ctx context.Context, job Queued) bool
 }
 
-// Batch is what Jobs has to know of its batch.
+// Batch is what Jobs needs to know about its batch.
 type Batch struct {
 	Key     wire.BatchKey
 	Calls   int
 	Tool    func(index int) toolset.Tool // the planned tool of a call
-	Silence time.Duration                // how long a worker that shows no sign counts as alive
+	Silence time.Duration                // how long a worker counts as alive without a report
 	// Failed is called if a job may be left in a queue that has no worker for it.
 	Failed func(index int, err error)
 }
@@ -55,15 +55,15 @@ type Jobs struct {
 	batch   Batch
 	places  map[int]place // by call
 	lacking map[int]bool  // calls that wait because no worker of their pool has their tool
-	moved   bool          // a job was removed from a queue, so another one may be left over
+	moved   bool          // a job was removed from a queue, so a second job may be left over
 }
 
 // place is the queue that holds the job of a call.
 type place struct {
 	token string    // "": no job is known to be in a queue
-	at    time.Time // when the job was put there, or first seen there
+	at    time.Time // when the job was put into the queue, or was first seen there
 	seq   uint64    // sequence of the job when last read; 0: not read yet
-	taken time.Time // when a worker was first seen to have the job; zero: none was
+	taken time.Time // when a worker was first seen to have the job; zero: no worker was
 	avoid string    // the queue whose worker has given the job back
 }
 
@@ -72,11 +72,11 @@ func New(board *Board, queues Queues, b Batch) *Jobs {
 	return &Jobs{board: board, queues: queues, batch: b, places: map[int]place{}, lacking: map[int]bool{}}
 }
 
-// For chooses the queue for a job that is about to be published. The job keeps its queue as
-// long as workers of that queue have the tool. events are for the batch's machine.
+// For chooses the queue for a job that is about to be published. The call keeps its queue
+// while workers of that queue have the tool. events are for the batch's machine.
 //
-// An empty token means that nothing is to be published now: an older job of the call may
-// still be in a queue without a worker for it. Move decides about that job.
+// An empty token means that no job must be published now: an older job of the call may still
+// be in a queue that has no worker for it. Move decides about that job.
 func (j *Jobs) For(ctx context.Context, now time.Time, index int) (token string, events []batch.Event) {
 	p, t, fleet := j.places[index], j.batch.Tool(index), j.board.Fleet()
 	if p.token != "" && !fleet.Keeps(p.token, t) || p.token == "" && p.avoid != "" {
@@ -93,8 +93,8 @@ func (j *Jobs) For(ctx context.Context, now time.Time, index int) (token string,
 	return p.token, j.unserved(index, p.token, fleet)
 }
 
-// unserved tells the machine whether a call waits because no worker of its pool has its
-// tool.
+// unserved returns an event for the machine if it has changed whether the call waits because
+// no worker of its pool has its tool.
 func (j *Jobs) unserved(index int, token string, fleet *toolset.Fleet) []batch.Event {
 	pool := j.batch.Tool(index).Pool
 	is := token == wire.WaitingQueue(pool) && fleet.Staffed(pool)
@@ -105,8 +105,8 @@ func (j *Jobs) unserved(index int, token string, fleet *toolset.Fleet) []batch.E
 	return []batch.Event{batch.Unserved{Index: index, Is: is}}
 }
 
-// takeBack removes the job of a call from queues where it may not stay. If another driver
-// has put a job into a queue where it may stay, takeBack leaves it there.
+// takeBack removes the job of a call from queues where it may not stay. It keeps a job that
+// another driver has put into a queue where it may stay.
 func (j *Jobs) takeBack(ctx context.Context, now time.Time, index int) {
 	j.Forget(index)
 	jobs, err := j.queues.Of(ctx, index)
@@ -115,7 +115,7 @@ func (j *Jobs) takeBack(ctx context.Context, now time.Time, index int) {
 		case !j.board.Fleet().Keeps(job.Token, j.batch.Tool(index)):
 			j.moved = true
 			err = errors.Join(err, j.queues.Remove(ctx, job.Seq))
-		case job.Token != j.places[index].avoid: // else the worker is about to settle the job
+		case job.Token != j.places[index].avoid: // in avoid, the worker is about to settle the job
 			j.found(now, job)
 		}
 	}
@@ -140,7 +140,8 @@ func (j *Jobs) Forget(index int) {
 	}
 }
 
-// Holds reports whether the newest job of a call may be in this queue ("": in any queue).
+// Holds reports whether the newest job of a call may be in this queue. The queue "" is any
+// queue.
 func (j *Jobs) Holds(index int, queue string) bool {
 	token := j.places[index].token
 	return queue == "" || token == "" || queue == token
@@ -165,10 +166,10 @@ func (j *Jobs) Adopt(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// Holding reports whether, as far as known, a job of a call is in a queue.
+// Holding reports whether a job of a call is known to be in a queue.
 func (j *Jobs) Holding(index int) bool { return j.places[index].token != "" }
 
-// Any reports whether, as far as known, any job of the batch is in a queue.
+// Any reports whether any job of the batch is known to be in a queue.
 func (j *Jobs) Any() bool {
 	for _, p := range j.places {
 		if p.token != "" {
@@ -178,9 +179,9 @@ func (j *Jobs) Any() bool {
 	return false
 }
 
-// Move removes jobs from queues that have lost their workers, and jobs that waited for a
-// worker if one has come. It returns events for the machine, which then publishes those
-// jobs again. out is [batch.Machine.JobOut].
+// Move removes jobs from queues that have lost their workers. If a worker has come for a job
+// in a waiting queue, it removes that job too. The returned events make the machine publish
+// these jobs again. out is [batch.Machine.JobOut].
 func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, index int) (sign time.Time, out bool)) (events []batch.Event) {
 	fleet := j.board.Fleet()
 	for index := range j.batch.Calls {
@@ -207,8 +208,8 @@ func (j *Jobs) Move(ctx context.Context, now time.Time, out func(now time.Time, 
 	return events
 }
 
-// Served returns an event for the machine if the machine believes, wrongly, that no worker
-// has the tool of a call.
+// Served returns an event for the machine if the machine wrongly believes that no worker has
+// the tool of a call.
 func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
 	t := j.batch.Tool(index)
 	if !j.lacking[index] || !fleet.Serves(t) && fleet.Staffed(t.Pool) {
@@ -218,18 +219,19 @@ func (j *Jobs) Served(index int, fleet *toolset.Fleet) []batch.Event {
 	return []batch.Event{batch.Unserved{Index: index}}
 }
 
-// Gone reports whether no worker has the tool of a call, in a fleet that was just read. If
-// some worker has it, Gone returns what the machine should know.
+// Gone reports whether no worker has the tool of a call. fleet must have been read just now.
+// If a worker has the tool, events tell the machine so.
 func (j *Jobs) Gone(index int, fleet *toolset.Fleet) (events []batch.Event, gone bool) {
 	if events = j.Served(index, fleet); len(events) == 0 && fleet.Has(j.batch.Tool(index)) {
-		events = []batch.Event{batch.Unserved{Index: index}} // Move may have found this out before the machine was told
+		// Move may have found the worker before the machine was told that there is none.
+		events = []batch.Event{batch.Unserved{Index: index}}
 	}
 	return events, len(events) == 0
 }
 
-// toFreeSlot moves the job of a call to a queue with a free slot, if no worker has taken it
-// for a while. It only removes the job from its queue; the machine publishes it in the
-// other queue next.
+// toFreeSlot moves the job of a call to a queue with a free slot, if no worker has taken the
+// job for a while. It only removes the job from its queue. The machine then publishes the job
+// in the other queue.
 func (j *Jobs) toFreeSlot(ctx context.Context, now time.Time, index int) bool {
 	p, t := j.places[index], j.batch.Tool(index)
 	if now.Sub(p.at) < toolset.Patience || p.token == wire.WaitingQueue(t.Pool) {
@@ -257,12 +259,12 @@ const (
 	settled              // it is not in the queue: its worker has ended it or given it up
 )
 
-// at returns how far the job of a call has come, and remembers when a worker was first seen
-// to have it. If the queue cannot be read, the job counts as taken.
+// at returns how far the job of a call has come, and remembers when a worker was first seen to
+// have the job. If the queue cannot be read, the job counts as taken.
 func (j *Jobs) at(ctx context.Context, now time.Time, index int) stage {
 	p := j.places[index]
 	at, seq := j.read(ctx, index, p.token)
-	if p.seq != 0 && seq != p.seq { // the call has got another job since
+	if p.seq != 0 && seq != p.seq { // the call has another job since the last read
 		p.at, p.taken = now, time.Time{}
 	}
 	if p.seq = seq; at == taken && p.taken.IsZero() {
@@ -290,8 +292,8 @@ func (j *Jobs) read(ctx context.Context, index int, token string) (stage, uint64
 	return settled, 0
 }
 
-// Leave gives up the jobs, because the batch has ended or another driver goes on with it.
-// It reports whether a job may be left in a queue without workers.
+// Leave forgets the jobs, because the batch has ended or another driver goes on with it. It
+// reports whether a job may be left in a queue without workers.
 func (j *Jobs) Leave() (leftBehind bool) {
 	for index := range j.places {
 		j.Forget(index)

@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Workers holds the announcements of workers and updates a board from them. Most
-// announcements only tell how busy a worker is, and change one number. Other announcements
-// make the board stale, and Rebuild then reads all of them at once. So when a thousand
+// Workers has the announcements of workers and updates a board from them. Most announcements
+// only say how busy a worker is, and change one number on the board. After any other
+// announcement, the board is stale until Rebuild reads all announcements. So when a thousand
 // workers start, the board is rebuilt a few times and not a thousand times.
 type Workers struct {
 	board *Board
@@ -33,9 +33,9 @@ type announced struct {
 // NewWorkers returns Workers without announcements, for a board without workers.
 func NewWorkers(board *Board) *Workers { return &Workers{board: board, known: map[string]announced{}} }
 
-// Learn applies one announcement. stale means that the board does not show it yet, so
-// Rebuild is needed. leftOut describes the part that does not count; it is set only the
-// first time.
+// Learn applies one announcement. stale means that Rebuild is needed before the board shows
+// it. leftOut describes the part of the announcement that does not count; it is set only when
+// Learn sees that part for the first time.
 func (w *Workers) Learn(key string, said wire.Presence) (stale bool, leftOut string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +56,7 @@ func (w *Workers) Learn(key string, said wire.Presence) (stale bool, leftOut str
 	return true, now.leftOut
 }
 
-// sameBut reports whether two announcements differ only in how busy the worker is.
+// sameBut reports whether two announcements differ at most in how busy the worker is.
 func sameBut(a, b wire.Presence) bool {
 	a.Busy, a.Seen = b.Busy, time.Time{}
 	b.Seen = time.Time{}

@@ -1,13 +1,12 @@
 // Package plan puts the calls of a batch into ordered stages.
 //
-// Stages keep the order in which the model wrote the calls. Consecutive calls that may
+// The stages keep the order in which the model wrote the calls. Consecutive calls that may
 // overlap form one stage. Any other call is a stage of its own. A stage starts when the
-// previous one has ended:
+// previous stage has ended:
 //
 //	[Grep Glob Read Bash Grep]  ->  [Grep Glob Read] [Bash] [Grep]
 //
-// So a read after a write sees the effect of the write, and a read before the write does
-// not.
+// A read after a write sees the effect of the write. A read before the write does not see it.
 //
 // A tool may have several versions. [Tools] decides which one a call uses.
 //
@@ -36,9 +35,9 @@ type Call struct {
 	wire.PlannedCall
 	ID     messages.CallID
 	Input  json.RawMessage
-	Reason string // why the call may or may not overlap others, for people
-	// Tool is the definition of the tool. It has, for example, its timeout and what is
-	// allowed after a crash.
+	Reason string // why the call may or may not overlap other calls, for people
+	// Tool is the definition of the tool: for example its timeout, and what may be done after
+	// a crash.
 	Tool schemas.Tool
 }
 
@@ -46,14 +45,14 @@ type Call struct {
 // write.
 func (c Call) Claims() bool { return c.Kind == messages.KindWrite }
 
-// New plans the calls with the tools of the catalog. It refuses a call if its tool is
-// unknown or its arguments could not be read. A refused call already has its result and
-// delays no other call.
+// New plans the calls with the tools of the catalog. It refuses a call if its tool is unknown
+// or its arguments could not be read. A refused call has its result from the start, and does
+// not delay other calls.
 func New(calls []messages.ToolCall, catalog schemas.Catalog) Plan {
 	return With(calls, Tools{Current: catalog})
 }
 
-// With is like New, but the batch may name the versions of tools that its calls use. With
+// With is like New, for a batch that may name the versions of tools that its calls use. It
 // also refuses a call if its version is gone.
 func With(calls []messages.ToolCall, tools Tools) Plan {
 	planned := make([]Call, len(calls))
@@ -63,7 +62,7 @@ func With(calls []messages.ToolCall, tools Tools) Plan {
 	return Plan{Calls: planned, Stages: stages(planned)}
 }
 
-// classify decides whether a call can run at all, and whether it may overlap others.
+// classify decides whether a call can run, and whether it may overlap other calls.
 func classify(c messages.ToolCall, tools Tools) Call {
 	choice := tools.Choose(c.Tool(), c.Input)
 	if choice.Gone != "" && tools.Kept != nil && tools.Kept(c.Index) {
@@ -134,8 +133,8 @@ func unknownTool(name string, catalog schemas.Catalog) string {
 	return message
 }
 
-// stages groups the calls and sets the stage of each. A refused call never runs, so it
-// joins any open stage.
+// stages groups the calls and sets the stage of each call. A refused call never runs, so it
+// counts as a call that may overlap others.
 func stages(calls []Call) [][]int {
 	var stages [][]int
 	open := false // the last stage accepts more calls that may overlap
@@ -152,8 +151,8 @@ func stages(calls []Call) [][]int {
 	return stages
 }
 
-// Adopt returns the plan with the decisions from the record of a coordinator that was
-// faster. It returns an error if the record has another number of calls.
+// Adopt returns the plan with the decisions of a record that another coordinator has stored
+// first. It returns an error if the record has another number of calls.
 func (p Plan) Adopt(record wire.PlanRecord) (Plan, error) {
 	if len(record.Calls) != len(p.Calls) {
 		return p, fmt.Errorf("the stored plan has %d calls, the batch has %d", len(record.Calls), len(p.Calls))

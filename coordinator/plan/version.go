@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/safety"
 )
 
-// Tools is everything that the choice of a tool's version depends on. Workers may serve
-// several versions of a tool at the same time: during a rolling update, or because their
-// tools file has several.
+// Tools has everything that decides the version of a tool for a call. Workers may serve
+// several versions of a tool at the same time: during a rolling update, or because their tools
+// file has several.
 //
 //	the batch names no catalogue             the current version
 //	its catalogue does not have the tool     the current version
@@ -20,8 +20,8 @@ import (
 //	no worker does, the input fits current   the current version
 //	otherwise                                none: the call is refused with tool_version_gone
 //
-// A catalogue that is no longer known counts as one that has each tool, in a version that
-// nobody serves.
+// A catalogue that is no longer known is treated as if it had each tool in a version that no
+// worker serves.
 type Tools struct {
 	// Current has each tool in its current version: the newest version that is served.
 	Current schemas.Catalog
@@ -33,9 +33,9 @@ type Tools struct {
 	// Served reports whether a worker serves exactly this definition. It must be set if
 	// Named is.
 	Served func(schemas.Tool) bool
-	// Kept reports whether a call may have run already, because something of it is stored
-	// or queued. Such a call is not refused: it keeps the version in the catalogue, or else
-	// the current one. nil: no call may have run.
+	// Kept reports whether a call may have run already, because a record or a job of it
+	// exists. Such a call is not refused. It keeps the version in the catalogue, or the
+	// current version if the catalogue has none. nil: no call may have run.
 	Kept func(index int) bool
 }
 
@@ -43,7 +43,7 @@ type Tools struct {
 type Choice struct {
 	Tool  schemas.Tool
 	Known bool // the tool exists, or existed when the catalogue was made
-	// Gone says, for the model, why no version can be used. Tool is then the current
+	// Gone says, for the model, why no version can be used. If it is set, Tool is the current
 	// version, if there is one.
 	Gone    string
 	Details any // with Gone: how the input breaks the schema of the current version
@@ -66,8 +66,8 @@ func (t Tools) Choose(name string, input json.RawMessage) Choice {
 	return orGone(current, input)
 }
 
-// keep returns the choice for a call that may have run already: the version in the
-// catalogue, or else the current one.
+// keep returns the choice for a call that may have run already: the version in the catalogue,
+// or the current version if the catalogue has none.
 func (t Tools) keep(name string) Choice {
 	tool, has := t.named(name)
 	if !has {
@@ -76,14 +76,14 @@ func (t Tools) keep(name string) Choice {
 	return Choice{Tool: tool, Known: has}
 }
 
-// Differs reports whether a call does not use the version in the batch's catalogue.
+// Differs reports whether a call uses another version than the one in the batch's catalogue.
 func (t Tools) Differs(name string, input json.RawMessage) bool {
 	named, isNamed := t.named(name)
 	return isNamed && t.Choose(name, input).Tool.Digest != named.Digest
 }
 
-// orGone returns the current version if the input fits it. Otherwise it says why it does
-// not fit.
+// orGone returns the current version if the input fits it. Otherwise Gone in the result says
+// why the input does not fit.
 func orGone(current schemas.Tool, input json.RawMessage) Choice {
 	choice := Choice{Tool: current, Known: true}
 	schema, err := schemas.Compile(current.InputSchema)
@@ -101,8 +101,8 @@ func orGone(current schemas.Tool, input json.RawMessage) Choice {
 	return choice
 }
 
-// Instead returns the choice for a planned call that has not started and whose version
-// nobody serves any more. The choice is not Known if the current version would change the
+// Instead returns the choice for a planned call that has not started and whose version no
+// worker serves any more. The choice is not Known if the current version would need another
 // plan.
 func (t Tools) Instead(c Call) Choice {
 	current, has := t.Current.Lookup(c.PlannedCall.Tool)
@@ -120,9 +120,9 @@ func (t Tools) Instead(c Call) Choice {
 	return choice
 }
 
-// Waits reports whether to wait for workers before a version is chosen. That is so if the
-// batch names an older version, and nobody serves that version or the current one. Workers
-// may be about to start.
+// Waits reports whether to wait for workers before a version is chosen. It is true if the
+// catalogue of the batch has an older version, and no worker serves that version or the
+// current one. Workers may be about to start.
 func (t Tools) Waits(name string) bool {
 	named, isNamed := t.named(name)
 	current, has := t.Current.Lookup(name)

@@ -1,6 +1,6 @@
-// Package recall turns what the journal holds about a batch into events for the batch's
-// machine. A new driver begins with these events. A poll uses the same code to find what
-// the machine has missed.
+// Package recall turns what the journal has about a batch into events for the batch's machine.
+// A new driver gives these events to its machine first. Each poll makes them again, to find
+// what the machine has missed.
 //
 // The package is pure. The driver and the simulation both call it.
 package recall
@@ -16,9 +16,9 @@ import (
 )
 
 // Controls returns the controls of a session that concern one of its batches, as events. An
-// abort by id concerns a batch only if the batch was stored before the abort, or at most
-// ttl after it. A steering message skips calls of every batch that was in the log when it
-// came, no matter which reply takes the message.
+// abort by id concerns a batch that was stored before the abort, or at most ttl after it. A
+// steering message skips calls of every batch that was in the log when the message came, no
+// matter which reply has the message.
 func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Duration) []batch.Event {
 	var events []batch.Event
 	for _, e := range entries {
@@ -44,12 +44,12 @@ type Batch struct {
 	Local func(time.Time) time.Time
 }
 
-// Calls returns the records and results of the calls as events. If a call has a record,
-// only its record counts. A result that does not fit the call belongs to another batch and
-// is left out.
+// Calls returns the records and results of the calls as events. If a call has a record, only
+// its record counts. If a result does not fit the call, it belongs to another batch and is
+// left out.
 func Calls(known journal.Known, b Batch) []batch.Event {
 	var events []batch.Event
-	for _, key := range known.Hands { // first, because records are newer
+	for _, key := range known.Hands { // first, because a record of the same call is newer
 		if key.Index < b.Calls {
 			events = append(events, batch.HandedBack{Index: key.Index})
 		}
@@ -70,8 +70,8 @@ func Calls(known journal.Known, b Batch) []batch.Event {
 	return events
 }
 
-// Notice returns a worker's notice about a call as an event, or nil if it has no news. A
-// result in the notice is already stored, so it need not be read.
+// Notice returns a worker's notice about a call as an event, or nil if the notice has no news.
+// A result in the notice is already stored, so no read of the journal is needed.
 func Notice(n wire.Notice, b Batch) batch.Event {
 	switch {
 	case n.Index < 0 || n.Index >= b.Calls:
@@ -98,10 +98,10 @@ func Recorded(index int, record wire.CallRecord, seq uint64, local func(time.Tim
 	return event
 }
 
-// Ends returns by index the result of each call that has certainly ended, and the newest
-// record of each call that has one. The call's own record counts first, then a plan record.
-// A stored result alone does not count, because without a record a worker can still claim
-// the call.
+// Ends returns two maps by call index: the result of each call that has certainly ended, and
+// the newest record of each call that has one. If both the call's own record and a plan record
+// have a result, the call's own counts. A stored result alone does not count, because while
+// there is no record a worker can still claim the call.
 func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages.Result, newest map[int]journal.CallEntry) {
 	ends, newest = map[int]messages.Result{}, map[int]journal.CallEntry{}
 	ended := func(i int, r messages.Result) {
@@ -123,8 +123,8 @@ func Ends(known journal.Known, plans []journal.PlanEntry) (ends map[int]messages
 	return ends, newest
 }
 
-// WaitsForPeople reports whether a call of the batch waits for a decision, or is granted
-// and not yet claimed. Such a batch may be suspended.
+// WaitsForPeople reports whether the batch may be suspended: one of its calls waits for a
+// decision, or is granted and not yet claimed.
 func WaitsForPeople(known journal.Known) bool {
 	return slices.ContainsFunc(known.Records, func(e journal.CallEntry) bool {
 		return e.Record.State == wire.Parked || e.Record.State == wire.Granted

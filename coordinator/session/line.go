@@ -7,13 +7,13 @@ import (
 	"github.com/toolfleet/toolfleet/coordinator/batch"
 )
 
-// The batches of a session overlap. A call that may run beside others may start although an
-// earlier batch still runs, if all that is left there are such calls too. An exclusive call
+// The batches of a session may overlap. A call that may run beside others may start before an
+// earlier batch is over, if the earlier batch has only such calls left. An exclusive call
 // starts only when every earlier batch is over.
 //
-// What a batch may start depends only on stored facts about earlier batches, and such a
-// fact stays true. So a coordinator that knows only some of the facts starts too little,
-// never too much.
+// What a batch may start depends only on stored facts about earlier batches. Such a fact stays
+// true once it is stored. So a coordinator that knows only some of the facts starts too
+// little, never too much.
 
 // Standing is what is known about one batch in the line.
 type Standing struct {
@@ -23,18 +23,18 @@ type Standing struct {
 	// Passable says that later batches may start calls beside this one. See
 	// [batch.Machine.Passable].
 	Passable bool
-	// Safe says that the next calls of the batch may run beside others, including calls of
-	// earlier batches.
+	// Safe says that the next calls of the batch may run beside other calls, also beside calls
+	// of earlier batches.
 	Safe    bool
 	Running int // calls that have a place in the window
 	Held    int // calls that start as soon as the window has room for them
 }
 
-// Turns returns what each batch of the line may start. The line holds the batches of a
-// session in the order of the log, from the oldest that is not over, without gaps. At most
-// window calls of the session may be out at a time, and earlier batches come first. A batch
-// is Passed if the next batch has safe calls to start beside it, or lets a later batch do
-// so.
+// Turns returns what each batch of the line may start. The line has the batches of a session
+// in the order of the log and without gaps, from the oldest that is not over. At most window
+// calls of the session may be out at once, and earlier batches come first. A batch is Passed
+// in two cases: the next batch has safe calls to start beside it, or the next batch is
+// Passable and itself Passed.
 func Turns(line []Standing, window int) []batch.Turn {
 	turns := make([]batch.Turn, len(line))
 	running := 0
@@ -56,7 +56,7 @@ func Turns(line []Standing, window int) []batch.Turn {
 			may = batch.Nothing
 		}
 	}
-	passed := false // a later batch wants to start calls beside this one
+	passed := false // a later batch wants to start calls beside the batch at hand
 	for i, s := range slices.Backward(line) {
 		if !s.Over {
 			turns[i].Passed = passed && turns[i].May != batch.Nothing
@@ -66,8 +66,8 @@ func Turns(line []Standing, window int) []batch.Turn {
 	return turns
 }
 
-// Line holds the batches of a session that one coordinator drives, in the order of the log
-// and without gaps. B is the type by which the coordinator names a batch.
+// Line has the batches of a session that one coordinator drives, in the order of the log and
+// without gaps. B is the coordinator's type for a batch.
 type Line[B comparable] struct {
 	Window  int // calls of the session that may be out at the same time
 	members []*member[B]
@@ -80,7 +80,7 @@ type member[B comparable] struct {
 	size     int
 	standing Standing
 	turn     batch.Turn
-	resting  time.Time // the batch only waits until then; zero: it does not only wait
+	resting  time.Time // latest time until which the batch only waits; zero: it has something to do
 }
 
 // Add adds a batch to the end of the line. seq is its sequence in the log, stored the time
@@ -108,8 +108,8 @@ func (l *Line[B]) Over(b B) { l.find(b).standing.Over = true }
 // Turn returns what a batch may start.
 func (l *Line[B]) Turn(b B) batch.Turn { return l.find(b).turn }
 
-// GiveTurns works out again what each batch may start, and returns the batches for which
-// this has changed.
+// GiveTurns works out again what each batch may start. It returns the batches for which this
+// has changed.
 func (l *Line[B]) GiveTurns() (changed []B) {
 	standings := make([]Standing, len(l.members))
 	for i, m := range l.members {
@@ -124,12 +124,12 @@ func (l *Line[B]) GiveTurns() (changed []B) {
 	return changed
 }
 
-// Rest records that a batch only waits, for people or for an earlier batch, until this time
-// at most. The zero time records that it has something to do again.
+// Rest records that a batch only waits, for people or for an earlier batch, until this time at
+// the latest. The zero time records that it has something to do again.
 func (l *Line[B]) Rest(b B, until time.Time) { l.find(b).resting = until }
 
-// Resting reports whether every batch only waits. until is the earliest time at which one
-// of them must go on.
+// Resting reports whether every batch only waits. until is the earliest time at which a batch
+// must go on.
 func (l *Line[B]) Resting() (until time.Time, rests bool) {
 	for i, m := range l.members {
 		if m.resting.IsZero() {
@@ -165,9 +165,9 @@ func (l *Line[B]) Head() (b B, found bool) {
 func (l *Line[B]) Empty() bool { return len(l.members) == 0 }
 
 // Last returns the sequence of the last batch that is not over, or 0 if there is none. The
-// next batch of the log comes after that sequence. A batch that is over does not count,
-// because its sequence may be higher: after a restart, the server may give the sequence of
-// a batch that has left the log to a new batch.
+// next batch of the log comes after that sequence. A batch that is over may have a higher
+// sequence than the next one: after a restart, the server may give the sequence of a batch
+// that has left the log to a new batch.
 func (l *Line[B]) Last() uint64 {
 	for _, m := range slices.Backward(l.members) {
 		if !m.standing.Over {
@@ -177,7 +177,7 @@ func (l *Line[B]) Last() uint64 {
 	return 0
 }
 
-// Holds reports whether a batch of the log is in the line.
+// Holds reports whether the batch with this sequence and time is in the line.
 func (l *Line[B]) Holds(seq uint64, stored time.Time) bool {
 	return slices.ContainsFunc(l.members, func(m *member[B]) bool { return m.seq == seq && m.stored.Equal(stored) })
 }

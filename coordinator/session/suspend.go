@@ -2,20 +2,20 @@ package session
 
 import "time"
 
-// A batch that only waits for people is suspended: its driver ends, and no process keeps
-// state of it. Its delivery goes back to the broker until the first question expires. A
-// coordinator that stores a decision or a control for the session resumes it: it drives the
-// head of the session again. If that coordinator dies first, the broker delivers the batch
-// again.
+// A batch that only waits for people is suspended: its driver ends, and no process keeps state
+// of it. The broker gets the batch's delivery back and delivers it again when the first
+// question expires. A coordinator that stores a decision or a control for the session resumes
+// it, which means that it drives the head of the session again. If that coordinator dies
+// first, the broker delivers the batch again.
 
-// Quiet is what a driver knows about its batch when it has nothing to do at present.
+// Quiet is what a driver knows about its batch when the driver has nothing to do.
 type Quiet struct {
 	Waits bool      // the batch waits only for people
 	Until time.Time // when the first question expires; only with Waits
 	Now   time.Time
-	// Sure says that records and controls were read from the stream's leader after the
-	// newest known record was stored. If someone stores a record or control after that,
-	// they find a call that waits for a person, and resume the batch.
+	// Sure says that records and controls were read from the stream's leader, after the newest
+	// known record was stored. A coordinator that stores a decision or a control after that
+	// finds a call that waits for a person, and resumes the batch.
 	Sure bool
 }
 
@@ -28,8 +28,8 @@ const (
 	Continue SuspendAction = iota
 	// Ask: ask the leader for records and controls, then decide again.
 	Ask
-	// Suspend: end the driver, unless a notice is unread or the driver was asked to read
-	// the journal.
+	// Suspend: end the driver, unless there is an unread notice or a request to read the
+	// journal.
 	Suspend
 )
 
@@ -56,8 +56,8 @@ func PutOff(now, until time.Time) time.Duration {
 // Suspended is what a coordinator knows about a session that it wants to resume.
 type Suspended struct {
 	Head      uint64 // sequence of the oldest batch in the log; 0: the session has none
-	First     uint64 // the head when the coordinator began to resume it; 0: not known yet
-	Due       bool   // drive the head: a decision was stored, or a call waits for people
+	First     uint64 // the head when the coordinator began to resume the session; 0: not known
+	Due       bool   // the head must be driven: a decision was stored, or a call waits for people
 	Elsewhere bool   // another coordinator said lately that it drives the head
 }
 
@@ -68,10 +68,10 @@ type ResumeAction uint8
 const (
 	// Resume: drive the head.
 	Resume ResumeAction = iota
-	// Leave: nothing is left to resume.
+	// Leave: there is nothing to resume.
 	Leave
-	// Return: another coordinator drives the head and may be about to suspend it. Try again
-	// after a pause.
+	// Return: another coordinator drives the head and may be about to suspend it. Return to
+	// the session after a pause.
 	Return
 )
 

@@ -1,12 +1,12 @@
-// Package spans makes the spans of a coordinator: one for each run of a batch, and below it
-// one for each stage, for each published job, and for each call that no worker ends.
+// Package spans makes the spans of a coordinator. Each run of a batch has a span. Below it are
+// spans for each stage, for each published job, and for each call that no worker ends.
 //
 //	process batch -> stage -> send call      the worker's spans follow from send call
 //	                      \-> end call       a call that no worker has ended
 //
-// The spans of a batch belong to the agent's trace. If the agent has sent none, all drivers
-// of the batch compute the same trace id, so the batch has one trace even with several
-// drivers. If nothing is recorded, the workers still get the trace context.
+// The spans of a batch belong to the agent's trace. If the agent has sent no trace, every
+// driver of the batch computes the same trace id, so the batch has one trace even with several
+// drivers. The workers get the trace context even if nothing is recorded.
 //
 // The names of spans and attributes are in internal/tracing.
 package spans
@@ -29,14 +29,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Options of spans. They are made once, so that a batch that is not recorded allocates
-// none.
+// Options of spans. They are made once, so that a batch that is not recorded allocates no
+// options.
 var (
 	consumer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer)}
 	producer = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer)}
 )
 
-// maxLinks is how many attempts of earlier drivers the span of a batch links to at most.
+// maxLinks is the largest number of earlier drivers' attempts to which the span of a batch
+// links.
 const maxLinks = 8
 
 // Machine is the part of a batch's machine that the spans need.
@@ -50,7 +51,7 @@ type Config struct {
 	Tracer      trace.Tracer
 	Names       wire.Names
 	Coordinator string                   // the coordinator's id, for an attribute
-	Fold        func(tool string) string // maps all unknown tools to one name
+	Fold        func(tool string) string // maps the names of all unknown tools to one name
 }
 
 // Batch holds the spans of one batch under one driver. Only the driver's goroutine uses it.
@@ -58,21 +59,21 @@ type Batch struct {
 	cfg      Config
 	accepted journal.Accepted
 	run      trace.Span
-	// carry is the trace context of run, which jobs get if nothing is recorded. It never
-	// changes.
+	// carry is the trace context of run. If nothing is recorded, jobs get it as their header.
+	// It never changes.
 	carry bus.Header
 
 	in      messages.Batch
 	machine Machine // nil until Planned
-	quiet   bool    // Replay is running: an earlier driver has made the spans for what happens
+	quiet   bool    // Replay is running: an earlier driver has made the spans of these calls
 	stage   trace.Span
-	// stageIndex is the index of the stage whose span is open. It means nothing if stage is
+	// stageIndex is the index of the stage whose span is open. It has no meaning if stage is
 	// nil.
 	stageIndex int
 	sent       map[int]job // by call
 }
 
-// job is the first publication of a job. If the poll publishes the job again, it uses the
+// job is the first publication of a job. If the poll publishes the job again, the job gets the
 // same header.
 type job struct {
 	takeOver uint64
@@ -83,8 +84,8 @@ type job struct {
 func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context, *Batch) {
 	ctx = tracing.Extract(ctx, a.Header)
 	if !trace.SpanContextFromContext(ctx).IsValid() {
-		// The digest must not be the seed. The audit log shows the trace id, so a reader
-		// could try arguments until their digest gives the same id.
+		// The digest must not be the seed. The audit log shows the trace id, so a reader could
+		// guess arguments and test whether their digest gives this id.
 		ctx = tracing.Seed(ctx, fmt.Sprint(a.Key, " ", a.Seq, " ", a.Stored.UnixNano()))
 	}
 	b := &Batch{cfg: cfg, accepted: a, sent: map[int]job{}}
@@ -99,7 +100,8 @@ func Begin(ctx context.Context, cfg Config, a journal.Accepted) (context.Context
 // Planned sets the calls of the batch and its machine.
 func (b *Batch) Planned(in messages.Batch, m Machine) { b.in, b.machine = in, m }
 
-// Replay runs f. Calls that end in f get no span, because an earlier driver has made one.
+// Replay runs f. Calls that end in f get no span, because an earlier driver has made their
+// spans.
 func (b *Batch) Replay(f func()) {
 	b.quiet = true
 	defer func() { b.quiet = false }()
@@ -142,7 +144,8 @@ func (b *Batch) describe(end End) {
 			about = append(about, tracing.Round.Int(in.Round))
 		}
 	}
-	if b.machine != nil { // only a planned batch is sure to name one of our providers
+	// Only a planned batch certainly names one of our providers.
+	if b.machine != nil {
 		about = append(about, tracing.Provider.String(string(end.Batch.Provider)),
 			tracing.MessagingCount.Int(end.Calls), tracing.Stages.Int(len(b.machine.Plan().Stages)))
 	}
@@ -174,8 +177,8 @@ func (b *Batch) Link(records []journal.CallEntry) {
 	}
 }
 
-// inStage returns a context with the span of the call's stage. The first call of a stage
-// begins its span.
+// inStage returns a context with the span of the call's stage. For the first call of a stage,
+// it begins the span.
 func (b *Batch) inStage(ctx context.Context, call plan.Call) context.Context {
 	if b.stage != nil && b.stageIndex != call.Stage {
 		b.endStage()
@@ -197,8 +200,8 @@ func (b *Batch) endStage() {
 	}
 }
 
-// SendCall returns the header of a job, and the span of its publication, which the caller
-// ends. A job that is published again gets its first header and no span.
+// SendCall returns the header of a job and the span of its publication. The caller ends the
+// span. A job that is published again gets its first header and no span.
 func (b *Batch) SendCall(ctx context.Context, call plan.Call, want batch.Dispatch) (bus.Header, trace.Span) {
 	none := trace.SpanFromContext(context.Background())
 	if !b.run.IsRecording() {
@@ -223,8 +226,8 @@ func (b *Batch) SendCall(ctx context.Context, call plan.Call, want batch.Dispatc
 	return header, span
 }
 
-// EndCall makes the span of a call that no worker has ended. If no call of the stage is
-// open any more, it also ends the span of the stage.
+// EndCall makes the span of a call that no worker has ended. If the stage has no open call any
+// more, it also ends the span of the stage.
 func (b *Batch) EndCall(ctx context.Context, r messages.Result) {
 	if b.run.IsRecording() && !b.quiet && (r.Trail == nil || r.Trail.Span == "") {
 		b.endCall(ctx, r)
@@ -259,7 +262,7 @@ func BeginDecision(ctx context.Context, tracer trace.Tracer, h bus.Header) (cont
 }
 
 // DescribeDecision adds to the span which question was answered, and how. It leaves out the
-// reason that the person wrote.
+// person's reason.
 func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	if !span.IsRecording() {
 		return
@@ -273,9 +276,10 @@ func DescribeDecision(span trace.Span, n wire.Names, d messages.Decision) {
 	)
 }
 
-// anyBatch has placeholders instead of ids: OpenTelemetry's conventions want a subject's
-// template.
+// anyBatch has placeholders instead of ids. OpenTelemetry's conventions ask for the template
+// of a subject, not for the subject.
 var anyBatch = wire.BatchKey{Tenant: "{tenant}", Session: "{session}", Batch: "{batch}"}
 
-// callTemplate returns the template of subjects from the subject of anyBatch's first call.
+// callTemplate turns the subject of anyBatch's call 0 into the template of the subjects of all
+// calls.
 func callTemplate(subject string) string { return strings.TrimSuffix(subject, "0") + "{index}" }
