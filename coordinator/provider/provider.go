@@ -1,14 +1,14 @@
 // Package provider translates the dialects of the model providers. A [Codec] reads the tool calls
 // of an assistant message and writes what the agent appends to the conversation.
 //
-// Each child package implements one dialect. Package dialect holds code that the codecs share,
-// export the rules of tool definitions, and codectest the tests that every codec passes. Codecs are
-// pure: the same input gives the same bytes.
+// Each child package implements one dialect. Three packages are for all codecs: dialect has
+// shared code, export the rules of tool definitions, and codectest the tests that every codec
+// passes. Codecs are pure: the same input gives the same bytes.
 //
-// Every codec keeps these rules. Each call that the client has to run is answered once, in
-// call order, and nothing else is added. Ids are returned byte for byte. A message that
-// does not have the provider's shape is refused. If it were read as a message without
-// calls, the agent would wait for ever. Other packages plan the calls and run them.
+// Every codec keeps these rules. It answers each call that the client has to run once, in call
+// order, and adds no other answer. It returns ids byte for byte. It refuses a message that
+// does not have the provider's form. If it read such a message as one without calls, the agent
+// would wait for ever. Other packages plan the calls and run them.
 package provider
 
 import (
@@ -29,15 +29,15 @@ import (
 
 // Codec translates one dialect. It is safe for concurrent use.
 type Codec interface {
-	// Decode reads the calls of an assistant message, in order. A message without calls is
-	// no error. The error is a *messages.Refusal that says what is wrong and where. If the
-	// arguments of one call cannot be read, that is no error either: the call gets an
+	// Decode reads the calls of an assistant message, in order. A message without calls is no
+	// error. The error is a *messages.Refusal that says what is wrong and where. If only the
+	// arguments of a call cannot be read, Decode returns no error, and the call has an
 	// InputError.
 	Decode(message json.RawMessage) ([]messages.ToolCall, error)
-	// Encode writes what the agent appends: the answers to the calls. outcomes must have
-	// one outcome for each call, in the same order. A lost outcome is answered with an
-	// error. Without calls, Encode writes null. It returns an error if the numbers of calls
-	// and outcomes differ.
+	// Encode writes what the agent appends: the answers to the calls. outcomes must have one
+	// outcome for each call, in the same order. If the numbers differ, Encode returns an
+	// error. It answers a lost outcome with an error for the model. Without calls, it writes
+	// null.
 	Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error)
 	// Tools writes tool definitions in the form of the provider's requests. The order of tools does
 	// not change the bytes.
@@ -69,8 +69,8 @@ func For(p messages.Provider) (Codec, error) {
 	}
 }
 
-// meant returns a question for the error text: "did you mean" with the known providers
-// whose names begin like this name. It returns "" if there are none.
+// meant returns the question "did you mean" for the error text, with the known providers that
+// begin like this name. It returns "" if there are none.
 func meant(p messages.Provider) string {
 	var names []string
 	name := strings.ToLower(string(p))

@@ -8,16 +8,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Reinject runs the codecs without a fleet: it answers a provider's message with results that the
-// caller already has. The request is {"provider","message","results"}; results[i] belongs to the
-// i-th call and is {"output": any}, {"error": "text"}, {"content": [MCP blocks], "is_error": bool},
-// or null. A result that is null or missing was lost, and its call is answered with an error. If a
-// result has several of these members, error counts before content, and content before output.
+// Reinject runs the codecs without a fleet: it answers a provider's message with results that
+// the caller already has. The request is {"provider","message","results"}. results[i] is for
+// the i-th call. It is {"output": any}, {"error": "text"}, {"content": [MCP blocks],
+// "is_error": bool}, or null. If a result is null or missing, its call is answered with an
+// error. If a result has several of these members, error counts before content, and content
+// before output.
 //
 // The answer is {"reinjection","calls"}. Each call is {"id","name","input"} or
-// {"id","name","input_error"}. A call with an input_error is answered with that error, and
-// a call without a name with unknown_tool; both ignore the given result. The error is a
-// *messages.Refusal.
+// {"id","name","input_error"}. A call with an input_error is answered with that error, and a
+// call without a name with the error unknown_tool. In both cases the given result is ignored.
+// The error of Reinject is a *messages.Refusal.
 func Reinject(request []byte) ([]byte, error) {
 	r, root := dialect.Read(request)
 	p, results := root.Get("provider").Text(), root.Get("results").Bounded()
@@ -119,6 +120,6 @@ func readBlock(n *dialect.Node) (b messages.Block) {
 	if err := json.Unmarshal(n.Bytes(), &b); err != nil {
 		n.Refuse("is no MCP content block: %v", err)
 	}
-	b.Text = n.Get("text").TextOr("") // exact; encoding/json replaces lone surrogates
+	b.Text = n.Get("text").TextOr("") // byte for byte; encoding/json replaces lone surrogates
 	return b
 }

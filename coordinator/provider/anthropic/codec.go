@@ -1,12 +1,11 @@
-// Package anthropic translates Anthropic's Messages dialect. It reads the tool_use blocks
-// in the content of the assistant message. It writes one user message with tool_result
-// blocks and nothing else: text before them is refused, and text after them ends the
-// model's turn.
+// Package anthropic translates Anthropic's Messages dialect. It reads the tool_use blocks in
+// the content of the assistant message. It writes one user message that has only tool_result
+// blocks: the provider refuses text before them, and text after them ends the model's turn.
 //
-// Server tools have block types of their own (server_tool_use, mcp_tool_use). Only blocks
-// of exactly the type tool_use are calls to run. A call to a member of a toolset also has
-// the toolset's name. This is part of the tool's name and is returned. The caller of a
-// programmatic call is not returned, because tool_result has no member for it.
+// Server tools have other block types (server_tool_use, mcp_tool_use). Only blocks of exactly
+// the type tool_use are calls to run. A call to a member of a toolset also has the name of the
+// toolset, which is part of the tool's name. The result repeats it. The result does not repeat
+// the caller of a programmatic call, because tool_result has no member for it.
 package anthropic
 
 import (
@@ -26,7 +25,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("assistant")
 	turn.Foreign("tool_calls", "function_call")
 	content := turn.Get("content")
-	if content.Is("a string") { // only text, as stored histories have it
+	if content.Is("a string") { // stored conversations have a text like this
 		return r.Calls()
 	}
 	for _, block := range content.List() {
@@ -76,8 +75,8 @@ type source struct {
 	Data      string `json:"data"`
 }
 
-// Encode writes the user message that answers the calls, with one outcome for each in the
-// same order. Without calls it writes null.
+// Encode writes the user message that answers the calls. outcomes has one outcome for each
+// call, in the same order. Without calls, Encode writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
@@ -99,8 +98,8 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 	return rawjson.Marshal(m)
 }
 
-// content returns the answer as one block or more, because the API refuses blank text. An
-// error, and the answer to a programmatic call, may contain only text.
+// content returns the answer as one or more blocks. It never returns blank text, because the
+// API refuses it. An error may have only text, and so may the answer to a programmatic call.
 func content(a dialect.Answer) []block {
 	parts := a.Visible(!a.Failed && !programmatic(a.Call))
 	blocks := make([]block, len(parts))

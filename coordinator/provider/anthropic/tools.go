@@ -37,8 +37,7 @@ func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage,
 	for i, d := range defs {
 		out[i] = toolDefinition{Name: d.Name, Description: d.Description, InputSchema: d.Schema, Strict: d.Strict}
 	}
-	// The mark on the last tool covers all tools, because a cache mark covers everything
-	// before it.
+	// A cache mark covers everything before it, so the mark on the last tool covers all tools.
 	if o.Cache && len(out) > 0 {
 		out[len(out)-1].CacheControl = &cacheControl{"ephemeral"}
 	}

@@ -1,10 +1,10 @@
 // Package bedrock translates the Converse dialect of Amazon Bedrock. It reads the toolUse
-// blocks of the assistant message, or of the whole response. It writes one user message
-// with toolResult blocks. Failed ones have the status error.
+// blocks of the assistant message, or of the whole response. It writes one user message with
+// toolResult blocks. A toolResult of a failed call has the status error.
 //
-// In a result, json must be an object and text must not be blank. A message that was
-// printed from the Go structs of the AWS SDK has other member names than on the wire, and
-// is refused.
+// In a result, json must be an object and text must not be blank. A message that was printed
+// from the Go structs of the AWS SDK is refused, because its members have other names than on
+// the wire.
 package bedrock
 
 import (
@@ -28,8 +28,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("assistant")
 	turn.Foreign("tool_calls", "function_call")
 	for _, block := range turn.Get("content").List() {
-		// Anthropic's blocks have the member type. The other members are what Go structs
-		// print.
+		// The member type is of Anthropic's blocks. The other members come from printed Go
+		// structs.
 		block.Foreign("type", "Value", "ToolUse", "ToolUseId")
 		use := block.Get("toolUse")
 		if use.None() || use.Get("type").TextOr("") == "server_tool_use" {
@@ -78,8 +78,8 @@ type source struct {
 	Bytes string `json:"bytes"` // base64
 }
 
-// Encode writes the user message that answers the calls, with one outcome for each in the
-// same order. Without calls it writes null.
+// Encode writes the user message that answers the calls. outcomes has one outcome for each
+// call, in the same order. Without calls, Encode writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -1,10 +1,10 @@
-// Package canonical translates toolfleet's own dialect, for agents whose provider uses none of the
-// others:
+// Package canonical translates toolfleet's own dialect. It is for agents whose provider uses
+// no other dialect of toolfleet:
 //
 //	in   {"calls":[{"id","name","input"}]}
 //	out  {"results":[{"id","name", "output" | "error" | "content" with "is_error"}]}
 //
-// Content blocks are MCP's and are passed through unchanged.
+// Content blocks have MCP's form and are passed through unchanged.
 package canonical
 
 import (
@@ -43,15 +43,15 @@ type result struct {
 	IsError bool            `json:"is_error,omitempty"`
 }
 
-// block is a messages.Block whose text stays exact. A text block has its text even if it is
-// empty.
+// block is a messages.Block whose text is written byte for byte. A text block has the member
+// text even if the text is empty.
 type block struct {
 	messages.Block
 	Text json.RawMessage `json:"text,omitempty"`
 }
 
-// Encode writes the results of the calls, with one outcome for each in the same order.
-// Without calls it writes null.
+// Encode writes the results of the calls. outcomes has one outcome for each call, in the same
+// order. Without calls, Encode writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

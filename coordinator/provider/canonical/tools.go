@@ -21,8 +21,7 @@ type toolDefinition struct {
 	InputSchema json.RawMessage  `json:"input_schema"`
 }
 
-// Tools returns {"tools":[...]}. Every schema is the tool's own, except that its root gets
-// a type.
+// Tools returns {"tools":[...]}. Each schema is the tool's own. Only its root gets a type.
 func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }

@@ -26,8 +26,8 @@ func (s suite) arguments(t *testing.T) {
 	}
 }
 
-// brokenArguments checks arguments that are not a JSON object. Only their own call fails:
-// it is answered under its id, and the other calls run.
+// brokenArguments checks arguments that are not a JSON object: only their own call must fail.
+// That call gets an answer under its id, and the other calls get their outputs.
 func (s suite) brokenArguments(t *testing.T) {
 	broken := []string{`"text"`, `[1]`, `7`, `true`}
 	if s.TextArguments {
@@ -55,8 +55,8 @@ func (s suite) brokenArguments(t *testing.T) {
 	}
 }
 
-// unfitArguments checks arguments beyond a limit of [rawjson.Check] or encoding/json. Only
-// their own call fails; the other calls are answered with their outputs.
+// unfitArguments checks arguments beyond a limit of [rawjson.Check] or encoding/json: only
+// their own call must fail. The other calls must be answered with their outputs.
 func (s suite) unfitArguments(t *testing.T) {
 	for _, test := range []struct{ name, arguments, problem string }{
 		{"as deep as allowed", nested(rawjson.MaxDepth), ""},
@@ -89,8 +89,8 @@ func (s suite) unfitArguments(t *testing.T) {
 	}
 }
 
-// emptyNames checks calls without a tool name. Only a dialect whose answer must repeat the name
-// refuses them.
+// emptyNames checks calls without a tool name. A dialect must refuse them if its answer has to
+// repeat the name. Other dialects must decode them.
 func (s suite) emptyNames(t *testing.T) {
 	list := calls(3)
 	list[1].Name = ""
@@ -105,8 +105,8 @@ func (s suite) emptyNames(t *testing.T) {
 	s.siblingsAnswered(t, got)
 }
 
-// siblingsAnswered fails the test unless all calls except call 1, which fails, are answered
-// with their outputs.
+// siblingsAnswered checks a batch of three calls of which call 1 fails: the other two must be
+// answered with their outputs.
 func (s suite) siblingsAnswered(t *testing.T, got []messages.ToolCall) {
 	t.Helper()
 	for _, i := range []int{0, 2} {
@@ -176,7 +176,7 @@ func (s suite) missingIDs(t *testing.T) {
 	s.refused(t, s.Message(Call{`7`, "tool", `{}`}), messages.ClassMalformedMessage)
 }
 
-// equalCalls checks two calls that differ only in their ids.
+// equalCalls checks two calls that differ only in their ids: each must get its own answer.
 func (s suite) equalCalls(t *testing.T) {
 	list := []Call{{`"a"`, "tool", `{"x":1}`}, {`"b"`, "tool", `{"x":1}`}}
 	answers, _ := s.answer(t, list, messages.Text("first"), messages.Text("second"))
@@ -197,7 +197,7 @@ func (s suite) badMessages(t *testing.T) {
 	}
 }
 
-// random checks pairing on random batches.
+// random checks on random batches that each call gets the answer with its own id.
 func (s suite) random(t *testing.T) {
 	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))

@@ -1,10 +1,10 @@
-// Package codectest tests the contract of every provider codec, in any dialect. Each call
-// is answered once, in call order, under its own id. Outputs arrive unchanged. Failures are
-// marked as failures. A message that cannot be answered is refused.
+// Package codectest tests the contract that every provider codec keeps. Each call is answered
+// once, in call order, under its own id. Outputs arrive unchanged. Failures are marked as
+// failures. A message that cannot be answered is refused.
 //
-// The test of a codec passes a [Native] to [Run]. This is an independent writer of the
-// provider's assistant messages, and a strict reader of reinjections, which fails the test
-// on any member that it does not expect.
+// The test of a codec passes a [Native] to [Run]. The Native writes the provider's assistant
+// messages independently of the codec. It also reads reinjections, and fails the test on any
+// member that it does not expect.
 package codectest
 
 import (
@@ -26,15 +26,16 @@ type Codec interface {
 	Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error)
 }
 
-// Call is one call for a provider's message. ID and Arguments are JSON, written verbatim.
+// Call is one call for a provider's message. ID and Arguments are JSON, which is written
+// verbatim.
 type Call struct {
 	ID        string // a JSON string token; "" leaves the member out
 	Name      string
 	Arguments string // a JSON object
 }
 
-// Member returns the call's id as a member of an object, with its comma, or "" for a call without
-// an id.
+// Member returns the call's id as a member of an object, with a comma after it. It returns ""
+// for a call without an id.
 func (c Call) Member(name string) string {
 	if c.ID == "" {
 		return ""
@@ -42,37 +43,37 @@ func (c Call) Member(name string) string {
 	return `"` + name + `":` + c.ID + `,`
 }
 
-// Answer is one answer as the provider reads it.
+// Answer is one answer in the provider's reading.
 type Answer struct {
 	ID     string
-	Text   string // texts joined by newlines; JSON values as their bytes
+	Text   string // texts joined by newlines; a JSON value is its bytes
 	Failed bool
 	Images []string // MIME types
 }
 
-// Native writes and reads a dialect as the provider itself does.
+// Native writes and reads a dialect in the way of the provider.
 type Native struct {
 	// Message returns an assistant message with these calls, and with the other parts that
 	// the provider sends.
 	Message func(calls ...Call) string
 	// Answers reads a reinjection that is not null.
 	Answers func(t testing.TB, reinjection json.RawMessage) []Answer
-	// Images says that the dialect can show images to the model. Otherwise a note replaces
+	// Images says that the dialect can show images to the model. If not, a note must replace
 	// each image.
 	Images bool
-	// Empty is the text of an answer to an empty output.
+	// Empty is the text that the model gets for an empty output.
 	Empty string
-	// TextArguments says that arguments are JSON inside a string, so that they can be
-	// broken JSON.
+	// TextArguments says that the dialect has arguments as JSON inside a string. Such
+	// arguments can be broken JSON.
 	TextArguments bool
 	// OptionalIDs says that a call may have no id.
 	OptionalIDs bool
-	// RepeatsName says that the answer must repeat the tool's name, so that a call without
-	// a name cannot be answered.
+	// RepeatsName says that the answer must repeat the tool's name. A call without a name
+	// cannot be answered then.
 	RepeatsName bool
 }
 
-// Run runs the contract.
+// Run checks the codec c against the contract.
 func Run(t *testing.T, c Codec, n Native) {
 	s := suite{c, n}
 	for _, test := range []struct {
@@ -111,7 +112,7 @@ type suite struct {
 	Native
 }
 
-// calls returns n plain calls with different ids.
+// calls returns n calls with different ids.
 func calls(n int) []Call {
 	list := make([]Call, n)
 	for i := range list {
@@ -120,7 +121,8 @@ func calls(n int) []Call {
 	return list
 }
 
-// decode decodes a message that must be accepted.
+// decode decodes a message with these calls. It fails the test if the codec refuses the
+// message.
 func (s suite) decode(t testing.TB, list ...Call) []messages.ToolCall {
 	t.Helper()
 	message := s.Message(list...)
@@ -142,7 +144,8 @@ func (s suite) decode(t testing.TB, list ...Call) []messages.ToolCall {
 	return got
 }
 
-// answer decodes the calls, encodes the outcomes and reads the answers as the provider would.
+// answer decodes the calls, encodes the outcomes and reads the answers in the way of the
+// provider.
 func (s suite) answer(t testing.TB, list []Call, outcomes ...messages.Outcome) ([]Answer, json.RawMessage) {
 	t.Helper()
 	got := s.decode(t, list...)
@@ -158,7 +161,7 @@ func (s suite) answer(t testing.TB, list []Call, outcomes ...messages.Outcome) (
 		t.Fatalf("%d answers to %d calls: %.300s", len(answers), len(list), reinjection)
 	}
 	for i, a := range answers {
-		// encoding/json reads invalid bytes as U+FFFD.
+		// encoding/json, which reads the answers, turns invalid bytes into U+FFFD.
 		if want := strings.ToValidUTF8(string(got[i].ID), "\ufffd"); a.ID != want {
 			t.Errorf("answer %d has the id %q, want %q", i, a.ID, want)
 		}
@@ -166,7 +169,7 @@ func (s suite) answer(t testing.TB, list []Call, outcomes ...messages.Outcome) (
 	return answers, reinjection
 }
 
-// one answers a single call.
+// one returns the answer to a single call with the outcome o.
 func (s suite) one(t testing.TB, o messages.Outcome) (Answer, json.RawMessage) {
 	t.Helper()
 	answers, reinjection := s.answer(t, calls(1), o)
@@ -209,8 +212,7 @@ func (s suite) order(t *testing.T) {
 	}
 }
 
-// writeThenRead checks that each id keeps its own result, no matter which call finishes
-// first.
+// writeThenRead checks that each id gets its own result, no matter which call finishes first.
 func (s suite) writeThenRead(t *testing.T) {
 	list := []Call{{`"w"`, "write", `{"k":1}`}, {`"r"`, "read", `{"k":1}`}}
 	for range 200 {
@@ -240,7 +242,7 @@ func (s suite) mismatch(t *testing.T) {
 	}
 }
 
-// large checks that a codec cuts nothing: cutting is the worker's job. Only a few answers
+// large checks that a codec does not cut outputs, because workers do that. Only a few answers
 // are large, to save time under the race detector.
 func (s suite) large(t *testing.T) {
 	list := calls(128)
@@ -265,8 +267,9 @@ func (s suite) tooMany(t *testing.T) {
 	s.refused(t, s.Message(calls(messages.MaxCalls+1)...), messages.ClassTooLarge)
 }
 
-// Marked returns the answer with this text, for a dialect without a flag for failures. The
-// text of a failure begins with "Error: ", or is toolfleet's JSON error body.
+// Marked returns the answer with this text, for a dialect without a flag for failures. It
+// counts the answer as failed if the text begins with "Error: " or is toolfleet's JSON error
+// body.
 func Marked(id, text string) Answer {
 	a := Answer{ID: id, Text: text}
 	if text, ok := strings.CutPrefix(text, "Error: "); ok {

@@ -14,8 +14,8 @@ import (
 )
 
 // Fuzz gives random messages to the decoder, beginning with those of the golden pairs. The
-// decoder must not panic, and must give a reason if it refuses. For a message that it
-// accepts, every call must get an answer, even if all outcomes are lost.
+// decoder must not panic, and a refusal must have a reason. If the decoder accepts a message,
+// every call must get an answer, even if all outcomes are lost.
 func Fuzz(f *testing.F, c Codec, n Native) {
 	f.Helper()
 	f.Add([]byte(n.Message(calls(2)...)))
@@ -63,7 +63,7 @@ func Fuzz(f *testing.F, c Codec, n Native) {
 	})
 }
 
-// Strict decodes JSON, and fails the test if it has members that into does not have.
+// Strict decodes JSON, and fails the test if the JSON has members that into does not have.
 func Strict(t testing.TB, raw json.RawMessage, into any) {
 	t.Helper()
 	dec := json.NewDecoder(bytes.NewReader(raw))

@@ -11,8 +11,8 @@ import (
 // pixel is the smallest PNG there is.
 const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
-// outputs lists outputs and the text that the model must get: strings as they are, the rest as
-// JSON.
+// outputs lists outputs with the text that the model must get: the text of a string, or the
+// JSON of any other value.
 var outputs = []struct{ name, output, text string }{
 	{"text", `"plain"`, "plain"},
 	{"text that looks like JSON", `"{\"a\": 1}"`, `{"a": 1}`},
@@ -60,8 +60,8 @@ func (s suite) outputs(t *testing.T) {
 	})
 }
 
-// hasSurrogates reports whether a reinjection has the surrogates of a\ud800b\udfff. They
-// are escaped once in a string, and twice in JSON within a string.
+// hasSurrogates reports whether a reinjection has the surrogates of a\ud800b\udfff. They must
+// be escaped once in a string, and twice in JSON within a string.
 func hasSurrogates(reinjection json.RawMessage) bool {
 	return strings.Contains(strings.ReplaceAll(string(reinjection), `\\u`, `\u`), `a\ud800b\udfff`)
 }

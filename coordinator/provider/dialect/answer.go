@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Texts for the model if a tool gave none.
+// Texts for the model if a tool gave no text.
 const (
 	NoOutput = "(no output)"
 	NoReason = "The tool failed without saying why."
@@ -19,19 +19,19 @@ const (
 // Answer is the outcome of one call in a form that every dialect can write.
 type Answer struct {
 	Call messages.ToolCall
-	// Outcome is never a lost one. Its Output has no white space or escapes that JSON does
-	// not need.
+	// Outcome is never a lost outcome. Its Output has no white space and no escapes that JSON
+	// does not need.
 	Outcome messages.Outcome
 	Failed  bool
-	// Coded says that the text is toolfleet's JSON error body, which shows by itself that
-	// it is an error.
+	// Coded says that the text is toolfleet's JSON error body. The body itself shows that it
+	// is an error.
 	Coded bool
-	// Parts is the outcome as text and images, at least one. In a failure, at least one
-	// text is not blank.
+	// Parts has the outcome as text and images. It has at least one part. In a failure, at
+	// least one text is not blank.
 	Parts []Part
 }
 
-// Part is text, or an image.
+// Part is a text, or an image if Image is set.
 type Part struct {
 	Text  string
 	Image *Image
@@ -52,8 +52,9 @@ func (i Image) Note() string { return "[image omitted: " + i.MimeType() + "]" }
 // DataURL returns the image as a data URL.
 func (i Image) DataURL() string { return "data:" + i.MimeType() + ";base64," + i.Data }
 
-// Answers pairs calls with their outcomes, one for each in the same order. A lost outcome
-// becomes an error that says so, because every call must be answered.
+// Answers pairs calls with their outcomes. outcomes must have one outcome for each call, in
+// the same order. A lost outcome becomes an error that says that it is lost, because every
+// call must be answered.
 func Answers(calls []messages.ToolCall, outcomes []messages.Outcome) ([]Answer, error) {
 	if len(calls) != len(outcomes) {
 		return nil, fmt.Errorf("encode answers: %d outcomes for %d calls", len(outcomes), len(calls))
@@ -103,8 +104,8 @@ func outputText(value json.RawMessage) string {
 	return string(value)
 }
 
-// Text returns the whole answer as one text. Each part begins a new line. Notes replace
-// images.
+// Text returns the whole answer as one text. Each part begins a new line. A note replaces each
+// image.
 func (a Answer) Text() string {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {
@@ -116,7 +117,7 @@ func (a Answer) Text() string {
 	return strings.Join(texts, "\n")
 }
 
-// MarkedText is like [Answer.Text], and marks a failure in the text. It is for dialects
+// MarkedText is like [Answer.Text], but it marks a failure in the text. It is for dialects
 // without a flag for failures.
 func (a Answer) MarkedText() string { return a.mark() + a.Text() }
 
@@ -127,7 +128,7 @@ func (a Answer) mark() string {
 	return ""
 }
 
-// MarkedParts is like [Answer.Parts], and marks a failure in the text.
+// MarkedParts returns the parts, and marks a failure in the first text.
 func (a Answer) MarkedParts() []Part {
 	mark := a.mark()
 	if mark == "" {
@@ -151,8 +152,9 @@ func (a Answer) HasImage() bool {
 	return false
 }
 
-// Visible returns the parts for a dialect that refuses blank text. It leaves out blank
-// parts, and returns NoOutput if no part is left. If images is false, notes replace images.
+// Visible returns the parts for a dialect that refuses blank text. It leaves out blank parts.
+// If no part is left, it returns NoOutput. If images is false, it replaces each image by a
+// note.
 func (a Answer) Visible(images bool) []Part {
 	var parts []Part
 	for _, p := range a.Parts {
@@ -187,9 +189,9 @@ func part(b messages.Block) Part {
 	return Part{Text: note("content", b.Type)}
 }
 
-// media returns an image that every provider with images accepts, or a note that something
-// was left out. If an image had another type than it claims, the provider would refuse the
-// whole message, and the answers of all other calls with it.
+// media returns an image that every provider with images accepts, or a note that an image was
+// left out. A provider refuses a whole message if an image has another type than it claims. So
+// one bad image would cost the answers of all calls.
 func media(kind, mimeType, data string) Part {
 	format, _ := strings.CutPrefix(strings.ToLower(mimeType), "image/")
 	switch format {
@@ -214,8 +216,8 @@ func note(kind, what string) string {
 	return fmt.Sprintf("[%s omitted: %.100s]", kind, what)
 }
 
-// Attach is for a dialect in which images are apart from the text. It returns the text,
-// with a note in place of each image, and the images for which takes returns true.
+// Attach is for a dialect in which images are apart from the text. It returns the text, with a
+// note in place of each image, and those images for which takes returns true.
 func (a Answer) Attach(takes func(Image) bool) (text string, images []Image) {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {

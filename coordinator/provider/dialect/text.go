@@ -12,9 +12,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Unquote returns the text of a valid JSON string. Unlike encoding/json it keeps lone
-// surrogates: each becomes the three bytes that UTF-8 would use for it. So [Quote] can
-// write it again.
+// Unquote returns the text of a valid JSON string. It keeps lone surrogates, which
+// encoding/json replaces: each becomes the three bytes that UTF-8 would use for it. [Quote]
+// writes these bytes as a surrogate again.
 func Unquote(token []byte) string {
 	body := token[1 : len(token)-1]
 	if bytes.IndexByte(body, '\\') < 0 {
@@ -58,7 +58,8 @@ func unescape(c byte) byte {
 	return c
 }
 
-// unicodeEscape returns the code unit of the \uXXXX at the start of b, or -1.
+// unicodeEscape returns the code unit of the escape \uXXXX at the start of b, or -1 if b does
+// not start with one.
 func unicodeEscape(b []byte) rune {
 	if len(b) < 6 || b[0] != '\\' || b[1] != 'u' {
 		return -1
@@ -88,8 +89,8 @@ func surrogate[T string | []byte](s T) (rune, bool) {
 
 const hexDigits = "0123456789abcdef"
 
-// Quote returns s as a JSON string with only those escapes that JSON requires, and none for
-// HTML. Lone surrogates become escapes. Other bytes that are not UTF-8 become U+FFFD.
+// Quote returns s as a JSON string with only those escapes that JSON requires. Lone surrogates
+// become escapes. Other bytes that are not UTF-8 become U+FFFD.
 func Quote(s string) json.RawMessage { return appendQuoted(make([]byte, 0, len(s)+2), s) }
 
 func appendQuoted(out []byte, s string) []byte {
@@ -138,9 +139,9 @@ func appendEscape(out []byte, r rune) []byte {
 	return append(out, '\\', 'u', hexDigits[r>>12&15], hexDigits[r>>8&15], hexDigits[r>>4&15], hexDigits[r&15])
 }
 
-// Value returns a valid JSON value without white space and without escapes that JSON does
-// not need. Digits and the order of members stay. The model reads this as an output, so
-// every escaped "<" or "é" would cost tokens.
+// Value returns a valid JSON value without white space and without escapes that JSON does not
+// need. Digits and the order of members stay the same. The model reads the value as an output,
+// so every escaped "<" or "é" would cost tokens.
 func Value(raw json.RawMessage) json.RawMessage {
 	out := make([]byte, 0, len(raw))
 	for i := 0; i < len(raw); i++ {
@@ -157,7 +158,7 @@ func Value(raw json.RawMessage) json.RawMessage {
 	return out
 }
 
-// stringEnd is the index after the JSON string that starts at raw[start].
+// stringEnd returns the index after the JSON string that starts at raw[start].
 func stringEnd(raw []byte, start int) int {
 	for i := start + 1; i < len(raw); i++ {
 		switch raw[i] {
@@ -170,8 +171,8 @@ func stringEnd(raw []byte, start int) int {
 	return len(raw)
 }
 
-// parseArguments reads arguments that came as text. problem tells the model what is wrong
-// and at which byte. It does not quote the text.
+// parseArguments reads arguments that are JSON inside a string. problem tells the model what
+// is wrong and at which byte. It does not quote the text.
 func parseArguments(text string) (input []byte, problem string) {
 	input = escapeSurrogates(text)
 	unfit := rawjson.Check(input)
@@ -193,8 +194,8 @@ func parseArguments(text string) (input []byte, problem string) {
 	return value, ""
 }
 
-// escapeSurrogates writes each lone surrogate as an escape. A lone surrogate can occur only
-// in a JSON string, where the escape is valid.
+// escapeSurrogates writes each lone surrogate as an escape. In valid JSON, a surrogate can
+// occur only in a string, where the escape is allowed.
 func escapeSurrogates(text string) []byte {
 	out := make([]byte, 0, len(text))
 	for i := 0; i < len(text); i++ {

@@ -1,14 +1,13 @@
-// Package dialect holds code that the provider codecs share. It reads a provider's message
-// strictly, and brings the outcomes of the calls into a form that every dialect can write.
+// Package dialect has code that the provider codecs share. It reads a provider's message
+// strictly. It brings the outcomes of calls into a form that every dialect can write.
 //
 //	message  -> Read -> Node, Node.Get, ...  -> Reader.Calls    the codec's Decode
 //	outcomes -> Answers -> Answer.Parts, ... -> rawjson.Marshal  the codec's Encode
 //
 // Strings stay exact: [Unquote] and [Quote] keep lone surrogates, which encoding/json would
-// replace. Numbers are never parsed.
+// replace. The package never parses numbers, so their digits stay too.
 //
-// The package knows no particular dialect. The codecs say what a call is, and what an
-// answer looks like.
+// The package knows no dialect. A codec says what a call is, and what an answer looks like.
 package dialect
 
 import (
@@ -23,17 +22,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Reader reads one message of a provider and collects its calls. Its refusal is the first
-// mistake that it finds. Everything that is read after a mistake is empty. So a codec can
-// read on without checks, and ask for the refusal at the end.
+// Reader reads one message of a provider and collects its calls. Its refusal is about the
+// first mistake that it finds. After a mistake, every further value that it reads is empty. So
+// a codec can read on without checks, and ask for the refusal at the end.
 type Reader struct {
 	refusal *messages.Refusal
 	calls   []messages.ToolCall
-	paths   map[messages.CallID]string // the path at which each id was found, for refusals
+	paths   map[messages.CallID]string // by id: where in the message its call is, for refusals
 }
 
-// Node is a value of the message with its path, so that a refusal can say what is wrong and
-// where.
+// Node is a value of the message with its path. A refusal shows the path.
 type Node struct {
 	reader  *Reader
 	path    string
@@ -42,8 +40,8 @@ type Node struct {
 }
 
 // Read starts to read a message that was not checked before. The message must be JSON. The
-// limits of [rawjson.Check] are checked only for values that are read. So an input over a
-// limit fails only its own call, and a part that no codec reads does no harm.
+// limits of [rawjson.Check] apply only to values that the codec reads. So an input over a
+// limit fails only its own call, and a value that no codec reads does no harm.
 func Read(message json.RawMessage) (*Reader, *Node) {
 	r := &Reader{paths: map[messages.CallID]string{}}
 	root := &Node{reader: r, raw: bytes.TrimSpace(message)}
@@ -61,9 +59,9 @@ func (r *Reader) Calls() ([]messages.ToolCall, error) {
 	return r.calls, nil
 }
 
-// Add adds a call that is at n in the message. A repeated id refuses the whole message,
-// because an answer could not say which of the two calls it is for. Only the empty id,
-// which some dialects allow, may be repeated.
+// Add adds a call that is at n in the message. A repeated id makes Add refuse the whole
+// message, because an answer could not say which of the two calls it is for. Only the empty
+// id, which some dialects allow, may be repeated.
 func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	if first, twice := r.paths[call.ID]; twice && call.ID != "" {
 		n.RefuseAs(messages.ClassDuplicateID, "has the id %.80q of %s", call.ID, first)
@@ -79,12 +77,12 @@ func (r *Reader) Add(n *Node, call messages.ToolCall) {
 	r.calls = append(r.calls, call)
 }
 
-// Refuse refuses the message because it does not have the provider's shape.
+// Refuse refuses the message because it does not have the provider's form.
 func (n *Node) Refuse(format string, args ...any) {
 	n.RefuseAs(messages.ClassMalformedMessage, format, args...)
 }
 
-// RefuseAs refuses with another class. Only the first refusal of a message counts.
+// RefuseAs is like Refuse, with another class. Only the first refusal of a message counts.
 func (n *Node) RefuseAs(class messages.Class, format string, args ...any) {
 	if n.reader.refusal == nil {
 		n.reader.refusal = &messages.Refusal{Class: class, Message: n.where() + ": " + fmt.Sprintf(format, args...)}
@@ -101,10 +99,10 @@ func (n *Node) where() string {
 // None reports whether the value is missing or null. In every dialect, both mean "not set".
 func (n *Node) None() bool { return n.raw == nil || rawjson.TypeOf(n.raw) == "null" }
 
-// Is reports whether the value has a type, as [rawjson.TypeOf] names it.
+// Is reports whether the value has this type, in the words of [rawjson.TypeOf].
 func (n *Node) Is(typeName string) bool { return n.raw != nil && rawjson.TypeOf(n.raw) == typeName }
 
-// Raw returns the value's bytes as they came, or nil for a missing value or null.
+// Raw returns the bytes of the value. It returns nil for a missing value or null.
 func (n *Node) Raw() json.RawMessage {
 	if n.None() {
 		return nil
@@ -112,8 +110,8 @@ func (n *Node) Raw() json.RawMessage {
 	return n.raw
 }
 
-// Bounded returns the node, and refuses a value over the limits of [rawjson.Check]. It is
-// for values that are passed on unchanged.
+// Bounded returns the node. It refuses the message if the value is over the limits of
+// [rawjson.Check]. Use it for values that are passed on unchanged.
 func (n *Node) Bounded() *Node {
 	if n.reader.refusal == nil && n.raw != nil {
 		if err := rawjson.Check(n.raw); err != nil {
@@ -123,10 +121,11 @@ func (n *Node) Bounded() *Node {
 	return n
 }
 
-// Bytes returns the value as it came, including null, or nil if it is missing.
+// Bytes returns the bytes of the value, also for null. It returns nil for a missing value.
 func (n *Node) Bytes() json.RawMessage { return n.raw }
 
-// Get returns a member of the node's value, which must be an object.
+// Get returns a member of the node's value. It refuses the message if the value is not an
+// object.
 func (n *Node) Get(name string) *Node {
 	if n.members == nil && n.reader.refusal == nil {
 		members, err := rawjson.Members(n.raw)
@@ -142,7 +141,8 @@ func (n *Node) Get(name string) *Node {
 	return &Node{reader: n.reader, path: path, raw: n.members[name]}
 }
 
-// List returns the elements of the node's value, which must be an array.
+// List returns the elements of the node's value. It refuses the message if the value is not an
+// array.
 func (n *Node) List() []*Node {
 	if n.reader.refusal != nil {
 		return nil
@@ -159,7 +159,8 @@ func (n *Node) List() []*Node {
 	return nodes
 }
 
-// First returns the first element of the node's value, which must be an array that is not empty.
+// First returns the first element of the node's value. It refuses the message if the value is
+// not an array or is empty.
 func (n *Node) First() *Node {
 	if list := n.List(); len(list) > 0 {
 		return list[0]
@@ -168,7 +169,7 @@ func (n *Node) First() *Node {
 	return &Node{reader: n.reader, path: n.where() + "[0]"}
 }
 
-// Text returns the node's value, which must be a string.
+// Text returns the node's value. It refuses the message if the value is not a string.
 func (n *Node) Text() string {
 	if n.reader.refusal != nil {
 		return ""
@@ -192,7 +193,8 @@ func (n *Node) TextOr(otherwise string) string {
 	return n.Text()
 }
 
-// ID returns the node's value as a call id, which must be a text that is not empty.
+// ID returns the node's value as a call id. It refuses the message if the value is not a
+// string or is empty.
 func (n *Node) ID() messages.CallID {
 	id := messages.CallID(n.TextOr(""))
 	if id == "" {
@@ -201,15 +203,16 @@ func (n *Node) ID() messages.CallID {
 	return id
 }
 
-// Role refuses a message that has a role other than the model's.
+// Role refuses a message whose role is not want, the role of the model.
 func (n *Node) Role(want string) {
 	if role := n.Get("role"); role.TextOr(want) != want {
 		role.Refuse("want %q, got %.40q", want, role.Text())
 	}
 }
 
-// Foreign refuses a message with one of these members, which hold the calls of other
-// dialects. If the message were read as one without calls, the agent would wait for ever.
+// Foreign refuses a message that has one of these members: they hold the calls of another
+// dialect. Without the refusal, such a message would count as one without calls, and the agent
+// would wait for ever.
 func (n *Node) Foreign(members ...string) {
 	for _, name := range members {
 		if m := n.Get(name); !m.None() {
@@ -221,16 +224,17 @@ func (n *Node) Foreign(members ...string) {
 // callTypes lists the types of blocks and items that are calls in some dialect.
 var callTypes = []string{"tool_use", "function_call", "custom_tool_call", "tool_call", "function"}
 
-// ForeignType refuses a block whose type is a call in another dialect only. A codec calls
-// it for block types that it does not run.
+// ForeignType refuses a block whose type is a call in some other dialect. A codec calls it for
+// block types that it does not run itself.
 func (n *Node) ForeignType(blockType string) {
 	if slices.Contains(callTypes, blockType) {
 		n.Refuse("%q is no type of this provider's messages; is the provider right?", blockType)
 	}
 }
 
-// Object returns the arguments, which must be a JSON object, or a problem as text for the
-// model. A missing value, null and blank text stand for no arguments.
+// Object returns the arguments, which must be a JSON object. If they are not, it returns a
+// problem as text for the model. A missing value, null and blank text mean that there are no
+// arguments.
 func (n *Node) Object() (input []byte, problem string) {
 	switch {
 	case n.None(), n.Is("a string") && strings.TrimSpace(Unquote(n.raw)) == "":
@@ -244,8 +248,8 @@ func (n *Node) Object() (input []byte, problem string) {
 	return nil, notAnObject(n.raw)
 }
 
-// Arguments is like [Node.Object], but the object may also be in a string, as in the OpenAI
-// dialects.
+// Arguments is like [Node.Object], but it also reads an object inside a string, as the OpenAI
+// dialects have it.
 func (n *Node) Arguments() (input []byte, problem string) {
 	if input, problem = n.Object(); problem != "" && n.Is("a string") {
 		return parseArguments(Unquote(n.raw))

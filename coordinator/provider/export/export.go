@@ -25,15 +25,15 @@ const (
 // Options are an agent's choices. The zero value suits every model of a provider.
 type Options struct {
 	Strict Strict
-	// Cache ends the tools with the provider's cache mark, if it has one (Anthropic:
-	// cache_control on the last tool; Bedrock: a cachePoint after it). It is off by
-	// default, for four reasons. A request may have only four marks, and the agent should
-	// place them. A mark on the system prompt covers the tools too. Writing to the cache
-	// costs extra. And Bedrock refuses the mark for models that cannot cache.
+	// Cache puts the provider's cache mark at the end of the tools, if the provider has one
+	// (Anthropic: cache_control on the last tool; Bedrock: a cachePoint after it). It is off
+	// by default, for four reasons. A request may have only four marks, and the agent should
+	// place them. A mark on the system prompt covers the tools too. Writing to the cache costs
+	// extra. Bedrock refuses the mark for models that cannot cache.
 	Cache bool
 }
 
-// Definition is one tool as a provider should get it.
+// Definition is the definition of one tool for a provider.
 type Definition struct {
 	Tool        schemas.Tool    // as it was passed in
 	Name        string          // the provider's name for the tool: see [Name]
@@ -44,17 +44,17 @@ type Definition struct {
 
 // dialect is what a provider requires of tool definitions.
 type dialect struct {
-	names    *regexp.Regexp // the names it accepts
+	names    *regexp.Regexp // the names that it accepts
 	maxTools int            // in one request; 0: no known limit
-	verbatim bool           // the schema is not adapted for the model
-	bareRoot bool           // no allOf, anyOf, oneOf, not or enum at the root
+	verbatim bool           // the model gets the tool's own schema
+	bareRoot bool           // it accepts no allOf, anyOf, oneOf, not or enum at the root
 	strict   *subset        // nil: no strict mode
-	// strictFirst says that StrictDefault makes exact copies strict.
+	// strictFirst says that StrictDefault makes a copy strict if the copy is exact.
 	strictFirst bool
 }
 
 var (
-	// Anthropic's newest deployments accept 128 characters, the others 64.
+	// Anthropic's newest deployments accept 128 characters, all others 64.
 	plainNames = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,64}$`)
 	// Gemini accepts 128 characters; older deployments accept 64.
 	geminiNames = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}$`)
@@ -110,8 +110,8 @@ func Prepare(p messages.Provider, tools []schemas.Tool, o Options) ([]Definition
 	return defs, nil
 }
 
-// define returns one definition. If it is strict, seen is its share of the request's
-// limits.
+// define returns one definition. If the definition is strict, seen is what it uses of the
+// request's limits.
 func (d dialect) define(t schemas.Tool, name string, wish Strict) (def Definition, seen counts, err error) {
 	def = Definition{Tool: t, Name: name, Description: t.Description}
 	schema, err := parse(t.InputSchema)

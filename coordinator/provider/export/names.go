@@ -9,13 +9,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxName is the longest name that every deployment of every provider accepts, in characters.
+// maxName is the longest name, in characters, that every deployment of every provider accepts.
 const maxName = 64
 
 // Name returns the provider's name for a tool. If the provider accepts the tool's own name,
-// that is it. Otherwise it is the portable part of the name, "_", and the first eight hex
-// digits of the name's SHA-256. The result depends only on the arguments. All providers
-// accept names that match ^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$.
+// Name returns that name. Otherwise the result is the portable part of the name, "_", and the
+// first eight hex digits of the name's SHA-256. It depends only on the arguments. All
+// providers accept names that match ^[a-zA-Z_][a-zA-Z0-9_-]{0,63}$.
 func Name(p messages.Provider, name string) string {
 	d, ok := dialects[p]
 	if !ok || name == "" || d.names.MatchString(name) {
@@ -30,8 +30,8 @@ func Name(p messages.Provider, name string) string {
 	return stem[:min(len(stem), maxName-len(hash))] + hash
 }
 
-// portable keeps the characters that every provider accepts, and replaces others by "_". The result
-// is ASCII.
+// portable returns a character that every provider accepts: the character itself, or "_". The
+// result is ASCII.
 func portable(r rune) rune {
 	switch {
 	case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', r == '_', r == '-':
@@ -40,14 +40,14 @@ func portable(r rune) rune {
 	return '_'
 }
 
-// Names maps the names of known tools to a provider's names and back. It is never changed.
+// Names maps the names of known tools to a provider's names and back. A Names does not change.
 type Names struct {
 	provider messages.Provider
 	tools    map[string]string // from the provider's name to the tool's
 }
 
-// NewNames returns the mapping of the given tools. It returns an error for an empty name, a
-// repeated name, and two names that would become the same for the provider.
+// NewNames returns the mapping of the given tools. It returns an error for an empty name, for
+// a repeated name, and for two tools that the provider would know by one name.
 func NewNames(p messages.Provider, tools ...string) (Names, error) {
 	n := Names{p, make(map[string]string, len(tools))}
 	for _, tool := range tools {
@@ -68,7 +68,7 @@ func NewNames(p messages.Provider, tools ...string) (Names, error) {
 	return n, nil
 }
 
-// Tool returns the tool that a call of the provider names. The match is exact. It returns
+// Tool returns the tool that a call of the provider names. The name must match exactly. ok is
 // false if no known tool has this name for the provider.
 func (n Names) Tool(wire string) (string, bool) {
 	tool, ok := n.tools[wire]

@@ -9,13 +9,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// DropNulls undoes in an input what [StrictNullable] did to the schema. It removes each
-// null of an optional property whose own schema does not accept null. schema is the tool's
-// own schema. An input without such a null is returned unchanged. In other inputs, numbers
-// keep their digits.
+// DropNulls removes from an input the nulls that exist only because of [StrictNullable]: each
+// null of an optional property whose own schema does not accept null. schema is the tool's own
+// schema. An input without such a null is returned unchanged. In other inputs, numbers keep
+// their digits.
 //
-// Only agents that export with StrictNullable may use it. If another model sends such a
-// null, that is a mistake, and the model should get the error.
+// Use it only for an agent that exports with StrictNullable. From any other model such a null
+// is a mistake, and the model should get the error.
 func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 	root, err := parse(schema)
 	if err != nil {
@@ -28,7 +28,7 @@ func DropNulls(schema, input json.RawMessage) (json.RawMessage, error) {
 		return nil, fmt.Errorf("input: %w", err)
 	}
 	if _, _, ok := openaiSubset.apply(root, StrictNullable); !ok || !dropNulls(root, v) {
-		return input, nil // the model got the plain schema, or sent no such null
+		return input, nil // the model got the plain schema, or sent no null to remove
 	}
 	return rawjson.Marshal(v)
 }
@@ -58,7 +58,7 @@ func dropNulls(schema, v any) (dropped bool) {
 	return dropped
 }
 
-// orNull makes a schema of a strict subset accept null too.
+// orNull changes a schema of a strict subset so that it accepts null too.
 func orNull(n node) node {
 	if takesNull(n) {
 		return n

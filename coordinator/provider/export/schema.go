@@ -13,15 +13,17 @@ import (
 // node is a JSON Schema that is an object; numbers in it are json.Number.
 type node = map[string]any
 
-// combining lists keywords that apply further schemas to the same value. If an object
-// beside one of them were closed, it would forbid the properties that those schemas allow.
+// combining lists keywords that apply further schemas to the same value. An object that has
+// one of these keywords must not be closed: closing it would forbid the properties that those
+// schemas allow.
 var combining = []string{"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies"}
 
-// others lists keywords that can be about properties that the object does not list.
+// others lists keywords that can be about properties that the object does not list in
+// "properties".
 var others = []string{"additionalProperties", "unevaluatedProperties", "patternProperties", "minProperties"}
 
-// parse reads a tool's schema. It sets the root's type to object, because the input of a
-// call always is one.
+// parse reads a tool's schema. It sets the root's type to object, because the input of a call
+// is always an object.
 func parse(raw json.RawMessage) (node, error) {
 	if len(bytes.TrimSpace(raw)) == 0 {
 		raw = json.RawMessage(`{}`)
@@ -35,7 +37,7 @@ func parse(raw json.RawMessage) (node, error) {
 	if err := dec.Decode(&v); err != nil {
 		return nil, err
 	}
-	if v == true { // true is the schema that every value fits
+	if v == true { // every value fits the schema true
 		v = node{}
 	}
 	root, ok := v.(node)
@@ -49,8 +51,8 @@ func parse(raw json.RawMessage) (node, error) {
 	return root, nil
 }
 
-// plain brings a schema into the form for a model. It keeps the meaning, except that
-// objects which list their properties are closed.
+// plain brings a schema into the form for a model. It keeps the meaning, but it closes objects
+// that list their properties.
 func plain(root node, bareRoot bool) (node, error) {
 	delete(root, "$schema")
 	complete(root)
@@ -65,9 +67,9 @@ func plain(root node, bareRoot bool) (node, error) {
 	return root, nil
 }
 
-// complete closes objects and gives arrays their items, wherever a single schema describes
-// the value. It leaves oneOf and not alone, because a narrower branch in them can make the
-// whole wider.
+// complete closes objects and gives arrays their items, wherever a single schema describes the
+// value. It does not change the branches of oneOf and not: a narrower branch can make the
+// whole schema wider.
 func complete(v any) {
 	n, ok := v.(node)
 	if !ok {
@@ -125,7 +127,7 @@ func describeRoot(root node) error {
 	return nil
 }
 
-// listed reports whether the object lists every required property.
+// listed reports whether the object lists every required property in "properties".
 func listed(required []string, properties node) bool {
 	return !slices.ContainsFunc(required, func(name string) bool { return properties[name] == nil })
 }

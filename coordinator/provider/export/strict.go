@@ -10,14 +10,14 @@ import (
 
 // subset is the part of JSON Schema that a provider's strict mode accepts, and its limits.
 type subset struct {
-	keywords    []string // accepted by every model with a strict mode
-	more        []string // accepted by current models; used only if the agent asks for strict copies
+	keywords    []string // keywords that every model with a strict mode accepts
+	more        []string // further keywords of current models; for agents that ask for strict copies
 	allRequired bool     // every property must be in "required"
-	schema      counts   // limits of one schema; 0: none known
-	request     counts   // limits of all strict tools of one request; 0: none known
+	schema      counts   // limits for one schema; 0: no known limit
+	request     counts   // limits for all strict tools of one request; 0: no known limit
 }
 
-// counts are the quantities that strict modes limit.
+// counts are the quantities that a strict mode limits.
 type counts struct {
 	tools      int
 	depth      int // objects in objects, the root included
@@ -32,7 +32,7 @@ var structure = []string{
 }
 
 var (
-	// These are the limits of the first strict models. Later models accept more.
+	// The limits are those of the first strict models. Later models accept more.
 	openaiSubset = subset{
 		keywords: structure,
 		more: []string{"pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
@@ -43,8 +43,7 @@ var (
 	claudeSubset = subset{keywords: structure, request: counts{tools: 20, optional: 24, unions: 16}}
 )
 
-// apply makes a strict copy of schema, which it does not change. ok is false if that is not
-// possible.
+// apply returns a strict copy of schema. ok is false if there is none.
 func (s subset) apply(schema node, wish Strict) (node, counts, bool) {
 	c := strictCopy{subset: s, keywords: s.keywords, seen: counts{tools: 1}}
 	if wish != StrictDefault {
@@ -56,15 +55,15 @@ func (s subset) apply(schema node, wish Strict) (node, counts, bool) {
 	return root, c.seen, ok && !c.over()
 }
 
-// strictCopy is a strict copy while it is made.
+// strictCopy is the work on one strict copy.
 type strictCopy struct {
 	subset
 	keywords []string
 	seen     counts
 }
 
-// make makes one schema strict in place, or returns false. depth is the depth of an object
-// at this place, from 1. nullable says that optional properties may become required and
+// make makes one schema strict in place, or returns false. depth is the depth of an object at
+// this place, from 1. If nullable is true, optional properties may become required and
 // nullable.
 func (c *strictCopy) make(v any, depth int, nullable bool) bool {
 	n, ok := v.(node)
@@ -91,8 +90,8 @@ func (c *strictCopy) make(v any, depth int, nullable bool) bool {
 	return !hasType(n, "object") || c.makeObject(n, depth, nullable)
 }
 
-// makeChoice makes the branches of an anyOf strict. In a branch no property becomes
-// nullable: a null for a missing property would look like a null that the tool wants.
+// makeChoice makes the branches of an anyOf strict. It makes no property in a branch nullable:
+// a null for a missing property could not be told from a null that the tool wants.
 func (c *strictCopy) makeChoice(n node, depth int) bool {
 	branches, ok := onlyAnyOf(n)
 	c.seen.unions++
@@ -159,8 +158,8 @@ func (c *strictCopy) over() bool {
 		over(c.seen.enums, c.schema.enums)
 }
 
-// checkRequest refuses strict tools that together are too much for one request of the
-// provider.
+// checkRequest returns an error if the strict tools together exceed a limit of the provider
+// for one request.
 func (s subset) checkRequest(p messages.Provider, sum counts) error {
 	for _, limit := range []struct {
 		what   string

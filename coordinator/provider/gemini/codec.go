@@ -1,11 +1,12 @@
 // Package gemini translates the generateContent dialect of Google's Gemini. It reads the
 // functionCall parts of the model's content, or of the whole response. It writes one user
-// content with exactly one functionResponse part for each call.
+// content that has exactly one functionResponse part for each call.
 //
-// Ids are optional. If a call has an id, it is returned; none is made up. Without ids, the
-// provider pairs calls with responses by order and name. A response is always wrapped as
-// {"output": value} or {"error": text}, because an object that itself has such keys would
-// be misread. In spite of their names, toolCall and toolResponse are server tools.
+// Ids are optional. If a call has an id, its response has the same id. If it has none, the
+// response has none: the provider then pairs calls with responses by order and name. A
+// response is always wrapped as {"output": value} or {"error": text}, because the provider
+// would misread an object that itself has such keys. Parts named toolCall and toolResponse are
+// for server tools, and are not calls to run.
 package gemini
 
 import (
@@ -33,13 +34,13 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	turn.Role("model")
 	turn.Foreign("tool_calls", "function_call", "functionCall")
 	parts := turn.Get("parts")
-	if parts.None() && !turn.Get("role").None() { // the SDKs omit an empty list
+	if parts.None() && !turn.Get("role").None() { // the SDKs leave out an empty list
 		return r.Calls()
 	}
 	for _, part := range parts.List() {
 		call := part.Get("functionCall")
 		if call.None() {
-			call = part.Get("function_call") // a dump from Python has this name
+			call = part.Get("function_call") // messages printed from Python have this name
 		}
 		if !call.None() {
 			r.Add(call, functionCall(call))
@@ -48,7 +49,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// empty reports whether a finished candidate has no parts, for example because of
+// empty reports whether a candidate is finished and has no parts, for example because of
 // MALFORMED_FUNCTION_CALL.
 func empty(candidate, content *dialect.Node) bool {
 	finished := !candidate.Get("finishReason").None() || !candidate.Get("finish_reason").None()
@@ -89,8 +90,8 @@ type response struct {
 	Error  json.RawMessage `json:"error,omitempty"`
 }
 
-// mediaPart is an image within the response. As a part beside the response it would spoil
-// the count of parts.
+// mediaPart is an image within the response. Beside the response it would be one part too
+// many: there must be one part for each call.
 type mediaPart struct {
 	InlineData inlineData `json:"inlineData"`
 }
@@ -100,8 +101,8 @@ type inlineData struct {
 	Data     string `json:"data"`
 }
 
-// Encode writes the content that answers the calls, with one outcome for each in the same
-// order. Without calls it writes null.
+// Encode writes the content that answers the calls. outcomes has one outcome for each call, in
+// the same order. Without calls, Encode writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

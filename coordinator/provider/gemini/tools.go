@@ -14,8 +14,8 @@ type toolDefinitions struct {
 	FunctionDeclarations []functionDeclaration `json:"functionDeclarations"`
 }
 
-// functionDeclaration holds its schema as JSON Schema; the older "parameters" accepts only a part
-// of it.
+// functionDeclaration has its schema as JSON Schema. The older member "parameters" accepts
+// only a part of JSON Schema.
 type functionDeclaration struct {
 	Name                 string          `json:"name"`
 	Description          string          `json:"description,omitempty"`

@@ -1,11 +1,11 @@
 // Package openaichat translates OpenAI's Chat Completions dialect, which many other servers
 // use too. It reads the tool_calls of the assistant message, or of a whole completion. It
-// writes a list with one message of role tool for each call. The content of these messages
+// writes a list that has one message of role tool for each call. The content of such a message
 // is a string.
 //
-// Arguments are a JSON string that the model wrote. If it is broken JSON, the call is
-// answered with the mistake. The dialect has no flag for failures and no images in tool
-// messages, so both become text.
+// Arguments are a JSON string that the model wrote. If the string is broken JSON, the answer
+// of the call says what is wrong. The dialect has no flag for failures, and tool messages have
+// no images. So failures and images become text.
 package openaichat
 
 import (
@@ -42,8 +42,8 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// checkContent refuses what is not an assistant message of this dialect: a message without
-// role, content and calls, and a message whose content holds the calls of another dialect.
+// checkContent refuses a message that is not an assistant message of this dialect: one without
+// role, content and calls, or one whose content has the calls of another dialect.
 func checkContent(turn *dialect.Node) {
 	content := turn.Get("content")
 	switch {
@@ -78,7 +78,8 @@ func toolCall(n *dialect.Node) messages.ToolCall {
 	return call
 }
 
-// kind returns the call's type, which some servers omit.
+// kind returns the type of a call. If the type is missing, as with some servers, it infers the
+// type.
 func kind(n *dialect.Node) string {
 	kind := n.Get("type").TextOr("")
 	if kind != "" {
@@ -96,8 +97,8 @@ type message struct {
 	Content    json.RawMessage `json:"content"`
 }
 
-// Encode writes the list of tool messages that answers the calls, with one outcome for each
-// in the same order. Without calls it writes null.
+// Encode writes the list of tool messages that answers the calls. outcomes has one outcome for
+// each call, in the same order. Without calls, Encode writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {

@@ -2,10 +2,10 @@
 // of a response, or the whole response. It writes a list with one function_call_output or
 // custom_tool_call_output for each call.
 //
-// The call_id pairs a call with its output. The item's id is not used. Some calls that the
-// client should run need another kind of answer (computer, shell, patch, approval). A
-// message with one of these is refused: if the call were dropped, the agent would hang. If
-// the same list has the output of a call, the provider has run that call.
+// The call_id pairs a call with its output. The id of the item is not used. Some types of
+// calls (computer, shell, patch, approval) are for the client, but need another type of
+// answer. A message with such a call is refused: if the call were dropped, the agent would
+// wait for ever. If the same list has the output of a call, the provider has run that call.
 package openairesponses
 
 import (
@@ -21,8 +21,7 @@ import (
 // Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// notOurs lists the types of calls that the client should run, but that need another type
-// of answer.
+// notOurs lists the types of calls that are for the client but need another type of answer.
 var notOurs = []string{
 	"computer_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request", "tool_search_call",
 }
@@ -54,7 +53,7 @@ func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	return r.Calls()
 }
 
-// answeredCalls returns the pairing keys of the calls whose output is among the items.
+// answeredCalls returns the pairing keys of the calls whose output is in the list.
 func answeredCalls(items []*dialect.Node) map[string]bool {
 	answered := map[string]bool{}
 	for _, item := range items {
@@ -65,8 +64,8 @@ func answeredCalls(items []*dialect.Node) map[string]bool {
 	return answered
 }
 
-// pairing returns the key that a call and its output share, or "" for an item without a
-// call_id.
+// pairing returns the key that a call has in common with its output. It returns "" for an item
+// without a call_id.
 func pairing(callType string, item *dialect.Node) string {
 	id := item.Get("call_id")
 	if !id.Is("a string") {
@@ -105,8 +104,8 @@ func anyCall(item *dialect.Node) messages.ToolCall {
 
 const cutOffText = "The call was cut off before its arguments were complete (status incomplete). Send it again, whole."
 
-// cutOff reports whether the provider marked the call as incomplete. The arguments are then
-// cut off, but may be valid JSON by chance.
+// cutOff reports whether the provider marked the call as incomplete. Its arguments are then
+// cut off, even if they are valid JSON by chance.
 func cutOff(item *dialect.Node) bool { return item.Get("status").TextOr("") == "incomplete" }
 
 type output struct {
@@ -125,8 +124,8 @@ type part struct {
 	Detail   string          `json:"detail,omitempty"`
 }
 
-// Encode writes the list of outputs that answers the calls, with one outcome for each in
-// the same order. Without calls it writes null.
+// Encode writes the list of outputs that answers the calls. outcomes has one outcome for each
+// call, in the same order. Without calls, Encode writes null.
 func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error) {
 	answers, err := dialect.Answers(calls, outcomes)
 	if err != nil || len(answers) == 0 {
@@ -142,7 +141,7 @@ func (Codec) Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (jso
 		}
 		if a.Call.Custom {
 			list[i].Type = "custom_tool_call_output"
-		} else if a.Call.Namespace != "" { // an output of a custom call has no member for the namespace
+		} else if a.Call.Namespace != "" { // a custom call's output has no namespace
 			list[i].Name, list[i].Namespace = dialect.Quote(a.Call.Name), dialect.Quote(a.Call.Namespace)
 		}
 	}
@@ -157,7 +156,8 @@ func outputOf(a dialect.Answer) any {
 	var parts []part
 	for _, p := range a.MarkedParts() {
 		if p.Image != nil {
-			// A custom call's image must state its detail; a function call's image may.
+			// The image of a custom call must have a detail. The image of a function call may
+			// have one.
 			parts = append(parts, part{Type: "input_image", ImageURL: p.Image.DataURL(), Detail: "auto"})
 		} else {
 			parts = append(parts, part{Type: "input_text", Text: dialect.Quote(p.Text)})
@@ -166,8 +166,8 @@ func outputOf(a dialect.Answer) any {
 	return parts
 }
 
-// echoedCaller returns the call's caller if that is a program, because the output must go
-// back to that program. Otherwise it returns nil.
+// echoedCaller returns the caller of a call that a program made, because the output must go
+// back to that program. For any other call it returns nil.
 func echoedCaller(call messages.ToolCall) json.RawMessage {
 	var caller struct{ Type string }
 	if json.Unmarshal(call.Caller, &caller) != nil || caller.Type == "direct" {

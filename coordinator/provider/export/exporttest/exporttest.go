@@ -1,6 +1,6 @@
-// Package exporttest is the test suite for the tool definitions of every codec. It compares
-// them with golden files for one shared set of tools. It also checks that the bytes are the
-// same from any order and in any process.
+// Package exporttest tests the tool definitions of a codec, with one set of tools for all
+// codecs. It compares the definitions with golden files. It also checks that the bytes do not
+// depend on the order of the tools or on the process.
 package exporttest
 
 import (
@@ -32,8 +32,8 @@ type Exporter interface {
 	ToolsWith([]schemas.Tool, export.Options) (json.RawMessage, error)
 }
 
-// variants lists the options to test. Each has a golden file, unless an earlier variant
-// gives the same bytes.
+// variants lists the options to test. Each variant has a golden file, unless an earlier
+// variant gives the same bytes.
 var variants = []struct {
 	name    string
 	options export.Options
@@ -72,7 +72,8 @@ func Run(t *testing.T, e Exporter) {
 	})
 }
 
-// testGolden compares each variant, indented for readers, and checks that the bytes are compact.
+// testGolden compares each variant with its golden file, and checks that the bytes are
+// compact. The golden files are indented for readers.
 func testGolden(t *testing.T, e Exporter) {
 	seen := map[string]string{}
 	for _, v := range variants {
@@ -113,8 +114,8 @@ const (
 	childMark = "export digest "
 )
 
-// testProcess runs the test that calls it again in other processes. Those only print the
-// digest of their exports.
+// testProcess runs the present test in other processes. There the test only prints the digest
+// of its exports, which must be the digest of this process.
 func testProcess(t *testing.T, e Exporter) {
 	self, err := os.Executable()
 	if err != nil {

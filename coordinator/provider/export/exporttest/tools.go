@@ -8,21 +8,22 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Tools returns the shared set of tools. Each one has something that a dialect could get
-// wrong.
+// Tools returns the set of tools for all codecs. Each tool has something that a dialect could
+// get wrong.
 func Tools() []schemas.Tool {
 	tool := func(name, description string, kind messages.Kind, schema string) schemas.Tool {
 		return schemas.Tool{Name: name, Description: description, Kind: kind, InputSchema: json.RawMessage(schema)}
 	}
 	return []schemas.Tool{
-		// A pattern, and characters that HTML escaping would spoil.
+		// This tool has a pattern, and characters that HTML escaping would change.
 		tool("lookup_order", `Fetch an order by its id. Use it when status < "delivered" && id is known.`, messages.KindRead, `{
 			"type": "object",
 			"properties": {"order_id": {"type": "string", "pattern": "^ORD-\\d+$", "minLength": 5, "maxLength": 40}},
 			"required": ["order_id"],
 			"additionalProperties": false
 		}`),
-		// Objects in objects in arrays, an enum, optional properties, digits beyond 2^53.
+		// This tool has objects in objects in arrays, an enum, optional properties, and digits
+		// beyond 2^53.
 		tool("search_products", "Search the catalog. Returns at most `limit` products.", messages.KindRead, `{
 			"$schema": "https://json-schema.org/draft/2020-12/schema",
 			"type": "object",
@@ -46,7 +47,8 @@ func Tools() []schemas.Tool {
 			},
 			"required": ["query"]
 		}`),
-		// Optional properties in the strict subset: required and nullable in a nullable copy.
+		// This tool has optional properties in the strict subset: required and nullable in a
+		// nullable copy.
 		tool("book_trip", "Book a trip.", messages.KindWrite, `{
 			"type": "object",
 			"properties": {
@@ -65,11 +67,12 @@ func Tools() []schemas.Tool {
 			},
 			"required": ["passengers", "destination"]
 		}`),
-		// No arguments, and the schema says so.
+		// This tool has no arguments, and the schema says so.
 		tool("ping", "", messages.KindCompute, `{"type": "object", "properties": {}, "additionalProperties": false}`),
-		// The schema says nothing about arguments.
+		// This tool's schema says nothing about arguments.
 		tool("now", "The current time.", messages.KindCompute, ``),
-		// A name that starts with a digit; a schema that is strict apart from open objects.
+		// This tool has a name that starts with a digit, and a schema that is strict except
+		// for open objects.
 		tool("3d_render", "Render a scene.", messages.KindCompute, `{
 			"type": "object",
 			"properties": {
@@ -78,17 +81,17 @@ func Tools() []schemas.Tool {
 			},
 			"required": ["scene", "quality"]
 		}`),
-		// The longest name.
+		// This tool has the longest name.
 		tool("z"+strings.Repeat("y", 62)+"x", "Has a name of 64 characters.", messages.KindRead, `{
 			"type": "object", "properties": {"x": {"type": "boolean"}}, "required": ["x"], "additionalProperties": true
 		}`),
-		// A description that is not ASCII.
+		// This tool has a description that is not ASCII.
 		tool("translate", "Übersetzt Text — 翻訳する 🌍.", messages.KindCompute, `{
 			"type": "object",
 			"properties": {"text": {"type": "string", "description": "El texto, en español"}, "to": {"type": "string", "const": "de"}},
 			"required": ["text", "to"]
 		}`),
-		// A choice at the root, as generators of MCP servers like to write it.
+		// This tool has a choice at the root, as generators of MCP servers often write it.
 		tool("update_issue", "Change an issue.", messages.KindWrite, `{
 			"type": "object",
 			"description": "What to change.",
