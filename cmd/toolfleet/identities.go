@@ -49,7 +49,8 @@ file already is refused. Files are readable by their owner alone.`
 }
 
 func (c identitiesNewCmd) Run(a *command.App) error {
-	if _, err := os.Stat(filepath.Join(c.Dir, filepath.FromSlash(identities.ServerFile))); err == nil && c.Once {
+	server := identities.ServerFile(c.Dir)
+	if _, err := os.Stat(server); err == nil && c.Once {
 		a.Say("%s has identities already", c.Dir)
 		return nil
 	}
@@ -60,13 +61,12 @@ func (c identitiesNewCmd) Run(a *command.App) error {
 	if err != nil {
 		return command.Usage(err)
 	}
-	server := filepath.Join(c.Dir, filepath.FromSlash(identities.ServerFile))
 	rows := [][]string{
-		{"FOLDER", "GOES TO", "AND IS USED WITH"},
+		folderHead,
 		{filepath.Dir(server), "the NATS server", "toolfleet nats --nats-config " + server + " --data DIR"},
 	}
 	for _, i := range made {
-		rows = append(rows, []string{filepath.Join(c.Dir, i.Name), goesTo(i), usedWith(c.Dir, i)})
+		rows = append(rows, folderRow(c.Dir, i))
 	}
 	if _, err := os.Stat(filepath.Join(c.Dir, "ca", "ca.key")); err == nil {
 		rows = append(rows, []string{filepath.Join(c.Dir, "ca"), "nobody: keep it", "toolfleet identities certificate"})
@@ -75,6 +75,14 @@ func (c identitiesNewCmd) Run(a *command.App) error {
 		return err
 	}
 	return sayApprovers(a.Stdout, made)
+}
+
+// folderHead names the columns of [folderRow].
+var folderHead = []string{"FOLDER", "GOES TO", "AND IS USED WITH"}
+
+// folderRow returns the row of the table that shows people what to do with an identity's folder.
+func folderRow(dir string, i identities.Identity) []string {
+	return []string{filepath.Join(dir, i.Name), goesTo(i), usedWith(dir, i)}
 }
 
 // goesTo says whose an identity is.
@@ -145,7 +153,7 @@ func (c identitiesAddCmd) Run(a *command.App) error {
 	if err != nil {
 		return command.Usage(err)
 	}
-	if err := a.Table([][]string{{"FOLDER", "GOES TO", "AND IS USED WITH"}, {filepath.Join(c.Dir, made.Name), goesTo(made), usedWith(c.Dir, made)}}); err != nil {
+	if err := a.Table([][]string{folderHead, folderRow(c.Dir, made)}); err != nil {
 		return err
 	}
 	if err := sayApprovers(a.Stdout, []identities.Identity{made}); err != nil {

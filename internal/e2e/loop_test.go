@@ -52,15 +52,23 @@ func wantLoop(t *testing.T, v *client.Conversation, err, want error, n int) {
 	}
 }
 
+// runningBank starts a fleet that serves the tools of the bank, with one worker and one
+// coordinator.
+func runningBank(t *testing.T, srv *devserver.Server) (*fleet, *outside) {
+	t.Helper()
+	f := newFleet(t, srv)
+	ledger := f.bank()
+	f.worker(worker.Config{})
+	f.coordinator(coordinator.Config{})
+	return f, ledger
+}
+
 // A model makes calls in every round. The loop ends after five rounds, and each of the model's
 // messages in the history has its answer.
 func TestALoopEndsAfterItsRounds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
+		f, ledger := runningBank(t, srv)
 		defer f.close()
-		ledger := f.bank()
-		f.worker(worker.Config{})
-		f.coordinator(coordinator.Config{})
 		chat := turn(messages.Anthropic)
 		err := f.client.Loop(t.Context(), chat, always(messages.Anthropic, refund("1")))
 		wantLoop(t, chat, err, client.ErrMaxRounds, 1+2*5)
@@ -81,11 +89,8 @@ func TestALoopEndsAfterItsRounds(t *testing.T) {
 // In every dialect, each round adds the model's message and the answers to the history.
 func TestALoopInEachDialect(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
+		f, _ := runningBank(t, srv)
 		defer f.close()
-		f.bank()
-		f.worker(worker.Config{})
-		f.coordinator(coordinator.Config{})
 		for p, grows := range map[messages.Provider]int{
 			messages.Anthropic: 2, messages.OpenAIChat: 3, messages.OpenAIResponses: 4, messages.Bedrock: 2, messages.Gemini: 2, messages.Canonical: 2,
 		} {
@@ -186,11 +191,8 @@ func TestALoopGoesOnAfterACrash(t *testing.T) {
 		for _, saves := range []bool{true, false} {
 			t.Run(fmt.Sprint("at step ", dies, ", saves ", saves), func(t *testing.T) {
 				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-					f := newFleet(t, srv)
+					f, ledger := runningBank(t, srv)
 					defer f.close()
-					ledger := f.bank()
-					f.worker(worker.Config{})
-					f.coordinator(coordinator.Config{})
 					chat := turn(messages.Anthropic)
 					stored, _ := json.Marshal(chat)
 					answers := 0

@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/client"
-	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/audit"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/natstest"
-	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 )
 
@@ -94,11 +92,8 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 // round.
 func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
+		f, ledger := runningBank(t, srv)
 		defer f.close()
-		ledger := f.bank()
-		f.worker(worker.Config{})
-		f.coordinator(coordinator.Config{})
 		program := &restarting{t: t, f: f}
 		model := always(messages.Anthropic, refund("1"))
 		// The program ends when the calls of the third round have begun.
@@ -138,11 +133,8 @@ func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
 // next turn may take the full time.
 func TestAnErrorOfTheModelEndsTheTurn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
+		f, _ := runningBank(t, srv)
 		defer f.close()
-		f.bank()
-		f.worker(worker.Config{})
-		f.coordinator(coordinator.Config{})
 		program := &restarting{t: t, f: f}
 		overloaded := errors.New("529: overloaded")
 		refundOne := always(messages.Anthropic, refund("1"))
@@ -163,11 +155,8 @@ func TestAnErrorOfTheModelEndsTheTurn(t *testing.T) {
 // batch is sent without a round again: with one, it would be another body under the same id.
 func TestAMessageOfAnEarlierVersionHasNoRound(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := newFleet(t, srv)
+		f, ledger := runningBank(t, srv)
 		defer f.close()
-		ledger := f.bank()
-		f.worker(worker.Config{})
-		f.coordinator(coordinator.Config{})
 		earlier := turn(messages.Anthropic)
 		message, err := always(messages.Anthropic, refund("1"))(t.Context(), earlier.History)
 		if err != nil {

@@ -12,8 +12,8 @@ import (
 
 // List returns the identities of a folder that [New] has made.
 func List(dir string) ([]Identity, error) {
-	s := server{dir: filepath.Join(dir, "nats")}
-	if _, err := os.Stat(filepath.Join(dir, filepath.FromSlash(ServerFile))); err != nil {
+	s := serverOf(dir)
+	if _, err := os.Stat(ServerFile(dir)); err != nil {
 		return nil, fmt.Errorf("%s holds no identities: %w; `toolfleet identities new` makes them, --dir names their folder", dir, err)
 	}
 	return s.list()
@@ -44,7 +44,7 @@ func Add(dir string, i Identity) (Identity, error) {
 	if err != nil {
 		return i, err
 	}
-	if i, err = (server{dir: filepath.Join(dir, "nats")}).add(i); err != nil {
+	if i, err = serverOf(dir).add(i); err != nil {
 		return i, err
 	}
 	return i, writeFolder(dir, i, url, authority, append(all, i))
@@ -66,7 +66,7 @@ func Renew(dir, name string) (Identity, error) {
 	if err != nil {
 		return i, err
 	}
-	if err := (server{dir: filepath.Join(dir, "nats")}).rekey(i, key); err != nil {
+	if err := serverOf(dir).rekey(i, key); err != nil {
 		return i, err
 	}
 	i.Key = key
@@ -80,7 +80,7 @@ func Remove(dir, name string) (Identity, error) {
 	if err != nil {
 		return i, err
 	}
-	return i, server{dir: filepath.Join(dir, "nats")}.remove(i)
+	return i, serverOf(dir).remove(i)
 }
 
 // find returns an identity by its name.

@@ -30,7 +30,7 @@ func TestAFolderThatIsHalfWritten(t *testing.T) {
 	if _, err := identities.New(dir, identities.Options{}); err == nil {
 		t.Fatal("no error")
 	}
-	if _, err := os.Stat(filepath.Join(dir, identities.ServerFile)); err == nil {
+	if _, err := os.Stat(identities.ServerFile(dir)); err == nil {
 		t.Error("server.conf is there before the keys are")
 	}
 	if _, err := identities.New(dir, identities.Options{}); err == nil || !strings.Contains(err.Error(), "empty the folder") {

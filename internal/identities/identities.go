@@ -81,8 +81,11 @@ type Options struct {
 // nameForm matches the names of identities. They are names of files, and stand in a comment.
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$`)
 
-// ServerFile is the configuration that the server is started with, below the folder.
-const ServerFile = "nats/server.conf"
+// serverConf is the name of the file that the NATS server is started with.
+const serverConf = "server.conf"
+
+// ServerFile returns the file that the NATS server is started with, in the folder of [New].
+func ServerFile(dir string) string { return filepath.Join(serverOf(dir).dir, serverConf) }
 
 // New writes everything into a folder, and returns the identities. If the folder has a file
 // already, it changes nothing.
@@ -102,7 +105,7 @@ func New(dir string, o Options) ([]Identity, error) {
 	if err := free(dir); err != nil {
 		return nil, err
 	}
-	s := server{dir: filepath.Join(dir, "nats")}
+	s := serverOf(dir)
 	if err := s.unpack(o.MaxStore); err != nil {
 		return nil, err
 	}
@@ -123,7 +126,7 @@ func New(dir string, o Options) ([]Identity, error) {
 		}
 	}
 	// It comes last: a folder without it is one that New has not finished.
-	return all, write(filepath.Join(dir, filepath.FromSlash(ServerFile)), conf)
+	return all, write(ServerFile(dir), conf)
 }
 
 // identities returns the identities of a new fleet, without keys.
@@ -193,7 +196,7 @@ func checkTenant(tenant string) error {
 // free returns an error if there is a file in a folder. Empty folders in it do not count: a
 // container may have them from its volumes.
 func free(dir string) error {
-	half := fileIsThere(filepath.Join(dir, "nats", "identities.conf")) && !fileIsThere(filepath.Join(dir, filepath.FromSlash(ServerFile)))
+	half := fileIsThere(filepath.Join(dir, "nats", "identities.conf")) && !fileIsThere(ServerFile(dir))
 	err := filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() && half {
 			return fmt.Errorf("%s is half written, since an earlier `toolfleet identities new` did not end, and nothing uses its keys yet: empty the folder and run it again", dir)
@@ -250,7 +253,7 @@ func removeStale(file string) error {
 // unpack writes the templates, without their users and tenants.
 func (s server) unpack(maxStore string) error {
 	return fs.WalkDir(natsfiles.Files, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path.Dir(name) == "tenants" || name == path.Base(ServerFile) {
+		if err != nil || d.IsDir() || path.Dir(name) == "tenants" || name == serverConf {
 			return err
 		}
 		body, err := fs.ReadFile(natsfiles.Files, name)

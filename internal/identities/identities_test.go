@@ -29,7 +29,7 @@ func fill(t *testing.T, o identities.Options) (dir string) {
 // serve starts a server with the configuration of a folder.
 func serve(t *testing.T, dir string) *devserver.Server {
 	t.Helper()
-	srv, err := devserver.Start(devserver.Options{Config: filepath.Join(dir, identities.ServerFile), Listen: "127.0.0.1:0", DataDir: t.TempDir()})
+	srv, err := devserver.Start(devserver.Options{Config: identities.ServerFile(dir), Listen: "127.0.0.1:0", DataDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

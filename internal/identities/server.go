@@ -15,6 +15,9 @@ import (
 // server is the folder of the NATS server's files.
 type server struct{ dir string }
 
+// serverOf returns the NATS server's files in the folder of [New].
+func serverOf(dir string) server { return server{dir: filepath.Join(dir, "nats")} }
+
 // userLine is the line of a user: its key, then kind and name behind it.
 var userLine = regexp.MustCompile(`(?m)^ *\{ nkey: (\S+), .*\} # (\w+) (\S+)\n`)
 

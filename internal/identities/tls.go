@@ -61,7 +61,7 @@ func (t TLS) scheme() string {
 // write writes the certificates. at is the folder of the server's files on its machine. It returns
 // what server.conf holds, and the authority that clients trust; nil if it is that of their systems.
 func (t TLS) write(dir, at string, hosts []string) (server, authority []byte, err error) {
-	template, err := fs.ReadFile(natsfiles.Files, path.Base(ServerFile))
+	template, err := fs.ReadFile(natsfiles.Files, serverConf)
 	if err != nil {
 		return nil, nil, err
 	}

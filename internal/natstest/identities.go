@@ -81,7 +81,7 @@ func (ids *Identities) Witness() {
 
 // Option makes a server use the configuration file of the identities.
 func (ids *Identities) Option(o *devserver.Options) {
-	o.Config = filepath.Join(ids.home, filepath.FromSlash(identities.ServerFile))
+	o.Config = identities.ServerFile(ids.home)
 }
 
 // Renew gives an identity a new key. The old key is refused after the next Reload of the server.
@@ -127,7 +127,7 @@ func (ids *Identities) Inbox(who string) string {
 // May returns what an identity may publish and subscribe to, in its own account.
 func (ids *Identities) May(who string) (publish, subscribe []string) {
 	ids.tb.Helper()
-	opts, err := server.ProcessConfigFile(filepath.Join(ids.home, filepath.FromSlash(identities.ServerFile)))
+	opts, err := server.ProcessConfigFile(identities.ServerFile(ids.home))
 	if err != nil {
 		ids.tb.Fatal(err)
 	}
