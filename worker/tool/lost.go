@@ -26,17 +26,17 @@ func Unknown(tool, why string) *messages.Error {
 		"%s may or may not have happened: %s. Do not repeat it blindly: check with a read, or ask a person.", tool, why)}
 }
 
-// Harmless reports whether a run of the tool changes nothing.
+// Harmless reports whether the tool changes nothing.
 func Harmless(promise schemas.Tool) bool {
 	return promise.Kind == messages.KindRead || promise.Kind == messages.KindCompute
 }
 
 // Recover runs a call. If the process of the run is lost, the promise of the tool decides
-// whether the call runs once more, with the same key:
+// whether the call runs once more, with the same idempotency key:
 //
-//	reads, computes, idempotent writes, and calls that were not sent    it does
+//	reads, computes, idempotent writes, and calls that were not sent    it runs once more
 //	checkable writes                                                    the probe decides
-//	once                                                                it does not
+//	once                                                                it does not run again
 //
 // probe may be nil. If Recover returns a *LostError, the outcome is unknown.
 func Recover(ctx context.Context, promise schemas.Tool, call Call, run Func, probe func(context.Context, Call) (Probed, error)) (Output, error) {
@@ -62,8 +62,8 @@ func Recover(ctx context.Context, promise schemas.Tool, call Call, run Func, pro
 	return run(ctx, call)
 }
 
-// Recovering returns a runner that runs calls with [Recover]. If a run is lost in the end,
-// the outcome of a write is unknown, and a read has failed.
+// Recovering returns a runner that runs calls with [Recover]. If Recover cannot save a lost
+// run, the outcome of a write is unknown, and a read has failed.
 func Recovering(promise schemas.Tool, runner Runner, probe func(context.Context, Call) (Probed, error)) Runner {
 	return Func(func(ctx context.Context, call Call) (Output, error) {
 		out, err := Recover(ctx, promise, call, runner.Run, probe)

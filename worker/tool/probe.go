@@ -25,7 +25,7 @@ type Probed struct {
 // checkable.
 func NewProber(run Func, probe func(ctx context.Context, call Call) (Probed, error)) Runner {
 	if probe == nil {
-		return run // a Registry then refuses the tool, so that a missing probe does not first show when a call is lost
+		return run // a Registry refuses a checkable tool without a probe
 	}
 	return prober{run, probe}
 }
@@ -39,7 +39,7 @@ type prober struct {
 func (p prober) Probe(ctx context.Context, call Call) (Probed, error) { return p.probe(ctx, call) }
 
 // ReadProbed reads the answer of a probe that is not Go code. The first line is done or
-// not_done. After done comes the output of the run. If nothing comes, the output is
+// not_done. The output of the run may follow after done. If nothing follows, the output is
 // unknown.
 func ReadProbed(answer []byte) (Probed, error) {
 	line, rest, _ := bytes.Cut(answer, []byte("\n"))

@@ -101,7 +101,7 @@ type Checker interface {
 }
 
 // Output is what a run produced, for the model. At most one of Value and Content is set. If
-// neither is, the output is empty text.
+// both are nil, the output is empty text.
 type Output struct {
 	Value   json.RawMessage  // any JSON value. A JSON string is text
 	Content []messages.Block // text, images and so on, as MCP has them
@@ -134,7 +134,7 @@ func JSON(v any) (Output, error) {
 	return Output{Value: b}, nil
 }
 
-// Func is a function as a Runner.
+// Func makes a function a [Runner].
 type Func func(ctx context.Context, call Call) (Output, error)
 
 // Run calls f.
@@ -147,7 +147,8 @@ type Registered struct {
 }
 
 // Registry holds the tools that a worker serves, and may hold several versions of a tool.
-// Programs need no registry: worker.Run and worker.Main make one. Safe for concurrent use.
+// A program with Go tools needs no registry, because worker.Run and worker.Main make one. Safe
+// for concurrent use.
 type Registry struct {
 	mu    sync.RWMutex
 	tools map[string][]Registered // the versions of each tool, by name, newest first; guarded by mu
@@ -223,8 +224,8 @@ func (r *Registry) Version(name, digest string) (Registered, bool) {
 	return Registered{}, false
 }
 
-// Definitions returns the definitions of the registered tools, sorted by name, and of one name the
-// newest version first.
+// Definitions returns the definitions of the registered tools, sorted by name. The versions of
+// one name come newest first.
 func (r *Registry) Definitions() []schemas.Tool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()

@@ -10,10 +10,10 @@
 //	filetext   lines and characters of files
 //	base       arguments, refusals, limits
 //
-// The file tools stay inside their [Root], except for hard links. A hard link in the folder
-// to a file outside looks like a file of the folder, so Read shows that file. (Write and
-// Edit replace the link and leave the file outside unchanged.) So a user who can make hard
-// links in the folder can read what they link to. Bash runs in a sandbox.
+// The file tools stay inside their [Root], except for hard links. A hard link in the folder to
+// a file outside looks like a file of the folder, so Read shows the file outside. (Write and
+// Edit replace the link and leave the file outside unchanged.) A user who can make hard links
+// in the folder can therefore read the files that the links lead to. Bash runs in a sandbox.
 //
 // In phase two, Check refuses as many bad calls as it can before they run. The folder may
 // change before phase five, so Run checks again and gives the same errors.

@@ -49,8 +49,8 @@ func sleepSpec() spec {
 	}`, sleep)
 }
 
-// sleep reports progress at each quarter, and also every second if it takes long. It reads
-// only its own argument, because load runs add other arguments to tell calls apart.
+// sleep reports progress at each quarter of its time, and also every second if it takes long.
+// It reads only its own argument, because load runs add other arguments to tell calls apart.
 func sleep(ctx context.Context, call tool.Call) (tool.Output, error) {
 	ms, err := number(call, "ms", int(maxSleep.Milliseconds()))
 	if err != nil {

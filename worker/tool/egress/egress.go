@@ -3,13 +3,15 @@
 //
 //	command --HTTP_PROXY--> Proxy --name allowed? resolve; address allowed?--> host
 //
-// The name is checked against the list before it is resolved. The address is checked when
-// the connection is made, so a name that changes its address between two look-ups gains
-// nothing. Whatever the list says, the proxy never connects to link-local and multicast
-// addresses, metadata services, this machine, or the servers of the fleet.
+// The name is checked against the list before it is resolved. The address is checked when the
+// connection is made, so a name that changes its address between two look-ups gains nothing.
+// Some addresses are refused even if the list has their host: link-local and multicast
+// addresses, metadata services and the servers of the fleet. This machine is refused too,
+// unless [Config.Loopback] allows it.
 //
-// If every host is allowed, a tunnel must begin with a TLS handshake. So a command cannot
-// talk to a NATS server of the fleet under an address that the worker does not know.
+// If every host is allowed, a tunnel must begin with a TLS handshake. This keeps a
+// command from talking to a NATS server of the fleet under an address that the worker does not
+// know.
 package egress
 
 import (
@@ -42,7 +44,7 @@ const (
 
 // Config says to which hosts a proxy connects.
 type Config struct {
-	// Any allows every host. Otherwise Hosts lists the allowed ones: see [Match].
+	// Any allows every host. Otherwise Hosts lists the allowed hosts: see [Match].
 	Any   bool
 	Hosts []string
 	// Loopback allows connections to this machine, for hosts in the list.
@@ -71,7 +73,8 @@ func New(cfg Config) *Proxy {
 	return p
 }
 
-// ServeProxy answers one request of a command. It returns what was refused and why, or "".
+// ServeProxy answers one request of a command. It returns what it refused and why, or "" if it
+// refused nothing.
 func (p *Proxy) ServeProxy(w http.ResponseWriter, r *http.Request) (refused string) {
 	target, err := targetOf(r)
 	if err != nil {

@@ -156,8 +156,8 @@ func (t *Tool) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 		}
 		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: text, Retryable: result.ExitCode == exitTryAgain}
 	}
-	// The output must be the program's, byte for byte. So only people and the trace get the
-	// hint.
+	// The output must be the program's, byte for byte. Therefore the hint goes only to people
+	// and into the trace.
 	if hint := t.cfg.Sandbox.Hint(string(result.Stderr.Bytes()), result.Refused...); hint != "" {
 		tracing.MarkRefused(ctx)
 		emit(messages.Progress{Text: hint})

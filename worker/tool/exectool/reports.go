@@ -13,8 +13,8 @@ import (
 // maxReport limits a progress line, in bytes. A longer line is dropped.
 const maxReport = 4096
 
-// linesAtOnce is how many lines of one chunk are read; these are the newest ones. Older
-// lines would not be sent, because a call sends only a few reports a second.
+// linesAtOnce is how many lines of one chunk are read: the newest ones. Older lines would not
+// be sent, because a call sends only a few reports a second.
 const linesAtOnce = 16
 
 // reports reads the progress that a program writes to its progress descriptor. Each line is

@@ -37,7 +37,7 @@ type Config struct {
 	Request schemas.HTTP
 	Secrets secrets.Folder
 	Timeout time.Duration // of the tool. It limits the request if Request.Timeout does not
-	// Harmless says that the tool changes nothing. So if a request breaks off, it does not
+	// Harmless says that the tool changes nothing. If a request breaks off, it then does not
 	// matter whether it was applied.
 	Harmless bool
 	// Repeatable says that the tool may run again with the same idempotency key.
@@ -49,7 +49,8 @@ const codeUnreachable messages.Code = "unreachable"
 
 const (
 	maxRedirects = 5
-	// maxSends is how often one run sends its request if the service asks it to wait.
+	// maxSends is how often, at most, one run sends its request when the service asks it to
+	// wait.
 	maxSends = 4
 )
 

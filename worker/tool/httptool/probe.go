@@ -32,9 +32,8 @@ func NewProbe(request schemas.CheckHTTP, folder secrets.Folder, timeout time.Dur
 	}
 	endpoint, err := NewEndpoint(EndpointConfig{
 		Method: request.Method, URL: request.URL, Headers: headers, Secrets: folder, MaxAnswer: maxBody,
-		// Probes are rare, so a connection that was kept open would be stale at the next
-		// one. A probe may go to this machine, because no part of its address comes from a
-		// model.
+		// Probes are rare. A connection that was kept open would be stale at the next probe. A
+		// probe may go to this machine, because no part of its address comes from a model.
 		Outbound: outbound.Config{Loopback: true, Fresh: true},
 	})
 	if err != nil {

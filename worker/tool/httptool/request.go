@@ -109,8 +109,7 @@ type filled struct {
 	secrets []string // values that must not appear in any text
 }
 
-// fill puts a call into the form. Unless the error is a secretError, it is about the
-// arguments.
+// fill puts a call into the form. An error that is not a secretError is about the arguments.
 func (f *form) fill(call tool.Call) (*filled, error) {
 	in, err := readInput(call.Input)
 	if err != nil {
@@ -149,7 +148,8 @@ func (f *form) fill(call tool.Call) (*filled, error) {
 	return out, nil
 }
 
-// address returns the URL without the part of the input that nothing else uses.
+// address returns the URL with its path, its query and its configured parameters. Members of
+// the input that no template uses are not in it.
 func (f *form) address(in *input, out *filled) (string, error) {
 	path, err := in.inPath(f.segments)
 	if err != nil {
@@ -172,8 +172,8 @@ func (f *form) address(in *input, out *filled) (string, error) {
 	return withQuery(withQuery(f.Origin+path, query), params.Encode()), nil
 }
 
-// unfixed refuses parameters with a name that the address already has. Of two parameters
-// with the same name, some services take the last one, and ignore case.
+// unfixed refuses parameters with a name that the address already has. If two parameters have
+// the same name, some services take the last one, and compare names without case.
 func unfixed(params url.Values, address string) error {
 	_, query, _ := strings.Cut(address, "?")
 	for fixed := range strings.FieldsFuncSeq(query, func(c rune) bool { return c == '&' || c == ';' }) {
@@ -215,7 +215,8 @@ func (f *form) fillHeaders(in *input, out *filled) error {
 	return nil
 }
 
-// text returns a value. ok is false if there is none.
+// text returns the text of a header or parameter. ok is false if the input has no value for
+// it.
 func (f *form) text(v value, in *input, out *filled) (string, bool, error) {
 	if v.Secret == "" && v.Env == "" {
 		return in.expand(v.template)

@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// Again returns a server with the same processes and the tools that count now: those of the lock
-// file, or else of the list that the server gave last. Both servers have to be closed.
+// Again returns a server that shares the processes of s and has the tools that are in force
+// now. These come from the lock file or, without one, from the newest list of the server. Both
+// servers have to be closed.
 func (s *Server) Again(ctx context.Context) (*Server, error) {
 	now, err := s.now(ctx)
 	if err != nil {
@@ -18,15 +19,15 @@ func (s *Server) Again(ctx context.Context) (*Server, error) {
 	return &next, nil
 }
 
-// Changed reports whether [Server.Again] would return other tools. If the server has said that its
-// list has changed, Changed asks for it.
+// Changed reports whether [Server.Again] would return other tools. If the server has announced
+// a change of its list, Changed reads the list again.
 func (s *Server) Changed(ctx context.Context) (bool, error) {
 	now, err := s.now(ctx)
 	return err == nil && !now.equal(s.listed), err
 }
 
-// now returns the definitions that would be in force if the server were opened now. It starts no
-// process: without one, nothing has changed.
+// now returns the definitions that would be in force if the server were opened now. It starts
+// no process. If no process runs, it returns the definitions in force.
 func (s *Server) now(ctx context.Context) (List, error) {
 	if s.cfg.LockPath() != "" {
 		return s.accepted(ctx)

@@ -9,7 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 )
 
-// noteRequest shows calls what a service is sent, as a tap does for a program.
+// noteRequest shows c a request to a service. For a program, [tap] does the same.
 func (c *calls) noteRequest(r *http.Request) {
 	if r.Method != http.MethodPost || r.GetBody == nil {
 		return
@@ -28,8 +28,8 @@ func (c *calls) noteRequest(r *http.Request) {
 	}
 }
 
-// noteAnswers shows calls what a service answers: one message as JSON, or messages as a stream of
-// events.
+// noteAnswers lets c see the answers of a service: one message as JSON, or a stream of events
+// with messages.
 func (c *calls) noteAnswers(r *http.Response) {
 	kind := r.Header.Get("Content-Type")
 	switch {
@@ -40,17 +40,18 @@ func (c *calls) noteAnswers(r *http.Response) {
 	}
 }
 
-// answers is the body of a response that calls see while the SDK reads it, and never later than it.
+// answers is the body of a response. While the SDK reads the body, answers shows its messages
+// to calls. The SDK gets the end of a message only after calls have seen that message.
 type answers struct {
 	io.ReadCloser
 	calls  *calls
-	events bool // the body is a stream of events, else one message
+	events bool // the body is a stream of events; false: one message
 
 	line, message []byte
-	broken        bool // something is too long for a message
+	broken        bool // a line or message was longer than maxMessage; later ones are not shown
 }
 
-// Read reads on.
+// Read reads from the body and shows calls the messages in it.
 func (a *answers) Read(buf []byte) (int, error) {
 	n, err := a.ReadCloser.Read(buf)
 	a.add(buf[:n])
@@ -78,7 +79,8 @@ func (a *answers) add(chunk []byte) {
 	}
 }
 
-// grow appends to a text, unless that becomes longer than a message may be.
+// grow appends to a text. If the text would become longer than maxMessage, grow sets broken
+// and returns nil.
 func (a *answers) grow(text, more []byte) []byte {
 	if a.broken || len(text)+len(more) > maxMessage {
 		a.broken, a.line, a.message = true, nil, nil
@@ -87,7 +89,8 @@ func (a *answers) grow(text, more []byte) []byte {
 	return append(text, more...)
 }
 
-// endLine takes a line of an event: a part of its message, or its end.
+// endLine handles the end of a line of an event. The line is a part of the message or, if it
+// is empty, the end of the message.
 func (a *answers) endLine() {
 	line := bytes.TrimSuffix(a.line, []byte("\r"))
 	if data, ok := bytes.CutPrefix(line, []byte("data:")); ok {

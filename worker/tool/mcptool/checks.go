@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The questions that a program can answer about a call, besides running it. The first two are words
-// of the member checks of a definition's `_meta`.
+// The questions that a program can answer about a call, besides running it. The first two are
+// also the words of the member checks in a definition's `_meta`.
 const (
 	semanticCheck    = "semantic_check"
 	checkPermissions = "check_permissions"
@@ -33,7 +33,7 @@ func checksOf(meta map[string]any) ([]string, error) {
 	return words, nil
 }
 
-// checkable is a runner of a program that says whether a run was applied.
+// checkable is a runner of a program that can say whether a run was applied.
 type checkable struct{ *runner }
 
 // Probe asks the program.
@@ -41,17 +41,17 @@ func (c checkable) Probe(ctx context.Context, call tool.Call) (tool.Probed, erro
 	return c.probe(ctx, call)
 }
 
-// checking is a runner of a program that has checks of its own.
+// checking is a runner of a program that checks calls itself.
 type checking struct{ *runner }
 
-// checkingProber is both.
+// checkingProber is a runner that is both checking and checkable.
 type checkingProber struct {
 	checking
 	tool.Prober
 }
 
-// Check is phase two: an error of the program refuses the call, and so does a program that cannot
-// be asked.
+// Check asks the program about a call, in phase two. If the program answers with an error or
+// cannot be asked, the call is refused.
 func (c checking) Check(ctx context.Context, call tool.Call) error {
 	if !slices.Contains(c.checks, semanticCheck) {
 		return nil
@@ -67,7 +67,8 @@ func (c checking) Check(ctx context.Context, call tool.Call) error {
 	return refused
 }
 
-// Permit is phase four: the first line of the answer is the opinion, the rest is the reason.
+// Permit asks the program about a call, in phase four. The first line of the answer is the
+// opinion, and the rest is the reason.
 func (c checking) Permit(ctx context.Context, call tool.Call) (tool.Permit, error) {
 	if !slices.Contains(c.checks, checkPermissions) {
 		return tool.Permit{}, nil

@@ -24,10 +24,10 @@ const (
 	maxMeta        = 16 << 10
 )
 
-// metaPrefix begins those members of `_meta` that are for toolfleet.
+// metaPrefix begins the names of the members of `_meta` that are for toolfleet.
 const metaPrefix = "toolfleet/"
 
-// Definition holds those parts of a server's tool definition that matter here.
+// Definition holds the parts of a server's tool definition that toolfleet uses.
 type Definition struct {
 	Name        string          `json:"name"`
 	Title       string          `json:"title,omitempty"`
@@ -40,21 +40,23 @@ type Definition struct {
 	Meta map[string]any `json:"meta,omitempty"`
 }
 
-// Digest identifies exactly this definition.
+// Digest returns a hash that identifies exactly this definition.
 func (d Definition) Digest() string { return messages.Digest(rawjson.MustMarshal(d)) }
 
-// Refusal is a tool that is listed and not served.
+// Refusal names a tool that the server lists and toolfleet does not serve.
 type Refusal struct{ Name, Why string }
 
 func (r Refusal) String() string { return r.Name + ": " + r.Why }
 
-// List is what a server lists.
+// List holds the tools that a server lists: those that can be served and those that are
+// refused.
 type List struct {
 	Tools   []Definition
 	Refused []Refusal
 }
 
-// quoted returns a name that a server chose, for people.
+// quoted returns a name that a server chose, in quotes and cut to maxName, for texts that
+// people read.
 func quoted(name string) string { return fmt.Sprintf("%.*q", maxName, name) }
 
 // find returns the definition with a name.
@@ -67,7 +69,8 @@ func (l List) find(name string) (Definition, bool) {
 	return Definition{}, false
 }
 
-// list asks a server for its tools. onlyAsTask tells which of them cannot be called.
+// list asks a server for its tools. onlyAsTask reports whether a tool runs only as a task of
+// the protocol. toolfleet does not start tasks, so list refuses such tools.
 func list(ctx context.Context, session *mcp.ClientSession, onlyAsTask func(name string) bool) (List, error) {
 	var all List
 	seen := map[string]bool{}

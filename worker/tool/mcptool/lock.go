@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// maxLock bounds a lock file.
+// maxLock limits a lock file, in bytes.
 const maxLock = 16 << 20
 
 // Lock holds the definitions of a server that a person has accepted.
@@ -22,7 +22,8 @@ type Lock struct {
 	Tools []LockedTool `json:"tools"`
 }
 
-// LockedTool is an accepted definition with its digest, which a reader of the file can compare.
+// LockedTool is an accepted definition with its digest. A reader of the file can compare the
+// digest with that of another definition.
 type LockedTool struct {
 	Digest string `json:"digest"`
 	Definition
@@ -38,7 +39,7 @@ func NewLock(tools []Definition) Lock {
 	return lock
 }
 
-// Definitions returns what was accepted.
+// Definitions returns the accepted definitions.
 func (l Lock) Definitions() (tools []Definition) {
 	for _, t := range l.Tools {
 		tools = append(tools, t.Definition)
@@ -71,7 +72,8 @@ func ReadLock(path string) (Lock, error) {
 	return lock, nil
 }
 
-// WriteLock writes a lock file, whole or not at all.
+// WriteLock writes a lock file in one step: the file has the old content or the new at every
+// moment.
 func WriteLock(path string, lock Lock) error {
 	raw, err := json.MarshalIndent(lock, "", "  ")
 	if err != nil {
@@ -93,7 +95,7 @@ func WriteLock(path string, lock Lock) error {
 	return nil
 }
 
-// compactSchema undoes the indentation of a file.
+// compactSchema removes the indentation that the schema has in a file.
 func compactSchema(d Definition) (Definition, error) {
 	var schema any
 	decoder := json.NewDecoder(strings.NewReader(string(d.InputSchema)))

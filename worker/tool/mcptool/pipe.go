@@ -12,12 +12,13 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// maxMessage bounds one message of a server, in bytes.
+// maxMessage limits one message of a server, in bytes.
 const maxMessage = 16 << 20
 
-// pipe is the connection to a program: one message on each line of its stdin and of its stdout. Any
-// other line was printed by mistake, by the program or a library that it uses. It does what the
-// SDK's IOTransport does with fewer goroutines, since each of them takes time in every call.
+// pipe is the connection to a program: each line of the program's stdin and stdout is one
+// message. Any other line was printed by mistake, by the program or a library that it uses.
+// pipe does the work of the SDK's IOTransport with fewer goroutines, because each goroutine
+// costs time in every call.
 type pipe struct {
 	stdin   *os.File
 	stray   func(line []byte)
@@ -28,7 +29,7 @@ type pipe struct {
 	closed   chan struct{}
 	close    func() error
 
-	// of add, which one goroutine calls
+	// The next two are used only by add, which one goroutine calls.
 	line   []byte
 	broken bool
 }
@@ -42,7 +43,8 @@ func newPipe(stdin *os.File) *pipe {
 	return p
 }
 
-// add gets the next chunk of stdout. It waits until the messages in it are read.
+// add takes the next chunk of stdout. It returns when the messages in the chunk have been
+// read.
 func (p *pipe) add(chunk []byte) {
 	for !p.broken && len(chunk) > 0 {
 		part, rest, ended := bytes.Cut(chunk, []byte("\n"))
@@ -71,13 +73,14 @@ func (p *pipe) pass() {
 			}
 		}
 	}
-	p.line = p.line[:0] // a message keeps nothing of it
+	p.line = p.line[:0] // no message refers to the line any more
 	if cap(p.line) > 1<<20 {
 		p.line = nil
 	}
 }
 
-// decode reads a message of JSON-RPC. It returns nil for anything else, batches included.
+// decode reads a message of JSON-RPC. It returns nil for any other text, and for a batch of
+// messages.
 func decode(line []byte) jsonrpc.Message {
 	if line[0] != '{' {
 		return nil
@@ -104,7 +107,8 @@ func (p *pipe) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// Write sends a message. A program that does not read holds it up until it is killed.
+// Write sends a message. If the program does not read, Write blocks until the program is
+// killed.
 func (p *pipe) Write(_ context.Context, message jsonrpc.Message) error {
 	line, err := jsonrpc.EncodeMessage(message)
 	if err != nil {
@@ -119,5 +123,5 @@ func (p *pipe) Write(_ context.Context, message jsonrpc.Message) error {
 // Close closes the program's stdin. It may be called twice.
 func (p *pipe) Close() error { return p.close() }
 
-// SessionID returns "": a program has one session.
+// SessionID returns "", because a program has one session.
 func (p *pipe) SessionID() string { return "" }

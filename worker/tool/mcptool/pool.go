@@ -11,20 +11,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Waits before a server that could not be started is started again. A call waits at most patience
-// for that.
+// Limits of the wait before a server is started again after a failed start. If the wait is
+// longer than patience, calls fail at once.
 const (
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 30 * time.Second
 	patience     = 2 * time.Second
 )
 
-// maxReads is how many reads run in one process at a time.
+// maxReads is how many reads may run in one process at the same time.
 const maxReads = 32
 
-// pool shares the processes of a server among calls: first come, first served.
+// pool gives the processes of a server to calls: first come, first served.
 type pool struct {
-	shared bool // calls of several tenants may be in one process
+	shared bool // calls of several tenants may run in one process at a time
 
 	mu      sync.Mutex
 	slots   []*slot   // guarded by mu
@@ -35,7 +35,7 @@ type pool struct {
 type slot struct {
 	starting chan struct{} // a semaphore of one; the holder may start the process
 
-	// guarded by the pool's mu
+	// The next three are guarded by the pool's mu.
 	tenant messages.TenantID
 	calls  int
 	alone  bool // a write runs
@@ -62,7 +62,7 @@ func newPool(processes int, shared bool) *pool {
 	return p
 }
 
-// acquire waits for a slot. alone: nothing may run beside the call.
+// acquire waits for a slot. If alone is true, no other call may run in the slot's process.
 func (p *pool) acquire(ctx context.Context, tenant messages.TenantID, alone bool) (*slot, error) {
 	w := &waiter{tenant, alone, make(chan *slot, 1)}
 	p.mu.Lock()
@@ -106,7 +106,7 @@ func (p *pool) grant() {
 		w := p.waiting[0]
 		s := p.place(w)
 		if s == nil {
-			return // no call overtakes, so that reads cannot keep a write waiting
+			return // later calls do not overtake, so reads cannot keep a write waiting
 		}
 		s.calls++
 		s.tenant, s.alone = w.tenant, w.alone
@@ -129,7 +129,7 @@ func (p *pool) place(w *waiter) (best *slot) {
 
 // open returns the session of a slot, and starts one if there is none.
 func (s *slot) open(ctx context.Context, start func(context.Context) (*session, error)) (*session, error) {
-	if ctx.Err() != nil { // checked first, since the select below may choose either case
+	if ctx.Err() != nil { // checked first, because the select below may choose either case
 		return nil, context.Cause(ctx)
 	}
 	select {
@@ -150,7 +150,7 @@ func (s *slot) open(ctx context.Context, start func(context.Context) (*session, 
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	// The start serves other calls too, so it goes on when this call ends.
+	// The start serves other calls too. It goes on if this call ends.
 	type outcome struct {
 		*session
 		error
@@ -170,7 +170,7 @@ func (s *slot) open(ctx context.Context, start func(context.Context) (*session, 
 	}
 }
 
-// current returns the session if it runs, else the wait before the next start.
+// current returns the session if it runs. Otherwise it returns the wait before the next start.
 func (s *slot) current() (*session, time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +181,7 @@ func (s *slot) current() (*session, time.Duration) {
 	return nil, max(0, time.Until(s.notBefore))
 }
 
-// started records the outcome of a start. After a failed start the next one has to wait.
+// started records the outcome of a start. After a failed start, the next start has to wait.
 func (s *slot) started(made *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *slot) started(made *session, err error) {
 	s.notBefore = time.Now().Add(wait/2 + rand.N(wait/2))
 }
 
-// drop forgets a session that is broken.
+// drop removes a broken session from the slot.
 func (s *slot) drop(broken *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *slot) drop(broken *session) {
 	}
 }
 
-// state returns why there is no session, or nil.
+// state returns the error of the last start, or nil.
 func (s *slot) state() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

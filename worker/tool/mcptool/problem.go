@@ -12,15 +12,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/secrets"
 )
 
-// maxPrintedLines bounds the shown lines of a program that could not be started.
+// maxPrintedLines limits how many lines of output are shown if a program could not be started.
 const maxPrintedLines = 8
 
-// nodesOwn matches lines of a stack trace about Node itself. There are so many that the error above
-// them would not be seen.
+// nodesOwn matches lines of a stack trace that are about Node itself. They are so many that
+// the error above them would not be shown.
 var nodesOwn = regexp.MustCompile(`^\s+at .*\(?node:internal/`)
 
-// Problem tells operators why a server could not be started. Models read the error itself, so the
-// error has none of this.
+// Problem says, for operators, why a server could not be started. The model reads only the
+// error, which has none of these texts.
 type Problem struct {
 	Printed string // the last lines that the program printed to stderr, without the secrets of its entry
 	Advice  string // what to do, in a sentence
@@ -43,8 +43,8 @@ type startError struct {
 
 func (e *startError) Unwrap() error { return e.error }
 
-// failed returns the error of a program that ended before it was ready. words is the end of its
-// output.
+// failed returns the error of a program that ended before it was ready. words is the end of
+// the program's output.
 func (c Config) failed(err error, how, words string) error {
 	words = secrets.RedactText(words, c.confided())
 	lines := strings.Split(strings.TrimSpace(words), "\n")
@@ -53,7 +53,7 @@ func (c Config) failed(err error, how, words string) error {
 	return &startError{err, Problem{Printed: printed, Advice: c.advice(how + "\n" + words)}}
 }
 
-// advice says which keys would help, or how to find out.
+// advice says which keys of the tools file would help, or how to find out.
 func (c Config) advice(words string) string {
 	program, err := find(c.Server.Command[0], c.Dir)
 	if err != nil {
@@ -78,8 +78,9 @@ func (c Config) otherwise() string {
 	return "Or take its entry out; with a lock file (`toolfleet tools mcp accept`, once it runs) its tools are known without it."
 }
 
-// confided returns those values of the entry that may be secret. A variable with an absolute path
-// is none: programs complain about such paths, and the words must stay readable.
+// confided returns the values of the entry that may be secret. A variable whose value is an
+// absolute path does not count as secret. Programs complain about such paths, and their words
+// must stay readable.
 func (c Config) confided() (values []string) {
 	for _, v := range c.Server.Values {
 		if text, err := c.value(v); err == nil && (v.Secret != "" || v.Env != "") {

@@ -13,12 +13,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Program is a long-lived program that is asked questions, and serves no tools. It has the same
-// processes as a [Server]: they are pooled, and started again with backoff. It is safe for
-// concurrent use.
+// Program is a long-lived program that answers questions and serves no tools. Like a [Server],
+// it has a pool of processes, which are started again with backoff. It is safe for concurrent
+// use.
 type Program struct{ server *Server }
 
-// NewProgram returns a program. It starts nothing: [Program.Warm] and the first question do.
+// NewProgram returns a program. It starts no process. The first process starts with
+// [Program.Warm] or with the first question.
 func NewProgram(cfg Config) *Program { return &Program{newServer(cfg)} }
 
 // Warm starts the first process, if there is none.
@@ -31,14 +32,15 @@ func (p *Program) Close() { p.server.Close() }
 type AskError struct {
 	error
 	Started bool   // the question reached the program
-	Said    string // by the program, for debugging; it may hold secrets
+	Said    string // what the program said, for debugging; it may hold secrets
 }
 
 func (e *AskError) Unwrap() error { return e.error }
 
-// Ask calls a tool of the program and returns the text of its result. If the process dies, the
-// question is sent once more, to another one. When ctx ends first, the program is told; if it does
-// not end the call, its process is killed. Every error but the cause of ctx is an *AskError.
+// Ask calls a tool of the program and returns the text of its result. If the process dies, Ask
+// sends the question once more, to another process. If ctx ends first, Ask tells the program,
+// and kills its process if it does not end the call. Every error is an *AskError, except the
+// cause of ctx.
 func (p *Program) Ask(ctx context.Context, tenant messages.TenantID, name string, arguments json.RawMessage) (string, error) {
 	m := message{tenant: tenant, tool: name, meta: mcp.Meta{}, arguments: arguments}
 	addTrace(ctx, m.meta)

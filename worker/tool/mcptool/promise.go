@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Promise returns the tool that a definition of a server becomes, and whether a person has to allow
-// each of its calls.
+// Promise turns a definition of a server into a tool. ask says whether a person has to allow
+// each call of the tool.
 func Promise(server schemas.Server, d Definition) (tool schemas.Tool, ask bool, err error) {
 	tool = schemas.Tool{
 		Name: server.Prefix + d.Name, Description: cmp.Or(d.Description, d.Title), InputSchema: d.InputSchema,
@@ -51,7 +51,8 @@ func Promise(server schemas.Server, d Definition) (tool schemas.Tool, ask bool, 
 	return tool, ask, nil
 }
 
-// annotated applies the annotations of a trusted server.
+// annotated applies the annotations of a trusted server to a tool. ask says whether a person
+// has to allow each call.
 func annotated(tool *schemas.Tool, d Definition) (ask bool) {
 	if d.ReadOnly {
 		tool.Kind = messages.KindRead
@@ -63,13 +64,13 @@ func annotated(tool *schemas.Tool, d Definition) (ask bool) {
 	return d.Destructive == nil || *d.Destructive
 }
 
-// ownWords applies the toolfleet members of a program's `_meta`.
+// ownWords applies the members of a program's `_meta` that are for toolfleet.
 func ownWords(tool *schemas.Tool, meta map[string]any) error {
 	words := map[string]string{}
 	for name, value := range meta {
 		text, ok := value.(string)
 		if !slices.Contains([]string{"kind", "on_crash", "risk", "timeout", "pool", "results", "checks"}, name) {
-			continue // for a later version
+			continue // a later version of toolfleet may know this member
 		}
 		if !ok {
 			return fmt.Errorf("its _meta: %s%s is no text", metaPrefix, name)

@@ -20,17 +20,17 @@ import (
 type runner struct {
 	server  *Server
 	promise schemas.Tool
-	name    string // that the server gives it
-	digest  string // of the definition that counts
+	name    string // the server's name for the tool
+	digest  string // the digest of the definition in force
 	checks  []string
 }
 
-// newRunner returns a runner. It is a tool.Prober if the program says that it can be asked, and a
-// tool.Checker and tool.Permitter if it has checks.
+// newRunner returns the runner of a tool. The runner is a tool.Prober if the tool is
+// checkable. It is a tool.Checker and a tool.Permitter if the program has checks.
 func newRunner(s *Server, promise schemas.Tool, d Definition) tool.Runner {
 	r := &runner{server: s, promise: promise, name: d.Name, digest: d.Digest()}
 	if s.cfg.Server.Program {
-		r.checks, _ = checksOf(d.Meta) // Promise has refused what is wrong
+		r.checks, _ = checksOf(d.Meta) // Promise has refused wrong checks
 	}
 	probes := promise.OnCrash == messages.OnCrashCheckable
 	switch {
@@ -44,8 +44,8 @@ func newRunner(s *Server, promise schemas.Tool, d Definition) tool.Runner {
 	return r
 }
 
-// Run runs the tool. If its server dies, on_crash decides: a repeatable call runs once more, and a
-// program with a probe is asked first.
+// Run runs the tool. If its server dies during the run, on_crash decides: a call that may be
+// repeated runs once more, and a program with a probe is asked first.
 func (r *runner) Run(ctx context.Context, call tool.Call) (tool.Output, error) {
 	out, err := tool.Recover(ctx, r.promise, call, r.runOnce, r.probe)
 	if err != nil {
@@ -85,13 +85,13 @@ func (r *runner) probe(ctx context.Context, call tool.Call) (tool.Probed, error)
 func (r *runner) message(ctx context.Context, call tool.Call, question string) message {
 	return message{
 		tenant: call.Tenant, tool: r.name, digest: r.digest, meta: r.meta(ctx, call, question), arguments: call.Input, report: call.Progress,
-		// A service has no process that could be killed, so its writes need none of their own.
+		// A service has no process to kill, so its writes need no session of their own.
 		alone: question == "" && !tool.Harmless(r.promise) && r.server.cfg.Server.URL == "",
 	}
 }
 
-// meta returns the `_meta` of a call. Only local programs learn which session and batch it belongs
-// to.
+// meta returns the `_meta` of a call. Only local programs get the ids of the call's session
+// and batch.
 func (r *runner) meta(ctx context.Context, call tool.Call, question string) mcp.Meta {
 	meta := mcp.Meta{
 		metaPrefix + "key":     call.IdempotencyKey,
@@ -129,7 +129,7 @@ func (r *runner) failure(ctx context.Context, err error) error {
 	var lost *tool.LostError
 	var said *jsonrpc.Error
 	switch {
-	case errors.As(err, &own): // the tool's
+	case errors.As(err, &own): // the tool's own error
 		return own
 	case ctx.Err() != nil && errors.Is(err, tool.ErrNotStarted):
 		return err

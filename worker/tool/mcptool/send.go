@@ -22,11 +22,11 @@ const (
 	codeToolChanged messages.Code = "tool_changed"
 )
 
-// message is what a tool of a server is called with.
+// message is a call of a server's tool, or a question about a call.
 type message struct {
 	tenant    messages.TenantID
-	tool      string // as the server calls it
-	digest    string // of the definition that has to be in force; "": any
+	tool      string // the server's name for the tool
+	digest    string // the digest of the definition that must be in force; "": any
 	alone     bool   // nothing else may run in the process
 	meta      mcp.Meta
 	arguments json.RawMessage
@@ -42,7 +42,7 @@ type notRunError struct {
 
 func (e *notRunError) Error() string { return e.text }
 
-// send sends a message to a process, which it starts if there is none.
+// send sends a message to a process. If there is no process, send starts one.
 func (s *Server) send(ctx context.Context, m message) (*mcp.CallToolResult, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -74,7 +74,8 @@ func (s *Server) send(ctx context.Context, m message) (*mcp.CallToolResult, erro
 	return nil, s.lost(session, slot, m, err, sent)
 }
 
-// ask sends a question, and sends it once more if its process dies: a question changes nothing.
+// ask sends a question. If the process dies, ask sends the question once more, because a
+// question changes nothing.
 func (s *Server) ask(ctx context.Context, m message) (*mcp.CallToolResult, error) {
 	result, err := s.send(ctx, m)
 	var lost *tool.LostError
@@ -84,8 +85,8 @@ func (s *Server) ask(ctx context.Context, m message) (*mcp.CallToolResult, error
 	return result, err
 }
 
-// acquire waits for a place in a process. It gives up shortly before the call's time is over: a
-// call that never ran must not end with an unknown outcome.
+// acquire waits for a place in a process. It gives up shortly before the call's time is over:
+// a call that never ran must not end with an unknown outcome.
 func (s *Server) acquire(ctx context.Context, m message) (*slot, error) {
 	waiting := ctx
 	if deadline, ok := ctx.Deadline(); ok {
@@ -121,7 +122,7 @@ func (s *Server) lost(broken *session, at *slot, m message, err error, sent *pos
 	return &tool.LostError{Err: err, Unsent: unsent}
 }
 
-// addTrace adds the trace of ctx.
+// addTrace adds the trace of ctx to meta.
 func addTrace(ctx context.Context, meta mcp.Meta) {
 	trace := http.Header{}
 	tracing.Inject(ctx, trace)

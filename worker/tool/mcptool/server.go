@@ -24,8 +24,8 @@ type Config struct {
 	Dir     string // the folder of the tools file
 	Secrets secrets.Folder
 	Version string // of toolfleet, for the server
-	// CancelGrace is how long a program may take to answer a call that was cut off, before it is
-	// killed. Default 300 ms.
+	// CancelGrace is how long a program may take to answer a call that was cut off. After
+	// that, the program is killed. Default 300 ms.
 	CancelGrace time.Duration
 	Logger      *slog.Logger
 	// Sandbox confines the program. Nil: it may do what this process may.
@@ -56,7 +56,7 @@ func (c Config) value(v schemas.HTTPValue) (string, error) {
 	return v.Template, nil
 }
 
-// LockPath returns the path of the lock file, or "".
+// LockPath returns the path of the lock file, or "" if the entry names none.
 func (c Config) LockPath() string {
 	if c.Server.Lock == "" || filepath.IsAbs(c.Server.Lock) {
 		return c.Server.Lock
@@ -68,12 +68,12 @@ func (c Config) LockPath() string {
 type Server struct {
 	cfg     Config
 	pool    *pool
-	listed  List // the definitions in force
+	listed  List // the definitions in force: see accepted
 	tools   []Served
 	refused []Refusal
 
-	users   *atomic.Int32   // servers that share the pool; the last one to close ends its processes
-	closing context.Context // ends with the last Close
+	users   *atomic.Int32   // servers that share the pool; closing the last one ends the processes
+	closing context.Context // ends when the last of these servers is closed
 	close   context.CancelCauseFunc
 }
 
@@ -84,7 +84,8 @@ type Served struct {
 	Runner tool.Runner
 }
 
-// Look starts a server for somebody at a terminal, lists its tools and ends it.
+// Look starts a server, lists its tools and ends the server. Its error is for a person at a
+// terminal: it has what the program printed, and advice.
 func Look(ctx context.Context, cfg Config) (List, error) {
 	s, listed, err := cfg.start(ctx)
 	if err != nil {
@@ -101,8 +102,9 @@ func Look(ctx context.Context, cfg Config) (List, error) {
 	return listed, nil
 }
 
-// Open returns a server with its tools. A server with a lock file need not run: its tools are the
-// accepted ones. Any other server is started, and the error says why it cannot be.
+// Open returns a server with its tools. If there is a lock file, the tools are the accepted
+// ones, and the server need not run. Otherwise Open starts the server. The error says why the
+// server cannot be started.
 func Open(ctx context.Context, cfg Config) (*Server, error) {
 	s := newServer(cfg)
 	accepted, err := s.accepted(ctx)
@@ -114,7 +116,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// serve makes tools of the definitions in force.
+// serve sets the tools and refusals of the server, made from the definitions in force.
 func (s *Server) serve(accepted List) {
 	cfg := s.cfg
 	s.listed, s.tools, s.refused = accepted, nil, nil
@@ -149,7 +151,8 @@ func newServer(cfg Config) *Server {
 	return s
 }
 
-// accepted returns the definitions in force.
+// accepted returns the definitions in force: those of the lock file or, without one, those
+// that the server lists.
 func (s *Server) accepted(ctx context.Context) (List, error) {
 	if path := s.cfg.LockPath(); path != "" {
 		lock, err := ReadLock(path)
@@ -185,7 +188,7 @@ func (s *Server) start(ctx context.Context) (*session, error) {
 	return made, err
 }
 
-// Tools returns what is served.
+// Tools returns the tools that the server serves.
 func (s *Server) Tools() []Served { return s.tools }
 
 // Refuse stops a tool from being served. Call it before any call runs.
@@ -200,11 +203,11 @@ func (s *Server) Refused() []Refusal { return s.refused }
 // Name returns the name of the server.
 func (s *Server) Name() string { return s.cfg.Server.Name }
 
-// Entry returns the entry of the tools file.
+// Entry returns the server's entry in the tools file.
 func (s *Server) Entry() schemas.Server { return s.cfg.Server }
 
-// Down returns why the server could not be started, or nil. It returns nil too for a server that no
-// call has needed yet, and for one that has ended since its start, because the next call starts it.
+// Down returns why the server could not be started, or nil. It also returns nil if no call has
+// needed the server yet, or if the server has ended since its start: the next call starts it.
 func (s *Server) Down() error {
 	for _, slot := range s.pool.slots {
 		if err := slot.state(); err != nil {
@@ -217,8 +220,8 @@ func (s *Server) Down() error {
 // errClosed ends the start of a process.
 var errClosed = errors.New("the worker ends")
 
-// Close ends the processes, also those that are starting, unless a server that [Server.Again] has
-// returned uses them. The caller makes sure that no call of this server runs.
+// Close ends the processes, including those that are starting. If a server from [Server.Again]
+// still uses the processes, they stay. The caller makes sure that no call of this server runs.
 func (s *Server) Close() {
 	if s.users.Add(-1) > 0 {
 		return

@@ -22,32 +22,32 @@ import (
 )
 
 const (
-	// startTime bounds the start of a server, with the list of its tools.
+	// startTime limits the start of a server and the reading of its list of tools.
 	startTime = 60 * time.Second
-	// closeGrace is how long a program may take to end when its input ends.
+	// closeGrace is how long a program may take to end after its stdin was closed.
 	closeGrace = time.Second
-	// protocol is the version that programs are offered. Every server understands it, so no other
-	// version has to be tried first.
+	// protocol is the version of MCP that programs are offered. Every server understands it,
+	// so the client need not try another version first.
 	protocol   = "2025-11-25"
 	maxStderr  = 8 << 10
 	maxErrText = 1000
 )
 
-// session is a running server: a process, or a session with a service.
+// session is a running server: a process, or a session of MCP with a service.
 type session struct {
 	client *mcp.ClientSession
 	calls  *calls
-	grace  time.Duration // for a call that was cut off
+	grace  time.Duration // how long a call that was cut off may take to end
 	// stop kills the process. Nil for a service.
 	stop context.CancelCauseFunc
-	// ended is closed when the process has ended. Then how says how it ended, and words is the end
-	// of its stderr.
+	// ended is closed when the process has ended. From then on, how says how it ended, and
+	// words is the end of its stderr.
 	ended   chan struct{}
 	how     string
 	words   string
 	digests atomic.Pointer[map[string]string] // of the definitions, by name
 	listed  atomic.Pointer[List]              // what the server listed last
-	stale   atomic.Bool                       // the list has changed since
+	stale   atomic.Bool                       // the server's list has changed since then
 	listing chan struct{}                     // a semaphore of one; the holder may read the list
 }
 
@@ -85,7 +85,7 @@ func (c Config) start(ctx context.Context) (*session, List, error) {
 	return s, listed, nil
 }
 
-// accept keeps the digests of a list.
+// accept stores a list of the server and the digests of its definitions.
 func (s *session) accept(listed List) {
 	digests := map[string]string{}
 	for _, d := range listed.Tools {
@@ -95,8 +95,8 @@ func (s *session) accept(listed List) {
 	s.listed.Store(&listed)
 }
 
-// client returns a client without any capability that a server could use: no files, no model, and
-// no person to ask.
+// client returns a client that offers servers no capability: no files, no model, and no person
+// to ask.
 func (c Config) client(s *session) *mcp.Client {
 	return mcp.NewClient(&mcp.Implementation{Name: "toolfleet", Version: c.Version}, &mcp.ClientOptions{
 		Capabilities: &mcp.ClientCapabilities{},
@@ -164,7 +164,8 @@ func (c Config) startProcess(s *session) (mcp.Transport, error) {
 	return &tap{out, s.calls}, nil
 }
 
-// find returns the full path of a program: relative to dir if it has a slash, else from PATH.
+// find returns the full path of a program. A name with a slash is relative to dir. Any other
+// name is looked up in PATH.
 func find(name, dir string) (string, error) {
 	if strings.ContainsRune(name, filepath.Separator) && !filepath.IsAbs(name) {
 		var err error
@@ -230,11 +231,11 @@ func (s *session) kill(why error) {
 		return
 	}
 	if s.client != nil {
-		go s.client.Close() // in the background: it asks the service, which may not answer
+		go s.client.Close() // in the background: Close waits for the service
 	}
 }
 
-// close ends the session. A program gets a moment to end by itself.
+// close ends the session. A program gets closeGrace to end by itself.
 func (s *session) close() {
 	if s.stop == nil {
 		s.kill(nil)
@@ -266,7 +267,7 @@ func (s *session) dead() bool {
 	}
 }
 
-// digest returns the digest of a definition in the server's present list.
+// digest returns the digest of a definition in the newest list of the server.
 func (s *session) digest(ctx context.Context, name string) (string, error) {
 	if err := s.refresh(ctx); err != nil {
 		return "", err
@@ -294,8 +295,9 @@ func (s *session) refresh(ctx context.Context) error {
 	return nil
 }
 
-// call runs a tool. If ctx ends first, the server is told, and killed if it does not answer in
-// time. After call has returned, the tool no longer runs in a program. A service may still run it.
+// call runs a tool. If ctx ends first, call tells the server, and kills a program that does
+// not answer in time. After call has returned, the tool does not run in a program any more. A
+// service may still run it.
 func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report func(messages.Progress)) (*mcp.CallToolResult, error) {
 	running := s.calls.begin(report)
 	defer s.calls.end(running)
@@ -325,7 +327,8 @@ func (s *session) call(ctx context.Context, params *mcp.CallToolParams, report f
 	return result, err
 }
 
-// cutOff waits until a call that was cut off has ended, or kills the process.
+// cutOff waits until a call that was cut off has ended. If that takes too long, it kills the
+// process.
 func (s *session) cutOff(running *runningCall) {
 	timer := time.NewTimer(s.grace)
 	defer timer.Stop()
@@ -340,7 +343,8 @@ func (s *session) cutOff(running *runningCall) {
 	<-s.ended
 }
 
-// headers adds the headers of a server to each request, and shows calls what is sent and answered.
+// headers adds the headers of a server's entry to each request, and shows calls what is sent
+// and answered.
 type headers struct {
 	next  http.RoundTripper
 	cfg   Config

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// calls holds the running calls of a session, by the token of their progress, and what else the SDK
-// does not keep of the messages.
+// calls holds the running calls of a session, by progress token. It also holds the parts of
+// messages that the SDK drops.
 type calls struct {
 	mu      sync.Mutex
 	next    int                     // guarded by mu
@@ -25,10 +25,10 @@ type calls struct {
 	asTask  map[string]bool         // tools that run only as tasks of the protocol; guarded by mu
 }
 
-// runningCall is a call that a server has.
+// runningCall is a call that was sent to a server and has not ended.
 type runningCall struct {
 	token    string
-	answered chan struct{} // closed when the server has answered, also after the call was cut off
+	answered chan struct{} // closed when the server has answered, even after a cut-off
 	report   func(messages.Progress)
 	over     bool // guarded by calls.mu
 	// structured is the structured content of the answer as it was sent. The SDK decodes its
@@ -63,7 +63,7 @@ func (c *calls) end(r *runningCall) {
 	}
 }
 
-// progress passes a report on to its call.
+// progress passes a progress report on to its call.
 func (c *calls) progress(p *mcp.ProgressNotificationParams) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,10 +81,10 @@ func (c *calls) progress(p *mcp.ProgressNotificationParams) {
 	r.report(report)
 }
 
-// maxReport bounds the text of a report, in bytes.
+// maxReport limits the text of a report, in bytes.
 const maxReport = 2000
 
-// sent records the id of a request.
+// sent records the id of a request, by which its answer is found.
 func (c *calls) sent(request *jsonrpc.Request) {
 	var params struct {
 		Meta struct {
@@ -101,7 +101,8 @@ func (c *calls) sent(request *jsonrpc.Request) {
 	}
 }
 
-// answered tells the call that its answer has come.
+// answered tells the call that its answer has come. It also notes the parts of the answer that
+// the SDK drops.
 func (c *calls) answered(response *jsonrpc.Response) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -114,7 +115,8 @@ func (c *calls) answered(response *jsonrpc.Response) {
 	}
 }
 
-// noteTasks notes which tools of a list run only as tasks: the SDK drops that. The caller holds mu.
+// noteTasks notes which tools of a list run only as tasks of the protocol, because the SDK
+// drops this part of a list. The caller holds mu.
 func (c *calls) noteTasks(result json.RawMessage) {
 	var listed struct {
 		Tools []struct {
@@ -143,19 +145,19 @@ func (c *calls) onlyAsTask(name string) bool {
 	return c.asTask[name]
 }
 
-// restore gives a result its structured content as it was sent, if it is known.
+// restore puts the structured content into a result as the server sent it, if that was seen.
 func (r *runningCall) restore(result *mcp.CallToolResult) {
 	select {
 	case <-r.answered:
 		if r.structured != nil {
 			result.StructuredContent = r.structured
 		}
-	default: // a service whose answer came in a form that nobody sees
+	default: // a service answered in a form that calls did not see
 	}
 }
 
-// structuredOf returns the structured content of a result, or nil if there is none that can be kept
-// as it is.
+// structuredOf returns the structured content of a result. It returns nil if there is none, or
+// if it cannot be kept byte for byte.
 func structuredOf(result json.RawMessage) json.RawMessage {
 	var members struct {
 		StructuredContent json.RawMessage `json:"structuredContent"`
@@ -166,8 +168,8 @@ func structuredOf(result json.RawMessage) json.RawMessage {
 	return members.StructuredContent
 }
 
-// tap is a transport that shows calls every message in order, so each progress report arrives
-// before the answer that follows it.
+// tap is a transport that shows every message to calls, in order. Each progress report thus
+// arrives before the answer that follows it.
 type tap struct {
 	mcp.Transport
 	calls *calls

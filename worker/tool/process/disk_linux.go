@@ -29,8 +29,8 @@ func newDisk(p sandbox.Policy) *disk {
 	return &disk{bound: p.Limit.Disk, temp: p.Temp, others: p.Measured, before: -1}
 }
 
-// over returns, in words, the limit that is exceeded. It returns "" if none is, or if it is
-// too early to check.
+// over returns, in words, the limit that is exceeded. It returns "" if no limit is exceeded,
+// or if it is too early to check.
 func (d *disk) over(now time.Time) string {
 	if d.bound <= 0 || now.Before(d.next) {
 		return ""

@@ -64,12 +64,12 @@ func Environ(ctx context.Context, call tool.Call, names []string) ([]string, err
 	for _, name := range slices.Sorted(maps.Keys(call.Labels)) {
 		env = append(env, "TOOLFLEET_LABEL_"+strings.Map(inVariable, strings.ToUpper(name))+"="+call.Labels[name])
 	}
-	// The trace comes last, because of two variables with one name the last one counts.
+	// The trace comes last: if two variables have the same name, the last one counts.
 	return append(env, tracing.Environ(ctx)...), nil
 }
 
-// inVariable replaces characters that are allowed in the name of a label and not in that of
-// a variable.
+// inVariable replaces characters that the name of a label may have and the name of a variable
+// may not.
 func inVariable(r rune) rune {
 	if strings.ContainsRune(".-/", r) {
 		return '_'

@@ -18,8 +18,8 @@ import (
 type Output struct {
 	Head, Tail []byte
 	Dropped    int64 // bytes left out between Head and Tail
-	// DroppedLines counts the line breaks in the dropped bytes, and DroppedChars the characters
-	// that begin there.
+	// DroppedLines counts the line breaks in the dropped bytes. DroppedChars counts the
+	// characters that begin in the dropped bytes.
 	DroppedLines, DroppedChars int
 }
 
@@ -37,8 +37,8 @@ func (o Output) Bytes() []byte {
 type outputBuffer struct {
 	maxHead, maxTail int // bytes
 	head             []byte
-	tail             []byte // index of the oldest byte in the ring, which the next byte replaces
-	next             int    // index of the oldest byte of the ring, which the next byte replaces
+	tail             []byte // a ring of the newest bytes; it may not be full yet
+	next             int    // index of the oldest byte of the ring; the next byte replaces it
 	lost             Output // counts of the dropped bytes
 }
 
@@ -178,8 +178,8 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 			switch {
 			case err == nil, errors.Is(err, io.ErrNoProgress):
 			case errors.Is(err, os.ErrDeadlineExceeded) && !late:
-				// If the machine was stopped for a while, the deadline may have passed
-				// while output is still in the pipe. So read once more.
+				// If the machine was stopped for a while, the deadline may have passed while
+				// output is still in the pipe. Read once more.
 				late = true
 				_ = from.SetReadDeadline(time.Now().Add(drain / 2))
 			default:
@@ -189,8 +189,8 @@ func (p *pipes) read(from *os.File, to, observe func([]byte)) {
 	})
 }
 
-// finish reads the rest of the output and ends all goroutines. It takes at most within and
-// half of drain.
+// finish reads the rest of the output and ends all goroutines. It takes at most the time
+// within plus half of drain.
 func (p *pipes) finish(within time.Duration) (stdout, stderr Output) {
 	deadline := time.Now().Add(within)
 	for _, f := range []*os.File{p.stdout, p.stderr, p.progress} {

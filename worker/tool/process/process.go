@@ -10,15 +10,16 @@
 // grace period, which is only a later deadline, and a worker that has lost its claim has no
 // time for one.
 //
-// How the tree is found depends on the system. On Linux its members are the process group,
-// the session, living descendants, and every younger process that has the run's marker in
-// its environment or holds one of its streams. This also finds daemons (setsid, double
-// fork). Two kinds of process escape. The first kind has left the session, lost its parent,
-// emptied its environment and redirected its streams, all four. The second kind runs as
-// another user: another user's daemon has started it for the command, or it is a setuid
-// program. If a sandbox has a PID namespace, neither kind escapes, because the kernel kills
-// the whole namespace. Container runtimes mostly do not allow PID namespaces. On other Unix
-// systems only the process group dies, on Windows only the command itself.
+// How the tree is found depends on the system. On Linux, the members of the tree are the
+// process group, the session, living descendants, and every younger process that has the run's
+// marker in its environment or holds one of its streams. This also finds daemons (setsid,
+// double fork). Two kinds of process escape. A process of the first kind has done four things:
+// it has left the session, lost its parent, emptied its environment and redirected its
+// streams. A process of the second kind runs as another user: another user's daemon has
+// started it for the command, or it is a setuid program. If a sandbox has a PID namespace,
+// neither kind escapes, because the kernel kills the whole namespace. Container runtimes
+// mostly do not allow PID namespaces. On other Unix systems only the process group dies, on
+// Windows only the command itself.
 //
 // If a worker is the first process of its container, it also collects dead orphans.
 //
@@ -26,7 +27,7 @@
 // could still read it in /proc, unless [Shield] prevents that. Root and processes with
 // CAP_SYS_PTRACE can always read it.
 //
-// Of a long output the head and the tail are kept. A command that does not read its input
+// Run keeps the head and the tail of a long output. A command that does not read its input
 // blocks nothing.
 package process
 
@@ -54,8 +55,8 @@ type Command struct {
 	StdinFile *os.File
 	// Merge writes stderr into stdout, in the order of the writes.
 	Merge bool
-	// Limit is how many bytes of stdout are kept: half of it for the head, half for the
-	// tail. LimitStderr is the same for stderr. Default 1 MiB, at most 16 MiB.
+	// Limit is how many bytes of stdout are kept: half of it for the head, half for the tail.
+	// LimitStderr is the limit of stderr. Default 1 MiB, at most 64 MiB.
 	Limit, LimitStderr int
 	// TailOnly keeps only the newest bytes, up to the limit, and no head.
 	TailOnly bool
@@ -69,8 +70,8 @@ type Command struct {
 	OnProgress func(chunk []byte)
 	// Sandbox confines the command. Nil: it may do what this process may.
 	Sandbox *sandbox.Box
-	// Stays says that the command serves many calls. Then its memory and number of
-	// processes are checked less often.
+	// Stays says that the command serves many calls. Its memory and number of processes
+	// are then checked less often.
 	Stays bool
 }
 
@@ -91,8 +92,8 @@ const (
 const (
 	defaultLimit = 1 << 20
 	maxLimit     = 64 << 20
-	// drain limits the wait for the last output after the whole tree was killed. Only if a
-	// process escapes the kill, the wait takes that long.
+	// drain limits the wait for the last output after the whole tree was killed. The wait
+	// takes that long only if a process escapes the kill.
 	drain = time.Second
 )
 
@@ -102,8 +103,8 @@ type Result struct {
 	// ExitCode is the exit status, or -1 when a signal ended the command.
 	ExitCode int
 	Signal   string // the signal that ended the command, in the system's words; "" if it exited
-	// Over is the limit of the sandbox because of which the command was killed, in words,
-	// or "".
+	// Over says, in words, for which limit of the sandbox the command was killed. "": for
+	// none.
 	Over string
 	// Refused lists what the proxy of the sandbox refused, in words.
 	Refused  []string
@@ -121,10 +122,10 @@ func (r Result) Status() string {
 	return fmt.Sprintf("exit status %d", r.ExitCode)
 }
 
-// Run runs the command until it ends or ctx ends. Then it kills the rest of its process
-// tree. If the command ran, there is a Result. If it was stopped because ctx ended, the
-// error is the cause of ctx, and the Result has the output up to then; but if it still
-// exits with 0, there is no error. Any other error means that the command never ran.
+// Run runs the command until it ends or ctx ends. Then it kills the rest of its process tree.
+// If the command ran, there is a Result. If ctx ended first, the error is the cause of ctx,
+// and the Result has the output up to then. There is no error if the command still ended with
+// exit status 0. Any other error means that the command never ran.
 func Run(ctx context.Context, c Command) (Result, error) {
 	if err := ctx.Err(); err != nil {
 		closeAll([]*os.File{c.StdinFile})
@@ -163,10 +164,9 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	undo := context.AfterFunc(ctx, func() { tree.kill(); close(killed) })
 	pipes.begin(c)
 	watching := c.watch(tree)
-	// This waits only for the command and not for the pipes, because these are files. If a
-	// background child holds the pipes, it is killed before they are read to their end. The
-	// command keeps its process id until Wait collects it, so the kill cannot hit another
-	// process with the same id.
+	// The worker waits here for the command and not for its pipes. If a background child holds
+	// the pipes, it is killed before they are read to their end. The command keeps its process
+	// id until Wait collects it, so the kill cannot hit another process with the same id.
 	tree.await(cmd)
 	stopped := !undo()
 	if stopped {
@@ -192,8 +192,8 @@ func Run(ctx context.Context, c Command) (Result, error) {
 	return result, nil
 }
 
-// watch enforces the limits of the sandbox until the returned function is called. That
-// function returns the limit for which the tree was killed.
+// watch enforces the limits of the sandbox until the returned function is called. The returned
+// function tells for which limit the tree was killed, or "".
 func (c Command) watch(t *tree) func() string {
 	if c.Sandbox == nil {
 		return func() string { return "" }

@@ -60,8 +60,8 @@ func newTree(cmd *exec.Cmd, env []string) *tree {
 	return t
 }
 
-// start starts the command. The kernel ties Pdeathsig to the thread that forked. So start
-// locks the goroutine to its thread until release.
+// start starts the command. The kernel kills the command when the thread that started it ends
+// (Pdeathsig). Therefore start locks the goroutine to its thread until release.
 func (t *tree) start(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	t.locked = true
@@ -90,8 +90,8 @@ func (t *tree) await(*exec.Cmd) {
 	}
 }
 
-// kill kills the tree. New processes may be forked meanwhile. So it looks again until only
-// processes of other users are left, which it cannot kill, or until drain has passed.
+// kill kills the tree. New processes may be forked meanwhile, so kill looks again. It stops
+// when only processes of other users are left, which it cannot kill, or when drain has passed.
 func (t *tree) kill() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -116,12 +116,12 @@ func (t *tree) kill() {
 	reap()
 }
 
-// maxListings is how many times members lists all processes at most, in case new ones keep
+// maxListings limits how many times members lists all processes, in case new ones keep
 // starting.
 const maxListings = 20
 
-// members returns the living processes of the tree. It leaves out the command itself if
-// that has ended.
+// members returns the living processes of the tree. If the command itself has ended, it is not
+// among them.
 func (t *tree) members() []stat {
 	var young []stat
 	ours, seen := map[int]bool{t.pid: true}, map[int]bool{os.Getpid(): true}
@@ -189,10 +189,10 @@ func (t *tree) marked(pid int) bool {
 	return err == nil && bytes.Contains(env, t.marker)
 }
 
-// holds reports whether the process holds a stream of the command. While this worker starts
-// a process, that process has copies of all streams until its exec. So holds waits for the
-// fork lock. A command in a user namespace execs after that lock is released, so holds also
-// waits for the end of each Start.
+// holds reports whether the process holds a stream of the command. A process that this worker
+// is just starting has copies of all streams until its exec. Therefore holds waits for the
+// fork lock. A command in a user namespace execs after the fork lock is released, so holds
+// also waits for the end of each Start.
 func (t *tree) holds(pid int) bool {
 	starting.Lock()
 	defer starting.Unlock()
@@ -211,7 +211,7 @@ func (t *tree) holds(pid int) bool {
 	return false
 }
 
-// stat holds those fields of /proc/<pid>/stat that say to what a process belongs.
+// stat holds the fields of /proc/<pid>/stat that show to which tree a process belongs.
 type stat struct {
 	pid, parent, group, session int
 	state                       string

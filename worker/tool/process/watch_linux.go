@@ -37,7 +37,7 @@ func (t *tree) watch(policy sandbox.Policy, every time.Duration, done <-chan str
 	}
 }
 
-// usage is the sum over the processes of a tree.
+// usage is what the processes of a tree use together.
 type usage struct {
 	memory  int64 // bytes, without the pages of files
 	threads int

@@ -22,8 +22,8 @@ import (
 // Name is the name of the tool.
 const Name = "result_read"
 
-// Pool is the pool of the tool. It is a pool of its own, because the workers of a pool with
-// max_in_flight must all serve the same tools.
+// Pool is the pool of the tool. The tool has a pool of its own, because the workers of a pool
+// with max_in_flight must all serve the same tools.
 const Pool = "results"
 
 // maxPage is how many characters one call returns. Together with the line after them they

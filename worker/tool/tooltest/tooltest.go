@@ -63,7 +63,7 @@ type Runner struct {
 	FailCode messages.Code
 
 	// Limit is how many bytes the output of Flood may have. Cut is a part of the text that
-	// takes the place of what is missing.
+	// stands where output is missing.
 	Limit int
 	Cut   string
 
@@ -92,7 +92,7 @@ func Applied(dir, key string) bool {
 	return err == nil
 }
 
-// Run runs the contract.
+// Run runs the tests of the contract on a runner.
 func Run(t *testing.T, r Runner) {
 	for _, test := range []struct {
 		name string
@@ -124,7 +124,7 @@ func Run(t *testing.T, r Runner) {
 	}
 }
 
-// RunProbe runs only the tests of probes, for a Make like [Runner.Checkable].
+// RunProbe runs only the tests of probes, for a Make such as [Runner.Checkable].
 func RunProbe(t *testing.T, checkable Make) { probe(t, newSubject(t, checkable)) }
 
 // subject is a tool under test.
@@ -207,8 +207,8 @@ func failed(t *testing.T, out tool.Output, err error) *messages.Error {
 	return failure
 }
 
-// fails runs a call that must fail twice, because one failure must not affect the next run.
-// The text of the error must not be empty.
+// fails runs a failing call twice, because one failure must not affect the next run. The text
+// of the error must not be empty.
 func (s subject) fails(t *testing.T, code messages.Code, words string, retryable bool) {
 	t.Helper()
 	code = cmp.Or(code, messages.CodeToolError)
@@ -238,7 +238,7 @@ func echo(t *testing.T, s subject) {
 // no run begins if the context has already ended.
 func wait(t *testing.T, s subject) {
 	stop := errors.New("stop")
-	// The time limit is needed if a runner sends no report.
+	// A runner may send no report. The time limit ends the test in that case.
 	bounded, end := context.WithTimeout(t.Context(), time.Minute)
 	defer end()
 	ctx, cancel := context.WithCancelCause(bounded)
@@ -254,7 +254,7 @@ func wait(t *testing.T, s subject) {
 }
 
 // report checks that the tool's reports come in order and that the last one comes. A runner
-// sends few reports a second, so it may join or drop the others.
+// sends few reports a second, so it may join or drop other reports.
 func report(t *testing.T, s subject) {
 	var mu sync.Mutex
 	var got []string // guarded by mu

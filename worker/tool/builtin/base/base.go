@@ -51,9 +51,9 @@ func Refuse(code messages.Code, format string, args ...any) error {
 	return &messages.Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// Arguments reads the input of a call. Names must match exactly. With encoding/json alone,
-// "FILE_PATH" would count as file_path, and a rule about file_path would not see it. The
-// operator may have replaced the schema, so every argument is checked here.
+// Arguments reads the input of a call. Names must match exactly: encoding/json alone would
+// take "FILE_PATH" for file_path, and a permission rule about file_path would not see it. The
+// operator may have replaced the schema, so Arguments checks every argument.
 func Arguments[T any](call tool.Call) (T, error) {
 	var args T
 	members, err := rawjson.Object(call.Input)

@@ -23,10 +23,10 @@ import (
 
 // Limits of one Bash call.
 const (
-	// maxBashOutput is how many bytes of output are kept, from its end. Of these the model
-	// reads as much as the tool's MaxOutput allows. If the command printed more than
-	// maxBashOutput, the output is only its last maxBashFlood bytes. Together with the
-	// marker that is at most [base.MaxOutput], so the marker itself is not cut off.
+	// maxBashOutput is how many bytes of output are kept, from its end. The model reads as
+	// much of them as the tool's MaxOutput allows. If the command printed more than
+	// maxBashOutput, the output is only its last maxBashFlood bytes. These bytes and the
+	// marker before them fit into [base.MaxOutput], so the marker is not cut off.
 	maxBashOutput  = 1 << 20
 	maxBashFlood   = base.MaxOutput - 100
 	maxBashMessage = 8000      // bytes of output that an error quotes, from its end
@@ -84,9 +84,9 @@ func findShell() (shell, error) {
 	return shell{}, errors.New("this worker has neither bash nor sh in its PATH")
 }
 
-// bashEnv is set for every command. With it, git does not write its index or start its file
-// system monitor when it is only asked for a status. Such commands may run beside others,
-// so they must not write.
+// bashEnv is set for every command. It keeps git from writing its index, and from starting its
+// file system monitor, when git is only asked for a status. A command that only asks for a
+// status may run beside others, so it must not write.
 var bashEnv = []string{
 	"GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0",
 	"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=core.fsmonitor", "GIT_CONFIG_VALUE_0=false",
@@ -224,8 +224,8 @@ func (p printed) last(limit int) printed {
 	return printed{p.text[cut:], p.lines + strings.Count(gone, "\n"), p.chars + utf8.RuneCountInString(gone)}
 }
 
-// String puts a marker before the text that says how much is missing, with the words that
-// are used for every cut output.
+// String returns the text. If something is missing, a marker before the text says how much, in
+// the words that every cut output uses.
 func (p printed) String() string {
 	if p.chars == 0 {
 		return p.text

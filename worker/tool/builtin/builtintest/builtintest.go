@@ -1,5 +1,5 @@
 // Package builtintest holds helpers for the tests of the builtins. They make folders with
-// files, and run calls of which Check and Run must agree.
+// files, and run calls. Check and Run must agree about each call.
 package builtintest
 
 import (

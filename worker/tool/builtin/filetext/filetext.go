@@ -44,7 +44,8 @@ func SplitLines(text []byte) []Span {
 	return lines
 }
 
-// RuneStart returns the start of the character of text that at is in.
+// RuneStart returns the position where a character of text begins: the character that contains
+// the byte at position at.
 func RuneStart(text []byte, at int) int {
 	if at >= len(text) {
 		return len(text)

@@ -26,7 +26,7 @@ const (
 // Pattern is a compiled glob.
 type Pattern struct {
 	*regexp.Regexp
-	Levels int // how many components a matching path can have at most; 0: any number
+	Levels int // the most components that a matching path can have; 0: any number
 }
 
 // Compile compiles a glob for slash-separated paths. ? and * stop at slashes. ** as a whole
@@ -167,8 +167,7 @@ func (g *globber) translate() (string, error) {
 	return g.out.String(), nil
 }
 
-// literal copies the next byte in any case, and the bytes after it up to the next special
-// one.
+// literal copies the next byte, whatever it is, and all bytes up to the next special byte.
 func (g *globber) literal() {
 	end := len(g.in)
 	if i := strings.IndexAny(g.in[g.at+1:], globSpecial); i >= 0 {
@@ -245,8 +244,8 @@ func (g *globber) class() error {
 
 var posixName = regexp.MustCompile(`^\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]`)
 
-// classRune returns the first character of a class, and how many bytes it takes in in; 0 if
-// there is none.
+// classRune returns the first character of a class and the number of bytes that it takes in
+// in. The number is 0 if there is no character.
 func classRune(in string) (rune, int) {
 	bare := strings.TrimPrefix(in, `\`)
 	c, n := utf8.DecodeRuneInString(bare)

@@ -152,9 +152,9 @@ func (r *Root) real(name, rel string) (string, error) {
 	return real, nil
 }
 
-// folder opens the folder of a path (without links) for a write, and makes missing folders.
-// A command may put links into the path meanwhile. So each folder is opened from the one
-// above it. If another folder has its name by then, the write is refused.
+// folder opens the folder of a path (without links) for a write, and makes missing folders. A
+// command may put links into the path meanwhile. Therefore folder opens each folder from the
+// one above it, and refuses the write if another folder has taken the name by then.
 func (r *Root) folder(name, real string) (*os.Root, error) {
 	guard := r.guard()
 	here, err := r.fs.OpenRoot(".")

@@ -1,10 +1,10 @@
 // Package rootdir confines file tools to one folder.
 //
-// Every access goes through os.Root. So the operating system refuses "..", absolute paths
-// and symbolic links that lead out of the folder; no code compares path strings for this.
-// Pipes, sockets and devices are never opened. A file is replaced as a whole by a rename.
-// So a reader, or a restart after a crash, finds either the old content or the new. Only
-// hard links can still lead out of the folder.
+// Every access goes through os.Root: the operating system refuses "..", absolute paths and
+// symbolic links that lead out of the folder. No code compares path strings for this. Pipes,
+// sockets and devices are never opened. A file is replaced as a whole by a rename. A reader,
+// or a restart after a crash, thus finds either the old content or the new. Only hard links
+// can still lead out of the folder.
 package rootdir
 
 import (
@@ -77,8 +77,8 @@ func (r *Root) Stat(rel string) (fs.FileInfo, error) { return r.fs.Stat(rel) }
 // Lstat is like Stat, but does not follow a link at the end of the path.
 func (r *Root) Lstat(rel string) (fs.FileInfo, error) { return r.fs.Lstat(rel) }
 
-// Lock keeps other calls of this worker from changing files. An edit holds the lock from
-// its read to its write.
+// Lock keeps other calls of this worker from changing files. An edit holds the lock from the
+// read of the file to its write.
 func (r *Root) Lock() { r.mu.Lock() }
 
 // Unlock releases Lock.
@@ -115,15 +115,15 @@ func (r *Root) Resolve(name string) (string, error) {
 	return path.Clean(filepath.ToSlash(rel)), nil
 }
 
-// below returns the part of an absolute path below dir. ok is false if it is not below dir.
-// Whole components are compared: /srv/app2 is not below /srv/app.
+// below returns the part of an absolute path below dir. ok is false if the path is not below
+// dir. Whole components are compared: /srv/app2 is not below /srv/app.
 func below(dir, name string) (string, bool) {
 	rel, err := filepath.Rel(dir, name)
 	return rel, err == nil && filepath.IsLocal(rel)
 }
 
-// Disguised reports whether a path hides a ".." behind backslashes or percent signs. As a
-// file name this is harmless. But hardly anyone means such a name, and code that reads the
+// Disguised reports whether a path hides a ".." behind backslashes or percent signs. As a file
+// name, such a path is harmless. But hardly anyone means such a name, and code that reads the
 // path later may decode it.
 func Disguised(name string) bool {
 	plain := name
@@ -361,9 +361,8 @@ func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (creat
 // TempPrefix begins the names of unfinished files. Searches leave them out.
 const TempPrefix = ".toolfleet-tmp-"
 
-// writeTemp writes a new file with the permissions of old. The content is on disk before
-// the file gets its name. So after a power loss the name has the old content or the new,
-// never none.
+// writeTemp writes a new file with the permissions of old. The content is on disk before the
+// file gets its name. After a power loss, the name thus has the old content or the new.
 func writeTemp(dir *os.Root, name string, content []byte, old fs.FileInfo) error {
 	perm := fs.FileMode(0o666)
 	if old != nil {

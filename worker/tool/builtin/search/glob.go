@@ -24,8 +24,8 @@ const (
 	maxGlobPattern = 1000 // bytes
 )
 
-// Results are sorted by name, folder by folder, and not newest first as in some agents. In
-// a fleet the modification time of a file only tells when a worker's copy was made, and two
+// Results are sorted by name, folder by folder. Some agents list the newest files first. In a
+// fleet, the modification time of a file only tells when a worker's copy was made, and two
 // workers should give the same answer.
 
 // GlobPromise returns the definition of Glob.

@@ -12,7 +12,7 @@ import (
 // maxIgnoreFile is how many bytes of a .gitignore are read.
 const maxIgnoreFile = 1 << 20
 
-// ignorer holds the .gitignore of one folder. parent is that of the folder above. A nil
+// ignorer holds the .gitignore of one folder. parent is the ignorer of the folder above. A nil
 // ignorer ignores nothing.
 type ignorer struct {
 	parent *ignorer
@@ -34,7 +34,7 @@ type ignoreRule struct {
 }
 
 // ignored reports whether git would ignore the entry at path, provided that git does not
-// ignore its folder. The deepest .gitignore with a matching line decides, by its last such
+// ignore its folder. The deepest .gitignore with a matching line decides, by its last matching
 // line.
 func (ig *ignorer) ignored(path, name string, dir bool) bool {
 	for ; ig != nil; ig = ig.parent {
@@ -97,7 +97,7 @@ func parseIgnoreLine(line string) (rule ignoreRule, ok bool) {
 	default:
 		var err error
 		if rule.expression, err = glob.CompileIgnore(line); err != nil {
-			return rule, false // git does not match anything with such a line either
+			return rule, false // git ignores such a line too
 		}
 	}
 	return rule, true
@@ -128,7 +128,7 @@ func loadIgnore(r *rootdir.Root, dir string, parent *ignorer) *ignorer {
 	}
 	info, err := r.Lstat(base + ".gitignore")
 	if err != nil || !info.Mode().IsRegular() {
-		return parent // git does not follow links here
+		return parent // git does not read a .gitignore that is a link
 	}
 	f, _, err := r.OpenFile(".gitignore", base+".gitignore")
 	if err != nil {

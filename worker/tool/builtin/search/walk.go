@@ -19,8 +19,8 @@ type walker struct {
 	root  *rootdir.Root
 	links bool // visit symbolic links that lead to a file inside the root
 	visit func(file string) error
-	// levels is how many components, from the root, a wanted path has at most; 0: any
-	// number.
+	// levels is the largest number of components, from the root, that a wanted path has. 0:
+	// any number.
 	levels int
 
 	ignored    int // entries skipped because of a .gitignore; a folder counts as one

@@ -113,8 +113,8 @@ func (p program) unicode(t *testing.T) {
 	}
 }
 
-// checks checks that the program is asked about a call before it runs, and that a question applies
-// nothing.
+// checks checks that the program is asked about a call before it runs, and that the questions
+// change nothing.
 func (p program) checks(t *testing.T) {
 	dir := t.TempDir()
 	pay := find(t, p.open(t, dir), "pay")
@@ -152,7 +152,7 @@ func (p program) checks(t *testing.T) {
 	}
 }
 
-// noise checks that words on the standard output break nothing.
+// noise checks that other words on the standard output do no harm.
 func (p program) noise(t *testing.T) {
 	s := p.open(t, t.TempDir())
 	for range 2 {
@@ -162,8 +162,8 @@ func (p program) noise(t *testing.T) {
 	}
 }
 
-// death checks that a write in a process that dies has an unknown outcome, and that the next call
-// has a process again.
+// death checks that a write has an unknown outcome if its process dies, and that the next call
+// gets a new process.
 func (p program) death(t *testing.T) {
 	s := p.open(t, t.TempDir())
 	before := run(t, s, "pid", `{}`)
