@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// refunds is the policy of these tests: small refunds run, larger ones need one approver, very
-// large ones two.
+// refunds is the policy of the tests about approvals: small refunds run at once, larger ones
+// need one approver, and very large ones need two.
 const refunds = `
 risk:
   - {tier: high, tool: refund, when: "input.amount > 50", name: refunds-over-50}
@@ -30,7 +30,7 @@ ask:
   - {tool: secret, name: secrets}
 `
 
-// people holds approvers with their keys, and the policy part that makes a fleet accept them.
+// people holds the keys of approvers, and the list of approvers that a fleet accepts.
 type people struct {
 	keys      map[string]approval.Key
 	approvers approval.Approvers
@@ -55,7 +55,7 @@ func newPeople(t testing.TB, names ...string) people {
 	return p
 }
 
-// rules parses a policy file into a worker's rules.
+// rules parses the text of a policy file into the rules of a worker.
 func rules(t testing.TB, text string) permission.Rules {
 	t.Helper()
 	policy, err := schemas.ParsePolicy("policy.yaml", []byte(text))
@@ -78,7 +78,7 @@ func (p people) worker(t testing.TB, policy string) worker.Config {
 	return worker.Config{Rules: rules(t, policy), Approvals: p.approvers}
 }
 
-// question waits for the question about a call and returns it in full.
+// question waits until a person is asked about a call, and returns the question.
 func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 	f.t.Helper()
 	var q messages.Approval
@@ -92,7 +92,8 @@ func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 	return q
 }
 
-// sendDecision hands in a decision and returns its outcome.
+// sendDecision signs a decision as a person, sends it, and returns the state of the question.
+// change may edit the decision before it is signed.
 func (f *fleet) sendDecision(p people, name string, q messages.Approval, v messages.Verdict, change func(*messages.Decision)) (messages.DecisionState, error) {
 	f.t.Helper()
 	d := approval.Answer(q, v, name)
@@ -114,7 +115,7 @@ func (f *fleet) decide(d messages.Decision) (messages.DecisionState, error) {
 	return answer.State, err
 }
 
-// wantRefused checks that a decision was refused with this class.
+// wantRefused checks that err is a refusal of this class.
 func wantRefused(t testing.TB, what string, err error, class messages.Class) {
 	t.Helper()
 	var refusal *messages.Refusal
@@ -123,7 +124,7 @@ func wantRefused(t testing.TB, what string, err error, class messages.Class) {
 	}
 }
 
-// openLine decodes the audit line about an open call: of a worker, or of a coordinator.
+// openLine decodes an audit line about an open call, from a worker or from a coordinator.
 func openLine(m bus.Msg) (line messages.AuditRecord, err error) {
 	if !strings.HasSuffix(m.Subject, ".question") {
 		err = json.Unmarshal(m.Data, &line)
@@ -136,8 +137,8 @@ func openLine(m bus.Msg) (line messages.AuditRecord, err error) {
 	return said.Whole()[0], nil
 }
 
-// audited counts the lines of the audit log about questions and decisions by type and, for
-// refusals, by class.
+// audited counts the audit lines about questions and decisions by type. Refusals are also
+// counted by class.
 func (f *fleet) audited() map[string]int {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -174,7 +175,7 @@ func (f *fleet) bank() *outside {
 
 func refund(amount string) call { return call{"refund", `{"order":"A-1001","amount":` + amount + `}`} }
 
-// approve approves a question as one person.
+// approve approves a question as the named person, and checks that the call is granted.
 func (f *fleet) approve(p people, name string, q messages.Approval) {
 	f.t.Helper()
 	if state, err := f.sendDecision(p, name, q, messages.VerdictApprove, nil); err != nil || state != messages.DecisionGranted {
@@ -182,7 +183,7 @@ func (f *fleet) approve(p people, name string, q messages.Approval) {
 	}
 }
 
-// present returns the announcements of the present workers.
+// present returns the announcements of the workers that are there.
 func (f *fleet) present() (all []wire.Presence) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// Some viewers do not know CSS variables and draw everything black.
+// The pictures of the documentation use no CSS variables: some viewers do not know them and
+// draw everything black.
 func TestPicturesHaveTheirColours(t *testing.T) {
 	pictures, err := filepath.Glob("../../docs/*.svg")
 	if err != nil || len(pictures) == 0 {

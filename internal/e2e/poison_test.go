@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// brittle starts a worker that looks lost to the fleet as soon as it starts the tool; if early is
-// set, already in a pre-hook. It also serves the fleet's other tools.
+// brittle starts a worker that loses its connection as soon as it starts the tool or, if early
+// is set, in a pre-hook before that. It also serves the fleet's other tools.
 func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
 	f.t.Helper()
 	tools := &tool.Registry{}
@@ -59,9 +59,9 @@ func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
 	f.start(conn, w.Run)
 }
 
-// A call that kills every worker that starts it is given up after five of them. Calls beside it,
-// other batches and other sessions go on: a healthy worker, which does not serve the poisonous
-// tool, hands it back.
+// A call kills every worker that starts it. The call ends after it has killed five of them.
+// The other calls of its batch, other batches and other sessions go on. A healthy worker that
+// does not serve the poisonous tool hands the job back.
 func TestPoison(t *testing.T) {
 	for _, row := range []struct {
 		name  string
@@ -114,8 +114,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// Workers of a pool with a bound share one queue. A job that reaches workers without its tool is
-// handed back until the one that has it is free, and does not count as poison.
+// Workers of a pool with a bound share one queue. Workers without the tool hand a job back
+// until the worker with the tool is free. Such a job does not count as poison.
 func TestABounceIsNoPoison(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -147,7 +147,7 @@ func TestABounceIsNoPoison(t *testing.T) {
 	})
 }
 
-// Workers that restart one after another while they run a call do not make it poison either.
+// Workers restart one after another while they run a call. The call does not count as poison.
 func TestRollingRestartsAreNoPoison(t *testing.T) {
 	for _, promise := range []schemas.Tool{{Kind: messages.KindRead}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}} {
 		t.Run(string(promise.Kind), func(t *testing.T) {

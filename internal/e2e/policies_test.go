@@ -17,7 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// governed returns a worker configuration with rules of this version that allow everything.
+// governed returns the configuration of a worker whose rules allow everything and have this
+// version.
 func governed(t *testing.T, version string) worker.Config {
 	t.Helper()
 	rules, err := permission.New(permission.Config{Default: permission.Allow, Version: version})
@@ -27,7 +28,8 @@ func governed(t *testing.T, version string) worker.Config {
 	return worker.Config{Rules: rules}
 }
 
-// countLogs counts log records of daemons that start from now on, by level and text.
+// countLogs counts the warnings and errors of daemons that start from now on, by level and
+// text.
 func (f *fleet) countLogs() (count func(level, text string) int) {
 	var log lockedBuffer
 	f.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
@@ -41,8 +43,8 @@ func (f *fleet) countLogs() (count func(level, text string) int) {
 	}
 }
 
-// A coordinator restarts without the fleet's policy, so a worker without a policy takes calls
-// again. The log says so.
+// A coordinator restarts without the fleet's policy. A worker without a policy then takes
+// calls again, and the log says why.
 func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -70,8 +72,8 @@ func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 	})
 }
 
-// A worker without a policy runs nothing for a coordinator that has one, and logs the reason once.
-// Workers with a policy take the calls; if it differs from the coordinator's, they log that.
+// A coordinator has a policy. A worker without one runs none of its calls, and logs the reason
+// once. Workers with a policy take the calls, and log it if theirs is another policy.
 func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

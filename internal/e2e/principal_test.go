@@ -21,16 +21,16 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A batch says with labels what it is for, and an HTTP server says who asks. Rules, hooks, tools,
-// questions, start events and the audit log know both. What anybody else says of the user is not
-// believed.
+// A batch says with labels what it is for, and an HTTP server signs who sent it. Rules, hooks,
+// tools, questions, start events and the audit log show both. A user's name without that
+// signature, or with another one, is ignored.
 func TestWhoAsks(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		api, stranger := newSigner(t), newSigner(t)
 		var mu sync.Mutex
-		seen := map[string]messages.Principal{} // by who saw it and the batch
+		seen := map[string]messages.Principal{} // by observer and batch
 		labelled := map[string]map[string]string{}
 		saw := func(who string, batch messages.BatchID, tenant messages.TenantID, user string, labels map[string]string) {
 			mu.Lock()
@@ -106,7 +106,7 @@ func TestWhoAsks(t *testing.T) {
 			}
 			e := start[messages.BatchID(row.id)]
 			var lines []messages.AuditRecord
-			f.until("the call of "+row.id+" has its line", func() bool { // it comes after the reply
+			f.until("the call of "+row.id+" has its line", func() bool { // it is stored after the reply
 				lines = f.auditLines(audit.Filter{Session: "s", Batch: messages.BatchID(row.id)})
 				return len(lines) == 1
 			})
@@ -119,7 +119,7 @@ func TestWhoAsks(t *testing.T) {
 				}
 			}
 		}
-		if got := run("ann", api, "bob", prod); got != messages.StatusOK { // the first accepted counts, and nothing runs again
+		if got := run("ann", api, "bob", prod); got != messages.StatusOK { // the first one counts
 			t.Errorf("the same batch of another user: %s", got)
 		}
 	})

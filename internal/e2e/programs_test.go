@@ -24,11 +24,11 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// effectsProgram as the first argument makes this test program a long-lived program, which keeps
-// its ledger in the folder of the second.
+// effectsProgram is the first argument that makes this test binary a long-lived program with
+// tools. The second argument is the folder of its ledger.
 const effectsProgram = "serve-effects"
 
-// serveEffects serves a tool of each kind, as effectsScript does.
+// serveEffects serves a tool of each kind. The tools do the same as effectsScript.
 func serveEffects(dir string) {
 	server := mcp.NewServer(&mcp.Implementation{Name: "effects", Version: "1"}, nil)
 	no := false
@@ -49,16 +49,16 @@ func serveEffects(dir string) {
 	_ = server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// lethal is the input of a tool. Its first run is killed before its effect, after it, or MS
-// milliseconds after its start (at).
+// lethal is the input of a tool. The first run of the tool is killed before its effect, after
+// it, or (for "at") MS milliseconds after the start.
 type lethal struct {
 	ID  string `json:"id"`
 	Die string `json:"die"`
 	MS  int    `json:"ms"`
 }
 
-// runEffect does a run. It writes a line into the file runs, and its effect is a line in the file
-// effects. The lines have the id of the input and the idempotency key.
+// runEffect does one run of a tool: it adds a line to the file runs, and its effect is a line
+// in the file effects. Each line has the id of the input and the idempotency key.
 func runEffect(dir, name string, r *mcp.CallToolRequest) string {
 	var input lethal
 	_ = json.Unmarshal(r.Params.Arguments, &input)
@@ -80,7 +80,7 @@ func runEffect(dir, name string, r *mcp.CallToolRequest) string {
 	}
 	if input.Die == "at" {
 		killer := time.AfterFunc(time.Duration(input.MS)*time.Millisecond, func() { die("at") })
-		defer killer.Stop() // it must not kill another call
+		defer killer.Stop() // a later call must not be killed
 		time.Sleep(2 * time.Millisecond)
 	}
 	die("before")
@@ -108,8 +108,8 @@ func effectsFile(dir, file string) string {
 	return string(raw)
 }
 
-// effectsScript is runEffect in sh: the folder of the ledger and the name of the tool are its
-// arguments.
+// effectsScript is runEffect in sh. Its arguments are the folder of the ledger and the name of
+// the tool.
 const effectsScript = `
 input=$(cat) id=${input#*\"id\":\"} ms=${input#*\"ms\":}
 id=${id%%\"*} ms=${ms%%\}*}
@@ -130,14 +130,14 @@ case $input in *\"die\":\"at\"*) sleep 0.002 ;; esac
 echo ran
 `
 
-// probeScript is the probe of effectsScript.
+// probeScript is the probe of effectsScript's tool.
 const probeScript = `
 input=$(cat) id=${input#*\"id\":\"}
 if grep -qxF "${id%%\"*} $TOOLFLEET_IDEMPOTENCY_KEY" "$1/effects" 2>/dev/null; then echo done; else echo not_done; fi
 `
 
-// effectsTools returns tools that are named after how they run and what they promise: exec_once,
-// sh_look, program_again, mcp_look.
+// effectsTools returns tools whose names say how they run and what they promise, such as
+// exec_once, sh_look, program_again and mcp_look.
 func effectsTools(t *testing.T, dir string) (schemas.ToolsFile, []schemas.Server) {
 	t.Helper()
 	self, err := os.Executable()
@@ -168,20 +168,20 @@ func effectsTools(t *testing.T, dir string) (schemas.ToolsFile, []schemas.Server
 	}
 	server := program
 	server.Name, server.Prefix, server.Program, server.Trusted = "mcp", "mcp_", false, true
-	server.Tools = []string{"look", "once", "again"} // nothing can be asked of it
+	server.Tools = []string{"look", "once", "again"} // the server mcp has no probe
 	return file, []schemas.Server{program, server}
 }
 
-// quoted returns a value as JSON, which is YAML too.
+// quoted returns a value as JSON, which is also YAML.
 func quoted(v any) string {
 	raw, _ := json.Marshal(v)
 	return string(raw)
 }
 
-// The process of a tool is killed with SIGKILL in the middle of a read, and of a write of each
-// on_crash, before its effect, after it and at any moment: a program that is started for each call,
-// a shell, a long-lived program and an MCP server. No effect happens twice, and the result says
-// what is true.
+// The process of a tool is killed with SIGKILL: before the effect of a read or a write, after
+// it, or at a random moment. The process is a program that is started for each call, a shell,
+// a long-lived program, or an MCP server. No effect happens twice, and no result says anything
+// false.
 func TestToolProcessesAreKilled(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -199,8 +199,8 @@ func TestToolProcessesAreKilled(t *testing.T) {
 	defer servers.Close()
 	f.worker(worker.Config{Name: "w"})
 	f.coordinator(coordinator.Config{})
-	// kill runs a call whose process is killed, and returns its result and how often it was run and
-	// applied.
+	// kill runs a call whose process is killed. It returns the call's result, and how often
+	// the call was run and applied.
 	kill := func(name string, input lethal) (messages.Result, int, int) {
 		b := canonical("s-"+input.ID, "b-"+input.ID, call{name, quoted(input)})
 		reply, err := f.client.Run(t.Context(), b)
@@ -214,7 +214,7 @@ func TestToolProcessesAreKilled(t *testing.T) {
 	hows := []string{"exec", "sh", "program", "mcp"}
 	t.Run("points", func(t *testing.T) {
 		exactly := hows
-		if testing.Short() { // a shell is a program too, and an MCP server a long-lived one
+		if testing.Short() { // the others behave like one of these two
 			exactly = []string{"exec", "program"}
 		}
 		for _, how := range exactly {
@@ -269,9 +269,9 @@ func TestToolProcessesAreKilled(t *testing.T) {
 	})
 }
 
-// untrue returns how a result breaks a guarantee, or "". A read may have failed, and any write may
-// have an unknown outcome: a killer can strike the next call of its process too, so a call can lose
-// two processes.
+// untrue returns how a result breaks a guarantee, or "". A read may fail, and a write may have
+// an unknown outcome even if it may run twice: one kill can also hit the next call of the same
+// process, so that a call loses two processes.
 func untrue(promise string, status messages.Status, runs, effects int) string {
 	switch {
 	case promise == "look" && (effects > 0 || status != messages.StatusOK && status != messages.StatusError):

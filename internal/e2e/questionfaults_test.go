@@ -23,8 +23,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// severed is a link that stays broken once its fuse has blown, so that the client behind it looks
-// dead.
+// severed is a link that stays broken once its fuse has blown. Its client looks dead to the
+// fleet.
 type severed struct{ *link }
 
 func (s severed) InProcessConn() (net.Conn, error) {
@@ -46,8 +46,8 @@ func (l *link) blowAt(fuse string, passes float64) {
 	l.fuse, l.passes = fuse, passes
 }
 
-// over runs a daemon over a link. When the link breaks, it stays broken if forGood is set, else it
-// is restored.
+// over runs a daemon whose connection is the link. If forGood is set, the link stays broken
+// once it breaks. Otherwise the daemon can connect again.
 func (f *fleet) over(l *link, forGood bool, daemon func(*bus.Conn) func(context.Context) error) part {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -85,7 +85,7 @@ func (f *fleet) askingCoordinator(cfg coordinator.Config) func(*bus.Conn) func(c
 	}
 }
 
-// signed returns a signed decision, ready to be handed in.
+// signed returns a decision with the signature of the named person.
 func (p people) signed(t testing.TB, name string, q messages.Approval, v messages.Verdict) messages.Decision {
 	t.Helper()
 	d := approval.Answer(q, v, name)
@@ -97,7 +97,7 @@ func (p people) signed(t testing.TB, name string, q messages.Approval, v message
 	return d
 }
 
-// insists repeats a decision until the fleet answers it.
+// insists sends a decision again and again until the fleet answers it.
 func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.DecisionState, refused *messages.Refusal) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -117,9 +117,9 @@ func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.D
 	}
 }
 
-// The coordinator's link breaks, or the coordinator is lost, at each step of handling a decision.
-// The decision counts once, its sender gets the true answer when it asks again, and the batch goes
-// on.
+// The link of a coordinator breaks, or the coordinator is lost, at each step of handling a
+// decision. The decision counts once, its sender gets the true answer when it sends it again,
+// and the batch goes on.
 func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 	for name, row := range map[string]struct {
 		fuse   string
@@ -174,17 +174,17 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 	}
 }
 
-// The worker's link breaks, or the worker is lost, at each step of asking and of running an
-// approved call. A call runs only after approval, with the approved arguments and key, and a write
-// of kind once runs once.
+// The link of a worker breaks, or the worker is lost, at each step of asking and of running an
+// approved call. A call runs only after approval, with the approved arguments and key. A write
+// that may run once runs once.
 func TestALinkBreaksWhileACallAsks(t *testing.T) {
 	const ok, unknown = "ok", "outcome_unknown"
 	for name, row := range map[string]struct {
-		granted bool // the link breaks after the grant; else while the question is asked
+		granted bool // the link breaks after the grant, not while the call asks
 		fuse    string
 		passes  float64
 		broken  string // status of the call
-		lost    string // status of the call if its worker is lost too and it runs only once
+		lost    string // status if the worker is lost and the call may run once
 	}{
 		"the job does not arrive":              {false, "toolfleet.write.", 0, ok, ok},
 		"the question does not arrive":         {false, `"state":"parked"`, 0, ok, ok},
@@ -218,14 +218,14 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 						cfg.Hooks = serial(t, &hooked)
 						f.coordinator(p.coordinator())
 						f.over(l, forGood, f.askingWorker(cfg))
-						time.Sleep(2 * time.Second) // it serves
+						time.Sleep(2 * time.Second) // the worker serves
 						b := canonical("s", "b", refund("149.99"))
 						if !row.granted {
 							l.blowAt(row.fuse, row.passes)
 							f.submit(b)
 							f.until("the link breaks", l.hasBlown)
 							f.worker(cfg)
-							time.Sleep(time.Minute) // redeliveries have arrived
+							time.Sleep(time.Minute) // all redeliveries have arrived
 							f.until("connected", f.conn.Connected)
 						} else {
 							f.submit(b)
@@ -267,7 +267,8 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 	}
 }
 
-// The server restarts while questions are open, and while they are being answered.
+// The server restarts while questions are open, and again while they are answered. Every call
+// is decided and runs once.
 func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -326,8 +327,8 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 	})
 }
 
-// Two coordinators of a cluster get decisions while the journal's leader changes: exactly one
-// decision counts.
+// Two people decide about one call at two coordinators of a cluster, while the journal's
+// leader changes. Exactly one decision counts.
 func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 	t.Parallel()
 	f := newReplicated(t)
@@ -387,8 +388,9 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 	}
 }
 
-// A worker is lost while it runs an approved call. A call that may run again does so with the same
-// arguments and key, without another question; a call of kind once does not.
+// A worker is lost while it runs an approved call. A call that may run again does so with the
+// same arguments and key, and nobody is asked again. A call that may run once does not run
+// again.
 func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
 	for crash, want := range map[messages.OnCrash]string{messages.OnCrashIdempotent: "ok", messages.OnCrashOnce: "outcome_unknown"} {
 		t.Run(string(crash), func(t *testing.T) {

@@ -22,7 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// serial is a hook that produces another input at each run. An approval covers only one of them.
+// serial returns a hook that makes another input at each run. An approval covers only one of
+// these inputs.
 func serial(t testing.TB, ran *atomic.Int32) hook.Set {
 	return hooks(t, hook.Hook{Name: "serial", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 		var input map[string]any
@@ -34,8 +35,8 @@ func serial(t testing.TB, ran *atomic.Int32) hook.Set {
 	}})
 }
 
-// A decision arrives at the same moment as the expiry, or as an abort. There is one outcome, and no
-// client was told another.
+// A decision arrives at the same moment as the expiry of its call, or as an abort. The call
+// has one outcome, and no client is told another one.
 func TestADecisionRacesWithTheEnd(t *testing.T) {
 	for _, against := range []string{"expired", "aborted"} {
 		t.Run(against, func(t *testing.T) {
@@ -89,8 +90,8 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 	}
 }
 
-// A question near the end of a batch postpones that end, but ten of them do not postpone it past
-// the maximum life of a batch.
+// A question near the end of a batch's life extends that life. Ten questions do not extend it
+// past the maximum.
 func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -112,7 +113,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 		f.submit(late)
 		f.submit(many)
 		var people sync.WaitGroup
-		people.Go(func() { // each is answered 12 minutes later
+		people.Go(func() { // each question is answered after 12 minutes
 			for index := range 4 {
 				q := f.question(many, index)
 				time.Sleep(12 * time.Minute)
@@ -143,9 +144,9 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 	})
 }
 
-// A steering message comes while a call waits for approval. With between_groups that call can still
-// be approved and runs, and the calls behind it are skipped. With immediate it is skipped too, and
-// with after_batch all calls run.
+// A steering message comes while a call waits for approval. With between_groups that call can
+// still be approved and runs, and the calls behind it are skipped. With immediate the waiting
+// call is skipped too. With after_batch all calls run.
 func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 	for when, want := range map[messages.SteerWhen]string{messages.SteerBetweenGroups: "ok ok skipped", messages.SteerImmediate: "ok skipped skipped", messages.SteerAfterBatch: "ok ok ok"} {
 		t.Run(string(when), func(t *testing.T) {
@@ -178,7 +179,8 @@ func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 	}
 }
 
-// Batches behind one that waits for approval keep their place, and other sessions do not wait.
+// A batch waits for approval. The batches behind it keep their places, and other sessions do
+// not wait.
 func TestALaneBehindAQuestion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -202,7 +204,7 @@ func TestALaneBehindAQuestion(t *testing.T) {
 		other := canonical("other", "b", refund("49"))
 		f.submit(other)
 		f.wantStatuses(f.reply(other, 5*time.Second), "ok")
-		f.submit(first) // repeated, as by an agent that lost its state
+		f.submit(first) // sent again, as by an agent that lost its state
 		time.Sleep(time.Minute)
 		if n := len(ledger.all()); n != 1 {
 			t.Fatalf("%d runs while the first batch of the session waits, want that of the other session", n)
@@ -226,8 +228,8 @@ func TestALaneBehindAQuestion(t *testing.T) {
 	})
 }
 
-// The time limit of a batch does not run while the batch waits for approval, even if another
-// coordinator takes it over.
+// A batch waits for approval, and another coordinator may take it over meanwhile. Its time
+// limit does not run during the wait.
 func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprintf("taken over: %t", taken), func(t *testing.T) {
@@ -241,8 +243,8 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 				})
 				f.worker(p.worker(t, refunds))
 				kill := f.mortal(p.coordinator())
-				// 30 s of active time: 12 of the first nap, 12 of the second, and the third is cut.
-				// The two questions of 10 minutes do not count.
+				// The time limit is 30 s: two naps of 12 s end, and the third is cut. The two
+				// waits of 10 minutes do not count.
 				b := canonical("s", "b", call{"nap", ""}, refund("51"), refund("52"), call{"nap", ""}, refund("1"), call{"nap", ""})
 				b.TimeoutMS = 30_000
 				f.submit(b)
@@ -262,7 +264,8 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 	}
 }
 
-// Time that a batch used before it waits for approval still counts afterwards.
+// A batch runs for a while before it waits for approval. That time still counts after the
+// wait.
 func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -285,9 +288,9 @@ func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 	})
 }
 
-// Arguments that just fit into a message can be asked about. Arguments that hooks make too large
-// are refused, and so is an edit that does not fit beside the original. In each case the batch ends
-// and its lane goes on.
+// Arguments that just fit into a message can be asked about. Arguments that hooks make too
+// large are refused, and so is an edit that does not fit into a record with the original. In
+// each case the batch ends, and its session goes on.
 func TestLargeQuestions(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -338,7 +341,7 @@ func TestLargeQuestions(t *testing.T) {
 	})
 }
 
-// An abort that a batch sees only in its last check before it is suspended ends it at once.
+// A batch finds an abort only in its last check before it is suspended. It ends at once.
 func TestAnAbortThatIsFoundBeforeSuspending(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -348,8 +351,8 @@ func TestAnAbortThatIsFoundBeforeSuspending(t *testing.T) {
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
 		names := f.conn.Names()
-		// The state that a coordinator leaves if it is killed after it stored an abort, at the
-		// moment the call is parked.
+		// A coordinator stores an abort at the moment when the call is parked, and is killed:
+		// the test stores that abort.
 		var said atomic.Int32
 		stop, err := f.conn.Subscribe(names.All(wire.VerbCall), "", func(m bus.Msg) {
 			if strings.Contains(string(m.Data), `"state":"parked"`) {

@@ -22,9 +22,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The tests of this file have several queues whose workers have one tool in common.
+// The tests of this file have several queues. The workers of all these queues serve one common
+// tool.
 
-// slow is a read that takes as long as each run is told.
+// slow is a read. The test decides how long each run takes.
 type slow struct {
 	promise      schemas.Tool
 	runs, active atomic.Int32
@@ -49,7 +50,8 @@ func (s *slow) run(ctx context.Context, _ tool.Call) (tool.Output, error) {
 	}
 }
 
-// toolset returns the tool with others beside it, so that its workers have a queue of their own.
+// toolset returns the tool slow together with other tools. Workers with other tools beside it
+// have another queue.
 func (s *slow) toolset(f *fleet, beside ...string) *tool.Registry {
 	f.t.Helper()
 	r := &tool.Registry{}
@@ -74,8 +76,8 @@ func (s *slow) toolset(f *fleet, beside ...string) *tool.Registry {
 	return r
 }
 
-// leaves stops a daemon, which may take a while. wait returns when it has ended; call it before the
-// fleet is closed.
+// leaves tells a daemon to stop, which may take a while. wait returns when it has stopped.
+// Call it before the fleet is closed.
 func (p part) leaves() (wait func()) {
 	ended := make(chan struct{})
 	go func() {
@@ -85,8 +87,8 @@ func (p part) leaves() (wait func()) {
 	return func() { <-ended }
 }
 
-// staffed waits until so many workers have announced themselves, and coordinators have applied
-// that.
+// staffed waits until n workers have announced themselves and the coordinators have noticed
+// it.
 func (f *fleet) staffed(n int) {
 	f.t.Helper()
 	f.until("the workers are there", func() bool { return len(values[wire.Presence](f, bus.BucketWorkers)) == n })
@@ -105,8 +107,9 @@ func (f *fleet) withdraw(name string) {
 	}
 }
 
-// A read runs on a worker that takes no more jobs, or that nobody knows of any more. Workers with
-// another toolset have its tool. It runs once, and the write behind it starts after it.
+// The worker of a running read drains, or its announcement is lost. Workers with another
+// toolset have the read's tool. The read still runs once, and the write behind it starts after
+// it.
 func TestARunningReadStaysWithItsWorker(t *testing.T) {
 	for what, change := range map[string]func(*fleet, part) (wait func()){
 		"it drains":                func(_ *fleet, w part) func() { return w.leaves() },
@@ -117,7 +120,7 @@ func TestARunningReadStaysWithItsWorker(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				read := newSlow(func(run int32) time.Duration {
-					if run == 1 { // the next one waits for it, so its worker looks into the journal
+					if run == 1 { // the second read waits, so its worker looks into the journal
 						return 1500 * time.Millisecond
 					}
 					return 20 * time.Second
@@ -144,8 +147,8 @@ func TestARunningReadStaysWithItsWorker(t *testing.T) {
 	}
 }
 
-// A read has waited for the only slot of its queue. Its worker begins it, and drains before it has
-// told anybody. The read is not begun a second time elsewhere.
+// A read waits for the only slot of its queue. Its worker starts it, and drains before it has
+// reported the start. No other worker starts the read again.
 func TestAReadThatHasJustBegunStaysToo(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -172,10 +175,10 @@ func TestAReadThatHasJustBegunStaysToo(t *testing.T) {
 	})
 }
 
-// A read kills each worker that runs it, and the next worker comes when the queue of the lost one
-// is gone already. The call is given up after five workers all the same.
+// A read kills each worker that runs it. When the next worker comes, the queue of the lost
+// worker is already deleted. The call still ends after five workers.
 func TestPoisonIsFoundAcrossQueues(t *testing.T) {
-	for _, after := range []time.Duration{0, time.Second} { // before and after the first sign of life
+	for _, after := range []time.Duration{0, time.Second} { // before and after the worker's first report
 		t.Run(after.String(), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
@@ -219,8 +222,8 @@ func TestPoisonIsFoundAcrossQueues(t *testing.T) {
 	}
 }
 
-// A slow call has the only slot of a queue, and others wait there behind it. A worker of another
-// queue with the same tool is free, or it comes later. The waiting calls go there.
+// A slow call has the only slot of a queue, and other calls wait behind it. A worker of
+// another queue with the same tool is free, now or later. The waiting calls go to that worker.
 func TestACallDoesNotWaitBehindASlowOne(t *testing.T) {
 	for _, later := range []bool{false, true} {
 		t.Run(fmt.Sprint("later ", later), func(t *testing.T) {
@@ -255,7 +258,7 @@ func TestACallDoesNotWaitBehindASlowOne(t *testing.T) {
 				for _, b := range open[1:] {
 					f.wantStatuses(f.reply(b, 5*time.Minute), "ok")
 				}
-				if took := time.Since(began); took > 45*time.Second { // simulated; the slow call takes 5 min
+				if took := time.Since(began); took > 45*time.Second { // simulated
 					t.Errorf("calls of a second had their results after %v", took)
 				}
 				f.wantStatuses(f.reply(open[0], 6*time.Minute), "ok")
@@ -267,8 +270,8 @@ func TestACallDoesNotWaitBehindASlowOne(t *testing.T) {
 	}
 }
 
-// A worker announces itself and takes no jobs, for example because its consumer cannot be made. Its
-// calls go to another worker.
+// A worker announces itself and takes no jobs, for example because its consumer cannot be
+// made. Its calls go to another worker.
 func TestAQueueThatNobodyPullsFrom(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -295,8 +298,8 @@ func TestAQueueThatNobodyPullsFrom(t *testing.T) {
 	})
 }
 
-// The announcements of a worker do not get through for a while, and its job is where nobody takes
-// it. The call waits until the worker is known again.
+// The announcements of a worker are lost for a while, and its job is in a queue without a
+// worker. The call waits until the worker is known again.
 func TestACallOutlivesALostAnnouncement(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -312,8 +315,8 @@ func TestACallOutlivesALostAnnouncement(t *testing.T) {
 	})
 }
 
-// Two workers have one name, as when one replaces the other. The first one ends, and leaves the
-// announcement of the second one alone.
+// Two workers have the same name, as when one replaces the other. The first worker ends, and
+// leaves the announcement of the second in place.
 func TestAWorkerLeavesTheAnnouncementOfItsNamesake(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -336,8 +339,8 @@ func TestAWorkerLeavesTheAnnouncementOfItsNamesake(t *testing.T) {
 	})
 }
 
-// A worker gives up a job late: its call has a job in another queue by then. That job stays, so the
-// call does not run once more.
+// A worker hands a job back late, when its call already has a job in another queue. That job
+// stays, and the call runs once.
 func TestALateHandBackFromAnotherQueue(t *testing.T) {
 	for _, late := range []bool{true, false} {
 		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
@@ -385,8 +388,8 @@ func TestALateHandBackFromAnotherQueue(t *testing.T) {
 	}
 }
 
-// The last worker of a toolset drains, and a call waits for its only slot. It looks whether another
-// worker takes the call over, once a second.
+// The last worker of a toolset drains while a call waits for its only slot. Once a second it
+// looks whether another worker has taken the call.
 func TestTheLastWorkerLooksForOthersOnceASecond(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -415,8 +418,8 @@ func TestTheLastWorkerLooksForOthersOnceASecond(t *testing.T) {
 	})
 }
 
-// The server allows no more consumers, so a worker with new tools cannot have a queue of its own.
-// It takes jobs from the queue of its pool.
+// The server allows no more consumers, so that a worker with new tools cannot have a queue of
+// its own. It takes jobs from the queue of its pool.
 func TestAWorkerWithoutAConsumerOfItsOwn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

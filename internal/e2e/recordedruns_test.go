@@ -21,11 +21,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// amountsShown configures an audit log that shows the amounts of payments, with hashes that a test
-// can compute.
+// amountsShown configures an audit log that shows the amounts of payments. Its hashes have no
+// key, so that a test can compute them.
 var amountsShown = audit.Config{Plain: true, Include: []string{"pay.amount"}}
 
-// wantRan checks that a line describes the arguments that ran.
+// wantRan checks that an audit line describes the arguments with which its call ran.
 func wantRan(t *testing.T, l messages.AuditRecord, status messages.Status, ran string) {
 	t.Helper()
 	var fields struct{ Amount json.RawMessage }
@@ -38,7 +38,7 @@ func wantRan(t *testing.T, l messages.AuditRecord, status messages.Status, ran s
 }
 
 // A hook changes the arguments of a call, and its worker is lost. The audit line describes the
-// arguments that ran, no matter which coordinator writes it: the one that ended the call, or one
+// arguments that ran. The coordinator that ended the call writes the line, or a coordinator
 // that finds the batch with its reply.
 func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 	for name, anew := range map[string]bool{"one coordinator": false, "another puts it on record": true} {
@@ -56,7 +56,7 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 				kill := f.doomed(worker.Config{Hooks: hooks(t, cut)})
 				b := canonical("s", "b", call{"pay", `{"amount":1000}`})
 				f.submit(b)
-				time.Sleep(3 * time.Second) // simulated: it runs
+				time.Sleep(3 * time.Second) // simulated: the call runs
 				kill()
 				f.wantStatuses(f.reply(b, 5*time.Minute), "outcome_unknown")
 				ended, _, err := journal.New(f.conn).Newest(context.Background(), wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0))
@@ -76,8 +76,8 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 	}
 }
 
-// The newest record of a call does not have its arguments, and the batch has its reply: the older
-// records have them. Without older records the line shows none.
+// A batch has its reply, and the newest record of a call does not hold the arguments. The
+// audit line takes them from the older records. Without older records it shows no arguments.
 func TestOlderRecordsSayWhatRan(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -129,8 +129,8 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 	})
 }
 
-// A batch has its reply, but the remaining coordinators cannot decode its body. Its calls have
-// audit lines all the same.
+// A batch has its reply, but the coordinators that are left cannot decode its body. Its calls
+// still have audit lines.
 func TestLinesOfABodyThatCannotBeRead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -9,13 +9,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// mouthpieces are the identities outside of the fleet's own account. Their requests carry reply
-// subjects that the server replaces.
+// mouthpieces are the identities outside of the fleet's own account. The server replaces the
+// reply subjects of their requests.
 var mouthpieces = append([]string{"worker", "approver"}, natstest.Tenants...)
 
-// Each identity outside of the fleet's account uses each of its rights with every hostile reply
-// subject. Nothing arrives in the fleet's account on a subject that the identity may not publish,
-// and nothing is deleted, purged or configured anew.
+// Each identity outside of the fleet's account uses each of its rights with every hostile
+// reply subject. In the fleet's account, nothing arrives on a subject that the identity may
+// not publish. Nothing is deleted, purged or reconfigured.
 func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ids.Witness()
@@ -31,7 +31,7 @@ func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 	for _, who := range mouthpieces {
 		s.reflect(s.ids.Intruder(s.srv, who), who)
 	}
-	after := s.belongings() // its requests are answered after those of the intruders
+	after := s.belongings() // answered after the requests of the intruders
 	for thing, was := range before {
 		if after[thing] != was {
 			t.Errorf("%s was\n%s\nand is\n%s", thing, was, after[thing])
@@ -50,8 +50,9 @@ func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 	s.goesOn(q)
 }
 
-// An HTTP server is in the fleet's account, so the acknowledgement of its batch goes to any subject
-// that it names. The test shows that the test above would see such a message.
+// An HTTP server is in the fleet's account. So the acknowledgement of its batch goes to any
+// subject that it names. This shows that TestNoReplySubjectReachesTheFleet would notice such a
+// message.
 func TestAnHTTPServerIsInsideTheFleet(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ids.Witness()
@@ -67,8 +68,8 @@ func TestAnHTTPServerIsInsideTheFleet(t *testing.T) {
 	})
 }
 
-// hostile are subjects of the fleet's account that no identity outside of it may publish. The fleet
-// itself uses none of them during the test.
+// hostile returns subjects of the fleet's account that no identity outside of it may publish.
+// The fleet itself publishes none of them during the test.
 func hostile() (subjects []string) {
 	for _, stream := range everyStream {
 		subjects = append(subjects, "$JS.API.STREAM.PURGE."+stream, "$JS.API.STREAM.DELETE."+stream)
@@ -81,20 +82,20 @@ func hostile() (subjects []string) {
 		"_INBOX.coordinator.x", "_INBOX.operator.x")
 }
 
-// reflect publishes on each right of an identity, with every hostile reply subject. Requests about
-// records are about one of the intruder's own making.
+// reflect publishes on each right of an identity, with every hostile reply subject. Requests
+// for a record ask for a record that the intruder itself has made.
 func (s *siege) reflect(in *natstest.Intruder, who string) {
 	s.t.Helper()
 	rights, _ := s.ids.May(who)
-	in.Publish("toolfleet.call.acme.intruder.b.0", "", nil, []byte(`{}`)) // what a worker would have reflected
+	in.Publish("toolfleet.call.acme.intruder.b.0", "", nil, []byte(`{}`)) // the record to ask for
 	for i, right := range rights {
 		subject, body := literal(right, i), bodyFor(right)
 		for j, reply := range hostile() {
 			if slices.ContainsFunc(rights, func(p string) bool { return matches(p, reply) }) {
-				continue // it may say that anyway
+				continue // the identity may publish this subject anyway
 			}
 			in.Publish(subject, reply, nil, body)
-			if (i+j)%4 == 0 && !strings.HasPrefix(right, "$KV.") { // there a header may remove the workers
+			if (i+j)%4 == 0 && !strings.HasPrefix(right, "$KV.") { // could remove the workers
 				in.Publish(subject, reply, tricks[(i+j)/4%len(tricks)], body)
 			}
 		}
@@ -102,8 +103,8 @@ func (s *siege) reflect(in *natstest.Intruder, who string) {
 	}
 }
 
-// bodyFor returns the body of a request on a subject that right allows. The server's answer to the
-// request contains data that an attacker may want to send to another subject.
+// bodyFor returns the body of a request on a subject that right allows. An attacker may want
+// to send the server's answer to another subject.
 func bodyFor(right string) []byte {
 	switch {
 	case strings.Contains(right, ".GET."):
@@ -118,7 +119,8 @@ func bodyFor(right string) []byte {
 	return []byte(`{}`)
 }
 
-// literal makes a subject of a right that leaves the victim and the tools alone.
+// literal returns a subject that right allows and that touches neither the victim nor the
+// tools.
 func literal(right string, n int) string {
 	names := []string{"acme", "intruder", fmt.Sprint("b", n), "0", "x"}
 	tokens := strings.Split(right, ".")

@@ -17,17 +17,17 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// cutRef finds the ref in what a model reads.
+// cutRef finds the ref of a cut output in the text that a model reads.
 var cutRef = regexp.MustCompile(`ref\\*"?:? ?\\*"?([0-9a-f]{16})`)
 
-// The model reads 10,000 characters of a large output, and the rest by result_read: in the same
-// session, and as the hooks left it.
+// An output is large. The model reads 10,000 characters of it, and the rest by result_read:
+// only in the same session, and as the hooks changed it.
 func TestTheWholeOfAnOutputIsReadable(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	size := 17 << 20 // many messages of the object store
 	if testing.Short() {
-		size = 2 << 20 // the race detector makes a large text some twenty times as slow
+		size = 2 << 20 // the race detector makes large texts 20 times as slow
 	}
 	f.tool(schemas.Tool{Name: "print", Kind: messages.KindRead, TimeoutMS: 60_000, Results: schemas.ResultsReadable, Truncate: schemas.TruncateMiddle},
 		func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -87,7 +87,8 @@ func TestTheWholeOfAnOutputIsReadable(t *testing.T) {
 	}
 }
 
-// A worker without readable results serves no result_read. What is cut is stored all the same.
+// A worker without readable results does not serve result_read. A cut output is still stored
+// whole.
 func TestResultReadIsServedWhenWanted(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

@@ -17,11 +17,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A worker whose key is revoked is cut off in the middle of its calls. The others go on, and its
-// calls end like those of a lost worker.
+// The key of a worker is revoked while it runs calls. The server cuts the worker off, its
+// calls end like those of a lost worker, and other workers go on.
 func TestRevokedCredentials(t *testing.T) {
 	t.Parallel()
-	// A data race inside nats-server: its reload compares account counters while they change.
+	// There is a data race inside nats-server: a reload compares the counters of accounts
+	// while they change.
 	if fleettest.RaceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}
@@ -31,7 +32,7 @@ func TestRevokedCredentials(t *testing.T) {
 	soon := worker.Config{AckWait: 500 * time.Millisecond, Lease: 500 * time.Millisecond, Grace: 100 * time.Millisecond, Drain: time.Millisecond}
 	var runs atomic.Int32
 	hang := func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		if runs.Add(1) > 2 { // of the second worker
+		if runs.Add(1) > 2 { // the runs of the second worker
 			return tool.Text("done"), nil
 		}
 		<-ctx.Done()
@@ -51,7 +52,7 @@ func TestRevokedCredentials(t *testing.T) {
 	if err := f.srv.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	f.worker(worker.Config{AckWait: soon.AckWait}) // its own claims keep the default lease
+	f.worker(worker.Config{AckWait: soon.AckWait}) // with the default lease
 	f.wantStatuses(f.reply(read, time.Minute), "ok")
 	f.wantStatuses(f.reply(write, time.Minute), "outcome_unknown")
 	if runs.Load() != 3 {
@@ -67,7 +68,7 @@ func TestRevokedCredentials(t *testing.T) {
 	}
 }
 
-// unlucky starts a worker that will end with an error, and returns that error.
+// unlucky starts a worker that is expected to end with an error, and returns that error.
 func (f *identified) unlucky(cfg worker.Config) <-chan error {
 	conn := f.connect("worker")
 	cfg.Logger = f.log
@@ -83,11 +84,12 @@ func (f *identified) unlucky(cfg worker.Config) <-chan error {
 	return ended
 }
 
-// A coordinator whose key is revoked ends by itself with an error in the middle of a batch, and
-// another one continues the batch.
+// The key of a coordinator is revoked in the middle of a batch. The coordinator ends with an
+// error, and another one continues the batch.
 func TestARevokedCoordinatorEnds(t *testing.T) {
 	t.Parallel()
-	// A data race inside nats-server: its reload compares account counters while they change.
+	// There is a data race inside nats-server: a reload compares the counters of accounts
+	// while they change.
 	if fleettest.RaceDetector {
 		t.Skip("a reload of the server's configuration races inside nats-server")
 	}

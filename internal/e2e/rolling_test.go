@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// release is the tools of one version of a program: a read and a write. Their definitions differ
+// release is one version of a program's tools: a read and a write. Their definitions differ
 // from those of other versions.
 type release struct {
 	tools          *tool.Registry
@@ -51,15 +51,16 @@ func (f *fleet) release(version string, more ...string) *release {
 	return r
 }
 
-// answered is a batch of a load.
+// answered is a batch of a load, with its reply.
 type answered struct {
 	submitted time.Time
 	took      time.Duration // until its reply
 	reply     messages.Reply
 }
 
-// load submits a batch with a read and a write every few milliseconds until stop is called. stop
-// waits for all replies and returns the batches in the order of their submission.
+// load submits a batch with a read and a write at the given interval, until stop is called.
+// stop waits for all replies and returns the batches in the order in which they were
+// submitted.
 func (f *fleet) load(every time.Duration) (stop func() []*answered) {
 	ctx, end := context.WithCancel(context.Background())
 	var all []*answered
@@ -83,7 +84,7 @@ func (f *fleet) load(every time.Duration) (stop func() []*answered) {
 	}
 }
 
-// median returns how long half of the batches took at most.
+// median returns the median of the times that the batches took.
 func median(all []*answered) time.Duration {
 	var took []time.Duration
 	for _, a := range all {
@@ -93,10 +94,10 @@ func median(all []*answered) time.Duration {
 	return took[len(took)/2]
 }
 
-// Four workers are replaced one after the other under load by workers with a new release, and then
-// the release is rolled back. Every call runs, every write once, no worker gets a job of the other
-// release, and half of the batches take no longer than before. One worker alone can bear the load:
-// the first one with a new release gets all of it.
+// Four workers are replaced one after another under load by workers with a new release, and
+// then the release is rolled back. Every call runs, and every write runs once. No worker gets
+// a job of the other release, and the median time of a batch does not grow. A single worker
+// can bear the load, because the first worker with a new release gets all of it.
 func TestARollingUpdateAndItsRollback(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -153,8 +154,8 @@ func TestARollingUpdateAndItsRollback(t *testing.T) {
 	})
 }
 
-// A worker with one more tool in its tools file joins while jobs run. Both kinds of workers share
-// the old tools, and each job goes to a worker that has its tool.
+// A worker with one more tool joins while jobs run. Both kinds of workers serve the old tools,
+// and each job goes to a worker that has its tool.
 func TestAWorkerWithANewToolsFile(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -184,8 +185,9 @@ func TestAWorkerWithANewToolsFile(t *testing.T) {
 	})
 }
 
-// A worker is killed while it runs a call and others wait for it, and nobody serves the same tools.
-// When its announcement has lapsed, the calls go to a worker that serves their tool beside others.
+// A worker is killed while it runs a call and other calls wait for it, and no other worker
+// serves exactly the same tools. When its announcement has lapsed, the calls go to a worker
+// that serves their tool and more tools.
 func TestALostToolsetLosesNoCall(t *testing.T) {
 	for _, promise := range []schemas.Tool{{Kind: messages.KindRead}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}} {
 		t.Run(string(promise.Kind), func(t *testing.T) {

@@ -23,14 +23,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// quick registers a read rd and a write wr, which return their input at once.
+// quick registers a read rd and a write wr. Both return their input at once.
 func quick(f *fleet) {
 	echo := func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil }
 	f.tool(schemas.Tool{Name: "rd", Kind: messages.KindRead}, echo)
 	f.tool(schemas.Tool{Name: "wr"}, echo)
 }
 
-// once submits one batch to each of the sessions and awaits every reply.
+// once submits one batch to each of the sessions and waits for every reply.
 func (f *fleet) once(prefix string, sessions int) {
 	f.t.Helper()
 	var mu sync.Mutex
@@ -70,7 +70,7 @@ func (f *fleet) once(prefix string, sessions int) {
 	}
 }
 
-// heap returns the bytes in use after garbage collection.
+// heap returns the number of bytes in use after a garbage collection.
 func heap() (inUse int64) {
 	runtime.GC()
 	runtime.GC()
@@ -85,8 +85,9 @@ var many = flag.Int("many", 1_000, "how many calls wait in TestManyApprovals, an
 // long is set in make soak.
 var long = flag.Bool("long", false, "run the long form of tests that repeat the same with other timing")
 
-// repeats returns how often a test repeats: as a rule, and in its long form. With -short, for the race
-// detector, it is a third of the rule: the detector sees what runs side by side, not how often.
+// repeats returns how often a test repeats: usual, or often in the long form. With -short,
+// which runs with the race detector, it is a third of usual: the detector needs few
+// repetitions to see what runs side by side.
 func repeats(usual, often int) int {
 	switch {
 	case *long:
@@ -97,9 +98,9 @@ func repeats(usual, often int) int {
 	return usual
 }
 
-// A thousand sessions (-many) with one batch each leave no consumer or stream at the server, no
-// state in the coordinators and no goroutine. Only records stay, which expire; after that the
-// memory is free again.
+// A thousand sessions (or as many as -many says) have one batch each. They leave no consumer
+// or stream at the server, no state in the coordinators, and no goroutine. Only records stay.
+// When the records expire, their memory is free again.
 func TestManySessionsLeaveNothingBehind(t *testing.T) {
 	sessions := repeats(*many, *many)
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
@@ -111,7 +112,7 @@ func TestManySessionsLeaveNothingBehind(t *testing.T) {
 	f.coordinator(coordinator.Config{Metrics: coordinator.NewMetrics(live), Provision: erasable})
 	f.coordinator(coordinator.Config{Provision: erasable})
 
-	f.once("warm", 500) // buffers and pools are grown now
+	f.once("warm", 500) // grows the buffers and pools
 	f.settled()
 	f.forget(t)
 	objects, goroutines, before := f.objects(t), runtime.NumGoroutine(), heap()
@@ -152,14 +153,15 @@ func (f *fleet) settled() {
 	f.until("the log and the jobs are gone", func() bool { return f.left(bus.Batches) == 0 && f.left(bus.Jobs) == 0 })
 }
 
-// objects returns how many streams and consumers the server has.
+// objects returns how many streams and consumers the server has, as a text.
 func (f *fleet) objects(t *testing.T) string {
 	t.Helper()
 	info := jetStream(t, f.conn, "INFO", nil)
 	return fmt.Sprintf("%v streams and %v consumers", info["streams"], info["consumers"])
 }
 
-// forget deletes the records, as their expiry would, and checks that they expire.
+// forget deletes the records as their expiry would, and checks that each of these streams has
+// an expiry.
 func (f *fleet) forget(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{bus.Calls, bus.Results, bus.Replies, bus.Audit} {
@@ -172,9 +174,9 @@ func (f *fleet) forget(t *testing.T) {
 	}
 }
 
-// BenchmarkLiveSessions keeps this many sessions live at once, each with a batch of 8 reads and 2
-// writes in the log or running. Run it with at least as many batches as sessions, and compare
-// figures of one run only:
+// BenchmarkLiveSessions has this many sessions at once, each with a batch of 8 reads and 2
+// writes that waits or runs. Run it with at least as many batches as sessions, and compare
+// only figures of the same run:
 //
 //	go test -run '^$' -bench LiveSessions -benchtime 10000x ./internal/e2e
 func BenchmarkLiveSessions(b *testing.B) {

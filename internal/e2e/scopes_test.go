@@ -17,8 +17,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// scopedPeople are the approvers of a policy file with groups: bank decides about refunds of this
-// tenant, other about refunds of another, tools about other tools; the key of late has expired.
+// scopedPeople returns the approvers of a policy file with groups. bank decides about refunds
+// of this tenant, other about calls of another tenant, and tools about other tools. The key of
+// late has expired.
 func scopedPeople(t *testing.T, now time.Time) (p people, policy string) {
 	t.Helper()
 	p = newPeople(t, "bank", "other", "tools", "late")
@@ -42,8 +43,8 @@ approvers:
 	return p, policy
 }
 
-// A person answers only what a group of theirs decides about, and as long as their key counts. The
-// list of questions says who may.
+// A person may answer only questions that one of their groups decides about, and only while
+// their key is valid. The list of questions says who may answer.
 func TestApproversHaveScopes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -78,8 +79,8 @@ func TestApproversHaveScopes(t *testing.T) {
 	})
 }
 
-// A coordinator that knows no scopes takes a decision out of scope. The worker does not: it asks
-// again.
+// A coordinator that knows no scopes accepts a decision out of scope. The worker does not
+// accept it, and asks again.
 func TestAWorkerChecksScopes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -29,8 +29,8 @@ func (l *link) away() (back func()) {
 	return func() { l.set(weather{}, weather{}) }
 }
 
-// batchesOf returns the batches of a feed in the order of their first events, and checks that the
-// events of two batches do not mix.
+// batchesOf returns the batches of events in the order of their first events. It checks that
+// the events of two batches do not mix.
 func batchesOf(t *testing.T, events []messages.Event) (ids []messages.BatchID) {
 	t.Helper()
 	for i, e := range events {
@@ -45,7 +45,7 @@ func batchesOf(t *testing.T, events []messages.Event) (ids []messages.BatchID) {
 	return ids
 }
 
-// watchOver watches a session over a link.
+// watchOver watches a session over the link.
 func watchOver(f *fleet, l *link, since time.Time) (events *feed, conn *bus.Conn, end func()) {
 	c, conn := f.follower(l)
 	events, stop := watchWith(f, c, since)
@@ -77,8 +77,8 @@ func (f *feed) replies() (n int) {
 	return n
 }
 
-// Batches begin and end while the watcher is disconnected. It receives each of them once, complete,
-// and in the order in which they ran.
+// Batches begin and end while a watcher is disconnected. The watcher receives each batch once,
+// with all its events, and in the order in which the batches ran.
 func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 	for name, test := range map[string]struct {
 		missed int
@@ -119,7 +119,7 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 				openLast, lastRuns := f.behindGate("last", messages.KindWrite)
 				f.worker(worker.Config{})
 				c := f.coordinator(coordinator.Config{})
-				f.run(canonical("s", "before", call{"echo", ""})) // is not told
+				f.run(canonical("s", "before", call{"echo", ""})) // before the watcher: not reported
 				f.run(canonical("other", "elsewhere", call{"echo", ""}))
 				f.submit(canonical("s", "known", call{"first", ""}, call{"echo", ""}))
 				f.until("the first runs", func() bool { return firstRuns.Load() == 1 })
@@ -156,7 +156,7 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 
 				want = append(want, "open", "queued", "after")
 				events := slices.DeleteFunc(told.all(), func(e messages.Event) bool {
-					// This comes before the open batch has ended.
+					// This event comes before the open batch has ended.
 					return e.Type == messages.EventStart && e.Batch == "queued"
 				})
 				if diff := cmp.Diff(want, batchesOf(t, events)); diff != "" {
@@ -174,8 +174,8 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 	}
 }
 
-// A batch that begins while the watcher catches up is reported after the missed ones, and needs no
-// further batch to be reported.
+// A batch begins while a watcher catches up with missed batches. The watcher receives it after
+// the missed ones, even if no further batch comes.
 func TestWatchReportsWhatBeginsWhileItCatchesUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -204,8 +204,8 @@ func TestWatchReportsWhatBeginsWhileItCatchesUp(t *testing.T) {
 	})
 }
 
-// The connection breaks before the watcher has its first answer: it still receives the batches that
-// ended since it began.
+// The connection of a watcher breaks before the watcher has its first answer. It still
+// receives the batches that ended since it began.
 func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -237,8 +237,8 @@ func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 	})
 }
 
-// An event may arrive over the new connection before the client knows that it reconnected. No
-// missed event is lost by that.
+// An event arrives over a new connection before the client knows that it has reconnected. The
+// watcher still receives the missed events.
 func TestWatchSeesABatchBeforeTheReconnect(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -273,7 +273,8 @@ func TestWatchSeesABatchBeforeTheReconnect(t *testing.T) {
 	})
 }
 
-// The connection breaks many times, also while the watcher catches up.
+// The connection of a watcher breaks many times, also while the watcher catches up. It misses
+// no batch.
 func TestWatchThroughManyCuts(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -309,7 +310,8 @@ func TestWatchThroughManyCuts(t *testing.T) {
 	}
 }
 
-// The watcher receives the batches that ended since the given time, and the open ones at once.
+// A watcher gives a time. It receives the batches that have ended since then, and at once the
+// open ones.
 func TestWatchSince(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -326,7 +328,7 @@ func TestWatchSince(t *testing.T) {
 		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
 		time.Sleep(time.Second)
-		f.submit(canonical("s", "b3", call{"echo", ""})) // a repeated submit is no event
+		f.submit(canonical("s", "b3", call{"echo", ""})) // a repeated submit has no event
 		for _, test := range []struct {
 			since time.Time
 			want  []messages.BatchID
@@ -347,7 +349,7 @@ func TestWatchSince(t *testing.T) {
 	})
 }
 
-// Batches that are deleted before the watcher is back are not reported and delay nothing.
+// Batches are deleted before a watcher is back. They are not reported and delay nothing.
 func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := watchable(t, srv, nil)
@@ -355,7 +357,7 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 		l := newLink(t, srv)
 		told, _, end := watchOver(f, l, time.Time{})
 		defer end()
-		forget := func() { // as the server does at their expiry
+		forget := func() { // as the server does when they expire
 			list, err := f.client.Batches(t.Context(), "s", client.ListOptions{Since: time.Unix(0, 0)})
 			if err != nil {
 				t.Fatal(err)
@@ -372,10 +374,10 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 		f.run(canonical("s", "forgotten", call{"echo", ""}))
 		forget()
 		f.run(canonical("s", "kept", call{"echo", ""}))
-		f.run(canonical("s", "known", call{"echo", ""})) // another batch with its id
+		f.run(canonical("s", "known", call{"echo", ""})) // another batch with the same id
 		back()
 		f.until("what is kept is told", func() bool { return told.replies() == 3 })
-		forget() // nothing of this session is left
+		forget() // the session has no records any more
 		l.cut()
 		time.Sleep(time.Minute)
 		f.run(canonical("s", "after", call{"echo", ""}))
@@ -396,7 +398,7 @@ func batchNames(events []messages.Event) (names []string) {
 	return names
 }
 
-// A list of batches is bounded and holds one session only.
+// A list of batches holds one session only, and its length is bounded.
 func TestTheBatchesOfASession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -408,7 +410,7 @@ func TestTheBatchesOfASession(t *testing.T) {
 		}
 		f.run(canonical("s.", "*", call{"echo", ""}))
 		for _, b := range []messages.Batch{canonical("s", "b99"), canonical("s.", "*")} {
-			f.gone(b) // before that it is both replied to and open
+			f.gone(b) // until then the batch has a reply and is open
 		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
 		for i := range 100 {

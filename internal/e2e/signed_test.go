@@ -17,15 +17,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A decision made from docs/approvals.md alone, without code of this project, is accepted by the
-// coordinator, holds when the worker checks it again, and can be verified in the audit log.
+// A program signs a decision as docs/approvals.md describes, without code of this project. The
+// coordinator accepts it, the worker accepts it when it checks it again, and it can be
+// verified in the audit log.
 func TestADecisionSignedAsDocumented(t *testing.T) {
 	const unknown = `"approval":`
 	for _, row := range []struct {
 		name string
-		// signed changes the signed canonical form, sent changes the decision that is sent.
+		// signed changes the canonical form that is signed. sent changes the decision that is
+		// sent.
 		signed, sent *strings.Replacer
-		want         messages.Class // "" is taken
+		want         messages.Class // "" means that it is accepted
 	}{
 		{name: "as documented"},
 		{name: "in another order, with white space", sent: strings.NewReplacer(`{`, "{ \"verdict\" : \"approve\" ,\n", `,"verdict":"approve"`, "")},
@@ -88,8 +90,8 @@ func TestADecisionSignedAsDocumented(t *testing.T) {
 	}
 }
 
-// documented returns an approval of a batch's only call in canonical form, without sig. The
-// template has its members in the right order.
+// documented returns an approval of the only call of a batch in canonical form, without sig.
+// The template has the members in the right order.
 func (f *fleet) documented(b messages.Batch, key string) string {
 	f.t.Helper()
 	m, err := f.conn.Request(f.t.Context(), f.conn.Names().OfCall(wire.VerbShow, wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0)), nil, nil)
@@ -140,8 +142,8 @@ func (f *fleet) decided() messages.Decision {
 	return messages.Decision{}
 }
 
-// nkeyOf returns the public nkey of a user: base32 of a prefix byte, the key, and a CRC-16/XMODEM
-// with its low byte first.
+// nkeyOf returns the public nkey of a user: base32 of a prefix byte, the key, and a
+// CRC-16/XMODEM with its low byte first.
 func nkeyOf(public ed25519.PublicKey) string {
 	raw := append([]byte{20 << 3}, public...)
 	crc := uint16(0)
