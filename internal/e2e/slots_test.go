@@ -24,8 +24,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A session with a hundred batches in the log takes one slot. The other slot stays free for other
-// sessions.
+// A session has a hundred batches in the log. They take one slot of the coordinator, and the
+// other slot stays free for other sessions.
 func TestWhatWaitsTakesNoSlot(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -37,7 +37,8 @@ func TestWhatWaitsTakesNoSlot(t *testing.T) {
 		for n := range 100 {
 			f.submit(canonical("long", fmt.Sprint("b", n), call{"put", `{"ms":60000}`}))
 		}
-		// Simulated: the first batch runs, and the others are delivered and given back, many times.
+		// Simulated: the first batch runs. The others are delivered and handed back many
+		// times.
 		time.Sleep(10 * time.Second)
 		for n := range 20 {
 			b := canonical(fmt.Sprint("s", n), "b", call{"put", `{"ms":10}`})
@@ -52,8 +53,9 @@ func TestWhatWaitsTakesNoSlot(t *testing.T) {
 	})
 }
 
-// A coordinator dies with the heads that it drives. Another one takes the lanes up where they are
-// once the broker redelivers, and batches behind a head took no slot meanwhile.
+// A coordinator dies with the batches that it drives. When JetStream delivers them again,
+// another coordinator goes on with their sessions. The batches behind a running batch took no
+// slot of the dead coordinator.
 func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -84,15 +86,16 @@ func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
 			t.Errorf("another session waited %v for a slot", took)
 		}
 		f.drained()
-		if took := time.Since(began); took > 15*time.Second { // AckWait plus the remaining work
+		if took := time.Since(began); took > 15*time.Second { // AckWait, and the rest of the work
 			t.Errorf("the lane of a dead head went on after %v", took)
 		}
 		l.inOrder(t, p.log(), 0)
 	})
 }
 
-// A full log refuses batches, both at the publish and at the run handler, and loses none. A client
-// that retries succeeds, and every accepted batch runs once and in order.
+// The log is full. It refuses batches, whether a client publishes them or sends them as run
+// requests. A client that tries again succeeds, and every accepted batch runs once and in
+// order.
 func TestBackPressureLosesNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -117,7 +120,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 				defer cancel()
 				for n := range batches {
 					b := canonical(session, fmt.Sprint("b", n), call{"put", `{"ms":200}`})
-					if s%2 == 0 { // published to the log until accepted
+					if s%2 == 0 { // published until the log accepts it
 						for err := f.client.Submit(ctx, b); err != nil; err = f.client.Submit(ctx, b) {
 							if !errors.Is(err, bus.ErrFull) {
 								t.Errorf("a full log said: %v", err)
@@ -155,7 +158,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 	})
 }
 
-// knock sends one request to the run handler, as a program without our client would.
+// knock sends one run request, as a program without our client does.
 func (f *fleet) knock(ctx context.Context, b messages.Batch) (reply messages.Reply, err error) {
 	b.V = messages.Version
 	subject := f.conn.Names().Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, b.Session, b.ID))
@@ -171,8 +174,9 @@ func crawl(ctx context.Context, _ tool.Call) (tool.Output, error) {
 	return tool.Text("done"), pauseArgs{5000}.wait(ctx)
 }
 
-// conversations runs agents that each publish a batch, await its reply, pause, and repeat. The slow
-// sessions use the tool crawl. It returns how long each batch of the others took.
+// conversations runs agents that each submit a batch, wait for its reply, pause, and repeat.
+// The slow sessions use the tool crawl. It returns how long the batches of the other sessions
+// took.
 func conversations(f *fleet, sessions, slow, batches int) []time.Duration {
 	var mu sync.Mutex
 	var took []time.Duration
@@ -191,7 +195,7 @@ func conversations(f *fleet, sessions, slow, batches int) []time.Duration {
 			continue
 		}
 		fast.Go(func() {
-			// Simulated: so that they start at different times.
+			// Simulated: the agents start at different times.
 			time.Sleep(time.Duration(s) * 7 * time.Millisecond)
 			for n := range batches {
 				b := canonical(fmt.Sprint("s", s), fmt.Sprint("b", n), call{"count", `{"ms":20}`}, call{"count", `{"ms":20}`}, call{"put", `{"ms":20}`})
@@ -213,7 +217,8 @@ func percentile(took []time.Duration, p int) time.Duration {
 	return took[(len(took)-1)*p/100]
 }
 
-// One session in a hundred uses tools that take five seconds. The other sessions are not delayed.
+// One session in a hundred uses tools that take five seconds. The other sessions are not
+// delayed.
 func TestASlowSessionDelaysNobody(t *testing.T) {
 	p99, sessions := map[int]time.Duration{}, repeats(100, 200)
 	for _, slow := range []int{0, 2} {
@@ -237,8 +242,9 @@ func TestASlowSessionDelaysNobody(t *testing.T) {
 	}
 }
 
-// Slow calls that fill every slot of the workers delay all calls behind them in the queue: a lane
-// separates sessions but not the workers' slots. A separate pool for slow tools does.
+// Slow calls fill every slot of the workers and delay all calls behind them in the queue:
+// sessions share the slots of workers. A pool of their own for slow tools keeps the other
+// calls fast.
 func TestSlowToolsThatFillTheSlots(t *testing.T) {
 	p99 := map[string]time.Duration{}
 	for _, pool := range []string{"", "slow"} {
@@ -263,8 +269,8 @@ func TestSlowToolsThatFillTheSlots(t *testing.T) {
 	}
 }
 
-// A full log refuses every batch, also a batch that it already holds or that already has a reply.
-// A client that sends such a batch to the run handler still gets the reply of the batch.
+// A full log refuses every batch, even a batch that it already holds or that has its reply. A
+// client that sends such a batch as a run request still gets its reply.
 func TestAFullLogKnowsItsBatches(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -292,8 +298,8 @@ func TestAFullLogKnowsItsBatches(t *testing.T) {
 	})
 }
 
-// A session with two thousand writes in the log runs them one at a time and leaves the workers'
-// other slots free.
+// A session has two thousand writes in the log. They run one at a time, and the other slots of
+// the workers stay free.
 func TestAHotSession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -29,7 +29,7 @@ func (f *fleet) steer(session, message string, when messages.SteerWhen) {
 	}
 }
 
-// wantSteering checks the steering of a reply: JSON, or "" for none.
+// wantSteering checks the steering messages of a reply. They are JSON, or "" for none.
 func (f *fleet) wantSteering(r messages.Reply, want string) {
 	f.t.Helper()
 	if string(r.Steering) != want {
@@ -38,14 +38,14 @@ func (f *fleet) wantSteering(r messages.Reply, want string) {
 	wantValid(f.t, "reply", rawjson.MustMarshal(r))
 }
 
-// Running calls keep their real results, and skipped ones say by whom they were skipped. A batch
-// that waits is steered too, although its reply does not have the messages. These arrive in the
-// order in which they were sent.
+// A batch runs, and another batch waits, when steering messages are sent. Running calls keep
+// their real results, and skipped calls say who skipped them. Both batches are steered, but
+// only one reply has the messages, in the order in which they were sent.
 func TestSteering(t *testing.T) {
 	for _, row := range []struct {
 		when messages.SteerWhen
-		want string // statuses of ten reads, eight of them running, a write and a read
-		next string // statuses of the batch that waits
+		want string // ten reads, eight of which run, a write and a read
+		next string // the batch that waits
 	}{
 		{messages.SteerAfterBatch, "ok ok ok ok ok ok ok ok ok ok ok ok", "ok ok"},
 		{"", "ok ok ok ok ok ok ok ok ok ok ok ok", "ok ok"},
@@ -75,7 +75,7 @@ func TestSteering(t *testing.T) {
 				reply, next := f.reply(b, time.Minute), f.reply(waiting, time.Minute)
 				f.wantStatuses(reply, row.want)
 				f.wantStatuses(next, row.next)
-				var all []json.RawMessage // exactly one of the replies has both
+				var all []json.RawMessage // exactly one reply has both messages
 				for _, r := range []messages.Reply{reply, next} {
 					if len(r.Steering) > 0 {
 						all = append(all, r.Steering)
@@ -98,7 +98,7 @@ func TestSteering(t *testing.T) {
 	}
 }
 
-// A started write is never stopped for a steering message, however urgent.
+// Even the most urgent steering message does not stop a write that has started.
 func TestSteeringKillsNoWrite(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -116,8 +116,8 @@ func TestSteeringKillsNoWrite(t *testing.T) {
 	})
 }
 
-// A message that is sent while nothing runs waits for the next reply that can take it, and is in no
-// other.
+// Messages are sent while nothing runs. The next reply that can hold them has them, and no
+// other reply does.
 func TestSteeringWaitsForAReply(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -136,7 +136,7 @@ func TestSteeringWaitsForAReply(t *testing.T) {
 		}
 		f.wantSteering(f.run(canonical("other", "b", call{"pay", through})), "")
 		first := f.run(canonical("s", "first", call{"pay", through}))
-		f.wantStatuses(first, "ok") // it came after the message
+		f.wantStatuses(first, "ok") // the call came after the message
 		f.wantSteering(first, `["one",["two"]]`)
 		f.wantSteering(f.run(canonical("s", "second", call{"pay", through})), "")
 		f.steer("s", `3`, "")
@@ -145,7 +145,8 @@ func TestSteeringWaitsForAReply(t *testing.T) {
 	})
 }
 
-// The coordinator dies between recording that its reply takes the message and storing that reply.
+// A coordinator dies after it recorded that a reply has the message and before it stored that
+// reply. The next coordinator stores the reply with that message, and no later reply has it.
 func TestSteeringOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -176,7 +177,8 @@ func TestSteeringOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// Steering that is too large for a message is stored like a large reply.
+// Steering messages that are together too large for a message on NATS are stored as a large
+// reply is.
 func TestLargeSteering(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -195,7 +197,7 @@ func TestLargeSteering(t *testing.T) {
 	})
 }
 
-// The time limit of a batch does not run while it waits behind others of its session.
+// A batch waits behind another batch of its session. Its time limit does not run meanwhile.
 func TestTheTimeOfABatchIsItsOwn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -215,8 +217,8 @@ func TestTheTimeOfABatchIsItsOwn(t *testing.T) {
 	})
 }
 
-// When the time is up, ended calls keep their results, running ones are stopped and say what is
-// known of them, and the rest never start.
+// The time of a batch is up. Calls that have ended keep their results, running calls are
+// stopped and say what is known about them, and the other calls never start.
 func TestTheTimeOfABatchIsUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -241,7 +243,7 @@ func TestTheTimeOfABatchIsUp(t *testing.T) {
 	})
 }
 
-// Calls that wait for a slot of the worker use up the time of their batch.
+// The time limit of a batch also runs while its calls wait for a slot of the worker.
 func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -259,7 +261,8 @@ func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 	})
 }
 
-// A coordinator that takes a batch over continues with the time that the newest plan record leaves.
+// A coordinator takes a batch over. The batch keeps the time that its newest plan record
+// leaves.
 func TestTheTimeOfABatchSurvivesATakeover(t *testing.T) {
 	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) { timeSurvivesATakeover(t, kind) })
@@ -293,8 +296,8 @@ func timeSurvivesATakeover(t *testing.T, first messages.Kind) {
 	})
 }
 
-// Coordinators are killed and replaced while a client steers a session many times: each message
-// comes with exactly one reply.
+// Coordinators are killed and replaced while a client steers a session many times. Each
+// message is in exactly one reply.
 func TestEachMessageComesOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -309,7 +312,7 @@ func TestEachMessageComesOnce(t *testing.T) {
 		for n := range rounds {
 			b := canonical("s", fmt.Sprint("b", n), call{"nap", `{"ms":100}`})
 			f.submit(b)
-			// Before, at and after the end of the batch.
+			// The message is sent before, at or after the end of the batch.
 			time.Sleep(time.Duration(n*9) * time.Millisecond)
 			f.steer("s", fmt.Sprintf(`"m%d"`, n), "")
 			if n%3 == 2 {

@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// jetStream sends a request to the JetStream API, without a body if it is nil, and returns the
-// answer.
+// jetStream sends a request to the JetStream API and returns the answer. The request has no
+// body if body is nil.
 func jetStream(t *testing.T, conn *bus.Conn, what string, body any) (answer map[string]any) {
 	t.Helper()
 	var raw []byte
@@ -38,8 +38,8 @@ func jetStream(t *testing.T, conn *bus.Conn, what string, body any) (answer map[
 	return answer
 }
 
-// A stream with a wrong configuration stops every daemon that starts on it, and a missing stream is
-// created.
+// A daemon that starts stops with an error if a stream has a wrong configuration. It creates a
+// stream that is missing.
 func TestStreamsAreCheckedAtStart(t *testing.T) {
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
 	f.close()
@@ -79,9 +79,9 @@ func TestStreamsAreCheckedAtStart(t *testing.T) {
 	}
 }
 
-// An operator deletes a stream with durable data while the fleet runs. No daemon creates it again,
-// not even one that starts later. No reply is invented, and the log names the stream until an
-// operator acts.
+// An operator deletes a stream with durable data while the fleet runs. No daemon creates it
+// again, not even a daemon that starts later. No reply is made up, and the log names the
+// stream until an operator acts.
 func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 	for _, stream := range []string{bus.Batches, bus.Calls, bus.Replies} {
 		t.Run(stream, func(t *testing.T) {
@@ -98,7 +98,8 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 				name := f.conn.Names().Stream(stream)
 				jetStream(t, f.conn, "STREAM.DELETE."+name, nil)
 				close(gate)
-				// Without the log a running batch still ends, and its reply is stored.
+				// If the batches are deleted, a running batch still ends, and its reply is
+				// stored.
 				if reply, err := f.await(b, 5*time.Minute); err == nil && (stream != bus.Batches || len(reply.Results) != 2) {
 					t.Errorf("a reply without %s: %s", name, rawjson.MustMarshal(reply))
 				}
@@ -127,8 +128,8 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 	}
 }
 
-// Consumers and jobs are only hints. After an operator deletes them, the daemons that use them log
-// that and create them again, and accepted batches go on.
+// An operator deletes a consumer or the jobs, which hold no truth. The daemons that use them
+// log it and create them again, and accepted batches go on.
 func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 	for _, what := range []string{"CONSUMER.DELETE.TOOLFLEET_BATCHES.coordinators", "CONSUMER.DELETE.TOOLFLEET_JOBS.default", "STREAM.DELETE.TOOLFLEET_JOBS"} {
 		t.Run(what, func(t *testing.T) {

@@ -17,19 +17,19 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// mayRest is a little more than the longest time between two checks of a batch that waits for
+// mayRest is a little longer than the time between two checks of a batch that waits for
 // approval.
 const mayRest = 5*time.Minute + 10*time.Second
 
-// secret registers a read that needs approval and has no ledger.
+// secret registers a read that needs approval. Its runs are not recorded.
 func (f *fleet) secret() {
 	f.tool(schemas.Tool{Name: "secret", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 }
 
-// grants stores an approval as a coordinator does that is killed right after, so that no batch is
-// woken.
+// grants stores an approval and wakes no batch, as a coordinator does that is killed right
+// after it stored the approval.
 func (f *fleet) grants(p people, name string, q messages.Approval) {
 	f.t.Helper()
 	ctx, j, key := context.Background(), journal.New(f.conn), wire.KeyOf(messages.OneTenant, q.Session, q.Batch).Call(q.Index)
@@ -53,8 +53,9 @@ func (f *fleet) grants(p people, name string, q messages.Approval) {
 	}
 }
 
-// All processes stop while a batch waits for approval, and the coordinator that takes the decision
-// stops with it. The batch resumes within mayRest and runs the approved call once.
+// All processes stop while a batch waits for approval. The coordinator that stores the
+// decision is killed right after. The batch resumes within mayRest and runs the approved call
+// once.
 func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -90,7 +91,8 @@ func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
 	})
 }
 
-// Each question extends the life of a batch by the time that approvers have, also for its workers.
+// Each question extends the life of a batch by the time that approvers have. Its workers use
+// the longer life too.
 func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -106,7 +108,7 @@ func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 			time.Sleep(14 * time.Minute)
 			f.approve(p, "alice", q)
 		}
-		f.question(b, 2) // 28 minutes in; twice 20 are all that it gets
+		f.question(b, 2) // after 28 minutes; twice 20 minutes are the maximum
 		began := time.Now()
 		reply := f.reply(b, 13*time.Minute)
 		f.wantStatuses(reply, "ok ok expired expired")
@@ -116,8 +118,8 @@ func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 	})
 }
 
-// A read waits for approval beside reads that have run. After an abort it never runs, and the lane
-// goes on.
+// A read waits for approval, and other reads of its batch have run. After an abort it never
+// runs, and the session goes on.
 func TestAParkedReadIsAborted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

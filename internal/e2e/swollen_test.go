@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A hook makes the input of a write too large for a claim. The call fails at once with that reason,
-// and is not taken for one that kills its workers.
+// A hook makes the input of a write too large for a claim. The call fails at once with that
+// reason, and does not count as one that kills its workers.
 func TestAnInputThatIsTooLargeToBeClaimed(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

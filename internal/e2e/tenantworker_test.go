@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A worker with the key of one tenant's workers serves that tenant, and writes no record, result,
-// event or audit line of another.
+// A worker has a key that is bound to one tenant. It serves that tenant, and the server lets
+// it write no record, result, event or audit line of another tenant.
 func TestAWorkerOfOneTenant(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ids.Add(identities.Identity{Kind: identities.Worker, Name: "bound", Tenant: "acme"})

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Only a coordinator may publish jobs. A job that anybody else publishes reaches no queue, so it
-// runs nowhere.
+// Only a coordinator may publish jobs. A job that another identity publishes reaches no queue,
+// so it runs nowhere.
 func TestAJobByHandRunsNothing(t *testing.T) {
 	s := newSiege(t)
 	defer s.close()
@@ -40,8 +40,8 @@ func TestAJobByHandRunsNothing(t *testing.T) {
 	s.until("the job of a coordinator is in its queue", func() bool { return jobs() == 1 })
 }
 
-// What docs/threat-model.md says that a worker can do: it writes results of any call, and empties
-// the store of large bodies by a header.
+// An attacker has the key of a worker. As docs/threat-model.md says, the attacker can write
+// results of any call, and can empty the store of large bodies with a header.
 func TestWhatATakenOverWorkerCanDo(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	s := newSiegeAs(t, ids)
@@ -67,7 +67,7 @@ func TestWhatATakenOverWorkerCanDo(t *testing.T) {
 
 var testInSource = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
-// Every test that docs/threat-model.md names is there, so no line of it loses its proof unseen.
+// docs/threat-model.md names only tests that exist, and each line of its tables names one.
 func TestTheThreatModelNamesTests(t *testing.T) {
 	page, err := os.ReadFile("../../docs/threat-model.md")
 	if err != nil {

@@ -96,8 +96,9 @@ func TestTheTimelineOfABatch(t *testing.T) {
 	})
 }
 
-// Before the plan is stored, the timeline says only that the calls belong to the batch, because the
-// plan decides the rest. So it never reports an end that did not happen.
+// The plan of a batch is not stored yet. The timeline then says only that the calls belong to
+// the batch, because the plan decides everything else. It never reports an end that did not
+// happen.
 func TestATimelineBeforeThePlan(t *testing.T) {
 	late := func(f *fleet) {
 		more := &tool.Registry{}
@@ -157,7 +158,8 @@ func TestATimelineBeforeThePlan(t *testing.T) {
 	}
 }
 
-// A tool is announced again as another kind while its calls run: the timeline keeps to the plan.
+// A tool is announced again with another kind while its calls run. The timeline shows the
+// kinds and stages of the plan.
 func TestATimelineIsThePlans(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -202,7 +204,8 @@ func TestATimelineIsThePlans(t *testing.T) {
 	})
 }
 
-// A batch without events still has a timeline and can be followed.
+// A batch has no calls, or its dialect is unknown. It still has a timeline, and it can be
+// followed.
 func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
@@ -217,7 +220,7 @@ func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
 		var told [2]feed
 		for i, b := range []messages.Batch{canonical("s", "none"), bad} {
 			f.submit(b)
-			// It is answered as soon as a driver reads it.
+			// A driver answers such a batch as soon as it reads it.
 			if tl := f.timeline("s", b.ID); (tl.Status == "running") != (len(tl.Events) == 0) {
 				t.Errorf("%s: %s, %v", b.ID, tl.Status, eventNames(tl.Events))
 			}
@@ -252,7 +255,7 @@ func TestTheTimelineOfARefusedBatch(t *testing.T) {
 	}
 }
 
-// A timeline may be larger than a message.
+// A timeline may be larger than a message on NATS.
 func TestALargeTimeline(t *testing.T) {
 	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
 	defer f.close()
@@ -268,8 +271,8 @@ func TestALargeTimeline(t *testing.T) {
 	}
 }
 
-// The timeline of a call that needs approval has the question, and later who answered it. It hides
-// what the agent must not see.
+// A call needs approval. The timeline of its batch has the question, and later also who
+// answered it. It hides what the agent must not see.
 func TestTheTimelineOfAQuestion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		p := newPeople(t, "alice")
@@ -302,7 +305,7 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 		if err := <-following; err != nil {
 			t.Fatal(err)
 		}
-		f.gone(b) // while it is in the log its arguments are known
+		f.gone(b) // the log holds the arguments
 		done := f.timeline("s", "b")
 		checkFeed(t, done.Events, 2)
 		checkFeed(t, live.all(), 2)

@@ -23,12 +23,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// shop has two tools: look is a read and pay is a write. Each version of a tool has another schema.
-// Version n requires the argument "vn" and allows any further arguments.
+// shop serves two tools: look is a read, and pay is a write. Version n of each tool requires
+// the argument "vn" and allows any further arguments.
 type shop struct {
 	f     *fleet
 	mu    sync.Mutex
-	ran   map[string]string // the version that ran each call, by batch and index; guarded by mu
+	ran   map[string]string // version that ran each call, by batch and index; guarded by mu
 	twice int               // writes that ran again; guarded by mu
 	gate  chan struct{}     // closed: calls with the argument "wait" go on
 	waits atomic.Int32      // started calls with the argument "wait"
@@ -38,8 +38,8 @@ func newShop(f *fleet) *shop {
 	return &shop{f: f, ran: map[string]string{}, gate: make(chan struct{})}
 }
 
-// definitions returns the definitions of all tools in one version. With the version "", the tools
-// have no version and require no argument.
+// definitions returns the definitions of both tools in one version. With the version "", the
+// tools have no version and require no argument.
 func (*shop) definitions(version string) (tools []schemas.Tool) {
 	schema := `{"type":"object"}`
 	if version != "" {
@@ -87,13 +87,14 @@ func (s *shop) run(ctx context.Context, t schemas.Tool, c tool.Call) (tool.Outpu
 	return tool.Text(t.Version), nil
 }
 
-// serve starts a worker.
+// serve starts a worker that serves these versions.
 func (s *shop) serve(versions ...string) part {
 	s.f.t.Helper()
 	return s.f.workerWith(s.registry(versions...), worker.Config{Slots: 3})
 }
 
-// catalogue stores what an agent is given that asks while only this version is there.
+// catalogue stores the catalogue of an agent that fetched the definitions while only this
+// version was served. names limits it to some of the tools.
 func (s *shop) catalogue(version string, names ...string) (digest string) {
 	s.f.t.Helper()
 	var tools []schemas.Tool
@@ -112,7 +113,7 @@ func (s *shop) catalogue(version string, names ...string) (digest string) {
 	return digest
 }
 
-// of returns the versions that ran the calls of a batch, or their status and code.
+// of returns, for each call of a batch, the version that ran it, or its status and error code.
 func (s *shop) of(r messages.Reply) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,7 +128,7 @@ func (s *shop) of(r messages.Reply) string {
 	return strings.Join(words, ", ")
 }
 
-// calling is a batch that looks and pays with an input.
+// calling returns a batch with one call of look and one of pay.
 func calling(session, id, catalogue, input string) messages.Batch {
 	b := canonical(session, id, call{"look", input}, call{"pay", input})
 	b.Catalogue = catalogue
@@ -140,8 +141,9 @@ const (
 	only2 = `{"v2":1}`
 )
 
-// A worker serves two versions of its tools. A call uses the version in the catalogue that its
-// batch names while a worker serves it, and else the newest one if its input fits that.
+// A worker serves two versions of its tools. A call gets the version in the catalogue that its
+// batch names, as long as a worker serves that version. Otherwise it gets the newest version,
+// if its input fits.
 func TestVersionsOfACall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -180,7 +182,8 @@ func TestVersionsOfACall(t *testing.T) {
 			t.Errorf("a catalogue that is no digest: %+v, %v", r, err)
 		}
 
-		// Another process knows the catalogue, and version 1 is gone.
+		// Another coordinator reads the catalogue from the store, and no worker serves version
+		// 1.
 		w.stop()
 		c.stop()
 		f.coordinator(coordinator.Config{})
@@ -195,7 +198,7 @@ func TestVersionsOfACall(t *testing.T) {
 			t.Errorf("details %s, retryable %v", details, r.Err.Retryable)
 		}
 
-		// And back.
+		// The update is rolled back: workers serve only version 1 again.
 		w.stop()
 		s.serve("1")
 		f.staffed(1)
@@ -206,9 +209,9 @@ func TestVersionsOfACall(t *testing.T) {
 	})
 }
 
-// An agent fetches the definitions, and the fleet gets newer ones. The digest of the answer names
-// the versions that its model was given. The next answer has the newer ones and another digest;
-// after the rollback it is the first one again.
+// An agent fetches the definitions, and then workers serve a newer version. The digest of the
+// first answer still names the old version. The next answer has the new definitions and
+// another digest. After a rollback, the answer is the first one again.
 func TestTheDigestOfAnAnswerNamesItsVersions(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -249,8 +252,8 @@ func TestTheDigestOfAnAnswerNamesItsVersions(t *testing.T) {
 	})
 }
 
-// A batch that names an older version is submitted while no worker runs. The batch does not fall
-// back to the newest version before workers had the time to start.
+// A batch names an older version while no worker runs. It gets the newest version only after
+// workers had the time to start.
 func TestAVersionWhoseWorkersAreStarting(t *testing.T) {
 	for name, tc := range map[string]struct {
 		come  []string
@@ -288,8 +291,8 @@ func TestAVersionWhoseWorkersAreStarting(t *testing.T) {
 	}
 }
 
-// A coordinator is killed in the middle of a batch, and a newer version comes. The next coordinator
-// goes on with the versions of the plan.
+// A coordinator is killed in the middle of a batch, and a newer version comes. The next
+// coordinator keeps the versions of the plan.
 func TestATakeoverKeepsTheVersions(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -314,13 +317,13 @@ func TestATakeoverKeepsTheVersions(t *testing.T) {
 	})
 }
 
-// interval is when a version was served.
+// interval is a time in which a version was served.
 type interval struct{ from, to time.Time }
 
-// Four workers are replaced one after the other by workers of version 2 under load, and then by
-// workers of version 1 again. Batches name the catalogue of version 1, that of version 2, or none.
-// Each result is of the version that the batch names if that is served the whole time, and of one
-// that was served otherwise; or it says that the version is gone.
+// Four workers are replaced one after another under load by workers of version 2, and then by
+// workers of version 1 again. Each batch names the catalogue of version 1, that of version 2,
+// or none. If a batch names a version that is served until its reply, its calls get that
+// version. Otherwise they get a version that is served, or fail because the version is gone.
 func TestARollingUpdateOfVersions(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -428,9 +431,9 @@ func TestARollingUpdateOfVersions(t *testing.T) {
 	})
 }
 
-// The coordinator is lost when one call of a batch has ended and another call runs. Meanwhile
-// workers of version 2 have started, and the worker of version 1 ends. The input of the calls does
-// not fit version 2. Both calls keep version 1, and the next write of the session waits for them.
+// A coordinator is lost when one call of a batch has ended and another call runs. Workers of
+// version 2 start, and the worker of version 1 ends. The input of the calls does not fit
+// version 2. Both calls keep version 1, and the next write of the session waits for them.
 func TestACallThatMayHaveRunKeepsItsVersion(t *testing.T) {
 	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) {

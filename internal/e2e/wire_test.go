@@ -25,7 +25,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// schemaOf is the schema of the messages under each verb.
+// schemaOf names the schema of the messages under each verb.
 var schemaOf = map[wire.Verb]string{
 	wire.VerbBatch: "batch", wire.VerbRun: "batch", wire.VerbReply: "reply", wire.VerbFinal: "reply",
 	wire.VerbRefused: "reply", wire.VerbEvent: "event", wire.VerbRead: "job", wire.VerbWrite: "job",
@@ -34,10 +34,12 @@ var schemaOf = map[wire.Verb]string{
 	wire.VerbStop: "stop", wire.VerbQueue: "queue-request", wire.VerbHand: "hand-back", wire.VerbAudit: "audit-record", auditEnded: "audit-lines",
 }
 
-// auditEnded stands for the audit lines of a session's batches, which have a separate subject.
+// auditEnded stands for messages with several audit lines, which have other subjects than
+// single lines.
 const auditEnded wire.Verb = "audit.ended"
 
-// Every message on the wire is valid by its schema.
+// A fleet answers batches in every dialect. Every message that is published is valid by its
+// schema.
 func TestEveryMessageFitsItsSchema(t *testing.T) {
 	t.Parallel()
 	f, _ := counted(t, natstest.Server(t, natstest.Fast))
@@ -51,8 +53,7 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 		f.run(batchIn(p, "s", "mixed "+string(p), calls...))
 	}
 	conflict := batchIn(messages.Canonical, "s", "mixed canonical", call{"echo", ""})
-	// While the first batch is in the log, the run handler refuses by itself and publishes no
-	// refusal.
+	// The refusal of a run request is only published when the first batch has left the log.
 	f.gone(conflict)
 	if _, err := f.client.Run(t.Context(), conflict); err == nil {
 		t.Error("another body under an id that was used was not refused")
@@ -67,7 +68,8 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 		wire.VerbWrite, wire.VerbCall, wire.VerbPlan, wire.VerbResult, wire.VerbNotify, wire.VerbFinal)
 }
 
-// The same for controls, retries, and calls that are handed back.
+// The messages about controls, retries, and calls that are handed back are valid by their
+// schemas too.
 func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
@@ -117,8 +119,8 @@ func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	sawAll(wire.VerbControl, wire.VerbCtl, wire.VerbStop, wire.VerbHand, auditEnded)
 }
 
-// everyMessageFits checks every published message against its schema. It returns a function that
-// waits until messages of all the given verbs were seen.
+// everyMessageFits checks every message that is published from now on against its schema.
+// sawAll waits until messages of all the given verbs were seen.
 func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...wire.Verb)) {
 	t.Helper()
 	watcher := f.connect("watcher")
@@ -164,8 +166,8 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...wire.Verb)) {
 	}
 }
 
-// Sessions and tenants choose their ids freely: the same ids in another session or tenant mean
-// different batches.
+// Sessions and tenants choose their ids freely. The same ids in another session or tenant mean
+// another batch.
 func TestTheSameIdsElsewhere(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -184,13 +186,13 @@ func TestTheSameIdsElsewhere(t *testing.T) {
 	})
 }
 
-// Fields that a later version adds to a batch or a job are ignored.
+// A later version adds fields to a batch and a job. They are ignored.
 func TestFieldsOfALaterVersion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		runs := bounded(f, provision.Config{}, nil)
-		f.stops[0]() // the worker goes
+		f.stops[0]() // the worker leaves
 		f.append("s.b", []byte(`{"v":1,"id":"b","session":"s","provider":"canonical","later":{"n":1},"message":{"calls":[{"id":"c0","name":"put","input":{}}]}}`))
 		f.until("the job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
 		ctx := context.Background()

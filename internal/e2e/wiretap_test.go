@@ -12,10 +12,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// wiretap records what each identity publishes and subscribes to.
+// wiretap records the subjects that each identity publishes and subscribes to.
 type wiretap struct {
 	mu       sync.Mutex
-	subjects map[string]bool // guarded by mu; "worker publish toolfleet.call.acme.s.b.0"
+	subjects map[string]bool // "worker publish toolfleet.call.acme.s.b.0"; guarded by mu
 }
 
 func (w *wiretap) record(who, what, subject string) {
@@ -27,7 +27,7 @@ func (w *wiretap) record(who, what, subject string) {
 	w.subjects[who+" "+what+" "+subject] = true
 }
 
-// of returns the sorted subjects of an identity.
+// of returns the sorted subjects that an identity used. what is "publish" or "subscribe".
 func (w *wiretap) of(who, what string) (subjects []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -40,7 +40,7 @@ func (w *wiretap) of(who, what string) (subjects []string) {
 	return subjects
 }
 
-// tapped is a server whose connections are recorded by a wiretap.
+// tapped is a server whose connections a wiretap records.
 type tapped struct {
 	srv *devserver.Server
 	tap *wiretap
@@ -58,7 +58,7 @@ func (s tapped) InProcessConn() (net.Conn, error) {
 type tappedConn struct {
 	net.Conn
 	tapped
-	rest []byte // start of an incomplete command; writes come one after another
+	rest []byte // the start of an incomplete command; writes come in sequence
 }
 
 func (c *tappedConn) Write(b []byte) (int, error) {
@@ -68,7 +68,8 @@ func (c *tappedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// command takes one command of the NATS protocol off the recorded bytes.
+// command takes one command of the NATS protocol off the recorded bytes. It returns false if
+// no command is complete.
 func (c *tappedConn) command() bool {
 	line, after, whole := bytes.Cut(c.rest, []byte("\r\n"))
 	if !whole {
@@ -93,8 +94,8 @@ func (c *tappedConn) command() bool {
 	return true
 }
 
-// matches implements the NATS rule: does a subject, which may contain wildcards, lie within a
-// pattern?
+// matches reports whether a subject, which may have wildcards, lies within a pattern by the
+// rules of NATS.
 func matches(pattern, subject string) bool {
 	p, s := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, token := range p {

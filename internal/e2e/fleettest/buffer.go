@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// Buffer is a buffer that several goroutines may use.
+// Buffer is a buffer that several goroutines may use at once.
 type Buffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer

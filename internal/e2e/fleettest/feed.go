@@ -7,8 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// EventName returns an event in the tests' short form: its type, its call, and its attempt if there
-// is one.
+// EventName returns an event in the short form of the tests: its type, the index of its call,
+// and its attempt, such as "end 0 #1". Members that an event does not have are left out.
 func EventName(e messages.Event) string {
 	name := string(e.Type)
 	if e.Index >= 0 {
@@ -20,7 +20,7 @@ func EventName(e messages.Event) string {
 	return name
 }
 
-// EventNames returns all events in that form.
+// EventNames returns the short form of each event: see [EventName].
 func EventNames(events []messages.Event) []string {
 	var names []string
 	for _, e := range events {
@@ -29,9 +29,9 @@ func EventNames(events []messages.Event) []string {
 	return names
 }
 
-// CheckFeed checks the order and number of the events of a batch that was followed to its reply:
-// starts first, each event once, results in call order, then the reply. calls is the number of
-// calls.
+// CheckFeed checks the order and number of the events of a batch with this many calls, which
+// was followed to its reply. The start events come first, each event comes once, the results
+// come in the order of the calls, and the reply comes last.
 func CheckFeed(t testing.TB, events []messages.Event, calls int) {
 	t.Helper()
 	names := EventNames(events)

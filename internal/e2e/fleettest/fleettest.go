@@ -1,5 +1,5 @@
-// Package fleettest holds what the whole-fleet tests share: those of fleets in one process, and
-// those of processes.
+// Package fleettest holds helpers of the whole-fleet tests, both of fleets in one process and
+// of fleets of several processes.
 package fleettest
 
 import (
@@ -17,16 +17,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Call is one tool call: a tool and its input as JSON; "" means {}. It has no type of its own, so
-// that go vet accepts a literal without field names.
+// Call is one tool call: a tool, and its input as JSON. An empty input means {}. Call is an
+// alias, so that go vet accepts a literal without field names.
 type Call = struct{ Name, Input string }
 
-// Canonical returns a batch of these calls in the canonical dialect, with the call ids c0, c1, ...
+// Canonical returns a batch of these calls in the canonical dialect, with the call ids c0, c1,
+// ...
 func Canonical(session, id string, calls ...Call) messages.Batch {
 	return BatchIn(messages.Canonical, session, id, calls...)
 }
 
-// BatchIn returns a batch of these calls in a provider's dialect, with the call ids c0, c1, ...
+// BatchIn returns a batch of these calls in a provider's dialect, with the call ids c0, c1,
+// ...
 func BatchIn(p messages.Provider, session, id string, calls ...Call) messages.Batch {
 	list := make([]string, len(calls))
 	wrap := func(format string) json.RawMessage {
@@ -90,12 +92,12 @@ func Says(t *testing.T, what, text string, words ...string) {
 	}
 }
 
-// AgentOver returns an agent of a tenant on a connection that stays the caller's. A tenant of "" is
-// the only tenant.
+// AgentOver returns an agent of a tenant on a connection that the caller closes. An empty
+// tenant means the only tenant.
 func AgentOver(conn *bus.Conn, tenant string) *client.Client {
 	c, err := client.Connect(context.Background(), fleet.Options{}, clientconn.Over(conn), client.Tenant(tenant))
 	if err != nil {
-		panic(err) // never, over a connection
+		panic(err) // cannot happen, because the connection exists
 	}
 	return c
 }

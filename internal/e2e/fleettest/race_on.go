@@ -2,5 +2,5 @@
 
 package fleettest
 
-// RaceDetector is whether the race detector is on.
+// RaceDetector says whether the race detector is on.
 const RaceDetector = true

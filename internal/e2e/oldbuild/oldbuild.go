@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package oldbuild builds the command toolfleet as it was at an earlier commit. Tests use it to mix
-// two builds in one fleet, and to start the new build on the data of the old one.
+// Package oldbuild builds the command toolfleet of an earlier commit. Tests use it to mix two
+// builds in one fleet, and to start the new build on the data of the old one.
 package oldbuild
 
 import (
@@ -15,17 +15,17 @@ import (
 	"syscall"
 )
 
-// Commit is the last commit before a session's batches overlapped and a worker's jobs came by its
-// toolset. Both changed the protocol.
+// Commit is the last commit of the old protocol. In it, the batches of a session do not
+// overlap, and a worker's jobs do not come through a queue of its toolset.
 const Commit = "48baf01c1193b3fb68601c0fbb04da808ef14d7e"
 
-// ErrNoHistory says that the repository does not hold [Commit]: it is a shallow clone or no
+// ErrNoHistory means that the repository does not hold [Commit]: it is a shallow clone or no
 // repository.
 var ErrNoHistory = errors.New("the history of the repository does not hold the old build")
 
-// Build builds the command of [Commit] into the existing folder dir, under the name toolfleet. The
-// source stays in the cache of go, in one folder for all callers: go compiles it once, and finds
-// the result again for as long as the source is in the same place.
+// Build builds the command of [Commit] into the existing folder dir, under the name toolfleet.
+// It keeps the source in one folder in go's cache, for all callers: go compiles the source
+// once, and finds the result again while the source is in the same place.
 func Build(dir string) error {
 	root, err := exec.Command("git", "rev-parse", "--show-toplevel").Output()
 	if err != nil {
@@ -43,7 +43,7 @@ func Build(dir string) error {
 	if err := os.MkdirAll(old, 0o755); err != nil {
 		return err
 	}
-	// Callers that build at the same time would each compile everything.
+	// The lock keeps callers from compiling everything at the same time.
 	lock, err := os.OpenFile(filepath.Join(old, "lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return err
@@ -61,7 +61,7 @@ func Build(dir string) error {
 	return run("go", "-C", source, "build", "-o", filepath.Join(dir, "toolfleet"), "./cmd/toolfleet")
 }
 
-// unpack writes the source of [Commit] into a new folder, whole or not at all.
+// unpack writes the source of [Commit] into a new folder, completely or not at all.
 func unpack(top, source string) error {
 	part, err := os.MkdirTemp(filepath.Dir(source), "part-")
 	if err != nil {

@@ -23,14 +23,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// fleet is a `toolfleet dev` with the tools of testdata.
+// fleet is a running `toolfleet dev` with the tools of testdata.
 type fleet struct {
 	url  string // of the HTTP API
 	nats string // of the NATS server
-	dir  string // hold writes runs here, and ends when open is there
+	dir  string // hold appends its runs to the file runs, and ends when there is a file open
 }
 
-// startFleet starts a fleet whose tools are those of a program, one of them with this name.
+// startFleet starts a fleet with the tools of a program, and waits until the tool name is
+// served.
 func startFleet(t *testing.T, name string, program ...string) fleet {
 	t.Helper()
 	f := fleet{dir: t.TempDir()}
@@ -59,7 +60,7 @@ var built struct {
 	err  error
 }
 
-// toolfleet returns the command, which is built once for all tests.
+// toolfleet returns the path of the command, which is built once for all tests.
 func toolfleet(t *testing.T) string {
 	t.Helper()
 	built.once.Do(func() {
@@ -82,7 +83,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// start starts a program, which is ended with the test, and returns its stdout.
+// start starts a program that is stopped at the end of the test, and returns a scanner of its
+// stdout.
 func start(t *testing.T, command string, env []string, args ...string) *bufio.Scanner {
 	t.Helper()
 	cmd := exec.Command(command, args...)
@@ -116,8 +118,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// installed returns a folder that has the packages of package.json and the packed package itself,
-// or skips the test.
+// installed returns a folder with the npm packages of package.json and with our packed
+// package. It skips the test if TOOLFLEET_PACKAGES names no such folder.
 func installed(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("TOOLFLEET_PACKAGES")
@@ -129,16 +131,17 @@ func installed(t *testing.T) string {
 
 var recipe = regexp.MustCompile("(?ms)^## ([^\n]*)$|<!-- test: recipe -->\n```js\n(.*?)^```$")
 
-// limits are the rounds that the SDKs of the recipes allow, and how to allow more of them.
+// limits replaces the limits of rounds that the SDKs have in docs/recipes.md with larger ones.
 var limits = strings.NewReplacer(
 	"stepCountIs(10)", "stepCountIs(10_000)",
 	`look.")).finalOutput`, `look.", { maxTurns: 10_000 })).finalOutput`,
 	"{ configurable:", "{ recursionLimit: 10_000, configurable:",
 )
 
-// Each program of docs/recipes.md runs the calls of a scripted model, through the executor of its
-// SDK: three reads run together, and a read sees the write before it. TOOLFLEET_ROUNDS=200 looks at
-// the order longer, and tells how long three reads of a second take.
+// Each program of docs/recipes.md runs the calls of a scripted model through the executor of
+// its SDK. Three reads run together, and a read sees the write before it. With
+// TOOLFLEET_ROUNDS=200 the test repeats the write and the read, and measures how long three
+// reads of a second take.
 func TestRecipes(t *testing.T) {
 	dir := installed(t)
 	document, err := os.ReadFile("../../../docs/recipes.md")
@@ -179,8 +182,8 @@ func TestRecipes(t *testing.T) {
 	}
 }
 
-// The blocks of docs/recipes.md that need no package of npm: curl, an MCP client's configuration,
-// and what a framework in Python calls.
+// The blocks of docs/recipes.md that need no npm package work: curl, the configuration of an
+// MCP client, and the calls of a framework in Python.
 func TestOtherRecipes(t *testing.T) {
 	document := string(read(t, "../../../docs/recipes.md"))
 	block := func(language string) string {
@@ -232,8 +235,8 @@ func TestOtherRecipes(t *testing.T) {
 	})
 }
 
-// talk runs an agent with a scripted model, which calls a write and a read that many times. It
-// returns the results that the model was sent last, and what the agent prints.
+// talk runs an agent with a scripted model, which calls a write and a read rounds times. It
+// returns the results that the model received last, and the output of the agent.
 func (f fleet) talk(t *testing.T, rounds int, program, file string, env ...string) (results []string, printed string) {
 	t.Helper()
 	model := start(t, node(t), []string{fmt.Sprint("ROUNDS=", rounds)}, "testdata/model.mjs")
@@ -247,13 +250,13 @@ func (f fleet) talk(t *testing.T, rounds int, program, file string, env ...strin
 	must(t, err)
 	defer os.RemoveAll(home)
 	cmd := exec.CommandContext(ctx, program, file)
-	// The Claude Agent SDK starts Claude Code, which keeps files at home and asks for more than
-	// calls.
+	// The Claude Agent SDK starts Claude Code, which writes files into HOME and contacts other
+	// services.
 	cmd.Env = append(append(os.Environ(), "TOOLFLEET_URL="+f.url, "ANTHROPIC_BASE_URL="+url, "OPENAI_BASE_URL="+url+"/v1",
 		"ANTHROPIC_API_KEY=none", "OPENAI_API_KEY=none", "OPENAI_AGENTS_DISABLE_TRACING=1",
 		"HOME="+home, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1", "ENABLE_TOOL_SEARCH=false"), env...)
 	cmd.Stderr = t.Output()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // what the agent has started may outlive it
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that the agent's own processes can be killed
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.Output()
 	if cmd.Process != nil {
@@ -277,8 +280,8 @@ func (f fleet) talk(t *testing.T, rounds int, program, file string, env ...strin
 	return results, string(out)
 }
 
-// The examples of README.md: the agent in Python with the tools in TypeScript, and the other way
-// round.
+// The examples of README.md work: the agent in Python with the tools in TypeScript, and the
+// other way round.
 func TestExamples(t *testing.T) {
 	dir := installed(t)
 	must(t, os.CopyFS(filepath.Join(dir, "examples"), os.DirFS("../../../examples/packages")))

@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// language is how the programs of a language are started, with its package from the source.
+// language says how programs of a language are started, with our package from its source.
 type language struct {
 	name    string
-	program func(testing.TB) string // the interpreter
+	program func(testing.TB) string // returns the path of the interpreter
 	tools   string
 	client  string
 	env     func(testing.TB) []string
@@ -24,7 +24,8 @@ var languages = []language{
 	{"python", python, "tools.py", "live.py", func(t testing.TB) []string { return []string{"PYTHONDONTWRITEBYTECODE=1"} }},
 }
 
-// folder returns a folder with the programs of testdata, and the two packages where they find them.
+// folder returns a folder with the programs of testdata and our two packages, so that the
+// programs find them.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -34,7 +35,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// withNATS returns such a folder with the client of NATS beside the packages.
+// withNATS returns a folder as folder does, and adds the NATS client from packages.
 func withNATS(t *testing.T, packages string) string {
 	t.Helper()
 	dir := folder(t)
@@ -42,10 +43,10 @@ func withNATS(t *testing.T, packages string) string {
 	return dir
 }
 
-// A client program in each language, with tools in the same language: calls that are handed over
-// together keep their order, reads among them run together, and a client that is killed gets its
-// result when it is started again, of the one run that there was. TOOLFLEET_ROUNDS=200 looks at the
-// order longer.
+// A client program and tools in the same language run with a real fleet. Calls that are sent
+// together keep their order, and reads among them run together. A client that is killed and
+// started again gets the result of the one run. With TOOLFLEET_ROUNDS=200 the test repeats the
+// check of the order.
 func TestLive(t *testing.T) {
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
@@ -56,7 +57,8 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// The same over NATS, and every method of that client once.
+// The client program of TestLive works over NATS too, and each method of its client is called
+// once.
 func TestLiveOverNATS(t *testing.T) {
 	dir := withNATS(t, installed(t))
 	f := startFleet(t, "hold", node(t), filepath.Join(dir, "tools.mjs"))
@@ -70,7 +72,7 @@ func TestLiveOverNATS(t *testing.T) {
 	}
 }
 
-// lives tries a client program with the fleet.
+// lives runs a client program with the fleet and checks what it prints.
 func (f fleet) lives(t *testing.T, program string, env []string, file string) {
 	t.Helper()
 	client := func(args ...string) *exec.Cmd {
@@ -108,7 +110,7 @@ func (f fleet) lives(t *testing.T, program string, env []string, file string) {
 	}
 }
 
-// The tests of the packages themselves, in their own languages.
+// The tests of our packages, in their own languages, pass.
 func TestPackages(t *testing.T) {
 	for _, of := range []struct {
 		program func(testing.TB) string

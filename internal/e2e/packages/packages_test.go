@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// node returns the path of Node 20 or later, or skips the test.
+// node returns the path of Node 20 or later. It skips the test if there is none.
 func node(t testing.TB) string {
 	t.Helper()
 	path, err := exec.LookPath("node")
@@ -19,7 +19,7 @@ func node(t testing.TB) string {
 	return path
 }
 
-// python returns the path of Python 3.11 or later, or skips the test.
+// python returns the path of Python 3.11 or later. It skips the test if there is none.
 func python(t testing.TB) string {
 	t.Helper()
 	for _, name := range []string{"/usr/bin/python3", "python3"} {

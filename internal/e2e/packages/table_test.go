@@ -27,8 +27,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// line is one of the shared table of client behaviour: a method, its exchanges and what comes of
-// it. The exchanges are those over HTTP; a player makes messages of NATS of them.
+// line is a line of the shared table of client behaviour: a method, the exchanges that it
+// makes, and its outcome. The table has the exchanges over HTTP, and a player turns them into
+// NATS messages.
 type line struct {
 	Name     string                     `json:"name"`
 	Do       string                     `json:"do"`
@@ -55,8 +56,8 @@ type exchange struct {
 	} `json:"events"`
 }
 
-// ofHTTP lists what only an HTTP API can do: tokens, proxies, streams that resume, and a server
-// that loses the fleet while it talks to a client.
+// ofHTTP lists the lines about HTTP alone: tokens, proxies, streams that resume, and a server
+// that loses the fleet while it answers.
 var ofHTTP = []string{
 	"run: an answer that ends in its middle is asked for again",
 	"run: no coordinator, and then one",
@@ -86,7 +87,8 @@ func table(t *testing.T, without ...string) (lines []line) {
 	return lines
 }
 
-// player is the fleet of one line, with a prefix and a connection of its own.
+// player plays the fleet for one line of the table. It has a subject prefix and a connection
+// of its own.
 type player struct {
 	line
 	prefix string
@@ -98,7 +100,7 @@ type player struct {
 	wrong []string
 }
 
-// play starts a player for each line. A client reaches it at the URL, under the prefix.
+// play starts a player for each line. A client reaches a player at its URL, under its prefix.
 func play(t *testing.T, lines []line) (players []*player) {
 	t.Helper()
 	srv := natstest.Server(t, natstest.Listening)
@@ -109,7 +111,7 @@ func play(t *testing.T, lines []line) (players []*player) {
 		p := &player{line: l, prefix: fmt.Sprint("line", i), conn: conn, url: newLink(t, srv.URL())}
 		players = append(players, p)
 		if code(l.HTTP[0][1]) == "no_fleet" {
-			p.next = len(l.HTTP) // nobody answers
+			p.next = len(l.HTTP) // this fleet does not answer
 			continue
 		}
 		_, err := conn.Subscribe(p.prefix+".>", "", p.answer)
@@ -125,7 +127,7 @@ func code(answer exchange) string {
 	return text
 }
 
-// answer plays the next exchange.
+// answer checks a request against the next exchange and sends the answer.
 func (p *player) answer(m bus.Msg) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,7 +168,7 @@ func (p *player) answer(m bus.Msg) {
 	case unended || answer.Status == 0:
 		_ = p.conn.Respond(m, nil, []byte(cut))
 	case answer.Events != nil:
-	case answer.Status == 202 && p.Do != "get": // one request waits, so the next exchange is this one
+	case answer.Status == 202 && p.Do != "get": // on NATS one request waits for both answers
 		say(string(messages.EventWaiting), struct{}{})
 		p.next++
 		say("", p.shown(p.HTTP[p.next-1][1].Body))
@@ -179,7 +181,8 @@ func (p *player) answer(m bus.Msg) {
 	}
 }
 
-// shown is an answer as a coordinator gives it: the result of a call is in the reply of a batch.
+// shown returns an answer in the form of a coordinator, where the result of a call is in the
+// reply of a batch.
 func (p *player) shown(body map[string]any) any {
 	if p.Do != "call" {
 		return body
@@ -196,7 +199,7 @@ func (p *player) shown(body map[string]any) any {
 	return map[string]any{"status": "completed", "results": []any{result}, "reinjection": reinjection, "append": []any{reinjection}}
 }
 
-// refusal is an error of the HTTP API as a coordinator says it.
+// refusal returns an error of the HTTP API in the form of a coordinator.
 func refusal(body map[string]any) any {
 	of, _ := body["error"].(map[string]any)
 	said := map[string]any{"status": "refused"}
@@ -211,7 +214,8 @@ func refusal(body map[string]any) any {
 	return said
 }
 
-// onNATS returns the subject and the body of a request over HTTP.
+// onNATS returns the subject and the body of a NATS request that corresponds to an HTTP
+// request.
 func onNATS(prefix string, e exchange) (subject string, body map[string]any) {
 	path, _, _ := strings.Cut(e.Path, "?")
 	if path == "/v1/tools" {
@@ -243,7 +247,7 @@ func onNATS(prefix string, e exchange) (subject string, body map[string]any) {
 	return prefix + "." + verb + "._." + session + "." + messages.Token(parts[2]), body
 }
 
-// judge compares what came of a line with the table.
+// judge compares the outcome of a line with the table.
 func (p *player) judge(t *testing.T, returns any, throws map[string]any, events []any) {
 	t.Helper()
 	p.mu.Lock()
@@ -270,7 +274,7 @@ func (p *player) judge(t *testing.T, returns any, throws map[string]any, events 
 	}
 }
 
-// The client for TypeScript does over NATS what it does over HTTP.
+// The client for TypeScript behaves over NATS as it does over HTTP.
 func TestTableOverNATS(t *testing.T) {
 	dir := withNATS(t, installed(t))
 	players := play(t, table(t, ofHTTP...))
@@ -309,8 +313,9 @@ func TestTableOverNATS(t *testing.T) {
 	}
 }
 
-// ofPackages lists what the client for Go leaves to its caller: Tools and controls are not
-// repeated, and say after 10 s that no answer came. Run has no patience that ends.
+// ofPackages lists the lines that do not hold for the client for Go. That client leaves it to
+// its caller to repeat Tools and controls, which fail after 10 s without an answer. Its Run
+// waits without a limit.
 var ofPackages = []string{
 	"run: nobody is there",
 	"run: too large",
@@ -319,7 +324,7 @@ var ofPackages = []string{
 	"abort: a batch, tried again",
 }
 
-// The client for Go does what those of the packages do.
+// The client for Go behaves as the clients of our packages do.
 func TestTableInGo(t *testing.T) {
 	players := play(t, table(t, append(ofPackages, ofHTTP...)...))
 	type outcome struct {
@@ -344,7 +349,7 @@ func TestTableInGo(t *testing.T) {
 	all.Wait()
 	for i, p := range players {
 		t.Run(p.Name, func(t *testing.T) {
-			for i := range p.Events { // with the members that the table leaves out
+			for i := range p.Events { // adds the members that the table leaves out
 				var e messages.Event
 				must(t, json.Unmarshal(rawjson.MustMarshal(p.Events[i]), &e))
 				p.Events[i] = plain(e)
@@ -421,7 +426,7 @@ func (p *player) perform(ctx context.Context, c *client.Client, each func(messag
 	return nil, fmt.Errorf("the table does %q", p.Do)
 }
 
-// thrown describes an error in the words of the table.
+// thrown describes an error in the form of the table.
 func thrown(err error, returned any) map[string]any {
 	var refusal *messages.Refusal
 	switch {
@@ -445,13 +450,13 @@ func thrown(err error, returned any) map[string]any {
 	return map[string]any{"kind": "Unavailable", "code": "no_connection", "status": 0.0}
 }
 
-// plain returns a value as JSON has it.
+// plain returns a value as decoded JSON.
 func plain(value any) (plain any) {
 	_ = json.Unmarshal(rawjson.MustMarshal(value), &plain)
 	return plain
 }
 
-// cut is a message that no client gets: the link between it and the server ends there.
+// cut is a message that no client receives: the link between client and server ends there.
 const cut = "the link ends here"
 
 // newLink returns the address of a link to a server.
@@ -476,7 +481,7 @@ func newLink(t *testing.T, server string) string {
 				_, _ = far.Close(), near.Close()
 			}()
 			go func() {
-				// The client reads all that came before the cut, and then the end.
+				// The client reads everything that came before the cut, and then the end.
 				defer near.(*net.TCPConn).CloseWrite()
 				lines := bufio.NewReader(far)
 				for {

@@ -20,7 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// serverOn starts a fleet whose server keeps its data in the caller's folder, with further flags.
+// serverOn starts a NATS server that keeps its data in the folder data, with further flags. It
+// returns the fleet and the server's process.
 func serverOn(t *testing.T, data string, flags []string, env ...string) (*processes, *daemon) {
 	t.Helper()
 	addr := natstest.FreeAddr(t)
@@ -36,7 +37,8 @@ func serverOn(t *testing.T, data string, flags []string, env ...string) (*proces
 	return p, server
 }
 
-// drained waits until the log is empty: a batch leaves it a moment after its reply is out.
+// drained waits until the log is empty. A batch leaves the log a moment after its reply is
+// published.
 func (p *processes) drained(conn *bus.Conn) {
 	p.t.Helper()
 	p.until("the log is empty", func() bool {
@@ -48,7 +50,7 @@ func (p *processes) drained(conn *bus.Conn) {
 // synced matches a synced file in a line of strace -y.
 var synced = regexp.MustCompile(`(?:fsync|fdatasync)\(\d+<[^>]*/streams/([^>]*)>`)
 
-// countSyncs attaches strace to a process while do runs and counts its syncs: of messages by
+// countSyncs counts the syncs of a process while do runs, with strace: those of messages, by
 // stream, and all others. It skips the test if strace is missing or may not attach.
 func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, others int) {
 	t.Helper()
