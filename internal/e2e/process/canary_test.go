@@ -29,11 +29,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// canary matches every planted secret; its suffix says where it was planted.
+// canary matches every secret that these tests plant. The part after cnry- names the place
+// where a secret was planted.
 var canary = regexp.MustCompile(`cnry-[a-z]+`)
 
-// canaryTools are tools that leak secrets in every way a tool can. Only the tool that hangs has a
-// short timeout, so that slow program starts do not matter.
+// canaryTools are tools that give away secrets in every way that a tool can. Only the tool
+// that hangs has a short timeout, because other programs may start slowly.
 const canaryTools = `tools:
   - {name: echo, kind: read, input_schema: {type: object}, builtin: noop}
   - {name: fails, kind: read, input_schema: {type: object}, builtin: fail}
@@ -78,7 +79,8 @@ hooks:
   - {name: tidy, match: rewritten, budget: 1m, after: {command: [sh, -c, 'echo cnry-hook >&2; printf %%s "{\"decision\":\"block\",\"reason\":\"cnry-hook\"}"']}}
 `
 
-// canaries is a fleet of processes full of secrets, and everything that reaches its operator.
+// canaries is a fleet of processes full of secrets, with everything of the processes that
+// reaches an operator.
 type canaries struct {
 	*processes
 	alice  approval.Key
@@ -87,7 +89,7 @@ type canaries struct {
 	server *daemon
 	// daemons are the coordinator and the worker.
 	daemons []*daemon
-	sinks   map[string]func() string // by name
+	sinks   map[string]func() string // name to content
 }
 
 // newCanaries starts a server with a password, a coordinator and a worker.
@@ -132,8 +134,8 @@ func newCanaries(t *testing.T, env ...string) *canaries {
 	return c
 }
 
-// newRudeCollector starts a trace collector that keeps what it is sent, but refuses the first
-// request of each connection and quotes its headers in the refusal.
+// newRudeCollector starts a trace collector that keeps what it receives. It refuses the first
+// request of each connection, and quotes the request's headers in the refusal.
 func newRudeCollector(t *testing.T) (url string, taken *lockedBuffer) {
 	t.Helper()
 	taken = &lockedBuffer{}
@@ -149,7 +151,7 @@ func newRudeCollector(t *testing.T) (url string, taken *lockedBuffer) {
 	return srv.URL, taken
 }
 
-// serves starts a daemon and registers its log and metrics to be searched.
+// serves starts a daemon and adds its log and metrics to the sinks.
 func (c *canaries) serves(args ...string) {
 	c.t.Helper()
 	addr := natstest.FreeAddr(c.t)
@@ -160,13 +162,13 @@ func (c *canaries) serves(args ...string) {
 	c.sinks["the metrics of the "+args[0]] = func() string { return c.page(addr, "/metrics") }
 }
 
-// page returns a page of a daemon; "" if it is not up.
+// page returns a page of a daemon, or "" if the daemon does not answer.
 func (c *canaries) page(addr, path string) string {
 	r, err := http.NewRequest(http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0") // with exemplars
+	r.Header.Set("Accept", "application/openmetrics-text; version=1.0.0") // includes exemplars
 	resp, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return ""
@@ -176,7 +178,7 @@ func (c *canaries) page(addr, path string) string {
 	return string(body)
 }
 
-// record returns everything in the AUDIT stream.
+// record returns every message of the AUDIT stream as text.
 func (c *canaries) record() string {
 	c.t.Helper()
 	all, err := c.conn.All(c.t.Context(), c.conn.Names().Stream(bus.Audit), c.conn.Names().All(wire.VerbAudit))
@@ -202,7 +204,7 @@ func (c *canaries) work() {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	// The secrets must really have been planted.
+	// These statuses show that every secret was really planted.
 	want := "ok error validation_error validation_error ok error denied ok ok denied unknown_tool outcome_unknown hook_error"
 	if got := statuses(reply); got != want {
 		c.t.Errorf("statuses\n%s, want\n%s", got, want)
@@ -238,7 +240,7 @@ func (c *canaries) refused() {
 	}
 }
 
-// raw submits a batch with extra headers from its agent.
+// raw submits a batch whose message has extra headers.
 func (c *canaries) raw() {
 	c.t.Helper()
 	b := canonical("raw", "raw", call{"echo", `{"x":"cnry-arg"}`})
@@ -251,8 +253,8 @@ func (c *canaries) raw() {
 	}
 }
 
-// asks submits a batch with a call that needs approval, and makes the decision. Without a decision
-// it aborts the batch.
+// asks submits a batch with a call that needs approval, and sends the decision v. If v is
+// empty, it aborts the batch instead.
 func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Decision)) {
 	c.t.Helper()
 	b := canonical(id, id, call{"refund", `{"cents":14999,"x":"cnry-arg"}`})
@@ -291,9 +293,9 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 	}
 }
 
-// found returns the secrets in what left the processes, as "sink: secret". It stops the server
-// first and then the daemons, so that messages about the lost connection are searched too and all
-// traces have arrived.
+// found returns the secrets that have left the processes, as "sink: secret". It stops the
+// server first and then the daemons. So it also searches messages about the lost connection,
+// and all traces have arrived.
 func (c *canaries) found() []string {
 	c.t.Helper()
 	texts := map[string]string{"the AUDIT stream": c.record()}
@@ -324,8 +326,9 @@ func (c *canaries) found() []string {
 	return slices.Sorted(maps.Keys(seen))
 }
 
-// These belong into the audit log: the labels of a batch, what a person said about a question, the
-// agent's name of its provider, and the model's name of a tool.
+// recorded are the secrets that belong into the audit log: the labels of a batch, a person's
+// reason for a decision, the provider that an agent names, and the name of a tool that the
+// model calls.
 var recorded = []string{"the AUDIT stream: cnry-label", "the AUDIT stream: cnry-provider", "the AUDIT stream: cnry-reason", "the AUDIT stream: cnry-tool"}
 
 func TestNoSecretLeavesTheProcesses(t *testing.T) {
@@ -337,8 +340,8 @@ func TestNoSecretLeavesTheProcesses(t *testing.T) {
 	}
 }
 
-// TestWhatDebugShows: at the level debug the log has the texts of probes, hooks and refusals, so
-// that an operator finds out why they fail, but never arguments, results or credentials.
+// At the level debug, the log shows the texts of probes, hooks and refusals, so that an
+// operator sees why they fail. It never shows arguments, results or credentials.
 func TestWhatDebugShows(t *testing.T) {
 	t.Parallel()
 	c := newCanaries(t, "TOOLFLEET_LOG_LEVEL=debug")
@@ -351,8 +354,7 @@ func TestWhatDebugShows(t *testing.T) {
 	}
 }
 
-// TestContentInTracesByRequest shows that the tests above would find the secrets if traces held
-// content.
+// Traces show content on request. So the tests above would find secrets in traces.
 func TestContentInTracesByRequest(t *testing.T) {
 	t.Parallel()
 	c := newCanaries(t, "TOOLFLEET_TRACE_CONTENT=true")
@@ -372,8 +374,8 @@ func TestContentInTracesByRequest(t *testing.T) {
 	}
 }
 
-// TestAWrongStartTellsNoSecret starts daemons that cannot work because of settings with secrets in
-// them. No message may contain one.
+// Daemons cannot start because of wrong settings that contain secrets. No message contains a
+// secret.
 func TestAWrongStartTellsNoSecret(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// mounted mounts a file system on a new folder until the test ends. It skips the test if mounting
-// is not allowed.
+// mounted mounts a file system on a new folder until the test ends, and returns the folder. It
+// skips the test if mounting is not allowed.
 func mounted(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -33,7 +33,7 @@ func mounted(t *testing.T, args ...string) string {
 	return dir
 }
 
-// fillDisk fills the disk of a folder and returns a function that frees it.
+// fillDisk fills the disk of a folder. remove frees it again.
 func fillDisk(t *testing.T, dir string) (remove func()) {
 	t.Helper()
 	path := filepath.Join(dir, "filler")
@@ -54,8 +54,9 @@ func fillDisk(t *testing.T, dir string) (remove func()) {
 	}
 }
 
-// The server's disk fills up while batches run. Nothing is acknowledged that is not stored, doctor
-// says what to do, and after a restart with free space every acknowledged batch gets its reply.
+// The disk of the server fills up while batches run. Nothing is acknowledged that is not
+// stored, and doctor says what to do. After a restart with free space, every acknowledged
+// batch gets its reply.
 func TestTheDiskIsFull(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -98,7 +99,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	if refused == 0 {
 		t.Fatal("a full disk took every batch")
 	}
-	// If the server was only slow to answer, it has not met the full disk yet.
+	// A server that was only slow to answer has not met the full disk yet.
 	p.until("a stream takes nothing any more", func() bool { out, _, _ := p.tell("doctor"); return strings.Contains(out, "restart the NATS server") })
 	giveBack()
 	out, _, code := p.tell("doctor")

@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// After a wrong refund, the audit log answers "which arguments did the model give in the second
-// round?". The test runs the commands of that drill in docs/audit.md, and they show what the page
-// shows.
+// After a wrong refund, the audit log answers "which arguments did the model give in the
+// second round?". The commands for that in docs/audit.md show what the page shows.
 func TestTheDrillOfAWrongRefund(t *testing.T) {
 	t.Parallel()
 	for _, needed := range []string{"bash", "jq"} {

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A worker without free file descriptors says so in the results of the calls that it cannot start,
-// runs the others, and starts calls again later.
+// A worker has no free file descriptors. The results of calls that it cannot start say so, the
+// other calls run, and the worker starts calls again later.
 func TestAWorkerHasNoFilesLeft(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)
@@ -51,7 +51,7 @@ func TestAWorkerHasNoFilesLeft(t *testing.T) {
 		calls[i].Name = "hold"
 	}
 	reply, err := c.Run(ctx, canonical("s", "many", append(calls, call{"pay", ""})...), client.OnEvent(func(e messages.Event) {
-		if e.Type == messages.EventEnd { // a call that could not start: the others wait for its end
+		if e.Type == messages.EventEnd { // a call could not start: let the others end
 			_ = os.WriteFile(goOn, nil, 0o600)
 		}
 	}))

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The program of examples/tool-go says that it is ready as toolfleet worker does, serves its tool,
-// and ends at a signal with its calls done.
+// The program of examples/tool-go reports that it is ready as toolfleet worker does, and
+// serves its tool. At a signal it ends after its calls have ended.
 func TestAProgramWithATool(t *testing.T) {
 	p := newProcesses(t)
 	dependOn(t, "../../../examples/tool-go", "../../../worker")

@@ -16,13 +16,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// page reads docs/identities.md and runs its commands in one shell, so that variables persist.
+// page follows docs/identities.md. Its commands run in one shell, so that variables persist.
 type page struct{ *reader }
 
-// The test does what docs/identities.md shows. Besides the words of README.md it knows:
+// The commands of docs/identities.md work as the page says. Besides the words of README.md
+// (see [snippet]), the page uses:
 //
-// <!-- test: sees, TEXT --> its command soon shows the text <!-- test: reload, FILE --> the server
-// gets SIGHUP and then accepts the key in that file
+//	sees, TEXT    the command's output has the text within a short time
+//	reload, FILE  the server gets SIGHUP and then accepts the key in that file
 func TestIdentitiesPage(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("bash"); err != nil {
@@ -46,7 +47,7 @@ func TestIdentitiesPage(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	// A copied leftover of a manual run.
+	// Somebody may have run the example by hand, which leaves this file.
 	_ = os.Remove(filepath.Join(p.dir, "examples", "refund", "ledger"))
 	p.env = []string{"PATH=" + p.dir + ":" + os.Getenv("PATH"), "HOME=" + p.dir}
 	t.Cleanup(p.stop)

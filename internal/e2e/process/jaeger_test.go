@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// jaeger is a real Jaeger server.
+// jaeger is a real Jaeger server, with its addresses.
 type jaeger struct{ query, otlp string }
 
 func startJaeger(t *testing.T, path string) *jaeger {
@@ -52,7 +52,7 @@ func startJaeger(t *testing.T, path string) *jaeger {
 	}
 }
 
-// spans returns every span of the traces that Jaeger holds, read through its API.
+// spans returns every span of the traces that Jaeger has, read through its API.
 func (j *jaeger) spans(t *testing.T) []span {
 	t.Helper()
 	resp, err := http.Get("http://" + j.query + "/api/traces?service=toolfleet-coordinator")

@@ -19,16 +19,18 @@ import (
 
 var auditKills = flag.Int("audit.kills", 40, "how often TestEveryEffectHasItsLine kills a worker")
 
-// Workers are killed with SIGKILL between the effect of a call and its result, and coordinators at
-// any moment. Each effect has exactly one audit line, which says how its call ended.
+// Workers are killed with SIGKILL after the effect of a call and before its result, and
+// coordinators at random moments. Each effect has exactly one audit line, which says how its
+// call ended.
 func TestEveryEffectHasItsLine(t *testing.T) {
 	t.Parallel()
 	kills := *auditKills
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=1500ms", "TOOLFLEET_GRACE=400ms", "TOOLFLEET_QUEUE_TIMEOUT=1h", "TOOLFLEET_POISON=50")
 	dir := t.TempDir()
 	ledger, file := filepath.Join(dir, "ledger"), filepath.Join(dir, "tools.yaml")
-	// The effect is a line in the ledger. Then the tool kills the worker that runs it: pay in its
-	// only attempt, charge in its first, after which it may run again with the same key.
+	// A tool writes its effect as a line into the ledger, and then kills the worker that runs
+	// it. pay does so in its only attempt. charge does so in its first attempt, and may then
+	// run again with the same key.
 	body := `tools:
   - name: pay
     kind: write
@@ -71,7 +73,7 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 			}
 		})
 	}
-	for range 2 { // coordinators are killed at any moment after some time to work
+	for range 2 { // coordinators are killed after some time to work
 		keepers.Go(func() {
 			for ctx.Err() == nil {
 				d, err := p.launch("coordinator")
@@ -116,8 +118,8 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 	for i := range kills {
 		await(i)
 	}
-	// On a busy machine a worker may fail to renew its claim in time and stop the tool before the
-	// tool kills it.
+	// On a busy machine a worker may fail to renew its claim in time. It then stops the tool
+	// before the tool kills it.
 	for i := kills; int(killed.Load()) < kills && i < 2*kills; i++ {
 		submit(i)
 		await(i)
@@ -127,7 +129,7 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	p.drained(conn) // the lines are there once the batch has left the log
+	p.drained(conn) // from now on the lines are stored
 	stop()
 	keepers.Wait()
 
@@ -166,7 +168,7 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 			t.Errorf("call %s of a tool that runs once had %d effects", id, effects[id])
 		}
 	}
-	// A payment whose worker was killed, so without a duration.
+	// This worker was killed during the payment, so the line has no duration.
 	story := p.command("audit", "--call", "call-0")
 	if !strings.Contains(story, "ran        on w") || strings.Contains(story, "took") || !strings.Contains(story, "ended      outcome_unknown") {
 		t.Errorf("the story of a lost call is\n%s", story)

@@ -15,8 +15,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// serveNames as the first argument makes this test program an MCP server. Its tools are named by
-// the lines of the file that is the second argument, whenever that changes.
+// serveNames is the first argument that makes this test binary an MCP server. The second
+// argument is a file: each line names a tool of the server. The server notices when the file
+// changes.
 const serveNames = "serve-names"
 
 func servesNames(file string) {
@@ -44,8 +45,8 @@ func servesNames(file string) {
 	_ = server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// An MCP server without a lock file appears after its worker has started, and later lists another
-// tool. The worker serves both without a restart, from one process.
+// An MCP server without a lock file appears after its worker has started, and later lists
+// another tool. The worker serves both tools without a restart, from one process.
 func TestToolsOfAServerComeLater(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)

@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The new build starts on the data directory of the old one. Every process of the old build is
-// killed while calls run, batches wait behind them and a person is asked.
+// Every process of an old build is killed while calls run, batches wait behind them, and a
+// person is asked. The new build starts on the old data directory and finishes everything.
 func TestANewBuildStartsOnTheDataOfTheOldOne(t *testing.T) {
 	t.Parallel()
 	binary(t)
@@ -88,7 +88,7 @@ func TestANewBuildStartsOnTheDataOfTheOldOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	p.started(dir, 5) // two reads, the idempotent write, the other one, and the first read of the queue
+	p.started(dir, 5) // two reads, two writes, and the first read of the queue
 	var question messages.Approval
 	p.until("a person is asked", func() bool {
 		question, err = c.Approval(t.Context(), "asked", "a1", 0)
@@ -122,7 +122,7 @@ func TestANewBuildStartsOnTheDataOfTheOldOne(t *testing.T) {
 		}
 	}
 	_, dones := noted(dir)
-	writes := map[string]int{} // by fence and key: reads have no fence
+	writes := map[string]int{} // by fence and key; a read has no fence
 	for _, line := range dones {
 		if f := strings.Fields(line); len(f) > 2 {
 			writes[f[len(f)-2]]++

@@ -2,7 +2,7 @@ package process
 
 import "github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 
-// Short names for what is used everywhere.
+// These helpers of fleettest are used in every file.
 type (
 	call         = fleettest.Call
 	lockedBuffer = fleettest.Buffer

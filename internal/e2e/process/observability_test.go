@@ -24,12 +24,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// observability is the folder with the settings of the monitoring.
+// observability is the folder with the settings for monitoring.
 const observability = "../../../deploy/observability/"
 
-// A fleet of processes works, with successes and failures, under a Prometheus with our settings.
-// Every query of the dashboard finds data, every rule can be evaluated, and the alerts name what
-// was broken.
+// A fleet of processes works, with successes and failures, and a Prometheus with our settings
+// watches it. Every query of the dashboard finds data, every rule can be evaluated, and the
+// alerts name what was broken.
 func TestTheDashboardHasData(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -78,12 +78,12 @@ type observed struct {
 	dir    string
 	alice  approval.Key
 	agent  *client.Client
-	served map[string][]string // addresses of the /metrics of each job's processes
+	served map[string][]string // addresses of /metrics by job
 	rounds int
 }
 
-// newObserved starts a server, a coordinator and two workers, with everything that has a metric: a
-// hook that cannot run, a bounded stream, approvers, traces.
+// newObserved starts a server, a coordinator and two workers. They have everything with a
+// metric of its own: a hook that cannot run, a bounded stream, approvers, and traces.
 func newObserved(t *testing.T) *observed {
 	t.Helper()
 	alice, err := approval.NewKey()
@@ -126,7 +126,7 @@ func (f *observed) file(t *testing.T, name, text string) string {
 	return path
 }
 
-// serve starts a daemon whose metrics are scraped.
+// serve starts a daemon whose metrics Prometheus reads.
 func (f *observed) serve(args ...string) *daemon {
 	f.t.Helper()
 	addr := natstest.FreeAddr(f.t)
@@ -143,7 +143,8 @@ func (f *observed) serve(args ...string) *daemon {
 	return d
 }
 
-// loseAWorker kills a worker in the middle of a write, so that its outcome is unknown.
+// loseAWorker kills a worker in the middle of a write, so that the outcome of the write is
+// unknown.
 func (f *observed) loseAWorker() {
 	f.t.Helper()
 	tools := f.file(f.t, "doomed.yaml", "tools: [{name: nap, kind: write, pool: doomed, timeout: 60s, input_schema: {type: object}, builtin: sleep}]\n")
@@ -180,8 +181,8 @@ func (f *observed) sendJunk() {
 	}
 }
 
-// work runs a round of batches: calls of every kind and status, a refused batch, a question that is
-// answered and one that is not.
+// work runs a round of batches: calls of every kind and status, a refused batch, a question
+// that is answered, and one that is not.
 func (f *observed) work() {
 	f.t.Helper()
 	f.rounds++
@@ -206,7 +207,7 @@ func (f *observed) work() {
 	}
 }
 
-// loop runs 30 rounds of an agent whose model calls no tool any more.
+// loop runs 30 rounds of an agent whose model calls no tools.
 func (f *observed) loop() {
 	f.t.Helper()
 	for round := range 30 {
@@ -227,8 +228,8 @@ func (f *observed) linger() {
 	}
 }
 
-// answer approves a call as alice, twice: the second time is refused, because the question is
-// closed.
+// answer approves a call as alice, twice. The second decision is refused, because the question
+// is closed.
 func (f *observed) answer(b messages.Batch) {
 	f.t.Helper()
 	var q messages.Approval
@@ -254,7 +255,7 @@ func (f *observed) answer(b messages.Batch) {
 	}
 }
 
-// checkMetrics makes promtool check a daemon's metrics: names, units, help.
+// checkMetrics checks a daemon's metrics with promtool: names, units, help texts.
 func (f *observed) checkMetrics(job, addr string) {
 	f.t.Helper()
 	resp, err := http.Get("http://" + addr + "/metrics")
@@ -276,7 +277,8 @@ type scraper struct {
 	url string
 }
 
-// scrape starts a Prometheus with our settings, except for the addresses and the scrape interval.
+// scrape starts a Prometheus with our settings. Only the addresses and the scrape interval
+// differ.
 func (f *observed) scrape() *scraper {
 	f.t.Helper()
 	settings, err := os.ReadFile(observability + "prometheus/prometheus.yml")
@@ -323,7 +325,7 @@ func (f *observed) scrape() *scraper {
 	return &scraper{f.t, "http://" + addr + "/api/v1/"}
 }
 
-// get returns the answer of an endpoint, or fails the test.
+// get returns the answer of an endpoint. It fails the test if there is none.
 func (p *scraper) get(endpoint string, values url.Values) json.RawMessage {
 	p.t.Helper()
 	resp, err := http.Get(p.url + endpoint + "?" + values.Encode())
@@ -347,7 +349,7 @@ func (p *scraper) get(endpoint string, values url.Values) json.RawMessage {
 
 func ago(d time.Duration) string { return strconv.FormatInt(time.Now().Add(-d).Unix(), 10) }
 
-// without returns the queries that have no data: no series, or only NaN.
+// without returns the queries that have no data: they give no series, or only NaN.
 func (p *scraper) without(queries []query) (empty []query) {
 	p.t.Helper()
 	for _, q := range queries {
@@ -370,8 +372,8 @@ func (p *scraper) without(queries []query) (empty []query) {
 	return empty
 }
 
-// has checks that each metric has a series: a query with an alternative has data even if its metric
-// does not exist.
+// has checks that each metric has a series. Queries do not show it: a query with an
+// alternative has data even if its metric does not exist.
 func (p *scraper) has(names []string) {
 	p.t.Helper()
 	var there []string
@@ -432,8 +434,8 @@ func (p *scraper) alert(name string) string {
 	return ""
 }
 
-// metricNames returns the fleet's metrics that the dashboard and the rules name. It leaves out
-// recorded series, which have a colon in their names.
+// metricNames returns the metrics of the fleet that the dashboard and the rules use. It leaves
+// out recorded series, which have a colon in their names.
 func metricNames(t *testing.T) (names []string) {
 	t.Helper()
 	files, err := filepath.Glob(observability + "prometheus/rules/*.yml")
@@ -455,10 +457,11 @@ func metricNames(t *testing.T) (names []string) {
 	return slices.Compact(names)
 }
 
-// query is one query of the dashboard.
+// query is a query of the dashboard.
 type query struct{ panel, expr string }
 
-// dashboardQueries returns the dashboard's queries with all values of its variables selected.
+// dashboardQueries returns the queries of the dashboard, with all values of its variables
+// selected.
 func dashboardQueries(t *testing.T) (queries []query) {
 	t.Helper()
 	body, err := os.ReadFile(observability + "dashboards/toolfleet.json")

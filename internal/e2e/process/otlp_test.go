@@ -19,8 +19,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// otlp is a trace backend that takes OTLP over HTTP, as a collector does, and returns the spans it
-// got.
+// otlp is a trace backend that receives OTLP over HTTP, as a collector does. all returns the
+// spans that it received.
 type otlp struct {
 	URL string
 
@@ -31,7 +31,7 @@ type otlp struct {
 // span is the part of a span that the tests check.
 type span struct {
 	service, name    string
-	trace, id, above string // hex; above is the parent, "" for a root
+	trace, id, above string // hex; above is the parent, or "" for a root
 	kind             string
 	began, ended     int64 // Unix nanoseconds
 	failed           bool
@@ -69,7 +69,8 @@ func newOTLP(t testing.TB) *otlp {
 
 var hexID = regexp.MustCompile(`"(traceId|spanId|parentSpanId)": *"([0-9a-f]+)"`)
 
-// idsAsBase64 returns spans as protojson reads them: in the JSON of OTLP the ids are hex.
+// idsAsBase64 changes the ids of spans from hex, as in the JSON of OTLP, into base64, as
+// protojson reads them.
 func idsAsBase64(body []byte) []byte {
 	return hexID.ReplaceAllFunc(body, func(member []byte) []byte {
 		parts := hexID.FindSubmatch(member)
@@ -78,7 +79,7 @@ func idsAsBase64(body []byte) []byte {
 	})
 }
 
-// env returns the environment with which a process sends every trace here at once.
+// env returns the environment of a process that sends every trace to this backend at once.
 func (o *otlp) env() []string {
 	return []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + o.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf", "OTEL_BSP_SCHEDULE_DELAY=100", "OTEL_EXPORTER_OTLP_COMPRESSION=none"}
 }
@@ -121,7 +122,7 @@ func read(service string, s *v1.Span) span {
 	return out
 }
 
-// all returns the received spans in the order of their start.
+// all returns the received spans in the order in which they began.
 func (o *otlp) all() []span {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -29,8 +29,8 @@ var (
 	powerSeed   = flag.Uint64("powerloss.seed", 0, "when it does; 0: at another moment each time")
 )
 
-// ledgerTools writes a tools file with echo (a read) and note, a write that appends its session,
-// batch and index to a ledger.
+// ledgerTools writes a tools file with echo (a read) and note (a write). note appends its
+// session, batch and index to the ledger.
 func ledgerTools(t *testing.T, ledger string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "tools.yaml")
@@ -49,13 +49,13 @@ func ledgerTools(t *testing.T, ledger string) string {
 	return file
 }
 
-// noting returns a batch with two writes, at the indices 1 and 3, that append to the ledger.
+// noting returns a batch with two writes, at the indexes 1 and 3, that append to the ledger.
 func noting(session, id string) messages.Batch {
 	return canonical(session, id, call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}, call{"note", ""})
 }
 
-// checkEffects compares results with the ledger: a write has at most one line, and exactly one if
-// it is reported as done.
+// checkEffects compares results with the ledger. A write has at most one line, and exactly one
+// if its result says that it was done.
 func checkEffects(t *testing.T, ledger string, replies []messages.Reply) {
 	t.Helper()
 	body, err := os.ReadFile(ledger)
@@ -100,12 +100,12 @@ func diskImage(t *testing.T) (image, dir string) {
 	return image, mounted(t, "-o", "loop", image)
 }
 
-// load submits batches of a few sessions, one after another in each, and records what was
-// acknowledged and seen.
+// load submits batches in a few sessions, one after another in each session. It records the
+// acknowledged batches and the published replies.
 type load struct {
 	mu       sync.Mutex
 	accepted []messages.Batch  // guarded by mu
-	seen     map[string][]byte // published replies by the end of their subject; guarded by mu
+	seen     map[string][]byte // replies by the end of their subject; guarded by mu
 }
 
 func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions int) {
@@ -126,7 +126,7 @@ func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions i
 			for n := 0; ctx.Err() == nil; n++ {
 				b := noting(fmt.Sprint("s", s), fmt.Sprint("b", n))
 				if err := c.Submit(ctx, b); err != nil {
-					continue // not acknowledged, so nothing is promised
+					continue // not acknowledged, so it may be lost
 				}
 				l.mu.Lock()
 				l.accepted = append(l.accepted, b)
@@ -144,15 +144,17 @@ func (l *load) replies() int {
 	return len(l.seen)
 }
 
-// outage is the state of disk and ledger at the moment of a power failure.
+// outage holds copies of the disk and the ledger from the moment of a power failure, and what
+// load had recorded.
 type outage struct {
 	image, ledger string
 	accepted      []messages.Batch
 	seen          map[string][]byte
 }
 
-// fail copies the disk without what the operating system has not written back yet. It stops the
-// server first, because a copy takes time and a power failure does not. The daemons go on.
+// fail copies the disk without the data that the operating system has not written yet. It
+// stops the server first, because a copy takes time and a power failure does not. Coordinators
+// and workers go on.
 func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
 	t.Helper()
 	dir := t.TempDir()
@@ -167,8 +169,8 @@ func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
 	}
 	l.mu.Unlock()
 	copyFile(t, ledger, o.ledger)
-	// The operating system goes on to write what it holds back, and a copy across such a write is a
-	// disk that never was.
+	// The operating system still writes data to the disk, and a copy made during such a write
+	// is a state that the disk never had. So fail copies until the copy equals the disk.
 	for range 100 {
 		copyFile(t, image, o.image)
 		if sameContent(t, image, o.image) {
@@ -220,7 +222,8 @@ func copyFile(t *testing.T, from, to string) {
 
 var quickly = []string{"TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms", "TOOLFLEET_UNSAFE_SYNC=true"}
 
-// outages runs a fleet on a separate disk and cuts the power while batches run.
+// outages runs a fleet on a separate disk, and returns the states of count power failures
+// while batches run.
 func outages(t *testing.T, count int, sync string) []outage {
 	t.Helper()
 	seed := *powerSeed
@@ -240,7 +243,7 @@ func outages(t *testing.T, count int, sync string) []outage {
 	go func() { defer close(ended); l.run(ctx, t, conn, 4) }()
 	var all []outage
 	for i := range count {
-		if i%2 == 1 { // every other time, let the operating system write part of the unsynced data
+		if i%2 == 1 { // at every other failure, part of the data is written
 			if out, err := exec.Command("sync", "-f", disk).CombinedOutput(); err != nil {
 				t.Fatalf("sync %s: %v: %s", disk, err, out)
 			}
@@ -260,9 +263,9 @@ func outages(t *testing.T, count int, sync string) []outage {
 	return all
 }
 
-// recovered starts a fleet on the disk as the failure left it. It returns the reply of every batch
-// acknowledged before, how many batches are lost, and how many replies differ from those seen
-// before.
+// recovered starts a fleet on the disk of a power failure. It returns the replies of all
+// acknowledged batches, the number of lost batches, and the number of replies that differ from
+// the reply before the failure.
 func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed int) {
 	t.Helper()
 	p, _ := serverOn(t, filepath.Join(mounted(t, "-o", "loop", o.image), "data"), nil, append(quickly, "LEDGER="+o.ledger)...)
@@ -292,8 +295,8 @@ func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed
 	return replies, lost, changed
 }
 
-// The power fails many times while batches run. Every acknowledged batch gets its reply, a reply
-// that was seen does not change, and no effect happens twice. The ledger of the effects is on
+// The power fails many times while batches run. Every acknowledged batch gets its reply, a
+// published reply does not change, and no write happens twice. The ledger of the writes is on
 // another disk.
 func TestPowerLoss(t *testing.T) {
 	t.Parallel()
@@ -310,9 +313,9 @@ func TestPowerLoss(t *testing.T) {
 	}
 }
 
-// This is TestPowerLoss with a server that syncs every two minutes, the default of a NATS server.
-// The server loses acknowledged batches, so TestPowerLoss can fail. The test logs how many, and
-// asserts no number.
+// The server syncs every two minutes, as a NATS server does by default, and the power fails.
+// It loses acknowledged batches, which shows that TestPowerLoss can fail. The test logs how
+// many, and requires no number.
 func TestPowerLossWithoutSync(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -324,8 +327,8 @@ func TestPowerLossWithoutSync(t *testing.T) {
 	}
 }
 
-// The power fails for the server only. Coordinator and worker survive, reconnect to the server with
-// what its disk has, and go on.
+// The power fails for the server only. Coordinator and worker live, reconnect to a server with
+// the data of its disk, and go on.
 func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -342,7 +345,7 @@ func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	go func() { defer close(ended); l.run(ctx, t, p.bus(), 4) }()
 	p.until("some batches have ended", func() bool { return l.replies() >= 20 })
 	o := l.fail(t, server, image, ledger)
-	server.kill() // later acknowledgements would not be on the copied disk
+	server.kill() // the copied disk would lack later acknowledged data
 	stop()
 	<-ended
 	data := filepath.Join(mounted(t, "-o", "loop", o.image), "data")

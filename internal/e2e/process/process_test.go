@@ -1,6 +1,6 @@
-// Package process runs the command toolfleet as its users do: real processes, a real server,
-// signals, disks and terminals. What shows in one process is tested in the package above, in
-// simulated time.
+// Package process tests the command toolfleet as its users run it: real processes, a real
+// server, signals, disks and terminals. Behaviour that one process can show is tested in
+// package e2e, in simulated time.
 package process
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// built is the folder of the binary; "" until build has run.
+// built is the folder of the binary, or "" before build has run.
 var built string
 
 // build compiles the command once for all tests of the package.
@@ -42,8 +42,8 @@ var build = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// binary returns the path of the command. Under the race detector it skips the test, because the
-// detector sees nothing of other processes.
+// binary returns the path of the command. Under the race detector it skips the test, because
+// the detector does not see other processes.
 func binary(t *testing.T) string {
 	t.Helper()
 	if fleettest.RaceDetector {
@@ -56,14 +56,13 @@ func binary(t *testing.T) string {
 	return path
 }
 
-// These tests wait for their processes most of the time, so that four run at once even on two
-// cores.
+// These tests mostly wait for their processes, so four of them run at once even on two cores.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == serveNames {
 		servesNames(os.Args[2])
 		return
 	}
-	_ = flag.Set("test.parallel", "4") // before -parallel of the command line
+	_ = flag.Set("test.parallel", "4") // before the flags are read, so that -parallel overrides it
 	code := m.Run()
 	if built != "" {
 		_ = os.RemoveAll(built)
@@ -77,12 +76,13 @@ type daemon struct {
 	log *lockedBuffer
 }
 
-// processes is a fleet of real processes: one NATS server, and the daemons started for it.
+// processes is a fleet of real processes: a NATS server, and the daemons that were started for
+// it.
 type processes struct {
 	t    *testing.T
 	url  string
 	env  []string
-	path string // of the command; "" is the one that build has built
+	path string // of the command; "" means the one that build makes
 }
 
 func newProcesses(t *testing.T, env ...string) *processes {
@@ -101,7 +101,8 @@ func newProcesses(t *testing.T, env ...string) *processes {
 	return p
 }
 
-// start runs a daemon until the test ends or kills it, and logs its output if the test failed.
+// start runs a daemon until the test ends or kills it. If the test fails, it logs the daemon's
+// output.
 func (p *processes) start(args ...string) *daemon {
 	p.t.Helper()
 	d, err := p.launch(args...)
@@ -133,7 +134,8 @@ func (p *processes) launch(args ...string) (*daemon, error) {
 	return d, d.cmd.Start()
 }
 
-// ready starts a daemon with an HTTP address and waits until /readyz says that it is ready.
+// ready starts a daemon with an HTTP address and waits until its /readyz reports that it is
+// ready.
 func (p *processes) ready(args ...string) *daemon {
 	p.t.Helper()
 	addr := natstest.FreeAddr(p.t)
@@ -182,11 +184,11 @@ func (p *processes) tell(args ...string) (stdout, stderr string, code int) {
 	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
 	var out, talk strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &talk
-	_ = cmd.Run() // the exit status is checked instead
+	_ = cmd.Run() // the caller checks the exit status
 	return out.String(), talk.String(), cmd.ProcessState.ExitCode()
 }
 
-// bus connects to the server of the processes.
+// bus connects to the server of the fleet.
 func (p *processes) bus() *bus.Conn {
 	p.t.Helper()
 	conn, err := bus.Connect(p.t.Context(), bus.Options{URL: p.url, Name: "test"})
@@ -197,9 +199,9 @@ func (p *processes) bus() *bus.Conn {
 	return conn
 }
 
-// tools writes a tools file with these tools: sleep and echo are reads; hold is a read that waits
-// until the file LEDGER.go exists, LEDGER being the path of the ledger; note is a write that
-// appends a line to the ledger.
+// tools writes a tools file and returns its path and the path of the ledger. The tools sleep
+// and echo are reads. hold is a read that waits until the file LEDGER.go exists, where LEDGER
+// is the path of the ledger. note is a write that appends a line to the ledger.
 func (p *processes) tools() (file, ledger string) {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -244,7 +246,7 @@ func TestTwoWorkersShareABatch(t *testing.T) {
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	p.started(dir, 8) // none ends before all have started
+	p.started(dir, 8) // no call ends before all have started
 	p.goOn(dir)
 	reply := p.reply(c, b)
 	by := map[string]int{}

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// The Python client, which uses only the standard library, has its own tests in Python.
+// The Python client uses only the standard library. Its own tests, which are in Python, pass
+// with a real fleet.
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
 	python, err := exec.LookPath("python3")

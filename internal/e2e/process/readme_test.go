@@ -67,24 +67,24 @@ func snippets(document string) ([]snippet, error) {
 	return all, nil
 }
 
-// reader follows the README in a copy of the examples.
+// reader follows README.md in a copy of the examples.
 type reader struct {
 	t              *testing.T
-	dir            string // where the commands run: a copy of the examples
-	server         string // address in place of the README's 127.0.0.1:4222
-	api            string // address in place of the README's 127.0.0.1:8090
+	dir            string // folder of the commands: a copy of the examples
+	server         string // used instead of 127.0.0.1:4222
+	api            string // used instead of 127.0.0.1:8090
 	env            []string
 	daemons        []*daemon
 	stdout, stderr string // of the last run
 	begun          *daemon
-	waited         string // what begun had written when it waited
+	waited         string // stderr of begun when it waited
 	screen         string // of the last terminal
-	left           int    // how many commands of the last run were left out, because their interpreter is not there
+	left           int    // commands of the last run whose interpreter is missing
 	leftOut        bool
 }
 
-// goHere defines go for the snippets: it builds and runs packages from the checkout, where they are
-// compiled already, once each.
+// goHere defines the command go for the snippets. It builds and runs packages from the
+// checkout, where they are already compiled, once each.
 const goHere = `
 go() {
 	case $1 in
@@ -100,7 +100,7 @@ built() {
 mkdir -p bin
 `
 
-// The test does everything that README.md shows and compares the results.
+// The commands of README.md work, and their outputs are what it shows.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"bash", "curl"} {
@@ -141,20 +141,20 @@ func newReader(t *testing.T) *reader {
 	); err != nil {
 		t.Fatal(err)
 	}
-	// A copied leftover of a manual run.
+	// Somebody may have run the example by hand, which leaves this file.
 	_ = os.Remove(filepath.Join(r.dir, "examples", "refund", "ledger"))
 	for _, kept := range os.Environ() {
 		if !strings.HasPrefix(kept, "TOOLFLEET_") && !strings.HasPrefix(kept, "NATS_") {
 			r.env = append(r.env, kept)
 		}
 	}
-	r.env = append(r.env, "XDG_CONFIG_HOME="+t.TempDir()) // where dev keeps its user's key
+	r.env = append(r.env, "XDG_CONFIG_HOME="+t.TempDir()) // dev keeps its user's key there
 	t.Cleanup(r.stop)
 	return r
 }
 
-// dependOn makes go test rerun the test when a file in these folders changes. It cannot know by
-// itself from which packages the command is built.
+// dependOn makes go test run the test again when a file in these folders changes. Go does not
+// know from which packages the test builds the command.
 func dependOn(t *testing.T, folders ...string) {
 	t.Helper()
 	for _, folder := range folders {
@@ -211,7 +211,7 @@ func (r *reader) follow(s snippet) error {
 	return fmt.Errorf("no such word")
 }
 
-// run runs commands, except for those of an interpreter that is not there.
+// run runs commands. It leaves out commands whose interpreter is missing.
 func (r *reader) run(commands string) error {
 	r.left = 0
 	for name, line := range interpreted {
@@ -236,8 +236,8 @@ func (r *reader) run(commands string) error {
 	return nil
 }
 
-// environment returns the environment of commands, with the server's address while it runs. A
-// reader of the README has the server at the default address.
+// environment returns the environment of the commands. It has the server's address while the
+// server runs. A reader of README.md has the server at the default address.
 func (r *reader) environment() []string {
 	env := append(slices.Clone(r.env), "TOOLFLEET_SERVER_LISTEN="+r.server, "TOOLFLEET_API_LISTEN="+r.api, "TOOLFLEET_URL=http://"+r.api)
 	if len(r.daemons) > 0 {
@@ -246,7 +246,7 @@ func (r *reader) environment() []string {
 	return env
 }
 
-// start starts a daemon and waits until it reports on stderr that it is ready.
+// start starts a daemon and waits until its stderr says that it is ready.
 func (r *reader) start(command string) error {
 	words := strings.Fields(command)
 	d := &daemon{cmd: exec.Command(filepath.Join(r.dir, words[0]), words[1:]...), log: &lockedBuffer{}}
@@ -271,7 +271,7 @@ func (r *reader) begin(command string) error {
 	r.begun.cmd.Args[0] = words[0] // its error texts contain this name
 	r.begun.cmd.Dir, r.begun.cmd.Env = r.dir, r.environment()
 	r.begun.cmd.Stdout, r.begun.cmd.Stderr = &lockedBuffer{}, r.begun.log
-	r.t.Cleanup(func() { _ = r.begun.cmd.Process.Kill() }) // no effect if it has ended
+	r.t.Cleanup(func() { _ = r.begun.cmd.Process.Kill() }) // no effect if the command has ended
 	return r.begun.cmd.Start()
 }
 
@@ -295,7 +295,7 @@ func (r *reader) terminal(command, answer string) error {
 	cmd.Dir, cmd.Env = r.dir, append(r.environment(), "NO_COLOR=1")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tool, tool, tool
 	err = cmd.Start()
-	_ = tool.Close() // the command has its own
+	_ = tool.Close() // the command has its own copy
 	if err != nil {
 		return err
 	}
@@ -331,7 +331,7 @@ func (r *reader) workersAreKnown(n int) error {
 	})
 }
 
-// until retries a function until it succeeds.
+// until calls try until it succeeds, for at most 2 minutes. It returns the last error.
 func (r *reader) until(try func() error) error {
 	deadline := time.Now().Add(2 * time.Minute)
 	for {
@@ -343,10 +343,10 @@ func (r *reader) until(try func() error) error {
 	}
 }
 
-// stop stops the daemons, the last one first, and checks that each ends in order.
+// stop stops the daemons, the last one first, and checks that each ends without an error.
 func (r *reader) stop() {
 	for _, d := range slices.Backward(r.daemons) {
-		_ = d.cmd.Process.Signal(syscall.SIGINT) // a daemon that has ended shows in Wait
+		_ = d.cmd.Process.Signal(syscall.SIGINT) // Wait shows a daemon that has already ended
 		if err := d.cmd.Wait(); err != nil {
 			r.t.Errorf("%s ended with %v", strings.Join(d.cmd.Args, " "), err)
 		}
@@ -366,7 +366,7 @@ var (
 	durations = regexp.MustCompile(`[0-9.]+ (µs|ms|s)\b`)
 )
 
-// same reports how an output differs from the one in the README.
+// same reports how an output differs from the one in the document.
 func same(got, shown string) error {
 	plain := func(s string) string {
 		return spaces.ReplaceAllString(durations.ReplaceAllString(s, "0 ms"), "")

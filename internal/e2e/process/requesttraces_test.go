@@ -25,8 +25,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A call over HTTP or MCP that comes with a trace is in that trace, down to a span that the tool
-// itself sends.
+// A call comes over HTTP or MCP and names a trace. All its spans are in that trace, down to a
+// span that the tool itself sends.
 func TestTheTraceOfARequest(t *testing.T) {
 	t.Parallel()
 	backend := newOTLP(t)
@@ -34,7 +34,7 @@ func TestTheTraceOfARequest(t *testing.T) {
 	p.wantRequestsTraced(backend.URL, backend.all)
 }
 
-// TestJaegerShowsTheTraceOfARequest is the same with a real Jaeger.
+// A real Jaeger shows the trace that TestTheTraceOfARequest checks.
 func TestJaegerShowsTheTraceOfARequest(t *testing.T) {
 	t.Parallel()
 	path := os.Getenv("JAEGER")
@@ -46,9 +46,9 @@ func TestJaegerShowsTheTraceOfARequest(t *testing.T) {
 	p.wantRequestsTraced("http://"+j.otlp, func() []span { return j.spans(t) })
 }
 
-// wantRequestsTraced makes calls over HTTP and over MCP, each request in a trace of its own. They
-// go to an HTTP tool whose service sends a span to the backend, and to a program in Python that
-// sends one itself. It checks the spans between the request and those spans.
+// wantRequestsTraced makes calls over HTTP and over MCP, each request in a trace of its own.
+// The calls run an HTTP tool whose service sends a span to the backend, and a program in
+// Python that sends a span itself. It checks all spans from the request down to those spans.
 func (p *processes) wantRequestsTraced(backend string, received func() []span) {
 	t := p.t
 	t.Helper()
@@ -76,7 +76,7 @@ func (p *processes) wantRequestsTraced(backend string, received func() []span) {
 	p.ready("http", "--listen", api)
 	for _, door := range []struct {
 		method, path, trace, body, span string
-		own                             []string // the spans of the tools
+		own                             []string // spans that the tools send
 	}{
 		{"PUT", "/v1/sessions/s/batches/b", "4bf92f3577b34da6a3ce929d0e0e4736",
 			`{"provider":"canonical","message":{"calls":[{"id":"1","name":"charge","input":{}}` + score + `]}}`, "PUT /v1/sessions/{session}/batches/{batch}",
@@ -119,7 +119,7 @@ func (p *processes) wantRequestsTraced(backend string, received func() []span) {
 	}
 }
 
-// wayUp returns the span of a trace with a name, and the spans above it.
+// wayUp returns the span with this name in a trace, and then the spans above it.
 func wayUp(spans []span, trace, name string) (way []string) {
 	byID := map[string]span{}
 	at := span{}
@@ -137,7 +137,7 @@ func wayUp(spans []span, trace, name string) (way []string) {
 	return way
 }
 
-// sendSpan sends a backend a span below a traceparent, as a service does that is asked by a tool.
+// sendSpan sends a span below a traceparent to a backend, as a service does that a tool calls.
 func sendSpan(t testing.TB, backend, traceparent string) {
 	parts := strings.Split(traceparent, "-")
 	if len(parts) != 4 {

@@ -18,16 +18,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// hasty returns a fleet of processes with short leases. A worker that stalls for a second, as on a
-// busy machine, keeps its lease. Two seconds pass between the moment when it stops its tool and the
-// moment when others may take the call.
+// hasty returns a fleet of processes with short leases. A worker that stalls for a second, as
+// on a busy machine, keeps its lease. A worker stops its tool two seconds before others may
+// take the call.
 func hasty(t *testing.T) *processes {
 	t.Helper()
 	return newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=3s", "TOOLFLEET_GRACE=1s", "TOOLFLEET_DRAIN=1s")
 }
 
-// effects writes a tools file with the writes once, idem and check. Each notes the start of a run
-// and its worker, waits until the file "go" exists, and notes its effect.
+// effects writes a tools file with the read look and the writes once, idem and check. Each run
+// writes its start and its worker into the ledger, waits until the file "go" exists, and then
+// writes its effect.
 func (p *processes) effects() (file string, dir string) {
 	p.t.Helper()
 	dir = p.t.TempDir()
@@ -69,7 +70,7 @@ func (d *daemon) signal(s syscall.Signal) { _ = d.cmd.Process.Signal(s) }
 func (p *processes) exited(d *daemon) <-chan struct{} {
 	done := make(chan struct{})
 	go func() { _ = d.cmd.Wait(); close(done) }()
-	p.t.Cleanup(func() { // runs before the cleanup that kills it, which also waits
+	p.t.Cleanup(func() { // runs before the cleanup that kills it and waits too
 		d.signal(syscall.SIGKILL)
 		<-done
 	})
@@ -101,7 +102,7 @@ func (p *processes) goOn(dir string) {
 	}
 }
 
-// reply awaits the reply of a submitted batch.
+// reply waits for the reply of a submitted batch.
 func (p *processes) reply(c *client.Client, b messages.Batch) messages.Reply {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
@@ -113,21 +114,22 @@ func (p *processes) reply(c *client.Client, b messages.Batch) messages.Reply {
 	return reply
 }
 
-// result awaits the result of a batch's only call.
+// result waits for the result of the only call of a batch.
 func (p *processes) result(c *client.Client, b messages.Batch) messages.Result {
 	p.t.Helper()
 	return p.reply(c, b).Results[0]
 }
 
-// dead reports that no process of a run is left: its line in the ledger ends with its process id.
+// dead reports whether the process of a run has ended. The run's line in the ledger ends with
+// its process id.
 func dead(line string) bool {
 	var pid int
 	_, err := fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &pid)
 	return err == nil && syscall.Kill(pid, 0) == syscall.ESRCH
 }
 
-// A worker is paused past its lease in the middle of a write, and resumes after the call was
-// decided without it.
+// A worker is paused in the middle of a write until its lease has lapsed, and resumes when the
+// call was decided without it. The call keeps its result.
 func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -150,7 +152,7 @@ func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 			t.Cleanup(func() { sleeper.signal(syscall.SIGCONT) })
 			p.worker(file, "heir")
 			if row.tool == "idem" {
-				p.started(dir, 2) // the heir has taken over and waits too
+				p.started(dir, 2) // the heir has taken the call over and waits too
 				sleeper.signal(syscall.SIGCONT)
 				starts, _ := noted(dir)
 				p.until("the run of the sleeper is dead", func() bool { return dead(starts[0]) })
@@ -161,7 +163,7 @@ func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 			starts, _ := noted(dir)
 			p.until("the run of the sleeper is dead", func() bool { return dead(starts[0]) })
 			p.goOn(dir)
-			// Both workers go on to serve: nothing is stuck behind the old claim. If the machine
+			// Both workers still serve calls: nothing waits for the old claim. If the machine
 			// stalls, a lease may lapse without a fault, so these calls may run again.
 			for n := range 4 {
 				if r := p.run(c, canonical("s", fmt.Sprint("after", n), call{"idem", ""})); r.Status != messages.StatusOK {
@@ -196,7 +198,7 @@ func (p *processes) run(c *client.Client, b messages.Batch) messages.Result {
 	return p.result(c, b)
 }
 
-// cutProxy is a TCP proxy that can be cut: both ends then get no data and no error.
+// cutProxy is a TCP proxy that can be cut. Both ends then get no data and no error.
 type cutProxy struct {
 	addr string
 	mu   sync.Mutex
@@ -234,7 +236,7 @@ func (w *cutProxy) pass(from, to net.Conn) {
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if w.isCut() { // swallowed
+		if w.isCut() { // the data is dropped
 			if err != nil {
 				return
 			}
@@ -266,8 +268,8 @@ func (w *cutProxy) setCut(cut bool) {
 	w.cut = cut
 }
 
-// The connection of a worker is cut, but the worker lives: its tool is dead before another worker
-// may start the call.
+// The connection of a worker is cut, and the worker lives. Its tool is dead before another
+// worker may start the call.
 func TestACutOffWorkerKillsItsTool(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"once", "idem", "check"} {
@@ -297,7 +299,7 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 			} else {
 				p.started(dir, 2)
 			}
-			if !dead(starts[0]) { // a takeover means that the lease has lapsed for others
+			if !dead(starts[0]) { // a takeover means that the lease has lapsed
 				t.Error("the tool of the worker that was cut off outlived its lease")
 			}
 			p.goOn(dir)
@@ -313,8 +315,8 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 	}
 }
 
-// One SIGTERM drains, a second one hurries, and nothing is lost: a call that may run again does so
-// without waiting for the lease.
+// A worker gets SIGTERM while it runs a call, which makes it drain. A second SIGTERM makes it
+// hurry. The call is not lost: if it may run again, it does so without waiting for the lease.
 func TestTwoSIGTERMs(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -323,7 +325,7 @@ func TestTwoSIGTERMs(t *testing.T) {
 	}{{"look", messages.StatusOK}, {"once", messages.StatusOutcomeUnknown}, {"idem", messages.StatusOK}, {"check", messages.StatusOK}} {
 		t.Run(row.tool, func(t *testing.T) {
 			t.Parallel()
-			// The test must wait for neither.
+			// The test does not wait for the lease or the drain.
 			p := newProcesses(t, "TOOLFLEET_LEASE=10m", "TOOLFLEET_DRAIN=10m")
 			file, dir := p.effects()
 			p.ready("coordinator")
@@ -367,8 +369,8 @@ func TestTwoSIGTERMs(t *testing.T) {
 	}
 }
 
-// A call that kills the worker which started it is given up after five of them, and the calls
-// beside it are answered.
+// A call kills each worker that starts it. It ends after it has killed five workers, and the
+// other calls of its batch are answered.
 func TestACallThatKillsItsWorkers(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms")

@@ -76,8 +76,8 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	}
 }
 
-// Daemons refuse a server that may lose acknowledged messages, unless the settings accept that;
-// then the log shows it.
+// A server may lose acknowledged messages in a power failure. Daemons refuse that server,
+// unless the settings accept the risk. Then the log shows that they do.
 func TestAnUnsafeServerIsRefused(t *testing.T) {
 	t.Parallel()
 	p, server := serverOn(t, natstest.DataDir(t), []string{"--sync", "1m"})
@@ -94,7 +94,7 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 	p.env = append(p.env, "TOOLFLEET_UNSAFE_SYNC=true")
 	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
 		d := p.ready(args...)
-		// Its output may still be in the pipe.
+		// The output may still be in the pipe.
 		p.until("the "+args[0]+" says what is accepted", func() bool {
 			said := d.log.String()
 			return strings.Contains(said, "unsafe_sync accepts that") && strings.Contains(said, "interval")

@@ -19,14 +19,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// endsWithin bounds how long an idle process may take to end after a signal. Its own bound is 2 s
-// for the traces; the rest is for machines under load.
+// endsWithin is the longest time that an idle process may take to end after a signal. The
+// process itself waits at most 2 s for its traces. The rest is for machines under load.
 const endsWithin = 30 * time.Second
 
-// badCollectors returns collectors that each fail to take traces in another way.
+// badCollectors returns the URLs of trace collectors. Each of them fails in another way.
 func badCollectors(t *testing.T) map[string]string {
 	t.Helper()
-	// The kernel accepts connections, and no reply comes.
+	// The kernel accepts connections to this collector, and no reply comes.
 	hole, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -59,13 +59,13 @@ func badCollectors(t *testing.T) map[string]string {
 			}
 		}),
 	}
-	// Runs before the servers close, which wait for open requests.
+	// This runs before the servers close, which wait for open requests.
 	t.Cleanup(func() { close(ended) })
 	return urls
 }
 
-// TestNothingWaitsForTheCollector runs far more batches than the queue of spans holds, with
-// collectors that take no traces, and then stops the processes.
+// The collector takes no traces, and far more batches run than the queue of spans holds.
+// Batches are not delayed, and the processes stop in time.
 func TestNothingWaitsForTheCollector(t *testing.T) {
 	t.Parallel()
 	for name, url := range badCollectors(t) {
@@ -76,7 +76,7 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 			tools, _ := p.tools()
 			daemons := []*daemon{p.ready("coordinator"), p.ready("worker", "--tools", tools)}
 			c := p.client()
-			// For all batches; a few seconds suffice.
+			// The bound is for all batches, which take a few seconds.
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			const sessions, batches = 4, 10
@@ -112,7 +112,7 @@ func TestNothingWaitsForTheCollector(t *testing.T) {
 	}
 }
 
-// ends checks that a process ends in order after a signal.
+// ends checks that a process ends without an error after a signal.
 func (p *processes) ends(d *daemon) {
 	p.t.Helper()
 	select {
@@ -125,8 +125,8 @@ func (p *processes) ends(d *daemon) {
 	}
 }
 
-// TestACommandEndsWithoutItsCollector runs a whole fleet in one process. Its answer does not depend
-// on a collector.
+// A command runs a whole fleet in one process, and its collector takes no traces. The command
+// still prints the answer and ends.
 func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	t.Parallel()
 	urls := badCollectors(t)
@@ -144,14 +144,14 @@ func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	}
 }
 
-// endsWithTraces reports whether the outcome of the batch is printed before the traces are sent,
-// which may take a while.
+// endsWithTraces reports whether stderr has the outcome of the batch before the line about the
+// traces, whose sending may take a while.
 func endsWithTraces(stderr, outcome string) bool {
 	told, traces := strings.Index(stderr, outcome), strings.Index(stderr, "traces are not sent")
 	return told >= 0 && told < traces
 }
 
-// refusedMessage writes a file with calls that share one id.
+// refusedMessage writes a file with two calls that have the same id.
 func refusedMessage(t *testing.T) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "refused.json")
@@ -162,8 +162,8 @@ func refusedMessage(t *testing.T) string {
 	return file
 }
 
-// TestACollectorThatComesBack kills a collector with spans in flight; after a restart it gets the
-// spans of later batches.
+// A collector is killed while spans are sent to it. After a restart it gets the spans of later
+// batches.
 func TestACollectorThatComesBack(t *testing.T) {
 	t.Parallel()
 	addr := natstest.FreeAddr(t)
@@ -201,8 +201,7 @@ func TestACollectorThatComesBack(t *testing.T) {
 	p.until("the collector has a later one", func() bool { return has("after") })
 }
 
-// TestOneProcessIsOneService checks that the whole fleet inside one command is one service, in one
-// trace.
+// The whole fleet runs inside one command. All spans belong to one service and one trace.
 func TestOneProcessIsOneService(t *testing.T) {
 	t.Parallel()
 	backend := newOTLP(t)
@@ -210,7 +209,7 @@ func TestOneProcessIsOneService(t *testing.T) {
 	if _, stderr, code := p.tell("run", "../../../examples/anthropic.json", "--root", "../../.."); code != 0 {
 		t.Fatalf("run ends with %d\n%s", code, stderr)
 	}
-	// All spans are there once the command has ended: it flushes.
+	// The command sends all spans before it ends.
 	spans := backend.all()
 	traces := map[string]bool{}
 	for _, s := range spans {

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// openTerminal returns the two ends of a pseudo-terminal.
+// openTerminal opens a pseudo-terminal and returns its two ends.
 func openTerminal() (person, tool *os.File, err error) {
 	if person, err = os.OpenFile("/dev/ptmx", os.O_RDWR, 0); err != nil {
 		return nil, nil, err

@@ -24,8 +24,8 @@ import (
 // sixPhases are the spans below a call that succeeded.
 const sixPhases = "validate, semantic, pre-hooks, permissions, execute, post-hooks"
 
-// theREADMEsBatch is the trace of the batch of the README's first command: three reads together, a
-// write, a read.
+// theREADMEsBatch is the trace of the batch that the first command of README.md runs: three
+// reads together, a write, a read.
 const theREADMEsBatch = `send toolfleet.batch [toolfleet CLIENT]
  process toolfleet.batch [toolfleet-coordinator CONSUMER]
   stage 0 [toolfleet-coordinator INTERNAL]
@@ -61,7 +61,8 @@ func TestTheTraceOfABatch(t *testing.T) {
 	wantREADMEsTrace(t, spans)
 }
 
-// TestJaegerShowsTheTrace reads the same trace back from a real Jaeger, through its API.
+// A real Jaeger receives the trace of TestTheTraceOfABatch. The test reads the trace back
+// through Jaeger's API.
 func TestJaegerShowsTheTrace(t *testing.T) {
 	t.Parallel()
 	path := os.Getenv("JAEGER")
@@ -79,8 +80,8 @@ func TestJaegerShowsTheTrace(t *testing.T) {
 	wantREADMEsTrace(t, spans)
 }
 
-// runREADMEsBatch starts a coordinator and a worker and runs the README's batch from a third
-// process, in its own folder.
+// runREADMEsBatch starts a coordinator and a worker. A third process runs the README's batch,
+// in a folder of its own.
 func (p *processes) runREADMEsBatch() {
 	p.t.Helper()
 	root := p.t.TempDir()
@@ -123,8 +124,8 @@ func wantREADMEsTrace(t *testing.T, spans []span) {
 	}
 }
 
-// wantWhole checks that the spans are one trace, that each parent exists and began before its
-// children, and that each link leads to an existing span.
+// wantWhole checks that the spans are one trace. Each parent must exist and begin before its
+// children, and each link must lead to a span of the trace.
 func wantWhole(t *testing.T, spans []span) {
 	t.Helper()
 	byID := map[string]span{}
@@ -151,8 +152,8 @@ func wantWhole(t *testing.T, spans []span) {
 	}
 }
 
-// tree renders spans as text, each below its parent: calls in the order of the message, others by
-// start. The spans below a call are on the call's line.
+// tree renders spans as text, each below its parent. Calls are in the order of the message,
+// and other spans in the order of their start. The spans below a call are on the call's line.
 func tree(spans []span) string {
 	below := map[string][]span{}
 	ids := map[string]bool{}
@@ -161,7 +162,7 @@ func tree(spans []span) string {
 	}
 	spans = slices.SortedStableFunc(slices.Values(spans), func(a, b span) int {
 		return cmp.Or(cmp.Compare(number(a.attr["toolfleet.call.index"]), number(b.attr["toolfleet.call.index"])), cmp.Compare(a.began, b.began),
-			// Jaeger's times are in microseconds.
+			// Jaeger has times in microseconds only, so two phases may begin at the same time.
 			strings.Index(sixPhases, a.name)-strings.Index(sixPhases, b.name))
 	})
 	for _, s := range spans {
@@ -211,7 +212,8 @@ func number(text string) int {
 	return n
 }
 
-// A retried call is one trace: the later attempt is a separate child, linked to the failed one.
+// A call is tried again, and its attempts are in one trace. Each later attempt is a span of
+// its own with a link to the failed attempt.
 func TestTheTraceOfARetriedCall(t *testing.T) {
 	t.Parallel()
 	backend := newOTLP(t)
@@ -235,7 +237,7 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
 	p.ready("coordinator")
 	p.ready("worker", "--tools", file)
 	c := p.client()
-	// Even if the agent does no tracing, the batch has a trace.
+	// The batch has a trace even though the agent makes none.
 	reply, err := c.Run(t.Context(), canonical("s", "shaky", call{"shaky", `{}`}, call{"nobody", `{}`}))
 	if err != nil || reply.Results[0].Status != messages.StatusOK || reply.Results[0].Attempt != 3 {
 		t.Fatalf("%+v, %v", reply, err)
@@ -278,7 +280,8 @@ func TestTheTraceOfARetriedCall(t *testing.T) {
 	}
 }
 
-// A batch that waited for approval is one trace. No span is open while it waits: the wait is a gap.
+// A batch that waited for approval is one trace. No span is open during the wait, so that it
+// shows as a gap.
 func TestTheTraceOfACallThatWaited(t *testing.T) {
 	t.Parallel()
 	backend := newOTLP(t)
@@ -302,7 +305,7 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.until("the batch rests", func() bool { return len(backend.all()) >= strings.Count(asked, "\n")+6+4 })
-	resting := time.Now() // from here on no span is open
+	resting := time.Now() // no span is open from now on
 	<-time.NewTimer(700 * time.Millisecond).C
 	var open messages.PendingList
 	if err := json.Unmarshal([]byte(p.command("approvals", "ls", "-o", "json")), &open); err != nil || len(open.Pending) != 1 {
@@ -319,7 +322,7 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 	var spans []span
 	p.until("the whole trace has come", func() bool {
 		spans = backend.all()
-		// The decision may be a separate trace.
+		// The decision may have a trace of its own.
 		spans = slices.DeleteFunc(spans, func(s span) bool { return s.trace != spans[0].trace })
 		return len(spans) >= strings.Count(asked+answered, "\n")+6+4+6
 	})
@@ -334,8 +337,8 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 	}
 }
 
-// asked and answered are the trace of a batch that waited for approval, before the wait and after
-// it.
+// asked and answered are the trace of a batch that waited for approval: asked before the wait,
+// answered after it.
 const (
 	asked = `process toolfleet.batch [toolfleet-coordinator CONSUMER]
  stage 0 [toolfleet-coordinator INTERNAL]
@@ -355,7 +358,8 @@ const (
 `
 )
 
-// command runs a command of the binary to its end and returns its output.
+// command runs a command of the binary to its end and returns its stdout. It fails the test if
+// the command fails.
 func (p *processes) command(args ...string) string {
 	p.t.Helper()
 	path := binary(p.t)

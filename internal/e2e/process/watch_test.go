@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Views of a batch during its run and afterwards, through the binary: a watched session, an
-// external progress bar, and the picture that docs/events.md shows.
+// A batch is watched during its run and afterwards through the binary: with toolfleet watch,
+// with an external progress bar, and as the picture that docs/events.md shows.
 func TestWatchingABatch(t *testing.T) {
 	t.Parallel()
 	dependOn(t, "../../../cmd", "../../../examples")
@@ -30,8 +30,9 @@ func TestWatchingABatch(t *testing.T) {
 	p.until("the watchers tell what was before, and so listen", func() bool {
 		return strings.Contains(lines.out.String(), "before  completed") && strings.Contains(events.out.String(), `"reply"`)
 	})
-	// The import takes two seconds: progress is in no timeline, so a watcher that still reads that of a
-	// batch that is new to it has none of what was told until then.
+	// The import takes two seconds, so that the watcher gets its progress: no timeline has
+	// progress. A watcher that is still reading the timeline of a new batch misses earlier
+	// progress.
 	b := canonical("s", "turn-7", call{"lookup_order", `{"order_id":"A-1001"}`}, call{"import", `{"rows":10,"row_ms":200}`}, call{"nope", ""})
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
@@ -97,7 +98,7 @@ func TestWatchingABatch(t *testing.T) {
 	}
 }
 
-// watcher is a command that watches until it is stopped.
+// watcher is a command that watches a session until it is stopped.
 type watcher struct {
 	*exec.Cmd
 	out, talk *lockedBuffer
@@ -125,7 +126,7 @@ var (
 	sessions = regexp.MustCompile(`of session \S+:`)
 )
 
-// shape removes from a picture what differs from run to run.
+// shape removes from a picture the parts that differ from run to run.
 func shape(picture string) string {
 	for _, r := range []struct {
 		re *regexp.Regexp

@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The conformance suite finds what conformance-*.yml say, and nothing else.
+// The conformance suite reports exactly the failures that conformance-*.yml list.
 func TestConformance(t *testing.T) {
 	dir := installed(t)
 	f := newFleet(t, conformanceTools)
@@ -73,7 +73,7 @@ func conformanceTools(f *testFleet) {
 	must(f.t, f.tools.Add(schemas.Tool{Name: "json_schema_2020_12_tool", Kind: messages.KindRead, Description: "For the suite.", InputSchema: schema2020}, blocks(text("ok"))))
 }
 
-// schema2020 has the keywords that the suite wants to find again.
+// schema2020 has the keywords that the suite expects in the list of tools.
 var schema2020 = []byte(`{"$schema":"https://json-schema.org/draft/2020-12/schema","type":"object",
 	"$defs":{"address":{"$anchor":"addressDef","type":"object","properties":{"street":{"type":"string"},"city":{"type":"string"}}}},
 	"properties":{"name":{"type":"string"},"address":{"$ref":"#/$defs/address"},

@@ -36,7 +36,7 @@ type testFleet struct {
 	people coordinator.Config
 }
 
-// newFleet starts a fleet with some tools. add may set the policy and the people too.
+// newFleet starts a fleet. add adds the tools, and may set policy and people.
 func newFleet(t *testing.T, add func(*testFleet)) *testFleet {
 	t.Helper()
 	f := &testFleet{t: t, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError}))}
@@ -79,7 +79,7 @@ func (f *testFleet) connect() *bus.Conn {
 	return conn
 }
 
-// add makes a function a tool. schema is the properties of its input.
+// add adds a tool that is a function. properties are the properties of its input schema.
 func (f *testFleet) add(t schemas.Tool, properties string, run tool.Func) {
 	f.t.Helper()
 	t.InputSchema = fmt.Appendf(nil, `{"type":"object","properties":{%s},"additionalProperties":false}`, properties)
@@ -110,16 +110,16 @@ func until(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// conversation is what the tools know of a session.
+// conversation holds what the tools share in one session.
 type conversation struct {
-	entered chan messages.BatchID // a value for each run of hold
-	steps   chan struct{}         // closed when steps may end
-	gate    chan struct{}         // closed when hold may end
-	full    chan struct{}         // closed when three runs of meet have begun
+	entered chan messages.BatchID // gets a value for each run of hold or idle
+	steps   chan struct{}         // closed: steps may end
+	gate    chan struct{}         // closed: hold and idle may end
+	full    chan struct{}         // closed: three runs of meet have begun
 
 	mu    sync.Mutex
 	notes int      // guarded by mu
-	runs  []string // what begins and ends; guarded by mu
+	runs  []string // starts and ends of runs; guarded by mu
 }
 
 func (c *conversation) log(what string) {
@@ -128,14 +128,14 @@ func (c *conversation) log(what string) {
 	c.runs = append(c.runs, what)
 }
 
-// history returns the runs so far.
+// history returns the starts and ends of the runs so far.
 func (c *conversation) history() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]string(nil), c.runs...)
 }
 
-// conversations holds those of all sessions.
+// conversations holds the conversation of each session.
 type conversations struct {
 	mu  sync.Mutex
 	all map[messages.SessionID]*conversation // guarded by mu

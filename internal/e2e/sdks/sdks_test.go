@@ -22,8 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// clients are the programs, and what is set in their environment. One that is slow takes
-// seconds for each case: SDK_ROUNDS has it tried over stdio too.
+// clients are the programs, with additions to their environment. A slow one takes seconds for
+// each case. It is tried over stdio only if SDK_ROUNDS is set.
 var clients = []struct {
 	name, program string
 	env           []string
@@ -38,7 +38,7 @@ var clients = []struct {
 	{"claude", "claude.mjs", nil, true},
 }
 
-// rounds is how often the order of calls is looked at.
+// rounds returns how often the order of calls is tested.
 func rounds(t *testing.T, slow bool) int {
 	n, err := strconv.Atoi(cmp.Or(os.Getenv("SDK_ROUNDS"), "20"))
 	must(t, err)
@@ -48,8 +48,8 @@ func rounds(t *testing.T, slow bool) int {
 	return n
 }
 
-// installed returns a folder with the programs, and with the packages of TOOLFLEET_SDKS beside
-// them.
+// installed returns a folder with the client programs and the packages of TOOLFLEET_SDKS. It
+// skips the test if TOOLFLEET_SDKS is not set.
 func installed(t *testing.T) string {
 	t.Helper()
 	from := os.Getenv("TOOLFLEET_SDKS")
@@ -91,7 +91,7 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// serve adds the tools.
+// serve adds the tools that the cases call.
 func (s *conversations) serve(f *testFleet) {
 	f.add(schemas.Tool{Name: "look", Kind: messages.KindRead}, `"note":{"type":"string"}`, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var input struct{ Note string }
@@ -166,25 +166,25 @@ type runner struct {
 	env     []string
 }
 
-// answer is a line of a program.
+// answer is a line that a program prints.
 type answer struct {
 	Case     string
 	OK       bool
-	Go       bool   // the program waits for what the test does now
+	Go       bool   // the program waits until the test has done its part
 	Failed   string // why the case failed
-	Cannot   string // why the client has no such case
+	Cannot   string // why the client cannot run the case
 	Protocol string
 	Swapped  *int
 }
 
-// process is a program that runs.
+// process is a running client program.
 type process struct {
 	cmd   *exec.Cmd
 	in    io.Writer
 	lines *bufio.Scanner
 }
 
-// begin starts the program with some cases.
+// begin starts the program with some of the cases.
 func (r *runner) begin(cases ...string) *process {
 	r.t.Helper()
 	cmd := exec.Command("node", r.program)
@@ -193,10 +193,11 @@ func (r *runner) begin(cases ...string) *process {
 	must(r.t, err)
 	out, err := cmd.StdoutPipe()
 	must(r.t, err)
-	// What the program has started may outlive it, as Claude Code does, and write to its folder.
+	// The program's own processes may outlive it, as Claude Code does, and may write to its
+	// folder.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(r.t, cmd.Start())
-	stuck := time.AfterFunc(40*time.Minute, func() { _ = cmd.Process.Kill() }) // the test fails at its next line
+	stuck := time.AfterFunc(40*time.Minute, func() { _ = cmd.Process.Kill() }) // the next read fails
 	r.t.Cleanup(func() {
 		stuck.Stop()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -262,13 +263,13 @@ func (r *runner) all() {
 	r.kill()
 }
 
-// cancel shows that a call that its client aborts is aborted.
+// cancel checks that an abort by the client aborts its call.
 func (r *runner) cancel(p *process) {
 	r.t.Helper()
 	answers := make(chan answer, 1)
 	go func() { answers <- r.next(p) }()
 	select {
-	case a := <-answers: // the client cannot
+	case a := <-answers: // the client cannot abort
 		if a.Cannot == "" {
 			r.t.Errorf("cancel: %+v", a)
 		}
@@ -295,7 +296,7 @@ func (r *runner) cancel(p *process) {
 	}
 }
 
-// next returns the next line, or one without a case.
+// next returns the next line of the program. The answer has no case if there is no line.
 func (r *runner) next(p *process) (a answer) {
 	if p.lines.Scan() {
 		_ = json.Unmarshal(p.lines.Bytes(), &a)
@@ -303,7 +304,7 @@ func (r *runner) next(p *process) (a answer) {
 	return a
 }
 
-// kill shows that a call with an id outlives its client.
+// kill checks that a call with an id outlives its client.
 func (r *runner) kill() {
 	r.t.Helper()
 	first := r.begin("kill")

@@ -23,11 +23,11 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// serverCall is a call of a tool of a server from npm, and what its answer has to say.
+// serverCall is a call of a tool of an MCP server, and a text that the answer must contain.
 type serverCall struct{ tool, input, says string }
 
-// callsOf returns calls of every tool of the three servers that is served, in the order of a
-// conversation: each write needs the effect of the one before it.
+// callsOf returns calls of every served tool of the three servers. They are in the order of a
+// conversation: a write may need the effect of the write before it.
 func callsOf(dir string) map[string][]serverCall {
 	in := func(text string) string { return strings.ReplaceAll(text, "DIR", dir) }
 	entity := `{"name":"n","entityType":"t","observations":["o"]}`
@@ -73,14 +73,15 @@ func callsOf(dir string) map[string][]serverCall {
 			{"gzip-file-as-resource", `{"name":"a.gz","data":"data:text/plain;base64,aGk=","outputType":"resource"}`, "gzip"},
 			{"toggle-simulated-logging", `{}`, "logging"},
 			{"toggle-subscriber-updates", `{}`, "updates"},
-			{"trigger-elicitation-request", `{}`, "decline"}, // no server may ask people
+			{"trigger-elicitation-request", `{}`, "decline"}, // a server may not ask people
 		},
 	}
 }
 
-// Every tool of the servers that everybody tries first runs through the six phases of a fleet:
-// reads beside one another, writes in order, and a destructive one asks a person. kill -9 of a
-// server in the middle of a write gives an unknown outcome, and the next call has a server again.
+// The tools of three well-known MCP servers run through the six phases of a fleet. Reads run
+// side by side, writes run in order, and a person is asked about a destructive call. If a
+// server is killed in the middle of a write, the outcome is unknown, and the next call has a
+// server again.
 func TestServers(t *testing.T) {
 	from := os.Getenv("TOOLFLEET_SDKS")
 	if from == "" {
@@ -119,7 +120,7 @@ func TestServers(t *testing.T) {
 		must(t, err)
 	})
 	for _, s := range opened.States() {
-		// simulate-research-query runs only as a task of the protocol.
+		// The tool simulate-research-query runs only as a task of the protocol.
 		tasks := len(s.Refused) == 1 && strings.HasPrefix(s.Refused[0], `"simulate-research-query": it runs only as a task`)
 		if s.Down != "" || s.Tools == 0 || tasks != (s.Name == "everything") || !tasks && len(s.Refused) > 0 {
 			t.Errorf("got %+v", s)
@@ -165,7 +166,7 @@ func TestServers(t *testing.T) {
 	t.Run("kill", func(t *testing.T) { f.killedInAWrite(t) })
 }
 
-// all runs a batch and returns its reply with the results in full.
+// all runs a batch and returns its reply with the full results.
 func (f *testFleet) all(t *testing.T, id string, calls []string) messages.Reply {
 	t.Helper()
 	b := messages.Batch{
@@ -182,8 +183,8 @@ func (f *testFleet) all(t *testing.T, id string, calls []string) messages.Reply 
 	return reply
 }
 
-// approveAll approves every question until the test ends. asked returns the tools that people were
-// asked about, sorted.
+// approveAll approves every question until the test ends. asked returns the sorted names of
+// the tools that a person was asked about.
 func approveAll(f *testFleet, key approval.Key) (asked func() []string) {
 	var mu sync.Mutex
 	var tools []string // guarded by mu
@@ -197,7 +198,7 @@ func approveAll(f *testFleet, key approval.Key) (asked func() []string) {
 			}
 			q, err := f.client.Approval(ctx, pending.Session, pending.Batch, pending.Index)
 			if err != nil {
-				continue // it has been answered
+				continue // the question has been answered
 			}
 			d := approval.Answer(q, messages.VerdictApprove, "ann")
 			d.At = time.Now().UTC()
@@ -224,7 +225,8 @@ func approveAll(f *testFleet, key approval.Key) (asked func() []string) {
 	}
 }
 
-// killedInAWrite ends a server as kill -9 does, while it runs a write.
+// killedInAWrite kills a server with SIGKILL while it runs a write, and checks the outcome and
+// the next call.
 func (f *testFleet) killedInAWrite(t *testing.T) {
 	b := messages.Batch{
 		V: messages.Version, ID: "kill", Session: "kill", Provider: messages.Canonical,
@@ -251,8 +253,8 @@ func (f *testFleet) killedInAWrite(t *testing.T) {
 	}
 }
 
-// killChildren kills the processes that this one has started with these words, and returns how
-// many.
+// killChildren kills the child processes of the test whose command line contains words. It
+// returns their number.
 func killChildren(words string) (killed int) {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", os.Getpid()))
 	for _, list := range lists {

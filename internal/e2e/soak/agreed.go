@@ -2,8 +2,8 @@ package soak
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// checkApproval checks a call that needs an approval. The call may start only with arguments that a
-// person approved before, and its result has to agree with the answers that the approvers got.
+// checkApproval checks a call that needs an approval. The call may start only with arguments
+// that a person has approved. Its result must agree with the answers that the approvers got.
 func (c *checker) checkApproval(b *Batch, i int, r *runs) {
 	key, result := callKey{b.ID, i}, b.Reply.Results[i]
 	decisions := c.Decisions[key.String()]

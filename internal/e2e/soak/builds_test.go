@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// TestTwoBuildsRunSideBySide is a soak run in which half of the processes are of the old build, as
-// during a rolling update and its rollback. Each restart of a member changes its build, also the
-// one of the server.
+// Half of the processes of a soak run are of an old build, as during a rolling update and its
+// rollback. Each restart of a member changes its build, including the server's. No rule is
+// broken.
 func TestTwoBuildsRunSideBySide(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP: it builds an old commit, and the race detector sees nothing of other processes")

@@ -8,10 +8,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Rule is what a history can break.
+// Rule names a rule that a history can break.
 type Rule string
 
-// The rules. Each comment says how a history breaks the rule.
+// Each comment says how a history breaks the rule.
 const (
 	Lost        Rule = "lost"        // an acknowledged batch has no reply, or was refused
 	Differs     Rule = "differs"     // a batch has two replies that are not the same
@@ -21,7 +21,7 @@ const (
 	Order       Rule = "order"       // a call started before a call that it waits for had ended
 	Unknown     Rule = "unknown"     // an outcome is unknown, and no fault explains it
 	Stranded    Rule = "stranded"    // a call expired although a worker could have taken it
-	Stray       Rule = "stray"       // an effect of no call, or of a worker that had lost its claim
+	Stray       Rule = "stray"       // an effect without a call, or of a worker that had lost its claim
 	Unasked     Rule = "unasked"     // a call started with arguments that nobody had approved
 	Audit       Rule = "audit"       // the audit log has no line about a call, or several
 	Leftover    Rule = "leftover"    // a batch stayed in the log, or there is a dead letter
@@ -70,22 +70,22 @@ type callKey struct {
 
 func (k callKey) String() string { return fmt.Sprintf("%s#%d", k.batch, k.index) }
 
-// line is an entry of the ledger and its line number.
+// line is an entry of the ledger with its line number.
 type line struct {
 	ledger.Entry
 	place int
-	// shut: the session had a newer fence before this start. A target that checks the fence would
-	// refuse the start.
+	// shut means that the session already had a newer fence at this start. A tool that checks
+	// the fence refuses such a start.
 	shut bool
 }
 
-// runs holds the ledger's lines about one call.
+// runs holds the lines of the ledger about one call.
 type runs struct{ starts, ends []line }
 
 type checker struct {
 	History
 	runs       map[callKey]*runs
-	keys       map[string]callKey // the call of each idempotency key
+	keys       map[string]callKey // call of each idempotency key
 	violations []Violation
 }
 
@@ -93,8 +93,8 @@ func (c *checker) report(rule Rule, where string, format string, args ...any) {
 	c.violations = append(c.violations, Violation{rule, where, fmt.Sprintf(format, args...)})
 }
 
-// readLedger groups the ledger's lines by call, and marks starts with an older fence. Fences grow
-// within a session, so such a start comes from a worker that has lost its claim.
+// readLedger groups the lines of the ledger by call, and marks starts with an older fence.
+// Fences grow within a session, so such a start comes from a worker that has lost its claim.
 func (c *checker) readLedger() {
 	asked := map[string]*Batch{}
 	for _, b := range c.Batches {
@@ -130,7 +130,8 @@ func (c *checker) readLedger() {
 	}
 }
 
-// answered checks the reply of a batch as a whole, and reports whether its results can be checked.
+// answered checks the reply of a batch as a whole. It reports whether the results can be
+// checked too.
 func (c *checker) answered(b *Batch) bool {
 	switch {
 	case b.Acked.IsZero():
@@ -205,18 +206,18 @@ func (c *checker) truth(b *Batch, i int, call Call) {
 		if !ran && c.unharmed(b, i) {
 			c.report(Unknown, key.String(), "claimed by %v and never started, and nothing kept them from it", b.Claims[i])
 		}
-	case result.Status == messages.StatusAborted && tool.OnCrash == messages.OnCrashIdempotent: // the abort may have stopped a run
+	case result.Status == messages.StatusAborted && tool.OnCrash == messages.OnCrashIdempotent: // the abort may have stopped it
 	case ran:
 		c.report(Untrue, key.String(), "%s, and it was started by %s", outcome(result), r.starts[0].Worker)
 	}
 }
 
-// poison is how many workers in a row a call may lose before the fleet gives it up.
+// poison is the number of workers in a row that a call may lose before the fleet ends it.
 const poison = 5
 
-// stranded returns why a call that the fleet gave up should have run, or "" if giving it up was
-// right. No fault keeps all workers away for as long as a call may wait in the queue, so no call
-// may expire for lack of a worker.
+// stranded returns why a call that the fleet ended without a result should have run, or "" if
+// its end is right. No fault lasts as long as a call may wait in the queue, so no call may
+// expire because there is no worker.
 func stranded(b *Batch, i int, tool Tool) string {
 	switch r := b.Reply.Results[i]; {
 	case r.Status == messages.StatusExpired && tool.Asks && r.Err != nil && r.Err.Code == messages.CodeApprovalExpired:
@@ -271,8 +272,8 @@ func endedIn(r *runs, attempt int) bool {
 	return false
 }
 
-// wasStopped reports whether a process was paused before the given time. Only a paused worker may
-// start a call after it has lost its claim.
+// wasStopped reports whether a process was paused before the given time. Only a worker that
+// was paused may start a call after it has lost its claim.
 func (c *checker) wasStopped(process string, at int64) bool {
 	for _, f := range c.Faults {
 		if f.Act == Pause && f.Process == process && f.At.UnixNano() <= at {
@@ -282,8 +283,9 @@ func (c *checker) wasStopped(process string, at int64) bool {
 	return false
 }
 
-// hadNoServer reports whether a process gave up because it found no server when it started. That is
-// no violation: the supervisor starts the process again. A panic has another exit status.
+// hadNoServer reports whether a process ended because it found no server when it started. Such
+// an end is no violation, because the supervisor starts the process again. A panic has another
+// exit status.
 func (c *checker) hadNoServer(died Fault) bool {
 	if died.Status != "exit status 1" || died.At.Sub(died.Born) > startsWithin {
 		return false
@@ -296,12 +298,12 @@ func (c *checker) hadNoServer(died Fault) bool {
 	return false
 }
 
-// startsWithin is how long a process looks for its server before it gives up.
+// startsWithin is how long a process looks for its server before it ends.
 const startsWithin = 15 * time.Second
 
-// unharmed reports whether nothing kept the workers that claimed a call from starting it: none of
-// them was stopped, killed or paused, the batch was not aborted, and the server was never away for
-// half a lease.
+// unharmed reports whether the workers that claimed a call could start it. None of them was
+// stopped, killed or paused, the batch was not aborted, and the server was never away for half
+// a lease.
 func (c *checker) unharmed(b *Batch, i int) bool {
 	for _, f := range c.Faults {
 		for _, claim := range b.Claims[i] {
@@ -316,12 +318,13 @@ func (c *checker) unharmed(b *Batch, i int) bool {
 	return b.Abort.IsZero()
 }
 
-// explained checks that an unknown outcome has a cause: its worker was killed or paused while it
-// held the claim, the server was away or the machine stalled so that the claim could not be
-// renewed, or the call was aborted while it ran.
+// explained checks that an unknown outcome has a cause. One cause is that the worker was
+// killed or paused while it held the claim. Another is that the claim could not be renewed,
+// because the server was away or the machine stalled. The last is that the call was aborted
+// while it ran.
 func (c *checker) explained(b *Batch, i int) {
 	for _, claim := range b.Claims[i] {
-		if !b.Abort.IsZero() { // stopped while it ran
+		if !b.Abort.IsZero() { // the abort stopped it while it ran
 			return
 		}
 		for _, f := range c.Faults {

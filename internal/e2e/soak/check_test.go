@@ -13,8 +13,8 @@ var began = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func after(d time.Duration) time.Time { return began.Add(d) }
 
-// good is a history that every rule checks: two batches of a session, a put that another worker
-// took over, and a book whose worker was killed.
+// good returns a history that every rule accepts. It has two batches of a session, a put that
+// another worker took over, and a book whose worker was killed.
 func good() *History {
 	first := asked("b1", "look", "book", "look", "put")
 	second := asked("b2", "look", "put", "book", "book")
@@ -70,7 +70,7 @@ func (h *History) run(batch string, index int, tool string, fence uint64, attemp
 	h.point(ledger.End, batch, index, tool, fence, attempt, worker)
 }
 
-// swap exchanges two lines of the ledger, counted from 0.
+// swap exchanges two lines of the ledger. The first line is 0.
 func (h *History) swap(i, j int) { h.Ledger[i], h.Ledger[j] = h.Ledger[j], h.Ledger[i] }
 
 func TestAGoodHistoryPasses(t *testing.T) {
@@ -79,7 +79,8 @@ func TestAGoodHistoryPasses(t *testing.T) {
 	}
 }
 
-// TestForgedHistoriesAreCaught changes the good history in one place per case.
+// Each case changes the good history in one place, and the check reports the rule that this
+// breaks.
 func TestForgedHistoriesAreCaught(t *testing.T) {
 	for name, tc := range map[string]struct {
 		forge func(*History)
@@ -158,13 +159,13 @@ func TestForgedHistoriesAreCaught(t *testing.T) {
 	}
 }
 
-// fail makes the first book a failure with a code.
+// fail gives the first book an error with this code.
 func fail(h *History, code messages.Code) {
 	r := &h.Batches[0].Reply.Results[1]
 	r.Status, r.Outcome = messages.StatusError, messages.Failed(code, "")
 }
 
-// lost ends a call of the first batch because a worker was lost, which the faults explain.
+// lost ends a call of the first batch because its worker was lost. The faults explain that.
 func lost(h *History, index int, status messages.Status, code messages.Code) {
 	r := &h.Batches[0].Reply.Results[index]
 	r.Status, r.Outcome = status, messages.Failed(code, "")
@@ -172,40 +173,40 @@ func lost(h *History, index int, status messages.Status, code messages.Code) {
 	h.Batches[0].Claims = map[int][]Claim{index: {{"w1", after(2 * time.Second)}}}
 }
 
-// late runs a look of a third batch before the book that came to an unknown end before it.
+// late adds a look of a third batch before the end of a book with an unknown outcome.
 func late(h *History) {
 	h.run("b3", 0, "look", 0, 1, "w2")
 	book, n := h.Ledger[13], len(h.Ledger)
 	h.Ledger = append(append(h.Ledger[:13:13], h.Ledger[14:n]...), book)
 }
 
-// died ends a process that was started a second before, and has the server killed in the fourth
-// second.
+// died adds a process that was started and ended by itself a second later. The server was
+// killed in the fourth second.
 func died(h *History, status string, at time.Duration) {
 	h.Faults[0].Member = server
 	h.Faults = append(h.Faults, Fault{Act: Died, Process: "c1", Status: status, At: after(at), Born: after(at - time.Second)})
 }
 
-// aborted ends a call of the first batch with its abort.
+// aborted ends a call of the first batch as aborted.
 func aborted(h *History, index int) {
 	b := h.Batches[0]
 	b.Abort, b.Reply.Status = began, messages.ReplyAborted
 	b.Reply.Results[index].Status, b.Reply.Results[index].Outcome = messages.StatusAborted, messages.Failed(messages.CodeAborted, "")
 }
 
-// shutOut makes w1 repeat the start of a put that was taken over from it. It returns the fault that
-// hit w1.
+// shutOut makes w1 start a put again that another worker has taken over. It returns the fault
+// that hit w1.
 func shutOut(h *History) *Fault {
 	h.point(ledger.Start, "b2", 1, "put", 19, 3, "w1")
 	return &h.Faults[0]
 }
 
-// noServer has the server away between two seconds, and leaves w3 alone.
+// noServer makes the server away between two seconds. Then no fault hits w3.
 func noServer(h *History, from, to int) {
 	h.Faults[1] = Fault{Member: server, Process: "server.1", Act: Kill, At: after(time.Duration(from) * time.Second), Until: after(time.Duration(to) * time.Second)}
 }
 
-// TestAllowedHistoriesPass are the ones that look wrong and are not.
+// These histories look wrong and are right: the check reports nothing.
 func TestAllowedHistoriesPass(t *testing.T) {
 	for name, allow := range map[string]func(*History){
 		"the same reply was seen often": func(*History) {},
@@ -254,9 +255,9 @@ func TestAllowedHistoriesPass(t *testing.T) {
 	}
 }
 
-// answered is a history in which people were asked about a batch: they approved one call, edited
-// one, denied one, and did not answer about the last. Two people disagreed about the first call,
-// and one decision counted.
+// answered returns a history in which people were asked about the calls of a batch. They
+// approved one call, edited one, denied one, and did not answer about the last. Two people
+// disagreed about the first call, and one decision counted.
 func answered() *History {
 	b := asked("b1", "refund", "transfer", "refund", "refund")
 	for i, code := range map[int]messages.Code{2: messages.CodeDeniedByUser, 3: messages.CodeApprovalExpired} {

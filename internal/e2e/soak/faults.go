@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// inflict injects faults at random times until ctx ends. It returns when every fault is repaired.
+// inflict injects faults at random times until ctx ends. It returns when every fault is
+// repaired.
 func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Duration) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	next := mix.dealer(rng)
@@ -18,7 +19,7 @@ func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Du
 	defer mending.Wait()
 	for n := uint64(2); ; n++ {
 		kind := next()
-		own := rand.New(rand.NewPCG(seed, n)) // no fault changes the random numbers of the next
+		own := rand.New(rand.NewPCG(seed, n)) // the faults do not share random numbers
 		wait := every/2 + time.Duration(rng.Int64N(int64(every)))
 		select {
 		case <-ctx.Done():
@@ -29,7 +30,8 @@ func (f *fleet) inflict(ctx context.Context, seed uint64, mix Mix, every time.Du
 	}
 }
 
-// inflictAll injects the faults of the sequence. It returns when every fault is repaired.
+// inflictAll injects the faults of cfg.Sequence, one after another. It returns when every
+// fault is repaired.
 func (f *fleet) inflictAll(ctx context.Context, cfg Config) {
 	for n, kind := range cfg.Sequence {
 		own := rand.New(rand.NewPCG(cfg.Seed, uint64(n)+2))
@@ -40,8 +42,8 @@ func (f *fleet) inflictAll(ctx context.Context, cfg Config) {
 	}
 }
 
-// do injects one fault and repairs it. It does nothing if every process that it could hit has a
-// fault already.
+// do injects one fault and repairs it. It does nothing if every process that it could hit
+// already has a fault.
 func (f *fleet) do(kind Kind, rng *rand.Rand) {
 	switch kind {
 	case KillWorker:
@@ -74,7 +76,8 @@ func between(rng *rand.Rand, least, most int) time.Duration {
 	return time.Duration(least+rng.IntN(most-least+1)) * time.Millisecond
 }
 
-// free returns a random member without a fault, locked, or nil if every member has one.
+// free locks a random member without a fault and returns it. It returns nil if every member
+// has a fault.
 func free(members []*member, rng *rand.Rand) *member {
 	for _, i := range rng.Perm(len(members)) {
 		if members[i].mu.TryLock() {
@@ -109,7 +112,7 @@ func (f *fleet) pauseOne(kind Kind, members []*member, pause time.Duration, rng 
 	m.log.add(Fault{Kind: kind, Member: m.name, Process: p.name, Act: Pause, At: at, Until: time.Now()})
 }
 
-// zero ends all workers at once and brings them back.
+// zero ends all workers at once and starts them again.
 func (f *fleet) zero(kind Kind, rng *rand.Rand) {
 	down, crash := between(rng, 500, 3000), rng.IntN(2) == 0
 	for _, m := range f.workers {
@@ -141,8 +144,8 @@ func (m *member) restart(kind Kind, down time.Duration) {
 	m.back(kind, m.term(patience), at, down)
 }
 
-// back waits for down, starts the next process of the member, and records the fault that ended the
-// last one. The caller holds mu.
+// back waits for the time down, starts the next process of the member, and records the fault
+// that ended the process before. The caller holds mu.
 func (m *member) back(kind Kind, act Act, at time.Time, down time.Duration) {
 	was := m.process.name
 	time.Sleep(down)

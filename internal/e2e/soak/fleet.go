@@ -18,7 +18,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// fleet is the processes of a run: the server, coordinators and workers.
+// fleet holds the processes of a run: the server, coordinators and workers.
 type fleet struct {
 	dir, url     string
 	release      func() // frees the server's address
@@ -26,23 +26,24 @@ type fleet struct {
 	coordinators []*member
 	workers      []*member
 	log          *faultLog
-	people       map[string]approval.Key // the approvers and their keys, by name
+	people       map[string]approval.Key // approvers by name
 }
 
-// member is one place in the fleet, such as worker 2. Its processes follow one another. A fault
-// holds mu, so a member has one fault at a time.
+// member is one place in the fleet, such as worker 2. Its processes run one after another. A
+// fault locks mu, so that a member has one fault at a time.
 type member struct {
-	name string // names it in faults and log files
+	name string // in faults and log files
 	args func(process string) []string
 	env  []string
 	dir  string
-	// old is the path of an older toolfleet, which every second process runs; "" for none.
+	// old is the path of an older toolfleet, which every second process runs. It is "" if
+	// there is none.
 	old      string
-	oldFirst bool // the first process runs the older one
+	oldFirst bool // the first process runs the older toolfleet
 	log      *faultLog
 
 	mu      sync.Mutex
-	started int      // processes so far; guarded by mu
+	started int      // number of processes so far; guarded by mu
 	process *process // guarded by mu
 }
 
@@ -54,17 +55,17 @@ type process struct {
 	exited    chan struct{}
 
 	mu       sync.Mutex
-	expected bool // the run ended it with a signal; guarded by mu
+	expected bool // the run itself ended the process; guarded by mu
 }
 
-// Quick holds settings with leases and waits so short that the longer faults outlast
-// some of them.
+// Quick holds settings with short leases and waits, so that the longer faults outlast some of
+// them.
 var Quick = []string{
 	"TOOLFLEET_CONFIG=none", "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=" + lease.String(), "TOOLFLEET_GRACE=" + grace.String(),
 	"TOOLFLEET_QUEUE_TIMEOUT=60s", "TOOLFLEET_DRAIN=5s", "TOOLFLEET_COORDINATOR_DRAIN=2s", "TOOLFLEET_ANNOUNCE=2s", "TOOLFLEET_WORKER_TTL=6s",
 }
 
-// Defaults runs toolfleet with its own defaults: it keeps a settings file from being read.
+// Defaults runs toolfleet with its own defaults: no settings file is read.
 var Defaults = []string{"TOOLFLEET_CONFIG=none"}
 
 // newFleet builds the programs into dir and describes the fleet. It starts nothing.
@@ -102,7 +103,7 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 		m := &member{name: name, args: args, env: env, dir: dir, log: log}
 		if cfg.OldPrograms != "" {
 			m.old = filepath.Join(cfg.OldPrograms, "toolfleet")
-			m.env = append(m.env[:len(m.env):len(m.env)], "TOOLFLEET_ERASABLE=true") // the old build takes no other streams
+			m.env = append(m.env[:len(m.env):len(m.env)], "TOOLFLEET_ERASABLE=true") // as the old build requires
 		}
 		return m
 	}
@@ -128,8 +129,8 @@ func newFleet(dir string, cfg Config, log *faultLog) (*fleet, error) {
 	return f, nil
 }
 
-// Build builds the programs of a fleet into dir. Runs that name dir in [Config.Programs] need not
-// build them.
+// Build builds the programs of a fleet into dir. A run whose [Config.Programs] names dir uses
+// them.
 func Build(dir string) error {
 	const module = "github.com/toolfleet/toolfleet/"
 	for name, pkg := range built {
@@ -143,7 +144,8 @@ func Build(dir string) error {
 // built holds the packages of a fleet's programs, by name.
 var built = map[string]string{"toolfleet": "cmd/toolfleet", "effect": "internal/e2e/soak/effect"}
 
-// programs puts the programs into dir: links to those in from, or new ones if from is empty.
+// programs puts the programs into dir: links to the programs in from, or new builds if from is
+// empty.
 func programs(dir, from string) error {
 	if from == "" {
 		return Build(dir)
@@ -156,11 +158,11 @@ func programs(dir, from string) error {
 	return nil
 }
 
-// sandboxed lets a tool write to the ledger. The old build does not know it.
+// sandboxed lets a tool write to the ledger. The old build does not know this setting.
 const sandboxed = " sandbox: {state: [.]},"
 
-// toolsFile returns a tools file for Tools. Its timeouts are so long that no call times out, even
-// on a busy machine.
+// toolsFile returns a tools file for [Tools]. Its timeouts are so long that no call times out,
+// even on a busy machine.
 func toolsFile(effect string) string {
 	body := `tools:
   - {name: echo, kind: read, timeout: 30s, input_schema: {type: object}, builtin: noop}
@@ -247,8 +249,8 @@ func (m *member) start() error {
 	p.cmd = exec.Command(program, m.args(p.name)...)
 	p.cmd.Env = append(m.env[:len(m.env):len(m.env)], "SOAK_WORKER="+p.name)
 	p.cmd.Stdout, p.cmd.Stderr = logs, logs
-	// A separate process group: a signal from the terminal must not end the fleet before its
-	// history is read.
+	// The process gets a process group of its own, so that a signal from the terminal does not
+	// end the fleet before its history is read.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
@@ -258,7 +260,7 @@ func (m *member) start() error {
 	return nil
 }
 
-// program returns the path of the toolfleet that the current process runs. The caller holds mu.
+// program returns the path of the toolfleet that the newest process runs. The caller holds mu.
 func (m *member) program() string {
 	if odd := m.started%2 == 1; m.old != "" && odd == m.oldFirst {
 		return m.old
@@ -266,7 +268,8 @@ func (m *member) program() string {
 	return filepath.Join(m.dir, "toolfleet")
 }
 
-// supervise waits until a process ends, and starts the next one if the run did not end it.
+// supervise waits until a process ends. If the run did not end it, supervise starts the next
+// process.
 func (m *member) supervise(p *process) {
 	_ = p.cmd.Wait()
 	died := time.Now()
@@ -285,17 +288,18 @@ func (m *member) supervise(p *process) {
 	})
 }
 
-// again starts the next process of a member after one that ended by itself. The caller holds mu.
+// again starts the next process of a member. If that fails, it records the failure as a fault.
+// The caller holds mu.
 func (m *member) again() {
 	if err := m.start(); err != nil {
 		m.log.add(Fault{Member: m.name, Process: m.name, Act: Died, At: time.Now(), Until: time.Now(), Status: err.Error()})
 	}
 }
 
-// signal sends a signal to the process of the member.
+// signal sends a signal to the process.
 func (p *process) signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
-// end sends the signal and waits. ended: the process ended within patience.
+// end sends the signal and waits. It reports whether the process ended within patience.
 func (p *process) end(s syscall.Signal, patience time.Duration) (ended bool) {
 	p.mu.Lock()
 	p.expected = true
@@ -309,11 +313,11 @@ func (p *process) end(s syscall.Signal, patience time.Duration) (ended bool) {
 	}
 }
 
-// kill ends the process as a crash would. The caller holds mu.
+// kill ends the process as a crash does. The caller holds mu.
 func (m *member) kill() { m.process.end(syscall.SIGKILL, time.Hour) }
 
-// term asks the process to end, and kills it when it takes too long. It reports how it ended. The
-// caller holds mu.
+// term asks the process to end, and kills it if it takes too long. It returns the act that
+// ended the process. The caller holds mu.
 func (m *member) term(patience time.Duration) Act {
 	if m.process == nil {
 		return Term

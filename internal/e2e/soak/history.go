@@ -7,37 +7,38 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is everything that is known about a run from outside of the fleet.
+// History is everything that is known about a run from outside the fleet.
 type History struct {
-	// Batches, those of one session in the order in which they were acknowledged.
+	// Batches holds the batches. Those of one session are in the order of their
+	// acknowledgements.
 	Batches []*Batch
 	Ledger  []ledger.Entry
 	Faults  []Fault
-	// Replies is when each reply arrived at its agent.
+	// Replies holds the time at which each reply arrived at its agent.
 	Replies []time.Time
-	// Left is what remained after every batch had its reply: batches in the log, and dead letters.
-	// It should be empty.
+	// Left holds what remained after every batch had its reply: batches in the log, and dead
+	// letters. It should be empty.
 	Left []string
 	// Decisions holds the signed decisions about each call, in the order of signing.
 	Decisions map[string][]Decision
-	// Lines counts the lines of the audit log about a call, by batch and index.
+	// Lines counts the audit lines about a call, by batch and index.
 	Lines map[string]map[int]int
-	// Lease is how long a claim is good without a renewal, with the grace added.
+	// Lease is how long a claim lasts without a renewal, plus the grace.
 	Lease time.Duration
 }
 
-// Batch is a batch of an agent, and the reply that it got.
+// Batch is a batch of an agent, with the reply that the agent got.
 type Batch struct {
 	ID, Session string
 	Calls       []Call
 	Digest      string // of the submitted body
 	Sent, Acked time.Time
-	Abort       time.Time // when the agent asked to abort it; zero: never
+	Abort       time.Time // when the agent asked to abort the batch; zero: never
 
 	Stored  time.Time // when the server stored the reply
 	Replied time.Time // when the agent received the reply; zero: never
 	Reply   messages.Reply
-	Refused string // the class of the refusal; "": not refused
+	Refused string // class of the refusal; "": not refused
 	// Copies holds the digests of all bodies that were seen as the reply of this batch.
 	Copies map[string]bool
 	// Claims holds the claims of each call with an unknown outcome, by index.
@@ -50,11 +51,11 @@ type Call struct {
 	Input    Input
 }
 
-// Input is what every tool of the run takes.
+// Input is the input of every tool of the run.
 type Input struct {
 	MS   int  `json:"ms"`
 	Fail bool `json:"fail,omitempty"`
-	// Flaky runs fail in their first attempt with an error that is worth a retry.
+	// Flaky makes a run fail in its first attempt, with an error that is worth a retry.
 	Flaky bool `json:"flaky,omitempty"`
 }
 
@@ -69,38 +70,38 @@ type Decision struct {
 	By      string
 	At      time.Time // just before the decision was sent
 	Verdict messages.Verdict
-	MS      int // the MS argument that the person decided about
-	// State is how the question stood after this decision. It is "" if the decision was refused or
-	// got no answer.
+	MS      int // the argument MS that the person decided about
+	// State is the state of the question after this decision. It is "" if the decision was
+	// refused or got no answer.
 	State messages.DecisionState
 }
 
-// Act is what was done to a process.
+// Act is what happened to a process.
 type Act string
 
-// The acts. The run causes all but the last two.
+// The run itself causes all acts except the last two.
 const (
 	Kill  Act = "kill"  // SIGKILL
 	Term  Act = "term"  // SIGTERM
 	Pause Act = "pause" // SIGSTOP, and SIGCONT at the end
-	Died  Act = "died"  // it ended by itself
-	Stall Act = "stall" // the whole machine stalled for so long that leases may have expired
+	Died  Act = "died"  // the process ended by itself
+	Stall Act = "stall" // the machine stalled for so long that leases may have lapsed
 )
 
-// Fault is something that was done to a process of the fleet.
+// Fault is something that happened to a process of the fleet.
 type Fault struct {
-	Kind    Kind   // the fault that the act belongs to
+	Kind    Kind   // the kind of fault that the act belongs to
 	Member  string // "server", or the name of a coordinator or worker
-	Process string // the process that was hit: a member has one after another
+	Process string // the process of the member that was hit
 	Act     Act
 	At      time.Time
-	Until   time.Time // when the process continued, or its successor was started
-	// Born is when a process with the act Died was started. Status is its exit status.
+	Until   time.Time // when the process continued, or its successor started
+	// Born is when a process with the act Died was started, and Status is its exit status.
 	Born   time.Time
 	Status string
 }
 
-// Tool is what the checker knows of a tool.
+// Tool is what the checker knows about a tool.
 type Tool struct {
 	Kind    messages.Kind
 	OnCrash messages.OnCrash
@@ -108,7 +109,7 @@ type Tool struct {
 	Asks    bool // each call needs a person's approval
 }
 
-// Tools is what the workers of a run serve.
+// Tools holds the tools that the workers of a run serve.
 var Tools = map[string]Tool{
 	"echo": {Kind: messages.KindRead},
 	"nap":  {Kind: messages.KindRead},

@@ -18,24 +18,26 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// load runs agents that submit batches and wait for their replies, each in its own session.
+// load runs agents that submit batches and wait for their replies. Each agent has a session of
+// its own.
 type load struct {
 	client *client.Client
 	conn   *bus.Conn
 	depth  int // how many batches of a session may be open at once
 	shape  Shape
 	calm   bool
-	think  time.Duration // the longest pause between two batches of a session
+	think  time.Duration // longest pause between two batches of a session
 	people map[string]approval.Key
-	// twoBuilds: ignore the member append of replies, which the old build does not write.
+	// twoBuilds means that the member append of replies is ignored, because the old build does
+	// not write it.
 	twoBuilds bool
 
 	mu      sync.Mutex
 	batches []*Batch          // guarded by mu, with their fields
 	arrived []time.Time       // when each reply arrived; guarded by mu
-	copies  map[string]copies // the bodies seen on the reply subject, by batch; guarded by mu
-	// unknowns counts the answers that an acknowledged batch is unknown, and resubmitted the
-	// batches that were submitted again. Both are guarded by mu.
+	copies  map[string]copies // bodies seen on the reply subject, by batch; guarded by mu
+	// unknowns counts the answers that say that an acknowledged batch is unknown. resubmitted
+	// counts the batches that were submitted again. Both are guarded by mu.
 	unknowns, resubmitted int
 	decisions             map[string][]Decision // by call; guarded by mu
 }
@@ -68,7 +70,8 @@ func (l *load) onMessage(batch string, body []byte) {
 	l.copies[batch][messages.Digest(body)] = true
 }
 
-// agent submits batches until submitting ends, and returns when all have a reply or ctx ends.
+// agent submits batches until submitting ends. It returns when all of them have a reply, or
+// when ctx ends.
 func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.Rand) {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -93,7 +96,7 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 		waiting.Go(func() {
 			defer func() { <-slots }()
 			l.await(ctx, b)
-			if again && !b.Replied.IsZero() { // like an agent that lost its memory
+			if again && !b.Replied.IsZero() { // like an agent that lost its state
 				l.resubmit(ctx, b)
 			}
 		})
@@ -107,8 +110,9 @@ func (l *load) agent(submitting, ctx context.Context, session string, rng *rand.
 // Shape makes the nth batch of a session.
 type Shape func(session string, n int, rng *rand.Rand) *Batch
 
-// mixed returns a batch of random calls: mostly short, one in ten long enough to be hit by a fault.
-// Each session hands over one call at a time for a while, as most SDKs do, and then several.
+// mixed returns a batch of random calls. Most are short, and one in ten is long enough for a
+// fault to hit it. Each session alternates between batches of one call, as most SDKs send, and
+// larger batches.
 func mixed(session string, n int, rng *rand.Rand) *Batch {
 	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
 	names := []string{"echo", "nap", "look", "look", "put", "put", "book", "book", "book"}
@@ -149,7 +153,7 @@ func (b *Batch) message() messages.Batch {
 	}
 }
 
-// submit publishes a batch and records it. It returns false when ctx ends first.
+// submit publishes a batch and records it. It returns false if ctx ends first.
 func (l *load) submit(ctx context.Context, b *Batch) bool {
 	m := b.message()
 	b.Digest, b.Sent = messages.Digest(rawjson.MustMarshal(m)), time.Now()
@@ -169,8 +173,8 @@ func (l *load) abort(ctx context.Context, b *Batch, after time.Duration) {
 	_, _ = l.client.Abort(ctx, messages.SessionID(b.Session), messages.BatchID(b.ID), client.Reason{By: "soak"})
 }
 
-// resubmit submits a batch again after its reply. The fleet has to answer with the same reply and
-// run nothing.
+// resubmit submits a batch again after its reply. The fleet must answer with the same reply
+// and run nothing.
 func (l *load) resubmit(ctx context.Context, b *Batch) {
 	if l.publish(ctx, b.message()) {
 		l.mu.Lock()
@@ -179,7 +183,7 @@ func (l *load) resubmit(ctx context.Context, b *Batch) {
 	}
 }
 
-// publish publishes the same body until it is acknowledged.
+// publish publishes a batch again and again until it is acknowledged.
 func (l *load) publish(ctx context.Context, m messages.Batch) bool {
 	for ctx.Err() == nil {
 		once, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -225,7 +229,7 @@ func (l *load) await(ctx context.Context, b *Batch) {
 	}
 }
 
-// answered records the reply, and reads the claims of the calls with an unknown outcome.
+// answered records the reply, and the claims of the calls with an unknown outcome.
 func (l *load) answered(ctx context.Context, b *Batch, reply messages.Reply) {
 	now := time.Now()
 	for i := range reply.Results {
@@ -271,7 +275,7 @@ func (l *load) reread(ctx context.Context) error {
 		key := wire.KeyOf(messages.OneTenant, messages.SessionID(b.Session), messages.BatchID(b.ID))
 		stored, err := l.conn.Last(ctx, names.Stream(bus.Replies), names.Of(wire.VerbFinal, key))
 		if errors.Is(err, bus.ErrNotFound) {
-			b.Replied = time.Time{} // the agent got a reply that has vanished from the store
+			b.Replied = time.Time{} // the agent got a reply that is no longer stored
 			continue
 		}
 		if err != nil {
@@ -322,7 +326,7 @@ func (l *load) left(ctx context.Context) ([]string, error) {
 	return left, nil
 }
 
-// lines counts the lines of the audit log about each call.
+// lines counts the audit lines about each call.
 func (l *load) lines(ctx context.Context) (map[string]map[int]int, error) {
 	names, counts := l.conn.Names(), map[string]map[int]int{}
 	err := l.conn.Scan(ctx, names.Stream(bus.Audit), names.All(wire.VerbAudit), bus.From{}, func(m bus.Msg) bool {

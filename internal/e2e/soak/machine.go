@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// stall is how long a pause of the whole machine may be before a claim can lapse. A worker renews
-// its claim after a third of the lease, and kills the tool one grace before the lease ends.
+// stall is how long the whole machine may pause before a claim can lapse. A worker renews its
+// claim after a third of the lease, and kills the tool one grace before the lease ends.
 const stall = lease - grace - lease/3 - 300*time.Millisecond
 
-// watchMachine records a fault when a timer, or a sync of a file on the server's disk, takes much
-// longer than milliseconds. The fleet's own load can cause such a stall, so the report shows how
-// many there were.
+// watchMachine records a fault when the machine stalls: a timer, or a sync of a file on the
+// server's disk, takes longer than stall. The fleet's own load can cause that, so the report
+// shows the number of stalls.
 func (f *fleet) watchMachine(ctx context.Context) {
 	file, err := os.Create(filepath.Join(f.dir, "probe"))
 	if err != nil {

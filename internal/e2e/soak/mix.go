@@ -12,7 +12,7 @@ import (
 // Kind is a kind of fault.
 type Kind string
 
-// The kinds of fault; [Kinds] says what each one does.
+// [Kinds] says what each kind of fault does.
 const (
 	KillWorker      Kind = "worker"
 	KillCoordinator Kind = "coordinator"
@@ -45,12 +45,12 @@ var Kinds = []struct {
 // Mix is the weight of each kind of fault.
 type Mix map[Kind]int
 
-// DefaultMix returns the weights of a run that names none: most faults are kills.
+// DefaultMix returns the weights of a run that names none. Most of its faults are kills.
 func DefaultMix() Mix {
 	return Mix{KillWorker: 6, KillCoordinator: 3, KillServer: 2, RestartServer: 1, PauseWorker: 2, PauseCoord: 1, Roll: 1, Zero: 1}
 }
 
-// ParseMix reads "worker,server" or "worker=3,server=1".
+// ParseMix reads a mix such as "worker,server" or "worker=3,server=1".
 func ParseMix(text string) (Mix, error) {
 	mix := Mix{}
 	for part := range strings.SplitSeq(text, ",") {
@@ -99,8 +99,8 @@ func (m Mix) deck() []Kind {
 	return deck
 }
 
-// dealer returns a function that deals shuffled decks one after another, so even a short run has
-// each kind about as often as its weight says.
+// dealer returns a function that deals shuffled decks one after another. So even a short run
+// has each kind about as often as its weight says.
 func (m Mix) dealer(rng *rand.Rand) func() Kind {
 	var left []Kind
 	return func() Kind {
@@ -132,7 +132,7 @@ func (l *faultLog) all() []Fault {
 	return slices.Clone(l.faults)
 }
 
-// times counts the faults with the given act.
+// times returns the number of faults with the given act.
 func times(faults []Fault, act Act) int {
 	n := 0
 	for _, f := range faults {

@@ -4,9 +4,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// order checks each session: a write starts after every earlier call has ended, and a call starts
-// after every earlier write has ended. The order of calls is that of the session's batches, and
-// within a batch that of the provider message.
+// order checks each session: a write starts after every earlier call has ended, and a call
+// starts after every earlier write has ended. The calls are in the order of the session's
+// batches, and within a batch in the order of the provider message.
 func (c *checker) order() {
 	type progress struct {
 		write, any  int // the last ledger line at which a write, and any call, had ended
@@ -47,7 +47,7 @@ func (c *checker) order() {
 	}
 }
 
-// result returns the result of a call, or nil when the batch has no reply.
+// result returns the result of a call, or nil if the batch has no reply.
 func (b *Batch) result(i int) *messages.Result {
 	if i >= len(b.Reply.Results) {
 		return nil
@@ -55,13 +55,14 @@ func (b *Batch) result(i int) *messages.Result {
 	return &b.Reply.Results[i]
 }
 
-// lastPlace returns the ledger line after which a call has ended, or -1 if the ledger does not show
-// it.
+// lastPlace returns the line of the ledger after which a call has ended, or -1 if the ledger
+// does not show it.
 //
 // A write with a known outcome ends with the run that gave the result. A write with an unknown
-// outcome ends with its last start that a target would accept, because the run of a lost worker may
-// end at any time. A successful read ends with its first end, because a later run of it has no
-// effect. For a read without success the answer is -1: it may have been given up before it ran.
+// outcome ends with its last start that a tool which checks fences accepts, because the run of
+// a lost worker may end at any time. A read that succeeded ends with its first end, because a
+// later run of it has no effect. Any other read has no known end, because the fleet may have
+// ended it before it ran.
 func lastPlace(r *runs, result *messages.Result, write bool) int {
 	at := -1
 	if !write {

@@ -20,8 +20,8 @@ import (
 // askFor is how long a person has to answer a question.
 const askFor = 6 * time.Second
 
-// policyFile returns the approvers with their keys, and a policy file that lists the approvers and
-// the tools that need an approval.
+// policyFile returns the approvers with their keys, and the text of a policy file. The file
+// lists the approvers and the tools that need an approval.
 func policyFile() (people map[string]approval.Key, file string, err error) {
 	people, file = map[string]approval.Key{}, "approvers:\n"
 	for _, name := range []string{"alice", "bob"} {
@@ -52,7 +52,7 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 		for _, p := range open {
 			if verdict, answers := fate(p.ID, name); answers && !seen[p.ID] {
 				wait := time.Duration(rng.Int64N(int64(2 * time.Second)))
-				if rng.IntN(8) == 0 { // so that the answer and the expiry of the question meet
+				if rng.IntN(8) == 0 { // the answer meets the expiry of the question
 					wait = time.Until(p.Expires) - 100*time.Millisecond + time.Duration(rng.IntN(200))*time.Millisecond
 				}
 				thinking.Go(func() {
@@ -65,8 +65,8 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 	}
 }
 
-// fate returns how a person answers a question; answers is false if the person does not. Some
-// questions get no answer, and some get two different ones.
+// fate returns how a person answers a question. answers is false if the person does not
+// answer. Some questions get no answer, and others get two different answers.
 func fate(question, name string) (verdict messages.Verdict, answers bool) {
 	alice := name == "alice"
 	switch strings.IndexByte("0123456789abcdef", question[0]) {
@@ -92,8 +92,8 @@ func fate(question, name string) (verdict messages.Verdict, answers bool) {
 	return messages.VerdictApprove, alice
 }
 
-// decide sends a decision until the fleet answers. It records the signed decision before it sends
-// it for the first time.
+// decide sends a decision again and again until the fleet answers it. It records the signed
+// decision before it is sent for the first time.
 func (l *load) decide(ctx context.Context, name string, p messages.Pending, v messages.Verdict) {
 	var q messages.Approval
 	for err := errors.New("not asked"); err != nil; pause(ctx, 200*time.Millisecond) {

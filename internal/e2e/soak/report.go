@@ -12,17 +12,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The targets for recovery and drain. A busy machine may miss them, so a missed target is in the
-// report and is not a violation; see [Report.Slow].
+// These are the targets for recovery and drain. A busy machine may miss them, so a missed
+// target is in the report and is no violation: see [Report.Slow].
 const (
 	recoveryTarget = 5 * time.Second
 	drainTarget    = 30 * time.Second
 	takeoverTarget = lease + 2*time.Second
-	// tolerance: a measured time above tolerance times its target fails the run.
+	// tolerance is the factor by which a measured time may exceed its target before the run
+	// fails.
 	tolerance = 2
 )
 
-// The lease in the fleet's settings, and the grace added to it.
+// lease and grace are settings of the fleet. The grace is added to the lease.
 const (
 	lease = 2 * time.Second
 	grace = 500 * time.Millisecond
@@ -39,34 +40,34 @@ type Report struct {
 	Batches, Calls, Lines, Aborts int
 	Statuses                      map[messages.Status]int
 	// CutShort counts the calls with OnCrashOnce that have a start and no end in the ledger,
-	// because of a kill or an abort. Their outcome is unknown. So is the outcome of calls that were
-	// hit just before or after their run, which the ledger does not show.
+	// because of a kill or an abort. Their outcome is unknown. A call that was hit just before
+	// or after its run also has an unknown outcome, but the ledger does not show that.
 	CutShort int
-	// Retaken counts the idempotent calls that were started more than once, retries included. Shut
-	// counts the starts that a target refuses for their old fence.
+	// Retaken counts the idempotent calls that were started more than once, including retries.
+	// Shut counts the starts with an old fence, which a tool that checks fences refuses.
 	Retaken, Shut int
 	// Unknowns counts the wrong answers that an acknowledged batch is unknown.
 	Unknowns int
-	// Jobs counts the jobs left in their queue when every batch had its reply.
+	// Jobs counts the jobs that were in their queue when every batch had its reply.
 	Jobs int
-	// Answers counts the decisions of people by verdict. Taken counts the accepted ones, and
-	// Unanswered the questions that expired.
+	// Answers counts the decisions of people by verdict. Taken counts the accepted decisions,
+	// and Unanswered counts the questions that expired.
 	Answers           map[messages.Verdict]int
 	Taken, Unanswered int
 	// Resubmitted counts the batches that were submitted again after their reply.
 	Resubmitted int
 
-	// Waits holds the time from the acknowledgement of each batch to its stored reply. Fetches
-	// holds the time from there until the agent had the reply.
+	// Waits holds, for each batch, the time from its acknowledgement to its stored reply.
+	// Fetches holds the time from the stored reply until the agent had it.
 	Waits, Fetches []time.Duration
 	Slowest        string // the batch that waited longest for its stored reply
 	Drain          time.Duration
 	Recovery       Measured // from the start of a new server to the first reply
-	Takeovers      Measured // from the kill of a worker to the next start of a call that it ran
+	Takeovers      Measured // from the kill of a worker to the next start of its call
 }
 
-// Measured holds durations of one sort. All has every one; Calm has those during which no other
-// fault happened, and only these are compared with a target.
+// Measured holds durations of one sort. All has every duration. Calm has those during which no
+// other fault happened, and only these are compared with a target.
 type Measured struct{ All, Calm []time.Duration }
 
 func (m *Measured) add(took time.Duration, calm bool) {
@@ -80,7 +81,7 @@ func (m Measured) String() string {
 	return fmt.Sprintf("%s undisturbed; all: %s", spread(m.Calm), spread(m.All))
 }
 
-// judge checks and measures the history.
+// judge checks the history and measures it.
 func (r *Report) judge(h History) *Report {
 	r.Violations, r.Faults, r.Lines = Check(h), h.Faults, len(h.Ledger)
 	r.Statuses = map[messages.Status]int{}
@@ -152,8 +153,8 @@ func recoveries(h History) (took Measured) {
 	return took
 }
 
-// takeovers measures the time from the kill of a worker to the next start of an idempotent call
-// that the worker had started.
+// takeovers measures the time from the kill of a worker to the next start of an idempotent
+// call that the worker had started.
 func takeovers(h History) (took Measured) {
 	killed := map[string]Fault{}
 	for _, f := range h.Faults {
@@ -168,7 +169,7 @@ func takeovers(h History) (took Measured) {
 		}
 		key := callKey{e.Batch, e.Index}
 		if e.Point == ledger.End {
-			delete(before, key) // what follows is a retry
+			delete(before, key) // a later start is a retry
 			continue
 		}
 		if f, lost := killed[before[key].Worker]; lost && e.At > f.At.UnixNano() {
@@ -180,7 +181,7 @@ func takeovers(h History) (took Measured) {
 	return took
 }
 
-// broken reports whether a process had a fault between two times, except the process but.
+// broken reports whether any process except but had a fault between two times.
 func broken(faults []Fault, from, to time.Time, but string) bool {
 	return slices.ContainsFunc(faults, func(f Fault) bool {
 		return f.Process != but && f.At.Before(to) && f.Until.After(from)
@@ -213,10 +214,11 @@ func longest(took []time.Duration) time.Duration {
 	return slices.Max(took)
 }
 
-// Passed reports whether no rule was broken and no target was missed by more than the tolerance.
+// Passed reports whether no rule was broken and no target was missed by more than the
+// tolerance.
 func (r *Report) Passed() bool { return len(r.Violations) == 0 && len(r.Slow()) == 0 }
 
-// shown is how many violations Print lists.
+// shown is the largest number of violations that Print lists.
 const shown = 25
 
 // Print writes the report for people.

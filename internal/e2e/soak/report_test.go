@@ -11,7 +11,7 @@ import (
 
 func TestAReportMeasures(t *testing.T) {
 	h := good()
-	h.Faults[0].At, h.Faults[0].Until = after(10500*time.Millisecond), after(11*time.Second) // w1, after it started the put of b2
+	h.Faults[0].At, h.Faults[0].Until = after(10500*time.Millisecond), after(11*time.Second) // w1 had started the put of b2
 	h.Faults = append(h.Faults, Fault{Member: server, Process: "server.1", Act: Kill, At: after(20 * time.Second), Until: after(21 * time.Second)})
 	h.Replies = []time.Time{after(2 * time.Second), after(10 * time.Second), after(23 * time.Second)}
 	r := (&Report{Drain: time.Second}).judge(*h)
@@ -38,8 +38,8 @@ func TestAReportMeasures(t *testing.T) {
 	}
 }
 
-// TestWhatWasBrokenMeanwhileIsNoMeasure has a takeover while a coordinator was gone too, and a
-// retry, which is not a takeover.
+// A worker was killed while a coordinator was away too, so its takeover counts as disturbed. A
+// retry is no takeover.
 func TestWhatWasBrokenMeanwhileIsNoMeasure(t *testing.T) {
 	h := good()
 	h.Faults[0].At, h.Faults[0].Until = after(10500*time.Millisecond), after(11*time.Second)

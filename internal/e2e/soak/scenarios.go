@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// Restarts is the scenario in which the server restarts on the same data, sometimes after a
-// shutdown and sometimes after a kill, while agents publish batches without a pause. There is no
-// other fault, no abort and no question to a person, so every batch must be completed. The fleet
-// has its default settings.
+// Restarts returns a run in which the server restarts on the same data, after a shutdown and
+// after a kill in turn, while agents submit batches without a pause. There is no other fault,
+// no abort and no question to a person, so every batch must be completed. The fleet has its
+// default settings.
 //
-// An agent has one batch open at a time, so each batch reaches its coordinator by its own delivery.
-// After a restart the broker delivers the batch again, to the coordinator that is back first. Both
-// coordinators drive the batch, so their journal writes conflict about 40 times a second while the
-// server goes away again.
+// An agent has one batch open at a time, so JetStream delivers each batch on its own. After a
+// restart it delivers the batch again, to the coordinator that reconnects first. Both
+// coordinators then drive the batch, so their journal writes conflict about 40 times a second
+// while the server goes away again.
 func Restarts(seed uint64) Config {
 	return Config{
 		Seed: seed, Every: 2 * time.Second, Batches: 200, Sessions: 25, Depth: 1, Think: time.Nanosecond, Drain: time.Minute,
@@ -23,8 +23,9 @@ func Restarts(seed uint64) Config {
 	}
 }
 
-// pairs returns a batch of two reads and two writes in random order. Only one read in four uses a
-// tool that writes to the ledger, because such a tool is a process, which is expensive.
+// pairs returns a batch of two reads and two writes in random order. One batch in 16 uses
+// tools that write to the ledger, because each run of such a tool starts a process, which is
+// expensive.
 func pairs(session string, n int, rng *rand.Rand) *Batch {
 	b := &Batch{Session: session, ID: fmt.Sprintf("%s-%d", session, n), Claims: map[int][]Claim{}}
 	reads, writes := []string{"echo"}, []string{"mark", "set"}

@@ -20,12 +20,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Config holds the settings of a run. A zero field means its default, where it names one.
+// Config holds the settings of a run. A field that names a default has it when it is zero.
 type Config struct {
 	Duration     time.Duration // of load and faults; default 20 s
-	Sequence     []Kind        // these faults in order, instead of Mix, Duration and Kills; the run ends after the last
-	Batches      int           // how many batches must be acknowledged before the load ends
-	Kills        int           // after Duration, faults continue until this many processes were killed, for two minutes at most
+	Sequence     []Kind        // faults in order, not Mix, Duration and Kills; the last one ends the run
+	Batches      int           // the load ends when this many batches are acknowledged
+	Kills        int           // after Duration, faults continue until so many kills, for 2 min at most
 	Seed         uint64        // of the random batches and faults; 0 is a valid seed
 	Mix          Mix           // default DefaultMix
 	Every        time.Duration // mean time between two faults; default 2 s
@@ -37,11 +37,12 @@ type Config struct {
 	Think        time.Duration // longest pause of a session between two batches; default 1.5 s
 	Coordinators int           // default 2
 	Workers      int           // default 3
-	Programs     string        // a folder that [Build] has filled; default: the programs are built for the run
-	OldPrograms  string        // a folder with an older toolfleet: half of the processes run it, and restarts change the build
-	Dir          string        // an empty folder for programs, data, logs and ledger; default a temporary one
+	Programs     string        // a folder that [Build] has filled; default: the run builds the programs
+	OldPrograms  string        // folder with an older toolfleet, which every second process runs
+	Dir          string        // empty folder for programs, data, logs, ledger; default a temporary one
 	Drain        time.Duration // how long the last batches may take; default 2 min
-	// Progress receives a status line about 60 times a run; nil: no status lines.
+	// Progress receives a status line about 60 times in a run. If it is nil, there are no
+	// status lines.
 	Progress func(line string)
 }
 
@@ -79,9 +80,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Run puts a fleet under load and faults, and returns a report with the broken rules. It keeps the
-// folder of the run, which the report names. It returns an error if it has no history to check. If
-// ctx ends, the run stops early and is still checked.
+// Run puts a fleet under load and faults, and returns a report with the broken rules. It keeps
+// the folder of the run, which the report names. It returns an error if it has no history to
+// check. If ctx ends, the run stops early and is still checked.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Dir == "" {
@@ -158,7 +159,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 			pause(ctx, 50*time.Millisecond)
 		}
 	} else {
-		reporting.Go(func() { // the clock of Duration starts when the fleet is up
+		reporting.Go(func() { // Duration begins when the fleet is up
 			defer stopBreaking()
 			pause(breaking, cfg.Duration)
 			for end := time.Now().Add(2 * time.Minute); breaking.Err() == nil && times(f.log.all(), Kill) < cfg.Kills && time.Now().Before(end); {
@@ -179,7 +180,8 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	return f.collect(whole, l, r)
 }
 
-// warm waits for the first reply. Faults begin after it, so none hits a fleet that is starting.
+// warm waits for the first reply. Faults begin after that, so that none hits a fleet that is
+// starting.
 func (l *load) warm(ctx context.Context) error {
 	for begun := time.Now(); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if _, answered := l.progress(); answered > 0 {

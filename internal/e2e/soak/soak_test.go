@@ -12,12 +12,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// TestAFleetIsBroken is a short soak run with real processes and a few dozen faults. `make soak`
-// runs the long form.
+// A short soak run with real processes and a few dozen faults breaks no rule. `make soak` runs
+// the long form.
 func TestAFleetIsBroken(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Duration: 10 * time.Second, Every: 900 * time.Millisecond, Seed: rand.Uint64(), Progress: func(line string) { t.Log(line) }}
-	cfg.Kills = 4 // chance decides which are dealt and hit a process that runs
+	cfg.Kills = 4 // the dealt faults must hit running processes
 	if testing.Short() {
 		cfg.Duration, cfg.Kills = 6*time.Second, 1
 	}
@@ -44,8 +44,7 @@ func TestAFleetIsBroken(t *testing.T) {
 	}
 }
 
-// TestTheServerRestartsUnderLoad is a short run of the scenario Restarts. `make soak` runs the long
-// form.
+// A short run of the scenario Restarts breaks no rule. `make soak` runs the long form.
 func TestTheServerRestartsUnderLoad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("SKIP: it takes ten seconds, and the race detector sees nothing of other processes")

@@ -1,5 +1,5 @@
-// Command effect is the tool of a soak run. Its effect is a line in the ledger, which it writes
-// when it starts. It is a small separate program, because every call starts it.
+// Command effect is the tool of a soak run. Its effect is a line in the ledger, which it
+// writes when it starts. It is a program of its own and small, because every call starts it.
 //
 //	effect TOOL <input.json     {"ms": its duration, "fail": whether it then fails,
 //	                            "flaky": whether it fails in the first attempt}

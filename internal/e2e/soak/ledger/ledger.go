@@ -1,7 +1,7 @@
-// Package ledger is the world that the tools of a soak run change. It is a file to which every run
-// of a tool adds one line when it starts, which is its effect, and one line when it ends. No part
-// of the fleet writes or reads it, so it shows what was done and not what the fleet believes was
-// done. Each line is one append, so the order of the lines is the order of the events.
+// Package ledger is the world that the tools of a soak run change. It is a file. Every run of
+// a tool adds a line when it starts, which is its effect, and a line when it ends. No part of
+// the fleet writes or reads the file, so it shows what was done, and not what the fleet
+// believes was done. Each line is one append, so the lines are in the order of the events.
 package ledger
 
 import (
@@ -14,13 +14,13 @@ import (
 // Point is the start or the end of a run.
 type Point string
 
-// A killed run has a Start and no End.
+// A run that was killed has a Start and no End.
 const (
 	Start Point = "start"
 	End   Point = "end"
 )
 
-// Entry is one line.
+// Entry is a line of the ledger.
 type Entry struct {
 	Point   Point  `json:"point"`
 	Tool    string `json:"tool"`
@@ -28,14 +28,14 @@ type Entry struct {
 	Batch   string `json:"batch"`
 	Index   int    `json:"index"`
 	Key     string `json:"key"`
-	Fence   uint64 `json:"fence"` // 0: a call that does not claim
+	Fence   uint64 `json:"fence"` // 0: the call does not claim
 	Attempt int    `json:"attempt"`
 	Worker  string `json:"worker"`
-	MS      int    `json:"ms"` // how long the run takes, from its input
-	At      int64  `json:"at"` // in nanoseconds since 1970; only for durations
+	MS      int    `json:"ms"` // duration of the run, from its input
+	At      int64  `json:"at"` // nanoseconds since 1970; only for durations
 }
 
-// Append adds a whole line, or nothing if it fails.
+// Append adds one line. If it fails, it adds nothing.
 func Append(path string, e Entry) error {
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -52,7 +52,7 @@ func Append(path string, e Entry) error {
 	return f.Close()
 }
 
-// Read reads every line. A file that does not exist is an empty ledger.
+// Read reads every line. If the file does not exist, the ledger is empty.
 func Read(path string) ([]Entry, error) {
 	f, err := os.Open(path)
 	if os.IsNotExist(err) {

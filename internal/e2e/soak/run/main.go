@@ -1,6 +1,7 @@
 //go:build unix
 
-// Command run injects faults into a fleet of real processes and reports the results: `make soak`.
+// Command run injects faults into a fleet of real processes and reports the results. `make
+// soak` runs it.
 package main
 
 import (
@@ -73,7 +74,7 @@ func run() int {
 	return 2
 }
 
-// once does one run and returns the exit status for it.
+// once does one run and returns its exit status.
 func once(ctx context.Context, cfg soak.Config) int {
 	keep := cfg.Dir != ""
 	report, err := soak.Run(ctx, cfg)
