@@ -8,19 +8,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// headroom is how many bytes of a message are kept free for everything but the body: the
-// headers, the subject, and the fields around the body.
+// headroom is how many bytes of a message are kept free for everything other than the body:
+// the headers, the subject, and the fields around the body.
 const headroom = 64 << 10
 
 // MaxBody returns the size in bytes of the largest body that fits into a message with its
 // headers.
 func (c *Conn) MaxBody() int { return c.MaxPayload() - headroom }
 
-// Answer answers a request with one message. If the answer is lost, that is only logged,
-// because the requester asks again.
+// Answer answers a request with one message. A lost answer is only logged, because the
+// requester asks again.
 //
-// If the reply subject belongs to the fleet, Answer sends nothing. Otherwise a requester
-// could make this process publish on that subject, with this process's rights.
+// If the reply subject belongs to the fleet, Answer sends nothing. Otherwise a requester could
+// make this process publish on such a subject with the rights of this process.
 func (c *Conn) Answer(to Msg, h Header, body []byte) {
 	if to.Reply == "" || c.names.Ours(to.Reply) {
 		return
@@ -31,7 +31,8 @@ func (c *Conn) Answer(to Msg, h Header, body []byte) {
 }
 
 // AnswerInChunks answers with a body of any size: in one message if it fits, otherwise in
-// several. The header [messages.ChunkHeader] of each has its number and their count.
+// several. The header [messages.ChunkHeader] of each message has its number and the number of
+// messages.
 func (c *Conn) AnswerInChunks(to Msg, body []byte) {
 	size := c.MaxBody()
 	if len(body) <= size {

@@ -12,38 +12,38 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// quietFor is how long the server's report that nobody listens to a subject is taken as
-// true.
+// quietFor is how long Audience relies on the server's report that nobody listens to a
+// subject.
 const quietFor = time.Second
 
-// Audience publishes messages that matter only to subscribers who listen at this moment. If
-// the server has reported that nobody listens to a subject, Audience leaves out the
-// subject's messages for quietFor.
+// Audience publishes messages that are only for subscribers who listen at this moment. When
+// the server has reported that nobody listens to a subject, Audience does not publish the
+// messages of this subject for quietFor.
 //
-// It asks for such reports with the first message of a subject, and then with one message
-// in every quietFor. That message has a reply subject, on which the server reports if
-// nobody listens. Until a report comes, every message is published. So a subscriber who was
-// there before the first message misses nothing, and one who comes later misses at most the
-// messages of the next quietFor.
+// The first message of a subject asks for such a report, and then one message in every
+// quietFor. This message has a reply subject, on which the server reports if nobody listens.
+// Until a report comes, Audience publishes every message. So a subscriber who was there before
+// the first message misses nothing. A subscriber who comes later misses at most the messages
+// of one quietFor.
 //
-// A server before NATS 2.12 does not name the subject in its reports. Then every message is
-// published.
+// A server before NATS 2.12 does not name the subject in its reports. With such a server,
+// Audience publishes every message.
 type Audience struct {
 	conn  *Conn
 	inbox string
 
 	mu sync.Mutex
-	// topics holds the subjects that were used since began, before those of the quietFor
-	// before that; guarded by mu.
+	// topics has the subjects that were used since began. before has those that were used in
+	// the quietFor before began. Guarded by mu.
 	topics, before map[string]*topic
 	began          time.Time
-	listening      bool // whether reports arrive; guarded by mu
+	listening      bool // whether reports arrive here; guarded by mu
 }
 
 // topic is what is known about the subscribers of one subject.
 type topic struct {
 	asked time.Time // when a message last asked for a report; zero: never
-	quiet time.Time // the time that the newest report is about; zero: there is none
+	quiet time.Time // the time that the newest report is about; zero: no report has come
 }
 
 // NewAudience returns an Audience. It publishes every message before Listen is called.
@@ -74,9 +74,9 @@ func (a *Audience) listens(now bool) {
 	a.listening = now
 }
 
-// reported handles a report that nobody listened to a subject. number names the message
-// that asked for the report. If a newer message has asked since, the report is ignored,
-// because it is out of date.
+// reported handles a report that nobody listened to a subject. number is the number of the
+// message that asked for the report. The report is out of date, and is ignored, if a newer
+// message has asked since.
 func (a *Audience) reported(subject, number string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -85,12 +85,12 @@ func (a *Audience) reported(subject, number string) {
 	}
 }
 
-// number names the newest message that asked for a report.
+// number returns the number of the newest message that asked for a report.
 func (t *topic) number() string { return strconv.FormatInt(t.asked.UnixNano(), 36) }
 
-// Quiet takes over what another process has found out: that nobody listened to the subject
-// at that time. That process may have known it for up to quietFor. A time in the future
-// counts as now, because the clocks of two machines may differ.
+// Quiet tells the Audience that another process found nobody listening to the subject at this
+// time. The report that the other process had may be up to quietFor older. A time in the
+// future counts as now, because the clocks of two machines may differ.
 func (a *Audience) Quiet(subject string, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -103,8 +103,8 @@ func (a *Audience) Quiet(subject string, at time.Time) {
 	}
 }
 
-// Has reports whether a subject may have subscribers: no recent report says that it has
-// none.
+// Has reports whether a subject may have subscribers. It returns false if a recent report says
+// that the subject has none.
 func (a *Audience) Has(subject string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,8 +114,8 @@ func (a *Audience) Has(subject string) bool {
 
 func (t *topic) isQuiet(now time.Time) bool { return !t.quiet.IsZero() && now.Sub(t.quiet) < quietFor }
 
-// Publish publishes a message, unless nobody listens to the subject. In that case it does
-// not call data.
+// Publish publishes a message, unless a recent report says that nobody listens to the subject.
+// In that case it does not call data.
 func (a *Audience) Publish(subject string, h Header, data func() []byte) error {
 	ask, quiet := a.ask(subject, time.Now())
 	if quiet {
@@ -131,8 +131,8 @@ func (a *Audience) Publish(subject string, h Header, data func() []byte) error {
 	return nil
 }
 
-// ask returns the number with which the next message of a subject asks for a report, or ""
-// if it does not ask. quiet means that the message is left out.
+// ask returns the number with which the next message of a subject asks for a report, or "" if
+// the message does not ask. quiet means that the message must not be published.
 func (a *Audience) ask(subject string, now time.Time) (number string, quiet bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -147,8 +147,8 @@ func (a *Audience) ask(subject string, now time.Time) (number string, quiet bool
 	return t.number(), false
 }
 
-// topic returns the entry of a subject. It drops entries that were not used for quietFor,
-// so that they do not pile up. The caller holds mu.
+// topic returns the entry of a subject. It drops entries that were not used for quietFor, so
+// that the maps stay small. The caller holds mu.
 func (a *Audience) topic(subject string, now time.Time) *topic {
 	if now.Sub(a.began) >= quietFor {
 		a.before, a.topics, a.began = a.topics, map[string]*topic{}, now

@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Bucket is a key-value bucket of JetStream: it holds the newest value of each key.
+// Bucket is a key-value bucket of JetStream. It has the newest value of each key.
 type Bucket struct {
 	c    *Conn
 	kv   jetstream.KeyValue
@@ -42,7 +42,7 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) error {
 	return err
 }
 
-// PutRevision is like Put, and returns the revision that [Bucket.DeleteRevision] needs.
+// PutRevision is like Put, and returns the revision, which [Bucket.DeleteRevision] needs.
 func (b *Bucket) PutRevision(ctx context.Context, key string, value []byte) (uint64, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -68,14 +68,14 @@ func (b *Bucket) Get(ctx context.Context, key string) (value []byte, ok bool, er
 	return entry.Value(), true, nil
 }
 
-// GetFromLeader is like Get, but asks the leader, so the value is never out of date.
+// GetFromLeader is like Get, but it asks the leader, so the value is never out of date.
 func (b *Bucket) GetFromLeader(ctx context.Context, key string) (value []byte, ok bool, err error) {
 	value, _, err = b.newest(ctx, key)
 	return value, value != nil, err
 }
 
-// newest reads a key from the leader. If the key has no value, value is nil, and seq is the
-// sequence of the entry that deleted it, or 0 if the key has no entry.
+// newest reads a key from the leader. If the key has no value, value is nil. seq is the
+// sequence of the key's newest entry, which may be a deletion, or 0 if the key has no entry.
 func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint64, err error) {
 	m, err := b.c.Last(ctx, "KV_"+b.name, b.subject(key))
 	switch {
@@ -89,9 +89,9 @@ func (b *Bucket) newest(ctx context.Context, key string) (value []byte, seq uint
 	return append([]byte{}, m.Data...), m.Seq, nil
 }
 
-// Change replaces the value of a key by the result of change. change gets the present
-// value, or nil if there is none. If several processes change a key at once, each works on
-// the value that the previous one has set. An unchanged value is not written.
+// Change replaces the value of a key by the result of change. change gets the present value,
+// or nil if the key has none. If several processes change a key at once, each change gets the
+// value that the previous one has set. An unchanged value is not written.
 func (b *Bucket) Change(ctx context.Context, key string, change func(value []byte) ([]byte, error)) error {
 	return Retry(ctx, Backoff{
 		First: time.Millisecond, Most: minBackoff, Jitter: true, Again: func(err error) bool { return errors.Is(err, ErrConflict) },
@@ -128,9 +128,9 @@ func (b *Bucket) delete(ctx context.Context, key string, options ...jetstream.KV
 }
 
 // Watch calls each for every key that has a value, then ready once, and then each for every
-// change. A nil value means that the key was deleted or aged out. Watch returns nil when
-// ctx ends. It goes on after lost connections and restarts of the server; then it may call
-// each again with values that it has reported.
+// change. A nil value means that the key was deleted or has aged out. Watch returns nil when
+// ctx ends. It continues after lost connections and restarts of the server. It may then call
+// each again with values that it has reported before.
 func (b *Bucket) Watch(ctx context.Context, each func(key string, value []byte), ready func()) error {
 	lost := make(chan struct{}, 1)
 	defer b.c.OnReconnect(func() {
@@ -188,8 +188,8 @@ func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) 
 	}
 }
 
-// watch remembers the keys that were reported. If one is missing after a reconnect, it is
-// reported as deleted.
+// watch remembers the keys that it has reported. If one of them is missing after a reconnect,
+// watch reports it as deleted.
 type watch struct {
 	each  func(key string, value []byte)
 	ready func() // nil once it was called
@@ -217,8 +217,8 @@ func (w *watch) unset(key string) {
 	}
 }
 
-// complete ends the initial listing. It reports keys that are no longer in the listing as
-// deleted.
+// complete ends the initial listing. It reports every key that has disappeared since the last
+// listing as deleted.
 func (w *watch) complete() {
 	for key := range w.known {
 		if !w.seen[key] {

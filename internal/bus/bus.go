@@ -1,5 +1,6 @@
 // Package bus and the packages below it are the only parts of toolfleet that talk to NATS.
-// The other packages use them to store, read, pull and request, and decide by their errors.
+// Other packages use them to store, read, pull and request. Their errors say what the caller
+// can do next.
 //
 //	core       Publish, Respond, Subscribe, Request, Stream    may be lost; nothing depends on it
 //	streams    Append, CompareAndSet, Send, Delete              what the fleet remembers
@@ -14,20 +15,19 @@
 //	service    answers requests
 //	inspect    reads the state of servers, streams and pools
 //
-// Its promises:
+// The package promises:
 //
-//   - If a call returns nil, it has done what it says. A write without an
-//     acknowledgement returns [ErrUnknown]: it may be stored or not, so read before you
-//     decide.
+//   - If a call returns nil, it has done what it says. A write without an acknowledgement
+//     returns [ErrUnknown]: it may be stored or not, so read before you decide.
 //   - A write without a connection fails at once. It is not stored later.
-//   - A read sees every write that was acknowledged before, even if several servers
-//     hold the stream. The exceptions are At, Glance, Scan, Values, CountAfter,
-//     Bucket.Get and Bucket.Watch: a replica that is behind may answer them.
-//   - Connections come back by themselves, without a limit on the tries. So do pullers
-//     and watchers.
+//   - A read sees every write that was acknowledged before it, even if several servers have
+//     the stream. The exceptions are At, Glance, Scan, Values, CountAfter, Bucket.Get and
+//     Bucket.Watch: a replica that is behind may answer them.
+//   - A lost connection comes back by itself, without a limit on the tries. Pullers and
+//     watchers continue after that.
 //
 // Callers give full names of subjects, streams and buckets, which they get from wire.Names:
-// Names().Stream(Calls), not Calls. What the messages mean is up to the callers.
+// Names().Stream(Calls), not Calls. The callers decide what the messages mean.
 package bus
 
 import (
@@ -55,8 +55,8 @@ import (
 // Options say to which server to connect, and as which user.
 type Options struct {
 	URL string // one or more, separated by commas
-	// InProcess connects to a server in this process, without a socket. URL is then used
-	// only in messages.
+	// InProcess connects to a server in this process, without a socket. Only error texts use
+	// URL then.
 	InProcess interface{ InProcessConn() (net.Conn, error) }
 	Name      string // shown in the server's connection list
 
@@ -66,14 +66,14 @@ type Options struct {
 	TLSCert, TLSKey       string // paths of files
 
 	Prefix string // of every subject; "" = wire.DefaultPrefix
-	// InboxPrefix is the first part of the subjects on which answers arrive. A user whose
-	// permissions are narrow needs a prefix of its own. "" = _INBOX.
+	// InboxPrefix is the first part of the subjects on which answers arrive. A user with
+	// narrow permissions needs its own prefix. "" = _INBOX.
 	InboxPrefix string
 	Logger      *slog.Logger // nil = silent
 	// Timeout limits Connect, in addition to its context. 0 = DefaultTimeout.
 	Timeout time.Duration
-	// OnUnreached is called once, when the first try of Connect has failed and Connect goes
-	// on trying. where is the URL without secrets. May be nil.
+	// OnUnreached is called once, when the first try of Connect has failed and Connect
+	// continues to try. where is the URL without secrets. May be nil.
 	OnUnreached func(where string, timeout time.Duration)
 }
 
@@ -90,8 +90,8 @@ func To(o fleet.Options, name string) Options {
 	}
 }
 
-// CallTimeout is the longest time for one call to the server, even if the caller's deadline
-// is later. An answer that takes longer was lost with a connection or a leader.
+// CallTimeout is the longest time for one call to the server, even if the caller's deadline is
+// later. If no answer comes in this time, it was lost with a connection or a leader.
 const CallTimeout = 5 * time.Second
 
 // closeTimeout limits how long Close waits for unsent messages and running handlers.
@@ -108,7 +108,7 @@ type Conn struct {
 	closed chan struct{} // closed when the connection is closed for good
 	holder atomic.Pointer[holder]
 	clock  serverClock
-	drops  atomic.Uint64 // how many times messages were dropped because a handler was too slow
+	drops  atomic.Uint64 // how many times messages were dropped because a handler was slow
 	// connectedAt is when the present connection was made, in Unix nanoseconds by this
 	// process's clock.
 	connectedAt atomic.Int64
@@ -120,8 +120,7 @@ type Conn struct {
 }
 
 // Connect tries until it succeeds. It gives up if the context or Options.Timeout ends, if a
-// file in the options is missing, or if the server refuses this user. It returns a Conn
-// only on success.
+// file in the options is missing, or if the server refuses this user.
 func Connect(ctx context.Context, o Options) (*Conn, error) {
 	timeout := o.Timeout
 	if timeout == 0 {
@@ -174,7 +173,7 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	return c, nil
 }
 
-// connectError adds what the operator should do next.
+// connectError adds to an error of Connect what the operator should do next.
 func (c *Conn) connectError(err error) error {
 	where, err := withoutSecrets(c.opts.URL), error(hidden{err})
 	if c.opts.InProcess != nil {
@@ -196,28 +195,29 @@ var userInfo = regexp.MustCompile(`://[^\s/]*@`)
 // withoutSecrets replaces users, passwords and tokens in the URLs of a text.
 func withoutSecrets(text string) string { return userInfo.ReplaceAllString(text, "://(hidden)@") }
 
-// hidden is an error whose text shows no secrets: an error of the NATS client may quote the
-// URL.
+// hidden is an error whose text shows no secrets. The text of an error of the NATS client may
+// have the URL.
 type hidden struct{ error }
 
 func (h hidden) Error() string { return withoutSecrets(h.error.Error()) }
 func (h hidden) Unwrap() error { return h.error }
 
 // natsOptions returns the options of the NATS client. It reads the nkey seed and the TLS
-// files, so that a wrong file is reported before the first try to connect. The client reads
-// them again at every connect, so changed files take effect without a restart.
+// files, to report a wrong file before the first try to connect. The client reads them again
+// at every connect, so changed files take effect without a restart.
 func (c *Conn) natsOptions() (*nats.Options, error) {
 	o := c.opts
 	options := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
-		// No buffer: a publish that returned an error must not be sent after a reconnect.
+		// There is no buffer: a publish that returned an error must not be sent after a
+		// reconnect.
 		nats.ReconnectBufSize(-1),
 		nats.ReconnectWait(250 * time.Millisecond),
 		nats.ReconnectJitter(250*time.Millisecond, time.Second),
 		nats.PermissionErrOnSubscribe(true),
-		// Every read of several messages allocates a queue of this length. With the
-		// client's default that is half a megabyte each.
+		// Every read of several messages allocates a queue of this length. The client's
+		// default takes half a megabyte for each.
 		nats.SyncQueueLen(4096),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrSlowConsumer) {
@@ -287,12 +287,12 @@ func (c *Conn) Logger() *slog.Logger { return c.log }
 func (c *Conn) JetStream() jetstream.JetStream { return c.js }
 
 // Missing returns a channel that gets a value when a puller finds no consumer or stream to
-// pull from. The goroutine that makes missing streams and consumers receives from it.
-// Pullers never wait to send.
+// pull from. The goroutine that makes missing streams and consumers receives from the channel.
+// A puller does not wait until its value is received.
 func (c *Conn) Missing() chan struct{} { return c.missing }
 
-// MaxPayload returns the size in bytes of the largest message that the server takes,
-// headers included.
+// MaxPayload returns the size in bytes of the largest message that the server accepts, headers
+// included.
 func (c *Conn) MaxPayload() int { return int(c.nc.MaxPayload()) }
 
 // Connected reports whether the connection is up now.
@@ -311,7 +311,7 @@ func (c *Conn) Close() {
 	case <-timer.C:
 		c.nc.Close()
 		<-c.closed
-		time.Sleep(drainLooks) // until then the client's drain goroutine has looked once more and ended
+		time.Sleep(drainLooks) // in this time the client's drain goroutine looks once more and ends
 	}
 }
 
@@ -320,8 +320,8 @@ func (c *Conn) Close() {
 const drainLooks = 20 * time.Millisecond
 
 // OnReconnect calls f after every reconnect, one call at a time, until remove is called.
-// Requests on the old connection are lost, and f has to send its own again. f must not
-// block.
+// Requests on the old connection are lost, so f has to send the caller's requests again. f
+// must not block.
 func (c *Conn) OnReconnect(f func()) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -337,12 +337,12 @@ func (c *Conn) OnReconnect(f func()) (remove func()) {
 
 // Losses returns a number that grows when a subscription may have missed messages: at every
 // reconnect, before the first message of the new connection, and when messages were dropped
-// because a handler was too slow. If the number has grown between two messages, messages
-// may be missing between them.
+// because a handler was slow. If the number has grown between two messages, messages may be
+// missing between these two.
 func (c *Conn) Losses() uint64 { return c.nc.Stats().Reconnects + c.drops.Load() }
 
-// reconnected calls the functions in the order in which they were registered. It does not
-// hold mu, so that they may register and remove functions.
+// reconnected calls the functions of OnReconnect in the order in which they were registered.
+// It does not hold mu meanwhile, so that the functions may call OnReconnect and remove.
 func (c *Conn) reconnected() {
 	c.connectedAt.Store(time.Now().UnixNano())
 	c.log.Info("connected to NATS again", "server", c.nc.ConnectedUrlRedacted())
@@ -368,7 +368,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // ended limits ctx to CallTimeout if ctx has no deadline. It is for requests to another
-// process, which may take as long as the caller allows.
+// process, for which the caller's deadline counts.
 func ended(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, has := ctx.Deadline(); has {
 		return ctx, func() {}

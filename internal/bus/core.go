@@ -12,11 +12,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// Header holds the headers of a message, with their spelling on the wire.
+// Header has the headers of a message, spelled as they are sent.
 type Header map[string][]string
 
 // Get returns the first value of name in any letter case, or "". Clients in other languages
-// spell the same header differently.
+// spell the same header in different ways.
 func (h Header) Get(name string) string {
 	if v := h[name]; len(v) > 0 {
 		return v[0]
@@ -29,7 +29,7 @@ func (h Header) Get(name string) string {
 	return ""
 }
 
-// Set replaces the values of name in exactly this spelling. To NATS, another letter case is
+// Set replaces the values of name in exactly this spelling. For NATS, another letter case is
 // another header.
 func (h Header) Set(name, value string) { h[name] = []string{value} }
 
@@ -54,8 +54,8 @@ func outgoing(subject string, h Header, data []byte) *nats.Msg {
 	return &nats.Msg{Subject: subject, Header: nats.Header(h), Data: data}
 }
 
-// with returns a copy of h with one more header. It does not change h, which is the
-// caller's.
+// with returns a copy of h with one more header. It leaves h unchanged, because h belongs to
+// the caller.
 func (h Header) with(name, value string) Header {
 	out := make(Header, len(h)+1)
 	for k, v := range h {
@@ -65,7 +65,7 @@ func (h Header) with(name, value string) Header {
 	return out
 }
 
-// Publish sends a message to those who listen, if anyone does.
+// Publish sends a message to the present subscribers of the subject, if there are any.
 func (c *Conn) Publish(subject string, h Header, data []byte) error {
 	if err := c.nc.PublishMsg(outgoing(subject, h, data)); err != nil {
 		return fmt.Errorf("publish %s: %w", subject, ClientError(err))
@@ -83,7 +83,7 @@ func (c *Conn) Respond(to Msg, h Header, data []byte) error {
 
 // Subscribe calls handle for every message, one after another, on a goroutine of the
 // subscription. With a queue, each message goes to only one member of the queue. After
-// unsubscribe no new call of handle begins; one may still be running.
+// unsubscribe no new call of handle begins, but one may still be running.
 func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe func(), err error) {
 	sub, err := c.nc.QueueSubscribe(subject, queue, func(m *nats.Msg) { handle(received(m)) })
 	if err != nil {
@@ -94,8 +94,7 @@ func (c *Conn) Subscribe(subject, queue string, handle func(Msg)) (unsubscribe f
 
 // SubscribeInOrder calls handle for every message of all subjects, one after another and in
 // the order of arrival, on a goroutine. At most 1,024 messages wait for handle; further
-// ones are dropped. After unsubscribe, handle may still be called for messages that were
-// waiting.
+// messages are dropped. After unsubscribe, handle may still be called for waiting messages.
 func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscribe func(), err error) {
 	news, over := make(chan *nats.Msg, 1024), make(chan struct{})
 	var subs []*nats.Subscription
@@ -126,8 +125,8 @@ func (c *Conn) SubscribeInOrder(subjects []string, handle func(Msg)) (unsubscrib
 	return unsubscribe, nil
 }
 
-// Request sends a request and waits for the first answer. Errors: ErrNoResponders,
-// ErrDisconnected, ErrTooLarge, or that of the context.
+// Request sends a request and waits for the first answer. The error is ErrNoResponders,
+// ErrDisconnected, ErrTooLarge, or the error of the context.
 func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byte) (Msg, error) {
 	ctx, cancel := ended(ctx)
 	defer cancel()

@@ -11,18 +11,17 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Errors by which callers decide what to do. Other errors of the NATS client are wrapped.
+// Errors by which callers decide what to do next. Other errors of the NATS client are wrapped.
 var (
-	// ErrNoResponders: nobody listens to the subject. After a write: no stream takes the
-	// subject at this moment, so nothing was stored.
+	// ErrNoResponders: nobody listens to the subject. For a write it means that no stream
+	// accepts the subject at this moment, so nothing was stored.
 	ErrNoResponders = errors.New("nobody listens on this subject")
 	// ErrDisconnected: there is no connection at this moment, so nothing was sent.
 	ErrDisconnected = errors.New("not connected to NATS")
-	// ErrUnknown: the write was sent and not acknowledged. It may be stored now or a moment
-	// later. Read to find out.
+	// ErrUnknown: the write was sent, but not acknowledged. It may be stored already, or be
+	// stored a moment later. Read to find out.
 	ErrUnknown = errors.New("no acknowledgement, so it may be stored or not")
-	// ErrExists: the subject already has a message, and the stream keeps only one per
-	// subject.
+	// ErrExists: the subject already has a message, and the stream keeps one for each subject.
 	ErrExists = errors.New("a message of this subject is already there")
 	// ErrFull: the stream or the server has reached a limit.
 	ErrFull = errors.New("the stream is full")
@@ -30,9 +29,9 @@ var (
 	ErrTooLarge = errors.New("message too large")
 	// ErrConflict: another writer wrote the subject first.
 	ErrConflict = errors.New("the subject was written by another")
-	// ErrUndecided: another write of the subject is still on its way to the replicas, so
-	// this one was not stored. The other write may be an earlier try of the same writer,
-	// and may still fail. Read, and try again if nothing new is stored.
+	// ErrUndecided: another write of the subject is on its way to the replicas, so this write
+	// was not stored. The other write may be an earlier try of the same writer, and may still
+	// fail. Read, and try again if nothing new is stored.
 	ErrUndecided = errors.New("another write of the subject is on its way")
 	// ErrNotFound: the message, key or object does not exist.
 	ErrNotFound = errors.New("not found")
@@ -42,11 +41,11 @@ var (
 	ErrCorrupt = errors.New("stored object is damaged")
 )
 
-// Mismatch says that an existing stream or consumer has a setting that would break a
-// promise.
+// Mismatch is the error for an existing stream or consumer with a setting that would break a
+// promise of the fleet.
 type Mismatch struct {
 	Thing string // for example "stream TOOLFLEET_BATCHES"
-	Field string // as `nats stream info` names it
+	Field string // in the spelling of `nats stream info`
 	Have  any
 	Want  any
 }
@@ -56,14 +55,14 @@ func (m *Mismatch) Error() string {
 		m.Thing, m.Field, m.Have, m.Want)
 }
 
-// terminal lists the errors that do not go away with time.
+// terminal lists the errors that do not disappear with time.
 var terminal = []error{
 	ErrExists, ErrConflict, ErrTooLarge, ErrCorrupt,
 	nats.ErrBadSubject, nats.ErrConnectionClosed, nats.ErrSecureConnRequired,
 	nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrPermissionViolation,
 }
 
-// IsTerminal reports whether every further try of the same call would fail too.
+// IsTerminal reports whether the same call would fail again, however often it is tried.
 func IsTerminal(err error) bool {
 	var mismatch *Mismatch
 	return errors.As(err, &mismatch) || slices.ContainsFunc(terminal, func(t error) bool { return errors.Is(err, t) })
@@ -79,7 +78,7 @@ func NotReady(err error) bool {
 	return errors.Is(err, ErrNoResponders) || errors.Is(err, ErrDisconnected) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Error codes of the server. A code may stand for several errors; then the text decides.
+// Error codes of the server. If a code stands for several errors, the text tells them apart.
 const (
 	codeAccountResources  = 10002
 	codeNoPeers           = 10005
@@ -130,8 +129,8 @@ func apiError(e *jetstream.APIError) error {
 	return e
 }
 
-// ClientError translates an error that the NATS client returns before it sends anything. It
-// is for the packages below this one.
+// ClientError translates an error that the NATS client returns before it sends anything. The
+// packages below this one use it too.
 func ClientError(err error) error {
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -144,8 +143,8 @@ func ClientError(err error) error {
 	return err
 }
 
-// writeError translates the error of a write. It is like ClientError, but makes a missing
-// answer ErrUnknown.
+// writeError translates the error of a write. It is like ClientError, but it turns a missing
+// answer into ErrUnknown.
 func writeError(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, nats.ErrTimeout) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)

@@ -2,8 +2,8 @@ package bus
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Collectors returns the metrics of the connection. A registry can hold the metrics of one
-// connection only.
+// Collectors returns the metrics of the connection. Register the metrics of only one
+// connection with a registry.
 func (c *Conn) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{

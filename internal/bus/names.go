@@ -1,6 +1,6 @@
 package bus
 
-// The streams and buckets of a fleet. wire.Names.Stream turns these into full names.
+// The streams and buckets of a fleet. wire.Names.Stream makes full names from these.
 const (
 	Batches = "BATCHES" // the log: accepted batches that are not finished
 	Jobs    = "JOBS"    // calls that should run; each job is only a pointer

@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// nkeyFile is the nkey file of a connection. It is read at every connect, so another key in
-// the file takes effect at the next one. The NATS client itself would read only the secret
-// half of the key again. It does read certificates and credentials again as a whole.
+// nkeyFile is the nkey file of a connection. It is read at every connect, so a new key in the
+// file takes effect at the next connect. The NATS client by itself would read only the secret
+// half of the key again. Certificates and credentials it does read again as a whole.
 type nkeyFile struct {
 	path string
 	conn atomic.Pointer[nats.Conn] // nil until the first connect has succeeded
@@ -19,11 +19,10 @@ type nkeyFile struct {
 	dial net.Dialer
 }
 
-// dialTimeout limits one try to connect, as in the client's own dialer.
+// dialTimeout limits one try to connect. It is the limit of the client's own dialer.
 const dialTimeout = 2 * time.Second
 
-// option returns the client option with the key, or an error that says why the file has
-// none.
+// option returns the client option with the key. The error says why the file has no key.
 func (k *nkeyFile) option() (nats.Option, error) {
 	key, err := nats.NkeyOptionFromSeed(k.path)
 	if err != nil {
@@ -39,15 +38,16 @@ func (k *nkeyFile) option() (nats.Option, error) {
 	}, nil
 }
 
-// read takes over the key that is now in the file. The client calls it through Dial and
-// InProcessConn, before it sends the key. It holds its lock then, so nothing else reads its
-// options.
+// read loads the key that is now in the file into the client's options. The client calls it
+// through Dial and InProcessConn, before it sends the key. At that time the client holds its
+// lock, so no other goroutine reads its options.
 func (k *nkeyFile) read() {
 	nc := k.conn.Load()
 	if nc == nil {
 		return
 	}
-	if key, err := nats.NkeyOptionFromSeed(k.path); err == nil { // if the file is unreadable, the server refuses the old key
+	// If the file is unreadable, the old key stays, and the server decides about it.
+	if key, err := nats.NkeyOptionFromSeed(k.path); err == nil {
 		_ = key(&nc.Opts)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/status"
 )
 
-// readMessages and readBytes limit one request of a read of many messages, so that neither
+// readMessages and readBytes limit one request when many messages are read, so that neither
 // the server's nor the client's buffers overflow.
 const (
 	readMessages = 256
@@ -50,8 +50,8 @@ func (c *Conn) Next(ctx context.Context, stream, filter string, after uint64) (M
 	return c.one(ctx, stream, getRequest{NextFor: filter, Seq: after + 1})
 }
 
-// All returns every message that matches filter, in stream order. On a cluster it makes one request
-// per message.
+// All returns every message that matches filter, in stream order. On a cluster, it makes one
+// request for each message.
 func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.pages(ctx, stream, everything(filter))
@@ -69,9 +69,9 @@ func (c *Conn) All(ctx context.Context, stream, filter string) ([]Msg, error) {
 	}
 }
 
-// LastOfEach returns the newest message of every subject that matches one of the filters,
-// in stream order. There may be any number of filters and subjects. On a cluster it reads
-// all matching messages one by one, so use it for decisions and not for polls.
+// LastOfEach returns the newest message of every subject that matches one of the filters, in
+// stream order. There may be any number of filters and subjects. On a cluster, it reads all
+// matching messages one by one, so use it for decisions and not for polls.
 func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.Glance(ctx, stream, filters...)
@@ -87,9 +87,9 @@ func (c *Conn) LastOfEach(ctx context.Context, stream string, filters ...string)
 	return newestOfEach(found), nil
 }
 
-// Glance is like LastOfEach, but makes few requests, and a replica that is behind may
-// answer. What it returns was true at some moment. What it does not return may exist all
-// the same.
+// Glance is like LastOfEach, but it makes few requests, and a replica that is behind may
+// answer. Each message that it returns was the newest of its subject at some moment. A subject
+// without a message in the result may still have one.
 func (c *Conn) Glance(ctx context.Context, stream string, filters ...string) ([]Msg, error) {
 	if len(filters) == 0 {
 		return nil, nil
@@ -117,7 +117,8 @@ func everything(filter string) getRequest {
 	return getRequest{NextFor: filter, Seq: 1, Batch: readMessages, MaxBytes: readBytes}
 }
 
-// newestOfEach keeps only the newest message of every subject, in stream order.
+// newestOfEach keeps only the newest message of every subject. It returns them in stream
+// order.
 func newestOfEach(all []Msg) []Msg {
 	slices.SortFunc(all, func(a, b Msg) int { return cmp.Compare(a.Seq, b.Seq) })
 	at := make(map[string]int, len(all))
@@ -133,8 +134,8 @@ func newestOfEach(all []Msg) []Msg {
 	return kept
 }
 
-// one reads one message, and is never out of date. On a cluster it asks the stream's
-// leader. On a single server it uses a direct get, which is cheaper.
+// one reads one message, and its result is never out of date. On a cluster it asks the
+// stream's leader. On a single server it uses a direct get, which is cheaper.
 func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error) {
 	if c.alone(ctx, stream) {
 		return c.direct(ctx, stream, r)
@@ -142,9 +143,9 @@ func (c *Conn) one(ctx context.Context, stream string, r getRequest) (Msg, error
 	return c.fromLeader(ctx, stream, r)
 }
 
-// alone reports whether the streams are on a single server and not on a cluster. This is
-// the same for all streams, and does not change while the connection is to the same server.
-// So alone asks once.
+// alone reports whether the streams are on a single server and not on a cluster. The answer is
+// the same for all streams, and does not change while the connection is to the same server. So
+// alone asks only once.
 func (c *Conn) alone(ctx context.Context, stream string) bool {
 	server := c.nc.ConnectedServerId()
 	if known := c.holder.Load(); known != nil && known.toldBy == server {
@@ -162,15 +163,15 @@ func (c *Conn) alone(ctx context.Context, stream string) bool {
 	return info.Cluster.Name == ""
 }
 
-// holder says whether a single server holds the streams. The connected server may be
-// outside of the cluster that holds them.
+// holder says whether the streams are on a single server. The connected server may be outside
+// of the cluster that has the streams.
 type holder struct {
 	toldBy string // the id of the connected server
 	alone  bool
 }
 
-// askAgain is how long to wait for the leader before the request is sent again. A leader
-// that steps down does not answer, and its successor does not get the first request.
+// askAgain is how long fromLeader waits for the leader before it sends the request again. A
+// leader that steps down does not answer, and the next leader does not get the first request.
 const askAgain = time.Second
 
 // fromLeader reads one message from the stream's leader.
@@ -206,14 +207,13 @@ func (c *Conn) fromLeader(ctx context.Context, stream string, r getRequest) (Msg
 	return out, nil
 }
 
-// leaderless reports whether no leader answered the request, so that another try may
-// succeed.
+// leaderless reports whether no leader answered the request. Another try may then succeed.
 func leaderless(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &api) && api.ErrorCode == codeClusterNotReady
 }
 
-// direct reads one message from any server that holds the stream.
+// direct reads one message from any server that has the stream.
 func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -231,7 +231,7 @@ func (c *Conn) direct(ctx context.Context, stream string, r getRequest) (Msg, er
 	return Msg{}, fmt.Errorf("read %s%s from %s: %w", r.LastFor, r.NextFor, stream, streamError(ClientError(err)))
 }
 
-// errTooMany: more subjects match than the server answers in one request.
+// errTooMany: more subjects match than the server returns for one request.
 var errTooMany = errors.New("too many subjects match")
 
 // pages reads page after page until the server has no more messages.
@@ -249,7 +249,7 @@ func (c *Conn) pages(ctx context.Context, stream string, r getRequest) ([]Msg, e
 			return all, nil
 		}
 		r.Seq = end.last + 1
-		// All pages show the stream as it was at the first page.
+		// All pages must show the stream as it was at the first page.
 		if len(r.MultiLast) > 0 {
 			r.UpTo = end.upTo
 		}
@@ -304,8 +304,8 @@ func stored(m *nats.Msg) (Msg, error) {
 	return out, nil
 }
 
-// streamError turns ErrNoResponders into ErrNoStream: the stream does not exist or has no
-// leader at this moment.
+// streamError turns ErrNoResponders into ErrNoStream, because no answer means that the stream
+// does not exist, or has no leader at this moment.
 func streamError(err error) error {
 	if errors.Is(err, ErrNoResponders) {
 		return fmt.Errorf("%w (or it is not ready): %w", ErrNoStream, err)

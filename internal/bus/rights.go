@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// May reports whether this user may publish to a subject. If the server does not tell, it
-// returns true.
+// May reports whether this user may publish to a subject. It returns true if the server does
+// not answer the question.
 func (c *Conn) May(ctx context.Context, subject string) bool {
 	var user struct {
 		Data struct {
@@ -38,7 +38,8 @@ func anyMatches(patterns []string, subject string) bool {
 	return false
 }
 
-// matches reports whether pattern matches a subject without wildcards, by the server's rules.
+// matches reports whether pattern matches a subject without wildcards. The rules are the
+// server's.
 func matches(pattern, subject string) bool {
 	tokens := strings.Split(subject, ".")
 	for i, p := range strings.Split(pattern, ".") {
@@ -55,9 +56,9 @@ func matches(pattern, subject string) bool {
 // errDeaf: this user may not subscribe to its own inbox, so no answer would reach it.
 var errDeaf = errors.New("this user may not hear answers")
 
-// hears checks that this user may subscribe to its own inbox. If not, it closes the
-// connection and returns an error. The server sends a refusal before it answers the ping of
-// the flush. If the connection is lost meanwhile, the check is skipped.
+// hears checks that this user may subscribe to its own inbox. If not, it closes the connection
+// and returns an error. The server sends a refusal before it answers the ping of the flush. If
+// the connection is lost meanwhile, hears returns nil.
 func (c *Conn) hears(ctx context.Context) error {
 	inbox := c.nc.NewInbox()
 	sub, err := c.nc.SubscribeSync(inbox)

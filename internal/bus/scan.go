@@ -8,7 +8,7 @@ import (
 )
 
 // From is where a [Conn.Scan] begins: at a sequence of the stream, or at the first message
-// that was stored at a time or later. The zero value is the first message of the stream.
+// that was stored at this time or later. The zero value is the first message of the stream.
 type From struct {
 	Seq  uint64
 	Time time.Time // used when Seq is 0
@@ -20,16 +20,16 @@ const (
 	firstBytes    = 1 << 20
 )
 
-// Scan calls each for every message that matches filter, in stream order, until each
-// returns false or no message is left. It holds one page at a time, so any number may
-// match. A replica that is behind may answer: its messages are right, but the newest may be
-// missing. To see those, scan again from the last sequence.
+// Scan calls each for every message that matches filter, in stream order, until each returns
+// false or no message is left. It keeps one page in memory, so any number of messages may
+// match. A replica that is behind may answer: then the newest messages may be missing. To see
+// them, scan again from the last sequence.
 func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each func(Msg) (more bool)) error {
 	r := everything(filter)
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {
 		r.Seq, r.StartTime = 0, &from.Time
 	}
-	// The first page is small, because callers that stop early mostly need few messages.
+	// The first page is small, because callers that stop early usually need few messages.
 	r.Batch, r.MaxBytes = firstMessages, firstBytes
 	for {
 		var some []Msg

@@ -13,9 +13,9 @@ import (
 
 const expectedLastHeader = "Nats-Expected-Last-Subject-Sequence"
 
-// Append stores a message and returns its sequence when the stream has acknowledged it.
-// After ErrExists, ErrFull, ErrTooLarge, ErrNoResponders and ErrDisconnected it is not
-// stored. After ErrUnknown it may be: read, or append again if a second message does no
+// Append stores a message and returns its sequence when the stream has acknowledged it. After
+// ErrExists, ErrFull, ErrTooLarge, ErrNoResponders and ErrDisconnected the message is not
+// stored. After ErrUnknown it may be stored: read, or append again if a second message does no
 // harm.
 func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
@@ -40,25 +40,25 @@ func (c *Conn) Append(ctx context.Context, subject string, h Header, data []byte
 	return ack.Seq, nil
 }
 
-// Send stores a message without waiting for the acknowledgement, so the message may be
-// lost. It is for jobs, which are only pointers and are sent again by a poll.
+// Send stores a message and does not wait for the acknowledgement, so the message may be lost.
+// It is for jobs: a job is only a pointer, and the coordinator's poll sends it again.
 func (c *Conn) Send(subject string, h Header, data []byte) error { return c.Publish(subject, h, data) }
 
-// CompareAndSet stores a message if the newest message of its subject has the sequence last
-// (0: if the subject has none). If several writers expect the same sequence, at most one
-// succeeds. The others get ErrConflict, or ErrUndecided if an earlier write stays
-// undecided. The other errors are those of Append. After ErrUnknown, the newest record
-// shows which writer succeeded.
+// CompareAndSet stores a message if the newest message of its subject has the sequence last.
+// last is 0 for a subject without messages. If several writers expect the same sequence, at
+// most one succeeds. The others get ErrConflict, or ErrUndecided if an earlier write stays
+// undecided. The other errors are those of Append. After ErrUnknown, the newest record shows
+// which writer succeeded.
 //
-// The server could also check the sequence on a wildcard subject. This is not used, because
-// two writers that spell the wildcard differently could both succeed.
+// CompareAndSet does not use the server's check on a wildcard subject: two writers that spell
+// the wildcard in different ways could both succeed.
 func (c *Conn) CompareAndSet(ctx context.Context, subject string, h Header, data []byte, last uint64) (seq uint64, err error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	h = h.with(expectedLastHeader, strconv.FormatUint(last, 10))
-	// On a cluster, a write counts as on its way even for a moment after its
-	// acknowledgement, and the server refuses other writes of the subject. So this write is
-	// tried again until the earlier one is decided.
+	// On a cluster, a write counts as on its way even for a moment after its acknowledgement.
+	// Meanwhile the server refuses other writes of the subject. So this write is tried again
+	// until the earlier one is decided.
 	err = Retry(ctx, untilDecided, func() (err error) {
 		seq, err = c.Append(ctx, subject, h, data)
 		return err
@@ -72,8 +72,7 @@ var untilDecided = Backoff{
 	Again: func(err error) bool { return errors.Is(err, ErrUndecided) },
 }
 
-// Delete removes one message from a stream. It returns no error if the message is gone
-// already.
+// Delete removes one message from a stream. It returns no error if the message does not exist.
 func (c *Conn) Delete(ctx context.Context, stream string, seq uint64) error {
 	err := c.Call(ctx, api("STREAM", "MSG", "DELETE", stream), map[string]any{"seq": seq, "no_erase": true}, nil)
 	if err != nil && !errors.Is(err, ErrNotFound) {

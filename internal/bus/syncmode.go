@@ -10,16 +10,16 @@ import (
 const (
 	SyncAlways   = "always"   // an acknowledged write survives a power loss
 	SyncInterval = "interval" // an acknowledged write may be lost in a power loss
-	SyncUnknown  = "unknown"  // the server does not tell this user
+	SyncUnknown  = "unknown"  // the server does not answer this user
 )
 
-// syncAnswers is how long SyncMode waits for another server of the cluster after each
-// answer.
+// syncAnswers is how long SyncMode waits, after each answer, for an answer of another server
+// of the cluster.
 const syncAnswers = 250 * time.Millisecond
 
-// SyncMode returns when the servers write to disk, as far as this user can see. The
-// embedded server tells everyone; other servers tell only their system account. The result
-// is SyncAlways only if every JetStream server that answers always syncs.
+// SyncMode returns when the servers write to disk, as far as this user can see. The embedded
+// server answers every user; other servers answer only their system account. The result is
+// SyncAlways only if every JetStream server that answers always syncs.
 func (c *Conn) SyncMode(ctx context.Context) string {
 	if local, ok := c.opts.InProcess.(interface{ SyncAlways() bool }); ok {
 		return syncMode(local.SyncAlways())

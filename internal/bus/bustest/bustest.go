@@ -1,4 +1,4 @@
-// Package bustest holds helpers for the tests of package bus and of the packages below it:
+// Package bustest has helpers for the tests of package bus and of the packages below it:
 // connections to a new server, and a pool with jobs.
 package bustest
 
@@ -73,7 +73,7 @@ func Replicated(t *testing.T) *natstest.Cluster {
 	return cl
 }
 
-// Raw connects a plain NATS client, without package bus, as an operator's tool does.
+// Raw connects a plain NATS client, without package bus, in the way of an operator's tool.
 func Raw(tb testing.TB, srv *devserver.Server) jetstream.JetStream {
 	tb.Helper()
 	nc, err := nats.Connect("", nats.InProcessServer(srv))
@@ -93,7 +93,7 @@ func Key(session, batch string) wire.BatchKey {
 	return wire.KeyOf(messages.OneTenant, messages.SessionID(session), messages.BatchID(batch))
 }
 
-// Receive returns the next value of a channel. It fails the test if none comes.
+// Receive returns the next value of a channel. It fails the test if none comes within 30 s.
 func Receive[T any](tb testing.TB, ch <-chan T) T {
 	tb.Helper()
 	select {
@@ -108,7 +108,7 @@ func Receive[T any](tb testing.TB, ch <-chan T) T {
 // Pool is the name of the pool in tests.
 const Pool = "default"
 
-// Workshop connects to a server and makes the streams and the consumer of a pool.
+// Workshop connects to a server, and makes the streams and the consumer of a pool.
 func Workshop(t *testing.T, srv *devserver.Server, ackWait time.Duration) *bus.Conn {
 	t.Helper()
 	c := Connect(t, srv)
@@ -134,7 +134,7 @@ func Job(c *bus.Conn, i int) string {
 	return c.Names().Lane(i%3 == 0, Pool, Key("s", fmt.Sprint("b", i)).Call(i))
 }
 
-// SendJobs stores the jobs number from to to-1.
+// SendJobs stores the jobs with the numbers from to to-1.
 func SendJobs(t *testing.T, c *bus.Conn, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {

@@ -24,8 +24,8 @@ type ServerState struct {
 	Time      time.Time `json:"time"`
 }
 
-// Server asks the connected server for its state. Servers before 2.11 do not answer, and
-// others answer only users that may ask.
+// Server asks the connected server for its state. Servers before 2.11 do not answer. Newer
+// servers answer only users with the right to ask.
 func Server(ctx context.Context, c *bus.Conn) (ServerState, error) {
 	var info struct {
 		Server ServerState `json:"server"`
@@ -79,11 +79,13 @@ func Subjects(ctx context.Context, c *bus.Conn, stream string) ([]string, error)
 // ConsumerState says how far a consumer has come.
 type ConsumerState struct {
 	Delivered struct {
-		Stream uint64 `json:"stream_seq"` // the newest message that was delivered to any worker
+		Stream uint64 `json:"stream_seq"` // newest message that was delivered to a worker
 	} `json:"delivered"`
-	Pending  uint64 `json:"num_pending"`     // messages that were never delivered
-	InFlight uint64 `json:"num_ack_pending"` // delivered and not settled, or given back with a delay that is not over
-	Waiting  int    `json:"num_waiting"`     // pull requests that wait for a message
+	Pending uint64 `json:"num_pending"` // messages that were never delivered
+	// InFlight counts the messages that were delivered and not settled. A message that was
+	// given back with a delay counts until the delay is over.
+	InFlight uint64 `json:"num_ack_pending"`
+	Waiting  int    `json:"num_waiting"` // pull requests that wait for a message
 }
 
 // Consumer returns how far a consumer has come. The error is bus.ErrNotFound if there is no
@@ -102,7 +104,7 @@ func Consumer(ctx context.Context, c *bus.Conn, stream, name string) (s Consumer
 // Queue counts the jobs of a pool, or of one of its queues.
 type Queue struct {
 	Pending  uint64    // never delivered
-	InFlight uint64    // delivered and not settled, or given back with a delay that is not over
+	InFlight uint64    // see ConsumerState
 	Oldest   time.Time // when the oldest pending job was stored; zero: none is pending
 }
 
@@ -113,9 +115,8 @@ func (q *Queue) add(other Queue) {
 	}
 }
 
-// Pool counts the jobs of a pool in three kinds of queues: the queue of the pool, the
-// queues of these toolsets, and the queue of jobs that wait because no worker serves their
-// tools.
+// Pool counts the jobs of a pool in three kinds of queues: the queue of the pool, the queues
+// of these toolsets, and the queue of jobs that wait because no worker serves their tools.
 func Pool(ctx context.Context, c *bus.Conn, pool string, toolsets ...string) (sum Queue, err error) {
 	tokens := append([]string{pool, wire.WaitingQueue(pool)}, toolsets...)
 	slices.Sort(tokens)
@@ -129,8 +130,8 @@ func Pool(ctx context.Context, c *bus.Conn, pool string, toolsets ...string) (su
 	return sum, nil
 }
 
-// QueueOf counts the jobs in the queue with a token. After a restart of the server the
-// queue's consumer is missing until a worker comes. Then every job counts as pending. A
+// QueueOf counts the jobs in the queue with a token. After a restart of the server, the
+// queue's consumer is missing until a worker comes; until then every job counts as pending. A
 // replica that is behind may answer.
 func QueueOf(ctx context.Context, c *bus.Conn, token string) (q Queue, err error) {
 	durable, err := provision.QueueConsumer(c.Names(), token, 0, 0)

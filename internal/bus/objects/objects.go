@@ -34,14 +34,14 @@ type Store struct {
 // In returns the object store of the fleet that conn is connected to.
 func In(conn *bus.Conn) Store { return Store{conn, conn.Names().Stream(bus.Objects)} }
 
-// Put stores a body under its digest, for longer than any reply is kept. If the body was
-// stored before and is in the first half of its life, Put does nothing.
+// Put stores a body under its digest, for longer than any reply is kept. If the body is stored
+// already and is in the first half of its life, Put does nothing.
 //
-// The layout is that of a NATS object store, so the NATS tools can read it. But Put does
-// not use the client library, because its Put removes the chunks of the older object. If
-// two writers stored the same body at once, one could remove chunks that a reader has not
-// read yet, and the reader would wait for ever. Here old chunks are never removed; they age
-// out.
+// The layout is that of a NATS object store, so the NATS tools can read it. But Put does not
+// use the client library, because the library's Put removes the chunks of the older object. If
+// two writers stored the same body at once, one could remove chunks that a reader still needs,
+// and the reader would wait for ever. Here old chunks are never removed. The server deletes
+// them when they reach the maximum age.
 func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -59,8 +59,8 @@ func (s Store) Put(ctx context.Context, data []byte) (messages.Ref, error) {
 	return ref, nil
 }
 
-// PutNamed stores a body under a name that the caller chooses. It replaces the body that
-// has the name. [Store.GetNamed] reads it. It is kept as long as a body from Put.
+// PutNamed stores a body under a name that the caller chooses, and replaces the earlier body
+// of that name. [Store.GetNamed] reads it. It is kept as long as a body from Put.
 func (s Store) PutNamed(ctx context.Context, name string, data []byte) error {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -76,8 +76,8 @@ func (s Store) GetNamed(ctx context.Context, name string, limit int64) ([]byte, 
 	return s.get(ctx, name, atMost(limit))
 }
 
-// dropChunks removes the chunks of an object that was stored only in part. If it fails, or
-// if the user may not purge, the chunks age out.
+// dropChunks removes the chunks of an object that was stored only in part. If it fails, or if
+// the user may not purge, the server deletes the chunks at their maximum age.
 func (s Store) dropChunks(ctx context.Context, nuid string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bus.CallTimeout)
 	defer cancel()
@@ -90,8 +90,8 @@ func (s Store) dropChunks(ctx context.Context, nuid string) {
 	}
 }
 
-// put stores the chunks first, and then the entry that names them. So if a reader finds the
-// entry, the object is complete.
+// put stores the chunks first, and then the entry that names them. A reader that finds the
+// entry can therefore read the whole object.
 func (s Store) put(ctx context.Context, name string, data []byte) error {
 	info := jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{Name: name},
@@ -117,7 +117,8 @@ func (s Store) put(ctx context.Context, name string, data []byte) error {
 }
 
 // hasYoung reports whether the object exists and is in the first half of its life. An older
-// object must be stored again, because a new record that refers to it could outlive it.
+// object must be stored again, because a new record that refers to it could be kept for longer
+// than it.
 func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref messages.Ref) (bool, error) {
 	info, err := store.GetInfo(ctx, ref.Digest)
 	if errors.Is(err, jetstream.ErrObjectNotFound) {
@@ -135,8 +136,8 @@ func (s Store) hasYoung(ctx context.Context, store jetstream.ObjectStore, ref me
 }
 
 // Get reads a body and checks its digest and size. The error is bus.ErrNotFound if the body
-// was never stored or has aged out, and bus.ErrCorrupt if it is not the body that was
-// stored.
+// was never stored or has reached its maximum age. It is bus.ErrCorrupt if the bytes are not
+// those that were stored.
 func (s Store) Get(ctx context.Context, ref messages.Ref) ([]byte, error) {
 	data, err := s.get(ctx, ref.Digest, func(int64) error { return nil })
 	if err == nil && (int64(len(data)) != ref.Size || messages.Digest(data) != ref.Digest) {
@@ -164,11 +165,11 @@ func atMost(limit int64) func(size int64) error {
 	}
 }
 
-// get reads a body if check accepts its size. It verifies that the bytes are those that
-// were stored.
+// get reads a body if check accepts its size. It verifies that the bytes are those that were
+// stored.
 //
-// It does not use the client library, because its Get reads from the nearest replica. If
-// that replica is behind, Get finds no new object, or only a part of it.
+// It does not use the client library, because the library's Get reads from the nearest
+// replica. If that replica is behind, it has no new object, or only a part of it.
 func (s Store) get(ctx context.Context, name string, check func(size int64) error) ([]byte, error) {
 	ctx, cancel := transfer(ctx)
 	defer cancel()
@@ -198,7 +199,7 @@ func (s Store) get(ctx context.Context, name string, check func(size int64) erro
 	return data, nil
 }
 
-// digestOf returns the digest in the form that an object's entry has.
+// digestOf returns the digest in the form of an object's entry.
 func digestOf(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "SHA-256=" + base64.URLEncoding.EncodeToString(sum[:])

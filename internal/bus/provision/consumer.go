@@ -18,51 +18,51 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxWaiting is how many pull requests may wait at one consumer. Each worker of the fleet
-// has one or two.
+// maxWaiting is how many pull requests may wait at one consumer. Each worker of the fleet has
+// one or two waiting.
 const maxWaiting = 4096
 
 // DefaultAckWait is how long a worker may give no sign of life about a delivery before the
 // server delivers the message again.
 const DefaultAckWait = 10 * time.Second
 
-// Consumer is a durable consumer that many processes pull from. Each message is
-// acknowledged separately. The server delivers an unsettled message again without limit.
-// The processes count the deliveries, and end a message over which too many of them were
-// lost.
+// Consumer is a durable consumer that many processes pull from. Each message is acknowledged
+// by itself. The server delivers an unsettled message again, as often as needed. The processes
+// count the deliveries. They end a message if too many processes were lost while they worked
+// on it.
 type Consumer struct {
 	Stream  string   // full name
 	Name    string   // of the durable
-	Filters []string // none = all subjects of the stream
+	Filters []string // none: all subjects of the stream
 	// AckWait is how long a worker may give no sign of life about a delivery before the
 	// server delivers the message again. 0 = DefaultAckWait.
 	AckWait time.Duration
 	// MaxInFlight limits how many deliveries may be unsettled in the whole fleet. 0 = no
 	// limit.
 	MaxInFlight int
-	// InMemory makes a consumer that the server loses when it ends. Then all messages of
-	// the stream are delivered again.
+	// InMemory makes a consumer that the server does not store. When the server ends, the
+	// consumer is lost, and a new one delivers all messages of the stream again.
 	//
-	// A stream that is not synced to disk needs this. After a power loss such a stream may
-	// have a message back that a consumer on disk counts as acknowledged. That consumer
-	// would never deliver the message, and no new message could be stored under its
-	// subject.
+	// A stream that is not synced to disk needs such a consumer. After a power loss, the
+	// stream may have a message again that a consumer on disk counts as acknowledged. That
+	// consumer would never deliver the message. As long as the message stays, no new message
+	// could be stored under its subject.
 	InMemory bool
-	// Unused is how long nobody may pull before the server removes the consumer. The
-	// messages stay in the stream. 0 = the consumer stays.
+	// Unused is how long nobody may pull before the server removes the consumer. The messages
+	// stay in the stream. 0 = the consumer stays.
 	Unused time.Duration
 }
 
-// BatchesConsumer returns the durable consumer of the log. It has no limit in flight, so
-// that batches that wait for their turn do not keep back others.
+// BatchesConsumer returns the durable consumer of the log. It has no limit in flight, so that
+// batches that wait for their turn do not keep back other batches.
 func BatchesConsumer(n wire.Names, ackWait time.Duration) Consumer {
 	return Consumer{Stream: n.Stream(bus.Batches), Name: bus.CoordinatorsConsumer, AckWait: ackWait}
 }
 
 // QueueConsumer returns the durable consumer of a queue of jobs. Its name is the queue's
-// token. It delivers both reads and writes. If the queue is a toolset's, the server removes
-// the consumer when no worker has pulled for some minutes, so that toolsets of earlier
-// releases do not pile up.
+// token. It delivers both reads and writes. If the queue is a toolset's and no worker pulls
+// for some minutes, the server removes the consumer. So no consumers stay of the toolsets of
+// earlier releases.
 func QueueConsumer(n wire.Names, queue string, ackWait time.Duration, maxInFlight int) (Consumer, error) {
 	pool := wire.PoolOf(queue)
 	if pool == "" {
@@ -79,9 +79,9 @@ func QueueConsumer(n wire.Names, queue string, ackWait time.Duration, maxInFligh
 }
 
 // RequestedConsumer returns the durable consumer that a worker asks for. It is like
-// [QueueConsumer], but the server always removes it when no worker has pulled for some
-// minutes. So a worker cannot fill the stream with consumers. The error says what is wrong
-// with the request.
+// [QueueConsumer], but for any queue the server removes the consumer when no worker pulls for
+// some minutes. So a worker cannot fill the stream with consumers. The error says what is
+// wrong with the request.
 func RequestedConsumer(n wire.Names, queue string, r wire.QueueRequest) (Consumer, error) {
 	wait := time.Duration(r.AckWaitMS) * time.Millisecond
 	if r.AckWaitMS < 1 || r.AckWaitMS > longestAckWait.Milliseconds() || r.MaxInFlight < 0 {
@@ -95,18 +95,18 @@ func RequestedConsumer(n wire.Names, queue string, r wire.QueueRequest) (Consume
 // longestAckWait limits AckWait of a requested consumer.
 const longestAckWait = time.Hour
 
-// toolsetUnused is how long the consumer of a toolset stays without workers. If a worker is
-// without a connection for longer, it makes the consumer again.
+// toolsetUnused is how long the consumer of a toolset stays without workers. A worker that was
+// without a connection for longer makes the consumer again.
 const toolsetUnused = 5 * time.Minute
 
 // ErrTooManyConsumers: the stream has as many consumers as the server allows.
 var ErrTooManyConsumers = errors.New("the server allows no more consumers of the stream")
 
-// EnsureConsumer makes a durable consumer, or updates the times and limits of an existing
-// one. If the existing one has other filters, acknowledgements or delivery, the error is a
-// *bus.Mismatch. If it has the other storage, it is deleted and made again, because the
-// server cannot change the storage. If this user may not make consumers, EnsureConsumer
-// asks a coordinator for the consumer of a queue.
+// EnsureConsumer makes a durable consumer, or updates the times and limits of an existing one.
+// If the existing consumer has other filters, acknowledgements or delivery, the error is a
+// *bus.Mismatch. If its storage is another, it is deleted and made again, because the server
+// cannot change the storage. If this user may not make consumers, EnsureConsumer asks a
+// coordinator to make the consumer of a queue.
 func EnsureConsumer(ctx context.Context, c *bus.Conn, want Consumer) error {
 	ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
 	defer cancel()

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// LostStream is the error for a missing stream that cannot be made again from other data.
-// Someone has deleted it, or it was so damaged that the server left it out.
+// LostStream is the error for a missing stream that cannot be made again from other data. A
+// person has deleted the stream, or it was so damaged that the server left it out.
 type LostStream struct {
 	Stream string // the missing stream
 	Used   string // another stream, whose messages show that the fleet has worked on this server
@@ -25,9 +25,8 @@ func (l *LostStream) Error() string {
 		l.others[0], l.others[1], l.others[2])
 }
 
-// Lost returns a *LostStream if BATCHES, CALLS or REPLIES is missing and another of them
-// has been used. On a new server, all of them are missing or none has been used. Then Lost
-// returns nil.
+// Lost returns a *LostStream if BATCHES, CALLS or REPLIES is missing and another of these
+// three has been used. On a new server none of them has been used, so Lost returns nil.
 func Lost(ctx context.Context, c *bus.Conn) error {
 	names := []string{c.Names().Stream(bus.Batches), c.Names().Stream(bus.Calls), c.Names().Stream(bus.Replies)}
 	var missing, used string

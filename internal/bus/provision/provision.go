@@ -1,9 +1,9 @@
-// Package provision makes the streams, buckets and durable consumers of a fleet, checks
-// those that exist, and makes those again that a server has lost.
+// Package provision makes the streams, buckets and durable consumers of a fleet. It checks
+// those that exist, and makes again what a server has lost.
 //
 // BATCHES, CALLS and REPLIES hold the truth: their content cannot be made again from other
-// data. The package makes these streams only on a new server. If one is missing later, a
-// person has to find out where it went.
+// data. The package makes these streams only on a new server. If one of them is missing later,
+// a person has to find out why.
 package provision
 
 import (
@@ -24,8 +24,8 @@ import (
 // Config says how long messages are kept, and how safely. The zero value has the defaults.
 type Config struct {
 	Replicas int // of every stream and bucket. 0 = 1; 3 survives the loss of a server
-	// BatchTTL is how long a batch may live. Waiting for people can extend this to at most
-	// twice the time. Records of the batch are kept for three times BatchTTL. 0 = 1 h
+	// BatchTTL is how long a batch may live. Time to wait for people is added, up to another
+	// BatchTTL. Records of the batch are kept for three times BatchTTL. 0 = 1 h
 	BatchTTL  time.Duration
 	ReplyTTL  time.Duration // how long replies and their batch ids are kept. 0 = 24 h
 	AuditTTL  time.Duration // 0 = 30 days
@@ -34,18 +34,18 @@ type Config struct {
 	// MaxBatches limits the number of messages in the log. A full log refuses further
 	// batches. 0 = no limit.
 	MaxBatches int64
-	// MaxBytes limits each stream and bucket in bytes, by name (bus.Batches, Calls...). A
-	// full stream refuses new messages and never drops old ones. Without an entry only the
-	// server's own limit holds.
+	// MaxBytes limits each stream and bucket in bytes, by name (bus.Batches, Calls...). A full
+	// stream refuses new messages and never drops old ones. Without an entry, the limit is the
+	// server's own.
 	MaxBytes map[string]int64
-	// Erasable leaves CALLS, RESULTS, AUDIT and REPLIES without deny_delete and deny_purge.
-	// A stream that already has these flags keeps them, because the server cannot remove
-	// them. Set it while old builds may still start in the fleet: builds from before these
-	// flags refuse streams that have them.
+	// Erasable leaves CALLS, RESULTS, AUDIT and REPLIES without deny_delete and deny_purge. A
+	// stream that already has these flags keeps them, because the server cannot remove them.
+	// Set Erasable while old builds may still start in the fleet: builds that do not know
+	// these flags refuse streams that have them.
 	Erasable bool
 }
 
-// WithDefaults returns the Config with defaults for fields that are zero.
+// WithDefaults returns the Config with defaults in the fields that are zero.
 func (p Config) WithDefaults() Config {
 	for _, d := range []struct {
 		field *time.Duration
@@ -62,19 +62,19 @@ func (p Config) WithDefaults() Config {
 	return p
 }
 
-// Ensure makes the missing streams, buckets and consumers, and checks the existing ones. If
-// a setting would break a promise, it returns a *bus.Mismatch and leaves the stream as it
-// is. If a stream that held the truth is gone, it returns a *LostStream and does not make
-// the stream.
+// Ensure makes the missing streams, buckets and consumers, and checks the existing ones. If a
+// setting would break a promise, it returns a *bus.Mismatch and leaves the stream unchanged.
+// If a stream that held the truth is gone, it returns a *LostStream and does not make the
+// stream.
 //
-// An operator may change these settings: limits (as long as a full stream refuses),
-// placement, compression, more replicas, longer ages, and syncing of a stream that Ensure
-// would not sync. Ensure lengthens an age that is too short, sets a limit of the Config if
-// the stream has none, and protects records against deletes and purges (see
+// An operator may change these settings: limits (as long as a full stream refuses), placement,
+// compression, more replicas, longer ages, and syncing of a stream that Ensure would not sync.
+// Ensure itself changes three things: an age that is too short, a missing limit that the
+// Config has, and missing protection of records against deletes and purges (see
 // Config.Erasable).
 //
-// Ensure waits for a server that is still starting, like [Patiently]. If this user may not
-// make a missing stream, it waits in the same way for another process to make it.
+// While a server is still starting, Ensure waits for it, like [Patiently]. If this user may
+// not make a missing stream, it waits in the same way for another process to make the stream.
 func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
@@ -91,12 +91,12 @@ func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) e
 			return err
 		}
 	}
-	c.Now(ctx) // so that the first decision already uses the server's clock
+	c.Now(ctx) // the first decision then already uses the server's clock
 	return nil
 }
 
-// Patiently repeats try while the server is still starting or its cluster has no leader. It
-// gives up when ctx ends, or after 15 s if ctx has no deadline.
+// Patiently repeats try while the server is starting or its cluster has no leader. It gives up
+// when ctx ends, or after 15 s if ctx has no deadline.
 func Patiently(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := waiting(ctx)
 	defer cancel()
@@ -116,8 +116,8 @@ const (
 	startPause   = 100 * time.Millisecond // between two tries
 )
 
-// errNotOurs: a stream is missing, and this user may not make it. Ensure waits for another
-// process to make it.
+// errNotOurs: a stream is missing, and this user may not make it. Ensure then waits until
+// another process makes the stream.
 var errNotOurs = errors.New("is not there, and this user may not make it; a coordinator does when it starts")
 
 // notReady reports whether the error comes from a server or cluster that is still starting,
@@ -138,13 +138,13 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		s.Retention, s.MaxMsgsPerSubject, s.DiscardNewPerSubject = jetstream.WorkQueuePolicy, 1, true
 		return s
 	}
-	// kept denies deletes and purges: messages of the stream only age out.
+	// kept denies deletes and purges: messages leave the stream only because of their age.
 	kept := func(s jetstream.StreamConfig) jetstream.StreamConfig {
 		s.DenyDelete, s.DenyPurge = !p.Erasable, !p.Erasable
 		return s
 	}
-	// remade marks a stream that KeepRemade may make again. With one replica such a stream
-	// is not synced. With three replicas the server has no such option.
+	// remade marks a stream that KeepRemade may make again. With one replica, such a stream is
+	// not synced. With three replicas, the server has no such option.
 	remade := func(s jetstream.StreamConfig) jetstream.StreamConfig {
 		if p.Replicas == 1 {
 			s.PersistMode = jetstream.AsyncPersistMode
@@ -159,23 +159,23 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 
 	batches := queue(bus.Batches, n.EveryBatch(wire.VerbBatch))
 	batches.MaxMsgs = limit(p.MaxBatches)
-	// The window for duplicates is as short as the server allows. In that window the server
-	// would take a batch with the message id of a finished one as a duplicate: it would
-	// acknowledge the batch and not store it, and the agent would wait for ever.
+	// The window for duplicates is as short as the server allows. A batch may have the message
+	// id of a batch that has finished within this window. The server would then acknowledge
+	// the batch and not store it, and the agent would wait for ever.
 	batches.Duplicates = 100 * time.Millisecond
 
 	replies := kept(stream(bus.Replies, p.ReplyTTL, n.All(wire.VerbFinal)))
 	replies.RePublish = &jetstream.RePublish{Source: n.All(wire.VerbFinal), Destination: n.All(wire.VerbReply)}
 
 	workers := remade(bucket(bus.BucketWorkers, p.WorkerTTL))
-	// The server puts a marker in the place of an entry that has aged out, so watchers see
-	// the deletion.
+	// The server replaces an entry that has reached its maximum age by a marker, so watchers
+	// see the deletion.
 	workers.AllowMsgTTL, workers.SubjectDeleteMarkerTTL = true, max(p.WorkerTTL, time.Second)
 
 	objects := stream(bus.Objects, objectTTL(p), "$O."+n.Stream(bus.Objects)+".C.>", "$O."+n.Stream(bus.Objects)+".M.>")
 	objects.Name, objects.AllowRollup = "OBJ_"+objects.Name, true
 
-	// The log comes last: when it takes the first batch, all other streams exist.
+	// The log comes last: when it accepts the first batch, all other streams exist.
 	return []jetstream.StreamConfig{
 		remade(queue(bus.Jobs, n.All(wire.VerbRead), n.All(wire.VerbWrite))),
 		kept(stream(bus.Calls, 3*p.BatchTTL, n.All(wire.VerbCall), n.All(wire.VerbPlan), n.All(wire.VerbHand),
@@ -187,19 +187,20 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		bucket(bus.BucketTools, 0),
 		bucket(bus.BucketKeys, 0),
 		workers,
-		// No question outlives its batch. If an entry gets lost, the next driver of the
-		// batch writes it again.
+		// An entry never needs to be kept for longer than its batch lives. If an entry gets
+		// lost, the next driver of the batch writes it again.
 		remade(bucket(bus.BucketApprovals, 2*p.BatchTTL)),
 		objects,
 		batches,
 	}
 }
 
-// objectTTL returns how long an object is kept: twice as long as any record that refers to
-// one, because Put does not store an object again in the first half of its life.
+// objectTTL returns how long an object is kept: twice as long as any record that refers to an
+// object. Put does not store an object again in the first half of its life, so the second half
+// must be as long as any such record is kept.
 func objectTTL(p Config) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
 
-// limit returns n in the server's form, where -1 instead of 0 means no limit.
+// limit returns n in the server's form, in which -1 and not 0 means no limit.
 func limit(n int64) int64 {
 	if n <= 0 {
 		return -1
@@ -207,7 +208,7 @@ func limit(n int64) int64 {
 	return n
 }
 
-// ensureStream makes a stream, or checks and adjusts an existing one.
+// ensureStream makes a stream, or checks and adjusts the existing one.
 func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig) error {
 	// A cluster without a leader does not answer.
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -220,7 +221,7 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 		if s, err = c.JetStream().CreateStream(ctx, want); err == nil {
 			return nil
 		}
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was first
 			s, err = c.JetStream().Stream(ctx, want.Name)
 		}
 	}
@@ -231,7 +232,7 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 	if err := checkStream(have, want, erased(c.Names(), want.Name)); err != nil {
 		return err
 	}
-	// If this user may not update streams, another process does it.
+	// If this user may not update streams, another process updates this one.
 	if !adjust(&have, want) || !c.May(ctx, "$JS.API.STREAM.UPDATE."+want.Name) {
 		return nil
 	}
@@ -241,15 +242,15 @@ func ensureStream(ctx context.Context, c *bus.Conn, want jetstream.StreamConfig)
 	return nil
 }
 
-// erased reports whether the fleet itself deletes messages of a stream. With deny_delete,
-// finished batches would stay in the log, and dead letters could not be dropped.
+// erased reports whether the fleet itself deletes messages of a stream. If such a stream had
+// deny_delete, finished batches would stay in the log, and dead letters could not be dropped.
 func erased(n wire.Names, stream string) bool {
 	return stream == n.Stream(bus.Batches) || stream == n.Stream(bus.Jobs) || stream == n.Stream(bus.Dead)
 }
 
-// adjust lengthens an age that is too short. It also sets limits and flags that want has
-// and have lacks: the process that made the stream may have had no limits, and earlier
-// builds did not set the flags. It reports whether it changed have.
+// adjust lengthens an age that is too short. It also sets the limits and flags of want that
+// have lacks: the process that made the stream may have had no limits, or may be of a build
+// without the flags. It reports whether it changed have.
 func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed bool) {
 	if shorter(have.MaxAge, want.MaxAge) {
 		have.MaxAge, changed = want.MaxAge, true
@@ -281,7 +282,7 @@ func shorter(have, want time.Duration) bool {
 	return have != 0 && (want == 0 || have < want)
 }
 
-// checkStream returns the first difference that would break a promise as a *bus.Mismatch.
+// checkStream returns a *bus.Mismatch about the first difference that would break a promise.
 // erased says that the fleet deletes messages of the stream.
 func checkStream(have, want jetstream.StreamConfig, erased bool) error {
 	for _, f := range []struct {
@@ -325,11 +326,11 @@ func mismatch(thing, field string, have, want any) error {
 	return &bus.Mismatch{Thing: thing, Field: field, Have: have, Want: want}
 }
 
-// perSubject returns the number of messages per subject. 0 means any number; the server
-// writes -1.
+// perSubject returns the number of messages for each subject. 0 means any number, for which
+// the server writes -1.
 func perSubject(s jetstream.StreamConfig) int64 { return max(s.MaxMsgsPerSubject, 0) }
 
-// shown returns a value in the form of error texts.
+// shown returns a value in the form that error texts have.
 func shown(v any) any {
 	switch v := v.(type) {
 	case *jetstream.RePublish:

@@ -10,11 +10,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// KeepRemade makes lost streams and consumers again until ctx ends. A power cut or an
-// operator may have removed them. It makes only the given consumers and the streams that
-// are not synced, because these do not hold the truth. If a stream that holds the truth is
-// missing, a person has to find out where it went. KeepRemade checks after every reconnect,
-// and when a puller finds nothing to pull from.
+// KeepRemade makes lost streams and consumers again until ctx ends. A power cut or an operator
+// may have removed them. It makes only the given consumers, and the streams that are not
+// synced: these do not hold the truth. If a stream that holds the truth is missing, a person
+// has to find out why. KeepRemade checks after every reconnect, and when a puller finds
+// nothing to pull from.
 func KeepRemade(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) {
 	again := make(chan struct{}, 1)
 	defer c.OnReconnect(func() {
@@ -36,10 +36,10 @@ func KeepRemade(ctx context.Context, c *bus.Conn, p Config, consumers ...Consume
 	}
 }
 
-// deletion is how long a server may need to remove the files of a deleted stream, although
-// it has already reported that the stream is gone. If a stream of the same name is made in
-// that time, the server removes its files too. Then the new stream stores nothing until the
-// server restarts, and reports no error (nats-server 2.15.2).
+// deletion is how long a server may need to remove the files of a deleted stream. It needs
+// this time after it has reported that the stream is gone. If a stream of the same name is
+// made within this time, the server removes the files of the new stream too. That stream then
+// stores nothing until the server restarts, and reports no error (nats-server 2.15.2).
 const deletion = 2 * time.Second
 
 func remake(ctx context.Context, c *bus.Conn, p Config, consumers []Consumer) error {

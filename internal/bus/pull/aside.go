@@ -10,20 +10,21 @@ import (
 )
 
 const (
-	// A puller with two consumers asks the second one every asideEvery, and waits for at
-	// most asideFor. If that request got a message, then for busyAside every other pull
-	// request goes to the second consumer.
+	// A puller with two consumers asks the second consumer every asideEvery, and waits for at
+	// most asideFor. After a request that got a message, every other pull request goes to the
+	// second consumer, for busyAside.
 	asideEvery, asideFor, busyAside = 3 * time.Second, 25 * time.Millisecond, 10 * time.Second
 	// maxAsidePause limits the pause after a failed request to the second consumer.
 	maxAsidePause = 30 * time.Second
 )
 
-// aside is the second consumer of a puller. If requests to it fail, the first consumer goes
-// on, and requests to the second pause for a while. The goroutine of Run owns the fields.
+// aside is the second consumer of a puller. If requests to it fail, the first consumer
+// continues, and requests to the second pause for a while. The fields belong to the goroutine
+// of Run.
 type aside struct {
 	consumer          string
 	lookedAt, foundAt time.Time     // when it was last asked, and when it last had a message
-	pause             time.Duration // the time between requests after failures; 0: the last request did not fail
+	pause             time.Duration // between requests after failures; 0: the last one did not fail
 }
 
 // busy reports whether a recent request to the second consumer got a message.
@@ -46,7 +47,7 @@ func (a *aside) failed(conn *bus.Conn, err error, now time.Time) {
 }
 
 // takeAside handles a status from the second consumer. Every status except a heartbeat ends
-// the request and frees the slots that wait for it.
+// the request, and frees the slots that wait for it.
 func (i *inbox) takeAside(m *nats.Msg, code int) {
 	switch code {
 	case status.Heartbeat:

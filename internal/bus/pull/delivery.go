@@ -12,15 +12,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// Delivery is a message to work on. It must be settled with Ack, AckSync, Nak or Term. The
-// first one that succeeds counts; later ones do nothing. If it is not settled within
+// Delivery is a message to work on. Settle it with Ack, AckSync, Nak or Term. The first of
+// these that succeeds counts; later ones do nothing. If a delivery is not settled within
 // AckWait, the server delivers the message again.
 //
-// Two workers may hold the same message at once. The server accepts an acknowledgement even
+// Two workers may hold the same message at once: the server accepts an acknowledgement even
 // from a worker whose AckWait is over.
 type Delivery struct {
 	bus.Msg
-	Delivered int       // how many times the message was delivered, including this time
+	Delivered int       // how many times the message was delivered, this time included
 	Consumer  string    // the consumer that delivered the message
 	Received  time.Time // when the message came to this process
 
@@ -49,7 +49,7 @@ func (d *Delivery) Settled() bool { return d.settled.Load() }
 // confirmation. If the acknowledgement is lost, the server delivers the message again.
 func (d *Delivery) Ack() error { return d.settle("ack", d.send("+ACK")) }
 
-// AckSync is like Ack, but waits until the server has confirmed it.
+// AckSync is like Ack, but it waits until the server has confirmed the acknowledgement.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	return d.settle("ack", func() error {
 		ctx, cancel := context.WithTimeout(ctx, bus.CallTimeout)
@@ -59,8 +59,8 @@ func (d *Delivery) AckSync(ctx context.Context) error {
 	})
 }
 
-// Nak gives the message back. The server delivers it again after delay (0: at once). Until
-// then the message counts as in flight.
+// Nak gives the message back. The server delivers it again after delay (0: at once). During
+// the delay the message counts as in flight.
 func (d *Delivery) Nak(delay time.Duration) error {
 	body := "-NAK"
 	if delay > 0 {
@@ -69,7 +69,7 @@ func (d *Delivery) Nak(delay time.Duration) error {
 	return d.settle("nak", d.send(body))
 }
 
-// Term removes the message without the work being done. It is never delivered again.
+// Term removes the message, although the work is not done. The server never delivers it again.
 func (d *Delivery) Term(reason string) error {
 	return d.settle("term", d.send("+TERM "+reason))
 }
@@ -90,8 +90,8 @@ func (d *Delivery) send(body string) func() error {
 	return func() error { return d.nc.Publish(d.Reply, []byte(body)) }
 }
 
-// settle sends a settlement unless one was sent before. If the send fails, the delivery
-// stays unsettled, so that the caller can try again.
+// settle sends a settlement, unless one was sent before. If sending fails, the delivery stays
+// unsettled, so that the caller can try again.
 func (d *Delivery) settle(what string, tell func() error) error {
 	if !d.settled.CompareAndSwap(false, true) {
 		return nil

@@ -1,6 +1,6 @@
-// Package pull takes messages from a durable consumer. A Puller asks for as many messages
-// as there are free Slots. It hands each message out as a Delivery, which the receiver has
-// to settle.
+// Package pull takes messages from a durable consumer. A Puller asks for as many messages as
+// there are free Slots. It hands each message out as a Delivery, which the receiver has to
+// settle.
 package pull
 
 import (
@@ -19,8 +19,8 @@ import (
 const (
 	// pullExpires is how long a pull request waits at the server.
 	pullExpires = 10 * time.Second
-	// pullHeartbeat is how often the server sends a heartbeat while a pull request waits.
-	// If two are missing, the puller sends a new request.
+	// pullHeartbeat is how often the server sends a heartbeat while a pull request waits. If
+	// two heartbeats are missing, the puller sends a new request.
 	pullHeartbeat = 3 * time.Second
 	maxSilence    = 2*pullHeartbeat + time.Second
 	// Limits of the pause before a failed pull is tried again.
@@ -37,26 +37,26 @@ type Puller struct {
 	aside            *aside // the second consumer, or nil
 }
 
-// New returns a puller for a durable consumer of a stream, both by their full names. The
+// New returns a puller for a durable consumer of a stream, with the full names of both. The
 // consumer need not exist yet.
 func New(conn *bus.Conn, stream, consumer string) *Puller {
 	return &Puller{conn: conn, nc: conn.JetStream().Conn(), stream: stream, consumer: consumer}
 }
 
-// Aside makes Run also pull from a second durable consumer of the stream, with the same
-// slots. Run asks it every few seconds, and more often while it has messages. So the slots
-// are nearly always there for the first consumer. If the second consumer is missing, the
+// Aside makes Run also pull from a second durable consumer of the stream, with the same slots.
+// Run asks the second consumer every few seconds, and more often while it has messages. So
+// nearly all slots stay free for the first consumer. If the second consumer is missing, the
 // first is not affected. Call Aside before Run.
 func (p *Puller) Aside(consumer string) { p.aside = &aside{consumer: consumer} }
 
-// Run pulls as many messages as there are free slots, and no more. It calls handle for each
-// on a goroutine, and frees the slot when handle returns. It goes on after restarts of the
-// server, lost connections and while the consumer is missing.
+// Run pulls as many messages as there are free slots. It calls handle for each message on a
+// goroutine, and frees the slot when handle returns. It continues after restarts of the server
+// and lost connections, and while the consumer is missing.
 //
-// Run returns nil when ctx ends, and an error if the server no longer admits this user.
-// Messages that have been delivered but not handled go back at once. Calls of handle may
-// still be running when Run returns; slots.Wait waits for them. Only one Run may use the
-// slots at a time.
+// Run returns nil when ctx ends, and an error if the server no longer admits this user. It
+// gives messages that were delivered but not handled back at once. Calls of handle may still
+// be running when Run returns; slots.Wait waits for them. Only one Run at a time may use the
+// slots.
 func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) error {
 	lost := make(chan struct{}, 1)
 	defer p.conn.OnReconnect(func() {
@@ -107,8 +107,8 @@ func (p *Puller) Run(ctx context.Context, slots *Slots, handle func(*Delivery)) 
 	return nil
 }
 
-// reportMissing asks for the streams and consumers to be made again, if the error shows
-// that one is missing.
+// reportMissing asks for missing streams and consumers to be made, if the error shows that one
+// is missing.
 func reportMissing(conn *bus.Conn, err error) {
 	if errors.Is(err, bus.ErrNoResponders) {
 		select {
@@ -118,8 +118,8 @@ func reportMissing(conn *bus.Conn, err error) {
 	}
 }
 
-// answers reports whether the server answers a ping. If the connection works in one
-// direction only, deliveries would get lost, so Run does not pull over such a connection.
+// answers reports whether the server answers a ping. Over a connection that works in only one
+// direction, deliveries would get lost, so Run does not pull over it.
 func (p *Puller) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -136,30 +136,29 @@ func (p *Puller) turnedAway() bool {
 	return p.nc.IsClosed() && (errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked))
 }
 
-// inbox is a subscription for deliveries. It counts the messages that were asked for. When
-// an inbox is given up, messages that still come are ignored, so the count of slots stays
-// exact.
+// inbox is a subscription for deliveries. It counts the messages that were asked for. Messages
+// that come after the inbox was given up are ignored, so the count of slots stays exact.
 type inbox struct {
 	p     *Puller
 	slots *Slots
-	// Answers arrive on the subject with one more token, which names the consumer that was
-	// asked.
+	// The subject of an answer is subject and one more token, which names the consumer that
+	// was asked.
 	subject string
 	sub     *nats.Subscription
 	in      chan *nats.Msg
 	asked   int // slots that wait for a message; owned by oneInbox
-	// heard says that since the last reset of the silence timer the server has sent
-	// something, or was asked. Owned by oneInbox.
+	// heard says that the server has sent something, or was asked, since the silence timer was
+	// last reset. Owned by oneInbox.
 	heard bool
 	// aside is the number of slots that wait for the second consumer. looked says that the
-	// newest pull request went there. Both are owned by oneInbox.
+	// newest pull request went to the second consumer. Both are owned by oneInbox.
 	aside  int
 	looked bool
 }
 
 // oneInbox pulls until ctx ends or the connection is lost. It gives each delivery to start,
-// which must not block. If an answer of the server makes a new inbox necessary, it returns
-// an error. served reports whether anything was delivered.
+// which must not block. It returns an error if an answer of the server makes a new inbox
+// necessary. served reports whether any message was delivered.
 func (p *Puller) oneInbox(ctx context.Context, slots *Slots, start func(*Delivery), lost <-chan struct{}) (served bool, err error) {
 	i := &inbox{p: p, slots: slots, subject: p.nc.NewInbox(), in: make(chan *nats.Msg, 4*slots.Total()+64)}
 	if i.sub, err = p.nc.ChanSubscribe(i.subject+".*", i.in); err != nil {
@@ -169,7 +168,7 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, start func(*Deliver
 	silence := time.NewTimer(maxSilence)
 	defer silence.Stop()
 	for {
-		// Get the channel before ask counts the free slots. Then a release after the count
+		// Get the channel before ask counts the free slots. A release after the count then
 		// still wakes the select below.
 		changed := slots.changed()
 		if err := i.ask(); err != nil {
@@ -205,9 +204,9 @@ func (p *Puller) oneInbox(ctx context.Context, slots *Slots, start func(*Deliver
 	}
 }
 
-// ask sends one pull request for all free slots, if at least as many slots are free as
-// still wait for earlier requests. So one request covers several messages, and at most half
-// of the slots are idle while an earlier request is open.
+// ask sends one pull request for all free slots, unless more slots wait for earlier requests
+// than are free. So one request covers several messages, and at most half of the slots are
+// idle while an earlier request is open.
 func (i *inbox) ask() error {
 	if free := i.slots.Free(); free == 0 || free < i.asked {
 		return nil
@@ -225,10 +224,10 @@ func (i *inbox) ask() error {
 	return nil
 }
 
-// The last tokens of the subjects on which the two consumers answer.
+// The last tokens of the subjects for the answers of the first and of the second consumer.
 const firstToken, asideToken = "first", "aside"
 
-// request returns the next pull request for n messages, and the consumer to which it goes.
+// request returns the next pull request, for n messages, and the consumer to which it goes.
 func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullRequest) {
 	a := i.p.aside
 	if a == nil {
@@ -239,8 +238,8 @@ func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullReq
 		i.aside = n
 		return a.consumer, asideToken, pullRequest{Batch: n, Expires: asideFor}
 	}
-	// A waiting request to the first consumer holds slots. It is short, because the second
-	// consumer can be asked only after its end.
+	// A request that waits at the first consumer holds slots. It must be short, because the
+	// second consumer can be asked only after it has ended.
 	expires := asideEvery
 	if a.busy(now) {
 		expires = asideFor
@@ -249,7 +248,7 @@ func (i *inbox) request(n int, now time.Time) (consumer, token string, r pullReq
 }
 
 // take handles a message of the inbox. It returns a delivery, or nil if the message is a
-// status that needs no action. After an error the caller starts again with a new inbox.
+// status that needs no action. After an error, the caller has to begin again with a new inbox.
 func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	i.heard = true
 	code := status.Of(m)
@@ -285,13 +284,13 @@ func (i *inbox) take(m *nats.Msg) (*Delivery, error) {
 	return nil, refusal(m, code)
 }
 
-// free gives back n slots that wait for a message.
+// free frees n slots that wait for a message.
 func (i *inbox) free(n int) {
 	i.asked -= n
 	i.slots.Release(n)
 }
 
-// refusal returns the error for a status that reports a failed pull request.
+// refusal returns the error for the status of a failed pull request.
 func refusal(m *nats.Msg, code int) error {
 	if code == status.NoResponders {
 		return fmt.Errorf("no such consumer (or it is not ready): %w", bus.ErrNoResponders)
@@ -299,8 +298,8 @@ func refusal(m *nats.Msg, code int) error {
 	return fmt.Errorf("the server answered %d %s", code, status.Description(m))
 }
 
-// end gives up the inbox. It gives back messages that have already arrived, and frees the
-// slots that wait for a message.
+// end gives up the inbox. It gives messages that have already arrived back to the server, and
+// frees the slots that wait for a message.
 func (i *inbox) end() {
 	i.stopDeliveries()
 	for {
@@ -317,9 +316,9 @@ func (i *inbox) end() {
 	}
 }
 
-// stopDeliveries waits, at most a second, until no more deliveries can arrive. If the
-// server sent a delivery before it learned of the end, this delivery would be lost here,
-// and come again only after AckWait.
+// stopDeliveries waits, at most a second, until no more deliveries can arrive. Without this
+// wait, the server may send a delivery before it learns of the end. That delivery would be
+// lost here, and come again only after AckWait.
 func (i *inbox) stopDeliveries() {
 	closed := i.sub.StatusChanged(nats.SubscriptionClosed)
 	if err := i.sub.Drain(); err != nil {

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Slots limits how many messages are worked on at once. A puller takes a slot before it
-// asks for a message. So running calls and messages on their way together never exceed the
-// limit.
+// Slots limits how many messages are worked on at once. A puller takes a slot before it asks
+// for a message. So running calls, together with messages that are on their way, never exceed
+// the limit.
 type Slots struct {
 	total int
 
@@ -67,7 +67,8 @@ func (s *Slots) changed() <-chan struct{} {
 // context's error if the context ends first.
 func (s *Slots) Wait(ctx context.Context) error {
 	for {
-		// Get the channel before counting, so that no release is missed in between.
+		// Get the channel before the count, so that a release after the count closes this
+		// channel.
 		changed := s.changed()
 		if s.Free() == s.total {
 			return nil

@@ -1,4 +1,4 @@
-// Package service answers requests of other processes as a NATS micro service, and finds
+// Package service answers requests of other processes as a NATS micro service. It also finds
 // such services.
 package service
 
@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// Service describes what other processes can request of this one. It is a NATS micro service, so
-// `nats micro ls`, info and stats show it.
+// Service describes what other processes can request of this process. It is a NATS micro
+// service, so the info and stats of `nats micro` show it.
 type Service struct {
 	Name        string // [A-Za-z0-9_-]+
 	Version     string // semantic: 1.2.3
@@ -28,15 +28,15 @@ type Service struct {
 // Endpoint is one subject of a service.
 type Endpoint struct {
 	Name    string // [A-Za-z0-9_-]+
-	Subject string // may hold wildcards
+	Subject string // may have wildcards
 	Queue   string // each request goes to one member of the queue. "" = the endpoint's name
-	// Handle answers with Respond, as often as the requester expects. It runs on a
-	// goroutine per request.
+	// Handle answers with Respond, as often as the requester expects. Each request has its own
+	// goroutine.
 	Handle func(bus.Msg)
 }
 
 // Serve answers requests until stop is called. stop waits for requests that are being
-// answered. When ctx ends, Serve takes no new request; stop must be called even then.
+// answered. When ctx ends, Serve accepts no new request, but the caller must still call stop.
 func Serve(ctx context.Context, c *bus.Conn, s Service) (stop func(), err error) {
 	service, err := micro.AddService(c.JetStream().Conn(), micro.Config{Name: s.Name, Version: s.Version, Description: s.Description, Metadata: s.Metadata})
 	if err != nil {
@@ -78,7 +78,7 @@ func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err err
 	}
 	err = c.Stream(ctx, subject, nil, nil, func(m bus.Msg) bool {
 		var info micro.Info
-		if json.Unmarshal(m.Data, &info) == nil { // otherwise it is not a service of toolfleet
+		if json.Unmarshal(m.Data, &info) == nil { // other services are not of toolfleet
 			s := Service{Name: info.Name, Version: info.Version, Description: info.Description, Metadata: info.Metadata}
 			for _, e := range info.Endpoints {
 				s.Endpoints = append(s.Endpoints, Endpoint{Name: e.Name, Subject: e.Subject, Queue: e.QueueGroup})
@@ -93,15 +93,15 @@ func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err err
 	return all, err
 }
 
-// crowd counts the running calls, and refuses new ones when it is closed.
+// crowd counts the running calls. When it is closed, it refuses new calls.
 type crowd struct {
 	mu     sync.Mutex
 	closed bool // guarded by mu
 	calls  sync.WaitGroup
 }
 
-// handler runs Handle on a goroutine for each request. A request after close gets no
-// answer, as if the subscription had ended.
+// handler runs Handle on a goroutine for each request. A request that comes after close gets
+// no answer, as it would if the subscription had ended.
 func (c *crowd) handler(e Endpoint) micro.Handler {
 	return micro.HandlerFunc(func(r micro.Request) {
 		c.mu.Lock()

@@ -1,5 +1,5 @@
-// Package status reads headers that a NATS server sets: numbers, and the status that it
-// sends instead of a message.
+// Package status reads headers that a NATS server sets: numbers, and the status that it sends
+// in place of a message.
 package status
 
 import (
@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// Statuses that the server sends instead of a message.
+// Statuses that the server sends in place of a message.
 const (
 	Heartbeat    = 100
 	End          = 204
@@ -18,8 +18,8 @@ const (
 	NoResponders = 503
 )
 
-// Of returns the status in a message of the server, or 0 if another client sent the
-// message.
+// Of returns the status in a message of the server. It returns 0 if the message is from
+// another client.
 func Of(m *nats.Msg) int {
 	if len(m.Data) > 0 {
 		return 0
