@@ -13,15 +13,15 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The index lists the calls that wait for people, so that listing them is cheap. It is a
-// bucket of open questions. It may be out of date, and can be rebuilt from the journal: the
-// newest record of a call decides whether its question is open.
+// The index is a bucket of open questions, which makes it cheap to list the calls that wait
+// for people. It may be out of date, and can be made again from the journal: the newest record
+// of a call decides whether its question is open.
 
-// NoQuestion means that a call does not wait for a person: it has no question, or the
-// question is answered.
+// NoQuestion is the error for a call that does not wait for a person: it has no question, or
+// its question is answered.
 type NoQuestion struct {
 	Key    wire.CallKey
-	Newest CallEntry // newest record of the call; Seq is 0 when it has none
+	Newest CallEntry // newest record of the call; Seq is 0 if it has none
 }
 
 func (n *NoQuestion) Error() string {
@@ -29,7 +29,7 @@ func (n *NoQuestion) Error() string {
 }
 
 // Question returns the newest record of a call that waits for a person. It reads from the
-// leader of the stream, so a decision can be written after that record. If the call does
+// leader of the stream, so a decision can be written to follow that record. If the call does
 // not wait, the error is a *NoQuestion.
 func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, error) {
 	entry, found, err := j.Newest(ctx, key)
@@ -42,8 +42,8 @@ func (j *Journal) Question(ctx context.Context, key wire.CallKey) (CallEntry, er
 	return entry, nil
 }
 
-// Ask puts a question into the index, or updates its entry. fresh means that the question
-// is new there. If several coordinators ask at once, only one of them gets fresh.
+// Ask puts a question into the index, or updates its entry. fresh means that the index did not
+// have the question. If several coordinators ask at once, only one of them gets fresh.
 func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.Approval) (fresh bool, err error) {
 	entry := rawjson.MustMarshal(question.Pending())
 	listed, found, last, err := j.listed(ctx, key)
@@ -55,7 +55,7 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	}
 	_, err = j.conn.CompareAndSet(ctx, j.listing(key.String()), nil, entry, last)
 	switch {
-	// Another coordinator asked the same, or removed the question.
+	// Another coordinator has put the same question there, or has removed it.
 	case errors.Is(err, bus.ErrConflict):
 		return false, nil
 	case err != nil:
@@ -64,8 +64,8 @@ func (j *Journal) Ask(ctx context.Context, key wire.CallKey, question messages.A
 	return !found || !listed.Asked.Equal(question.Asked), nil
 }
 
-// Forget removes the question of a call from the index. found means that this call of
-// Forget removed it.
+// Forget removes the question of a call from the index. found is true only for the call of
+// Forget that removed the question.
 func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pending, found bool, err error) {
 	was, found, last, err := j.listed(ctx, key)
 	if err != nil {
@@ -83,7 +83,7 @@ func (j *Journal) Forget(ctx context.Context, key wire.CallKey) (was messages.Pe
 	return was, true, nil
 }
 
-// Pending returns the open questions of a tenant, the oldest first. It leaves out those
+// Pending returns the open questions of a tenant, the oldest first. It leaves out questions
 // that have expired by the server's clock. The list may be out of date.
 func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pending, error) {
 	msgs, err := j.conn.Glance(ctx, j.index(), j.listing(tenant+".>"))
@@ -102,7 +102,7 @@ func (j *Journal) Pending(ctx context.Context, tenant string) ([]messages.Pendin
 }
 
 // listed returns the index entry of a call. last is the sequence that the next write of the
-// entry has to follow.
+// entry must follow.
 func (j *Journal) listed(
 	ctx context.Context, key wire.CallKey,
 ) (entry messages.Pending, found bool, last uint64, err error) {
@@ -114,7 +114,8 @@ func (j *Journal) listed(
 	return entry, found, msg.Seq, err
 }
 
-// operation is the header of an entry that deletes a key. Every client of a bucket sets it.
+// operation is the header of an entry that deletes a key. Every client of a bucket sets it for
+// a deletion.
 const operation = "KV-Operation"
 
 // pending decodes an index entry. ok is false if the entry is a deletion or cannot be read.

@@ -20,11 +20,11 @@ type ControlEntry struct {
 	Record wire.ControlRecord
 }
 
-// Controls returns the control records of a session, in order. It skips records that cannot
-// be read.
+// Controls returns the control records of a session, in order. It leaves out records that
+// cannot be read.
 func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
 	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(wire.VerbCtl, tenant, session)
-	// Most sessions have no control. Reading the last message shows that, and is cheaper
+	// Most sessions have no control. Reading only the last message shows that, and is cheaper
 	// than reading all.
 	_, err := j.conn.Last(ctx, stream, subject)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -47,8 +47,8 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 	return entries, nil
 }
 
-// WriteControl stores a control of a session. The control applies to the batches that are
-// in the log now. An abort by id also applies to a batch that comes later.
+// WriteControl stores a control of a session. The control applies to the batches that are in
+// the log now. An abort of one batch by its id also applies if the batch comes later.
 func (j *Journal) WriteControl(
 	ctx context.Context, tenant, session string, control messages.Control,
 ) (seq uint64, err error) {
@@ -66,9 +66,9 @@ func (j *Journal) WriteControl(
 	return seq, nil
 }
 
-// TakeSteering records that the reply of a batch takes the steering messages of the
-// session, up to the record at sequence last. It returns bus.ErrConflict if a newer control
-// was stored first.
+// TakeSteering records that the reply of a batch has the steering messages of the session, up
+// to the record at sequence last. It returns bus.ErrConflict if a newer control was stored
+// first.
 func (j *Journal) TakeSteering(ctx context.Context, key wire.BatchKey, last uint64) error {
 	record := wire.ControlRecord{Control: messages.Control{V: messages.Version}, Taken: key.Batch}
 	_, err := j.conn.CompareAndSet(ctx, j.names.OfSession(wire.VerbCtl, key.Tenant, key.Session), nil,
@@ -79,9 +79,9 @@ func (j *Journal) TakeSteering(ctx context.Context, key wire.BatchKey, last uint
 	return nil
 }
 
-// Steering returns the steering messages that go into the reply of a batch, because no
-// earlier reply has taken them. If some of them are not recorded as taken yet, untaken is
-// the sequence of the newest control record. Otherwise it is 0.
+// Steering returns the steering messages for the reply of a batch: those that no earlier reply
+// has taken. If a record must still say that this reply takes them, untaken is the sequence of
+// the newest control record. Otherwise untaken is 0.
 func Steering(entries []ControlEntry, batch string) (messages []json.RawMessage, untaken uint64) {
 	var waiting []json.RawMessage
 	for _, e := range entries {

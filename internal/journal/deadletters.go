@@ -11,17 +11,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// DeadLetterEntry is a stored dead letter. If another program wrote it in another form,
-// Letter holds its subject and body, and Reason says why it cannot be read.
+// DeadLetterEntry is a stored dead letter. If another program wrote it in another form, Letter
+// has its subject and body, and Reason says why the form cannot be read.
 type DeadLetterEntry struct {
 	Seq    uint64
-	Stored time.Time // when it was dead-lettered
+	Stored time.Time // when the message became a dead letter
 	Letter wire.DeadLetter
 }
 
-// DeadLetters returns the newest dead letters, at most the given number, the newest first
-// and without their bodies. It reads them one by one from the end, so its cost does not
-// depend on how many are stored.
+// DeadLetters returns the newest dead letters without their bodies, the newest first. most
+// limits their number. It reads them one by one from the end, so its cost does not depend on
+// how many are stored.
 func (j *Journal) DeadLetters(ctx context.Context, most int) ([]DeadLetterEntry, error) {
 	stream := j.names.Stream(bus.Dead)
 	first, err := j.conn.First(ctx, stream, ">")
@@ -38,7 +38,7 @@ func (j *Journal) DeadLetters(ctx context.Context, most int) ([]DeadLetterEntry,
 		if e, err = j.DeadLetterAt(ctx, seq); err == nil {
 			e.Letter.Body = nil
 			entries = append(entries, e)
-		} else if errors.Is(err, bus.ErrNotFound) { // dropped since the last read
+		} else if errors.Is(err, bus.ErrNotFound) { // deleted since the last read
 			err = nil
 		}
 	}
@@ -64,7 +64,7 @@ func (j *Journal) DeadLetterAt(ctx context.Context, seq uint64) (DeadLetterEntry
 }
 
 // DropDeadLetter deletes the dead letter at a sequence. It returns bus.ErrNotFound if there is
-// none.
+// none at that sequence.
 func (j *Journal) DropDeadLetter(ctx context.Context, seq uint64) error {
 	if _, err := j.conn.At(ctx, j.names.Stream(bus.Dead), seq); err != nil {
 		return err

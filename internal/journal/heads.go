@@ -12,62 +12,63 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// This file finds sessions that stand still. Later batches wait for the head of a session,
-// its oldest batch. A head may wait for a good reason: a person, a worker or a running
-// call. Stored records show such a reason. If none does, probably no coordinator drives the
-// head.
+// This file finds sessions that make no progress. The batches of a session wait for its head,
+// the oldest batch. A head may itself wait for a good reason: a person, a worker or a running
+// call. Then stored records show the reason. If no record shows one, probably no coordinator
+// drives the head.
 
-// StuckHead is the head of a session that has not moved on for long, although no record
+// StuckHead is the head of a session that has made no progress for long, although no record
 // gives a reason to wait.
 type StuckHead struct {
 	Key     wire.BatchKey
-	Session messages.SessionID // if the batch cannot be read: the token in its key
-	Batch   messages.BatchID   // if the batch cannot be read: the token in its key
+	Session messages.SessionID // if the batch cannot be read: the token in Key
+	Batch   messages.BatchID   // if the batch cannot be read: the token in Key
 	Seq     uint64             // the batch's sequence in the log
-	Since   time.Time          // when the session last showed activity
+	Since   time.Time          // when the last progress of the session was stored
 	// Replied says that the batch has its reply and is still in the log. If it is false, no
-	// call of the batch is queued, runs, or waits for a person.
+	// call of the batch is queued, is running, or waits for a person.
 	Replied bool
 }
 
-// removal is how long a batch with a reply may stay in the log, counted from its reply or
-// from when it became the head. A coordinator needs this time to write the audit lines, and
-// another to notice if that coordinator is lost.
+// removal is how long a batch with a reply may stay in the log, counted from its reply, or
+// from when the batch became the head. A coordinator needs this time to write the audit lines.
+// If that coordinator is lost, another one needs this time to notice.
 const removal = time.Minute
 
-// Limits of one step of a sweep, so that a long log costs the server only a little at a
+// Limits of one step of a sweep. With them, a long log costs the server only a little at a
 // time.
 const (
 	stepMessages = 1000
 	stepBytes    = 8 << 20
-	stepHeads    = 32 // heads that need requests of their own
+	stepHeads    = 32 // heads that need their own requests
 )
 
-// HeadSweep goes once through the log, from the oldest batch on, and finds the stuck heads.
-// It is not safe for concurrent use.
+// HeadSweep reads the log once, from the oldest batch on, and finds the stuck heads. It is not
+// safe for concurrent use.
 type HeadSweep struct {
 	j        *Journal
 	patience time.Duration
-	next     uint64          // the sequence in the log at which the next step begins
+	next     uint64          // sequence in the log at which the next step begins
 	seen     map[string]bool // sessions whose head was checked
-	// asked holds the batches with an open question. The sweep reads them from the index
-	// when it finds its first old head; until then asked is nil. With asked, most heads
-	// that wait for a person need no request of their own: the index may lack a question.
+	// asked has the batches with an open question. It is nil until the sweep finds its first
+	// old head and reads the questions from the index. A head in asked needs no request: it
+	// waits for a person. A head that is not in asked may also wait for a person, because the
+	// index may lack a question.
 	asked map[wire.BatchKey]bool
 	stuck []StuckHead
 }
 
-// SweepHeads begins a sweep. patience is how long a head without a reply may show no
-// activity, unless a stored record gives a reason.
+// SweepHeads begins a sweep. patience is how long a head without a reply may make no progress
+// although no stored record gives a reason.
 func (j *Journal) SweepHeads(patience time.Duration) *HeadSweep {
 	return &HeadSweep{j: j, patience: patience, next: 1, seen: map[string]bool{}}
 }
 
-// Stuck returns the stuck heads found so far, the oldest in the log first.
+// Stuck returns the stuck heads that were found so far, the oldest in the log first.
 func (s *HeadSweep) Stuck() []StuckHead { return s.stuck }
 
-// Step reads the next part of the log, with a limited number of requests. done means that
-// the end was reached. After an error the next call repeats the step.
+// Step reads the next part of the log, with a limited number of requests. done means that the
+// sweep has reached the end. After an error, the next call repeats the step.
 func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	now := s.j.conn.Now(ctx)
 	heads, next, done, err := s.heads(ctx, now)
@@ -85,7 +86,7 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 	var stuck []StuckHead
 	for i, q := range quiet {
 		head, is, err := s.checkHead(ctx, now, q)
-		if err != nil && i > 0 && ctx.Err() != nil { // time is up: the next step begins here
+		if err != nil && i > 0 && ctx.Err() != nil { // time is up, so the next step begins here
 			next, done = q.Seq, false
 			break
 		}
@@ -107,9 +108,9 @@ func (s *HeadSweep) Step(ctx context.Context) (done bool, err error) {
 
 func sessionOf(key wire.BatchKey) string { return key.Tenant + "." + key.Session }
 
-// heads returns the heads in the next part of the log, except those of sessions that the
-// sweep has already seen. next is the sequence after that part. done means that all later
-// batches are too young to be stuck.
+// heads returns the heads in the next part of the log, except those of sessions that the sweep
+// has seen before. next is the sequence after that part. done means that all later batches are
+// too young to be stuck.
 func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted, next uint64, done bool, err error) {
 	next, done = s.next, true
 	here := map[string]bool{}
@@ -135,15 +136,14 @@ func (s *HeadSweep) heads(ctx context.Context, now time.Time) (heads []Accepted,
 	return heads, next, done, err
 }
 
-// quietHead is a head that has to be checked, because no reason to wait is known yet.
+// quietHead is a head that the sweep has to check, because it knows no reason to wait.
 type quietHead struct {
 	Accepted
 	replied bool
 }
 
-// unexplained returns the heads that may be stuck: those that have a reply, and those that
-// are old and do not wait for a person. The number of its requests does not grow with the
-// number of heads.
+// unexplained returns the heads that may be stuck: those with a reply, and old ones that do
+// not wait for a person. However many heads there are, it makes the same number of requests.
 func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Accepted) (quiet []quietHead, err error) {
 	finals := make([]string, len(heads))
 	old := false
@@ -178,7 +178,8 @@ func (s *HeadSweep) unexplained(ctx context.Context, now time.Time, heads []Acce
 	return quiet, nil
 }
 
-// checkHead reports whether the head of a session is stuck, judged by its last activity.
+// checkHead reports whether the head of a session is stuck. The last progress of the session
+// decides.
 func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (head StuckHead, stuck bool, err error) {
 	last, replied, err := s.j.LastReplied(ctx, q.Key.Tenant, q.Key.Session)
 	if err != nil {
@@ -204,7 +205,7 @@ func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (
 		}
 	}
 	newest, found, err := s.j.Head(ctx, q.Key.Tenant, q.Key.Session)
-	if err != nil || !found || newest.Seq != q.Seq { // the session has moved on since
+	if err != nil || !found || newest.Seq != q.Seq { // the session has made progress since
 		return head, false, err
 	}
 	head = StuckHead{Key: q.Key, Session: messages.SessionID(q.Key.Session), Batch: messages.BatchID(q.Key.Batch), Seq: q.Seq, Since: since, Replied: q.replied}
@@ -214,8 +215,8 @@ func (s *HeadSweep) checkHead(ctx context.Context, now time.Time, q quietHead) (
 	return head, true, nil
 }
 
-// lastSign returns when the newest record of a batch was stored, but not earlier than
-// since.
+// lastSign returns when the newest record of a batch was stored. It returns since if that is
+// later.
 func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.Time) (time.Time, error) {
 	calls, results := s.j.names.Stream(bus.Calls), s.j.names.Stream(bus.Results)
 	for _, at := range []struct{ stream, subject string }{
@@ -235,8 +236,9 @@ func (s *HeadSweep) lastSign(ctx context.Context, key wire.BatchKey, since time.
 	return since, nil
 }
 
-// explainedUntil returns until when the records of a batch give a reason to wait: a call is
-// queued, a worker has it, it is claimed, or it waits for its next attempt or a person.
+// explainedUntil returns until when the records of a batch give a reason to wait. The reasons
+// are: a call is queued, is with a worker, is claimed, or waits for its next attempt or a
+// person.
 func (s *HeadSweep) explainedUntil(ctx context.Context, key wire.BatchKey) (until time.Time, err error) {
 	later := func(t time.Time) {
 		if t.After(until) {

@@ -12,10 +12,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// History is everything that the journal still holds about a batch, except arguments and
-// most outputs. It is for people to read. No code makes decisions from it.
+// History is everything that the journal still has about a batch, except arguments and most
+// outputs. It is for people to read. No code makes decisions with it.
 type History struct {
-	Accepted Accepted // the batch while it is in the log; after that Seq is 0
+	Accepted Accepted // the batch; Seq is 0 if it has left the log
 	Plans    []PlanEntry
 	Records  []CallEntry     // every record of every call, the oldest first
 	Results  []StoredResult  // of calls that do not claim; empty if the reply has the results
@@ -23,7 +23,7 @@ type History struct {
 	Replied  time.Time       // when the reply was stored
 	Lines    wire.AuditLines // the lines of the audit log about the calls
 
-	// answers holds the sequence and the time of the batch that the reply answers.
+	// answers has the sequence and the time of the batch that the reply answers.
 	answers Accepted
 }
 
@@ -35,23 +35,23 @@ type StoredResult struct {
 }
 
 // Outputs says which outputs a history keeps. If the batch has its reply, the history keeps
-// none, because the reply has them.
+// no outputs, because the reply has them.
 type Outputs int
 
 // The outputs that a history may keep.
 const (
-	// SmallOutputs keeps outputs that fit into an end event.
+	// SmallOutputs keeps the outputs that are small enough for an end event.
 	SmallOutputs Outputs = iota
-	// AllOutputs keeps every output in the records. If an output is in the object store,
-	// the record has a ref to it.
+	// AllOutputs keeps every output in the records. A record has only a ref to an output that
+	// is in the object store.
 	AllOutputs
 )
 
-// History returns the history of a batch so far, or bus.ErrNotFound for an unknown batch.
-// It skips call records and results that cannot be read.
+// History returns the history of a batch up to now, or bus.ErrNotFound for an unknown batch.
+// It leaves out call records and results that cannot be read.
 func (j *Journal) History(ctx context.Context, key wire.BatchKey, outputs Outputs) (s History, err error) {
-	// Read the log first. A batch leaves the log only after its reply is stored, so one of
-	// the two reads finds it.
+	// Read the log first. A batch leaves the log only after its reply is stored, so at least
+	// one of the two reads finds the batch.
 	accepted, open, err := j.Open(ctx, key)
 	if err != nil {
 		return s, err
@@ -124,12 +124,12 @@ func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *Hist
 	return nil
 }
 
-// skipped ignores any JSON value that is decoded into it.
+// skipped ignores the JSON value that is decoded into it.
 type skipped struct{}
 
 func (*skipped) UnmarshalJSON([]byte) error { return nil }
 
-// historyReply adds the reply, if there is one. If the reply's results are in an object
+// historyReply adds the reply, if there is one. If the results of the reply are in an object
 // that cannot be read, it adds the reply without results.
 func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *History) error {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(wire.VerbFinal, key))
@@ -141,11 +141,11 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 	}
 	body, err := j.FullReply(ctx, msg.Data)
 	if err != nil {
-		body = msg.Data // only the part of the reply that is in the message
+		body = msg.Data // the message has a part of the reply
 	}
 	var reply struct {
 		messages.Reply
-		// The reinjection would repeat the outputs of all calls.
+		// Skip the reinjection: it would repeat the outputs of all calls.
 		Reinjection skipped `json:"reinjection"`
 	}
 	if err := json.Unmarshal(body, &reply); err != nil {
@@ -156,12 +156,12 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 	return nil
 }
 
-// clocks is the largest difference expected between the clocks of two servers.
+// clocks is the largest difference that is expected between the clocks of two servers.
 const clocks = time.Minute
 
 // historyLines adds the audit lines about the batch that the stored reply answers. It reads
-// the lines of the session first, and then those of the batch's overflow subject. All lines
-// were stored after the batch was accepted, so it starts at that time, less clocks.
+// the lines of the session, and then those on the batch's overflow subject. All lines were
+// stored after the batch was accepted. So it begins at that time, less clocks.
 func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil

@@ -1,6 +1,6 @@
-// Package journal is the durable truth about batches and calls: what was planned and
-// claimed, how each call ended, and what was replied. If a delivery, a lease of the broker
-// or a notice contradicts the journal, the journal is right.
+// Package journal is the durable truth about batches and calls: what was planned and claimed,
+// how each call ended, and what was replied. If a delivery, a lease of the broker or a notice
+// contradicts the journal, the journal counts.
 //
 //	call.<t>.<s>.<b>.<i>    the states of one call that claims   CALLS    compare-and-set on newest
 //	plan.<t>.<s>.<b>        what a batch's calls are, and the    CALLS    compare-and-set on newest
@@ -11,22 +11,22 @@
 //	                        claim
 //	final.<t>.<s>.<b>       the reply                            REPLIES  the first wins
 //
-// Calls that wait for a person are also listed in a bucket (approvals.go), which can be
-// rebuilt from these subjects.
+// Calls that wait for a person are also listed in a bucket (approvals.go), which can be made
+// again from these subjects.
 //
-// Every write is a compare-and-set on its subject, except that controls and dead letters
-// are appended. The acknowledgement of a write can be lost. For a call record, a result, a
-// plan or a reply, the journal then reads the newest record of the subject, and package
-// outcome decides. If it is the record that was written, the write succeeded (a call record
-// has a nonce to recognize it). If it is another writer's, that record counts. Callers see
-// one of these two outcomes, or an error.
+// Every write is a compare-and-set on its subject, except that controls and dead letters are
+// appended. The acknowledgement of a write can be lost. After a write of a call record, a
+// result, a plan or a reply without one, the journal reads the newest record of the subject,
+// and package outcome decides. If the newest record is the one that was written, the write
+// succeeded (a call record has a nonce by which the writer recognizes it). If it is another
+// writer's, that record counts. The caller gets one of these two outcomes, or an error.
 //
-// [bus.IsTerminal] is true only for errors that no retry cures. A conflict is not one if
-// its newest record could not be read.
+// [bus.IsTerminal] is true for an error of this package only if no retry can succeed. After a
+// conflict it is false if the newest record could not be read.
 //
 // This package also reads the log: the BATCHES stream of accepted batches that are not
-// finished. The oldest batch of a session is its head, and the session is driven from
-// there.
+// finished. The head of a session is its oldest batch there. The coordinator drives the
+// session from its head.
 package journal
 
 import (
@@ -47,8 +47,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Store holds the broker's streams. [bus.Conn] implements it and documents the methods. The
-// simulation's model of the broker implements it too.
+// Store has the broker's streams. [bus.Conn] implements it and documents the methods. In the
+// simulation, the model of the broker implements it.
 type Store interface {
 	Names() wire.Names
 	MaxBody() int
@@ -76,14 +76,14 @@ type Objects interface {
 	Get(ctx context.Context, ref messages.Ref) ([]byte, error)
 }
 
-// Clock measures requests and limits their time. A process uses its own clock, the
-// simulation a simulated one.
+// Clock measures requests and limits their time. A process uses its own clock. The simulation
+// uses a simulated one.
 type Clock interface {
 	Now() time.Time
 	WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc)
 }
 
-// Journal reads and writes the records in a store. It keeps no state itself.
+// Journal reads and writes the records in a store. It has no state of its own.
 type Journal struct {
 	conn    Store
 	objects Objects
@@ -110,7 +110,7 @@ func (processClock) WithTimeout(ctx context.Context, d time.Duration) (context.C
 // CallEntry is a stored record of a call.
 type CallEntry struct {
 	Key    wire.CallKey
-	Seq    uint64 // the sequence of a claim is its fencing token
+	Seq    uint64 // of a claim: its fencing token
 	Stored time.Time
 	Record wire.CallRecord
 }
@@ -124,7 +124,7 @@ type PlanEntry struct {
 // Unreadable is the state of a record that cannot be read. No stored record has this state.
 const Unreadable wire.CallState = "unreadable"
 
-// Lost means that another writer was faster: its record is now the newest of the call.
+// Lost means that another writer has written first: its record is now the newest of the call.
 type Lost struct{ Newest CallEntry }
 
 func (l *Lost) Error() string {
@@ -132,9 +132,9 @@ func (l *Lost) Error() string {
 		l.Newest.Key, l.Newest.Record.State, l.Newest.Seq)
 }
 
-// Write appends a record to a call's journal and returns its sequence. The record must
-// follow the one at sequence last, or be the first if last is 0. If another writer was
-// faster, the error is a *Lost.
+// Write appends a record to a call's journal and returns its sequence. The record must follow
+// the record at sequence last, or be the first record if last is 0. If another writer has
+// written first, the error is a *Lost.
 func (j *Journal) Write(
 	ctx context.Context, key wire.CallKey, rec wire.CallRecord, last uint64,
 ) (seq uint64, err error) {
@@ -171,8 +171,8 @@ func answerTo(err error) outcome.Answer {
 	return outcome.Unknown
 }
 
-// undecided returns the error of a write that may or may not be stored: the errors of the
-// write and of the read after it. It hides a bus.ErrConflict from errors.Is, because
+// undecided returns the error of a write that may or may not be stored. It joins the errors of
+// the write and of the read after it. It hides a bus.ErrConflict from errors.Is, because
 // callers do not retry after that error.
 func undecided(write, read error) error {
 	if errors.Is(write, bus.ErrConflict) {
@@ -181,9 +181,9 @@ func undecided(write, read error) error {
 	return errors.Join(write, read)
 }
 
-// readContext returns a context for the read that decides what became of a write. It does
-// not end with ctx. The read may take as long as the write took, but at least 500 ms and at
-// most 5 s.
+// readContext returns a context for the read that decides what became of a write. It does not
+// end when ctx ends. The read may take as long as the write has taken, but at least 500 ms and
+// at most 5 s.
 func (j *Journal) readContext(ctx context.Context, took time.Duration) (context.Context, context.CancelFunc) {
 	return j.clock.WithTimeout(context.WithoutCancel(ctx), min(max(took, 500*time.Millisecond), 5*time.Second))
 }
@@ -226,8 +226,8 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 	return entry, nil
 }
 
-// WriteResult stores the result of a call that does not claim. It returns the result that
-// is stored afterwards: this one, or an earlier one.
+// WriteResult stores the result of a call that does not claim. It returns the result that is
+// then stored: this one, or an earlier one.
 func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result messages.Result) (messages.Result, error) {
 	subject := j.names.OfCall(wire.VerbResult, key)
 	_, err := j.conn.CompareAndSet(ctx, subject, nil, wire.Encode(result), 0)
@@ -242,8 +242,9 @@ func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result mess
 	return messages.Result{}, fmt.Errorf("store the result of call %s: %w", key, undecided(err, readErr))
 }
 
-// firstWins reports whether the read after a write shows what became of the write. It does
-// if the subject has a record, because the first record counts, no matter who wrote it.
+// firstWins reports whether the read after a write shows what became of the write. It does if
+// the subject has a record, because the first record counts, whether this writer or another
+// wrote it.
 func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	newest := outcome.Newest{Read: readErr == nil}
 	if found {
@@ -268,8 +269,8 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 	return result, true, nil
 }
 
-// WritePlan appends a plan record after the one at sequence last. It returns every plan
-// record of the batch after last: this one, or those of a faster coordinator.
+// WritePlan appends a plan record after the one at sequence last. It returns every plan record
+// of the batch after last: this one, or those that another coordinator has stored first.
 func (j *Journal) WritePlan(
 	ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64,
 ) ([]PlanEntry, error) {
@@ -295,8 +296,8 @@ func (j *Journal) WritePlan(
 	return nil, fmt.Errorf("store plan of batch %s: %w", key, undecided(err, readErr))
 }
 
-// FirstPlan returns the first plan record of a batch, which has the decisions about every call. The
-// error is [bus.ErrNotFound] if none is stored.
+// FirstPlan returns the first plan record of a batch, which has the decisions about every
+// call. The error is [bus.ErrNotFound] if no plan record is stored.
 func (j *Journal) FirstPlan(ctx context.Context, key wire.BatchKey) (rec wire.PlanRecord, err error) {
 	msg, err := j.conn.First(ctx, j.names.Stream(bus.Calls), j.names.Of(wire.VerbPlan, key))
 	if err != nil {
@@ -333,10 +334,10 @@ type ResultEntry struct {
 	Result messages.Result
 }
 
-// Known is what the journal holds about calls of a batch: the newest record of each call
-// that claims, the result of each call that does not, and which calls were handed back.
-// Unread has an error for each message that cannot be read. If that is a call record,
-// Records holds it as [Unreadable].
+// Known is what the journal has about calls of a batch: the newest record of each call that
+// claims, the result of each call that does not, and which calls were handed back. Unread has
+// an error for each message that cannot be read. If such a message is a call record, Records
+// has it as [Unreadable].
 type Known struct {
 	Records []CallEntry
 	Results []ResultEntry
@@ -344,7 +345,7 @@ type Known struct {
 	Unread  []error
 }
 
-// Calls returns what the journal holds about all calls of a batch, or about those at the
+// Calls returns what the journal has about all calls of a batch, or about the calls at the
 // given indices. With indices, the answer may be out of date.
 func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) (Known, error) {
 	filters := func(verbs ...wire.Verb) []string {
@@ -360,8 +361,8 @@ func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) 
 		return filters
 	}
 	each := j.conn.LastOfEach
-	// Only polls give indices. They may read from any replica: what one poll misses, the
-	// next one finds.
+	// Only polls give indices. They may read from any replica: what one poll misses, the next
+	// poll finds.
 	if len(indices) > 0 {
 		each = j.conn.Glance
 	}
@@ -399,8 +400,8 @@ func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 		known.Results = append(known.Results, ResultEntry{key, result})
 	default:
 		entry, err := j.callEntry(msg)
-		// The sequence of an unreadable record is still needed: the record that ends the
-		// call must follow it.
+		// The sequence of an unreadable record is still needed, because the record that ends
+		// the call must follow it.
 		if err != nil {
 			entry = unreadable(key, msg)
 		}
@@ -414,8 +415,8 @@ func unreadable(key wire.CallKey, msg bus.Msg) CallEntry {
 	return CallEntry{Key: key, Seq: msg.Seq, Stored: msg.Time, Record: wire.CallRecord{State: Unreadable}}
 }
 
-// WriteHandBack records that a call was handed back: with the input that hooks have
-// changed, it must run alone. The first such record of a call counts.
+// WriteHandBack records that a worker has handed a call back: with the input that hooks have
+// changed, the call must run alone. The first such record of a call counts.
 func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire.HandBack) error {
 	back.V = messages.Version
 	_, err := j.conn.CompareAndSet(ctx, j.names.OfCall(wire.VerbHand, key), nil, rawjson.MustMarshal(back), 0)
@@ -425,9 +426,9 @@ func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire
 	return nil
 }
 
-// acceptedHeader is the header of a stored reply with the sequence and the time of its
-// batch in the log. A later batch with the same id has another sequence or, if the log was
-// created anew, another time.
+// acceptedHeader is the header of a stored reply that has the sequence and the time of its
+// batch in the log. A later batch with the same id has another sequence. If the log was made
+// anew, it may have the same sequence, but it has another time.
 const acceptedHeader = "Toolfleet-Accepted"
 
 // mark is the value of acceptedHeader for a batch.
@@ -435,8 +436,8 @@ func (a Accepted) mark() string {
 	return strconv.FormatUint(a.Seq, 10) + " " + a.Stored.UTC().Format(time.RFC3339Nano)
 }
 
-// answered returns the sequence and the time of the batch that a stored reply answers, or
-// zeros if the reply does not have them.
+// answered returns the sequence and the time of the batch that a stored reply answers. It
+// returns zeros if the reply does not have them.
 func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	place, at, _ := strings.Cut(reply.Header.Get(acceptedHeader), " ")
 	seq, err := strconv.ParseUint(place, 10, 64)
@@ -449,9 +450,10 @@ func answered(reply bus.Msg) (seq uint64, stored time.Time) {
 	return seq, stored
 }
 
-// WriteReply stores the reply of a batch and returns the stored bytes: these, or those of
-// an earlier reply. The server itself publishes them on the reply subject. If the reply is
-// too large for a message, it goes to the object store, and the stored reply refers to it.
+// WriteReply stores the reply of a batch and returns the bytes that are then stored: these, or
+// those of an earlier reply. The server publishes the stored bytes on the reply subject. If
+// the reply is too large for a message, it goes to the object store, and the stored reply
+// refers to it.
 func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
 	key, body := a.Key, wire.Encode(reply)
 	if len(body) > j.inline() {
@@ -460,7 +462,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
-		reply = reply.WithAppend() // no list to append either
+		reply = reply.WithAppend() // leaves the list to append out too
 		body = wire.Encode(reply)
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}
@@ -476,8 +478,8 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 	return nil, fmt.Errorf("store the reply of batch %s: %w", key, undecided(err, readErr))
 }
 
-// Reply returns the stored reply of a batch as it was published. If it is large, it only
-// refers to its body.
+// Reply returns the stored reply of a batch as it was published. A large reply only refers to
+// its body.
 func (j *Journal) Reply(ctx context.Context, key wire.BatchKey) ([]byte, bool, error) {
 	stored, found, err := j.replyTo(ctx, key)
 	return stored.Data, found, err
@@ -507,8 +509,8 @@ func (j *Journal) replyTo(ctx context.Context, key wire.BatchKey) (bus.Msg, bool
 	return msg, true, nil
 }
 
-// FullReply returns the whole body of a stored reply. If the reply only refers to an
-// object, it reads that object.
+// FullReply returns the whole body of a stored reply. If the reply refers to an object, it
+// reads that object.
 func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) {
 	var reply messages.Reply
 	if err := rawjson.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
@@ -544,8 +546,8 @@ func (j *Journal) Open(ctx context.Context, key wire.BatchKey) (Accepted, bool, 
 	return a, err == nil, err
 }
 
-// Next returns the oldest batch of a session in the log after a sequence. After 0 that is
-// the head. Next skips messages that are not batches; they become dead letters.
+// Next returns the oldest batch of a session in the log after a sequence. After 0 this is the
+// head. Next leaves out messages that are not batches; a coordinator makes them dead letters.
 func (j *Journal) Next(ctx context.Context, tenant, session string, after uint64) (Accepted, bool, error) {
 	filter := j.names.OfSession(wire.VerbBatch, tenant, session) + ".*"
 	for {
@@ -563,15 +565,15 @@ func (j *Journal) Next(ctx context.Context, tenant, session string, after uint64
 	}
 }
 
-// Accepted decodes a message of the log. It returns an error if the message's subject is
-// not a batch's.
+// Accepted decodes a message of the log. It returns an error if the message's subject is not
+// the subject of a batch.
 func (j *Journal) Accepted(msg bus.Msg) (Accepted, error) {
 	_, key, err := j.names.Batch(msg.Subject)
 	return Accepted{Key: key, Seq: msg.Seq, Stored: msg.Time, Header: msg.Header, Body: msg.Data}, err
 }
 
-// Remove takes a finished batch out of the log. It first checks that the batch is still at
-// its sequence, because a restarted server may have given the sequence to a new batch.
+// Remove removes a finished batch from the log. It first checks that the batch is still at its
+// sequence, because a server that has restarted may have given the sequence to a new batch.
 func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	there, err := j.conn.NewestAt(ctx, j.names.Stream(bus.Batches), a.Seq)
 	if errors.Is(err, bus.ErrNotFound) {
@@ -589,8 +591,8 @@ func (j *Journal) Remove(ctx context.Context, a Accepted) error {
 	return nil
 }
 
-// DeadLetter stores a message that cannot be processed as a dead letter for people, with
-// the reason and as much of the message as fits.
+// DeadLetter stores a message that cannot be processed as a dead letter for people. The dead
+// letter has the reason and as much of the message as it has room for.
 func (j *Journal) DeadLetter(ctx context.Context, msg bus.Msg, reason string) error {
 	letter := wire.DeadLetter{
 		V: messages.Version, Subject: msg.Subject, Reason: reason, Header: msg.Header, Body: msg.Data, Size: len(msg.Data), Stored: msg.Time,
@@ -606,8 +608,8 @@ func (j *Journal) DeadLetter(ctx context.Context, msg bus.Msg, reason string) er
 	return nil
 }
 
-// Records returns every record of a call, the oldest first. If one cannot be read, its
-// state is [Unreadable].
+// Records returns every record of a call, the oldest first. A record that cannot be read has
+// the state [Unreadable].
 func (j *Journal) Records(ctx context.Context, key wire.CallKey) ([]CallEntry, error) {
 	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.OfCall(wire.VerbCall, key))
 	if err != nil {
@@ -622,8 +624,8 @@ func (j *Journal) Records(ctx context.Context, key wire.CallKey) ([]CallEntry, e
 	return entries, nil
 }
 
-// Input returns the arguments with this hash from the records of a call, or nil if no
-// record has them. A record holds arguments only if they differ from the agent's.
+// Input returns the arguments with this hash from the records of a call, or nil if no record
+// has them. A record has arguments only if they differ from the agent's.
 func (j *Journal) Input(ctx context.Context, key wire.CallKey, argsHash string) (json.RawMessage, error) {
 	entries, err := j.Records(ctx, key)
 	for _, entry := range entries {

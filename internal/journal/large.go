@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// MaxInline is the size of the largest outcome, in bytes, that is stored in a record. A
-// larger one goes to the object store.
+// MaxInline is the size of the largest outcome, in bytes, that is stored in a record. A larger
+// outcome goes to the object store.
 const MaxInline = 256 << 10
 
 // inline returns the size of the largest body that fits into one message.
@@ -63,8 +63,8 @@ func (j *Journal) shrink(ctx context.Context, results []messages.Result, size fu
 	return nil
 }
 
-// encodePlan returns the body of a plan record. If the planned calls need more than half of
-// a message, it offloads them. Then it offloads outcomes until the record fits.
+// encodePlan returns the body of a plan record. It offloads the planned calls if they need
+// more than half of a message. Then it offloads outcomes until the record fits into a message.
 func (j *Journal) encodePlan(ctx context.Context, rec *wire.PlanRecord) ([]byte, error) {
 	body := wire.Encode(rec)
 	if len(body) <= j.inline()/2 {

@@ -15,11 +15,10 @@ import (
 )
 
 // The batches of a session may end in another order than that of the log. The stream of
-// replies holds them in the order in which they ended. A place is a sequence in that
-// stream. It separates batches that have ended from those that end later, independent of
-// clocks.
+// replies has them in the order in which they ended. A place is a sequence in that stream. It
+// separates batches that have ended from batches that end later, without any clock.
 
-// Replied is a batch that has ended, with those parts of its reply that need no results.
+// Replied is a batch that has ended, with the parts of its reply that a list of batches shows.
 type Replied struct {
 	Key    wire.BatchKey
 	Place  uint64 // sequence in the stream of replies
@@ -59,9 +58,9 @@ func (j *Journal) RepliesOf(ctx context.Context, keys ...wire.BatchKey) ([]Repli
 	return replies, nil
 }
 
-// EachReplied calls each for every batch of a session whose reply is stored at from or
-// later, oldest first, until each returns false. It holds one page of replies at a time. A
-// replica that is behind may answer, so the newest replies may be missing.
+// EachReplied calls each for every batch of a session whose reply was stored at from or later,
+// oldest first, until each returns false. It keeps one page of replies in memory. A replica
+// that is behind may answer, so the newest replies may be missing.
 func (j *Journal) EachReplied(
 	ctx context.Context, tenant, session string, from bus.From, each func(Replied) (more bool),
 ) error {
@@ -83,9 +82,9 @@ func (j *Journal) readReplied(msg bus.Msg) Replied {
 	return r
 }
 
-// SessionsWith returns the sessions of a tenant that have a batch with this id, either in
-// the log or with a stored reply. Each session appears once, those with a reply first. A
-// replica that is behind may answer.
+// SessionsWith returns the sessions of a tenant that have a batch with this id, in the log or
+// with a stored reply. Each session appears once, those with a reply first. A replica that is
+// behind may answer.
 func (j *Journal) SessionsWith(ctx context.Context, tenant string, batch messages.BatchID) ([]messages.SessionID, error) {
 	anywhere := wire.BatchKey{Tenant: tenant, Session: "*", Batch: messages.Token(batch)}
 	var sessions []messages.SessionID
@@ -101,7 +100,7 @@ func (j *Journal) SessionsWith(ctx context.Context, tenant string, batch message
 			_, key, err := j.names.Batch(msg.Subject)
 			var says struct{ Session messages.SessionID }
 			if err != nil || json.Unmarshal(msg.Data, &says) != nil || messages.Token(says.Session) != key.Session {
-				continue // such a body does not name its session
+				continue // the body does not name the session of its subject
 			}
 			if !slices.Contains(sessions, says.Session) {
 				sessions = append(sessions, says.Session)

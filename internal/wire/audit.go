@@ -6,27 +6,27 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// AuditLines holds several audit lines in one message: those of all calls of a batch,
-// stored before the batch leaves the log. If they do not fit into one message, each of
+// AuditLines has several audit lines in one message: those of all calls of a batch, which are
+// stored before the batch leaves the log. If they are too many for one message, each of
 // several messages has a part.
 type AuditLines struct {
 	V int `json:"v"`
-	// Token is the batch's id in the form for subjects. Seq is its sequence in the log, by
-	// which it differs from a later batch with the same id.
+	// Token is the batch's id in its form for subjects. Seq is the batch's sequence in the
+	// log. A later batch with the same id has another Seq.
 	Token string `json:"token"`
 	Seq   uint64 `json:"seq"`
-	// About holds the members that all lines share, so that they are written only once:
-	// tenant, session, batch, digest, provider, round, accepted, trace and writer.
+	// About has the members that are the same in all lines, so that they are written only
+	// once: tenant, session, batch, digest, provider, round, accepted, trace and writer.
 	About messages.AuditRecord `json:"about"`
-	// Earlier lists the calls whose lines are in earlier parts. So the newest part alone
-	// shows which lines are stored.
+	// Earlier lists the calls whose lines are in earlier parts. So the newest part alone shows
+	// which lines are stored.
 	Earlier []int `json:"earlier,omitempty"`
-	// Last says that this is the last part, so that all lines of the batch are stored.
+	// Last says that this is the last part: all lines of the batch are then stored.
 	Last  bool                   `json:"last,omitempty"`
 	Lines []messages.AuditRecord `json:"lines"`
 }
 
-// Whole returns the lines with their common members filled in.
+// Whole returns the lines with the members of About filled in.
 func (a AuditLines) Whole() []messages.AuditRecord {
 	lines := make([]messages.AuditRecord, len(a.Lines))
 	for i, l := range a.Lines {

@@ -9,15 +9,15 @@ import (
 
 // Queue is a queue of jobs in a worker's announcement.
 type Queue struct {
-	// Token names the queue in the subjects of its jobs: see [QueueToken]. If all workers
-	// of a pool share one queue, it is the name of the pool.
+	// Token names the queue in the subjects of its jobs: see [QueueToken]. If all workers of a
+	// pool share one queue, Token is the name of the pool.
 	Token string `json:"token"`
-	// Tools are the digests of the tools that the worker serves from the queue, sorted.
+	// Tools has the digests of the tools that the worker serves from the queue, sorted.
 	Tools []string `json:"tools"`
 }
 
-// QueueRequest asks a coordinator to make the consumer of the queue that the subject names.
-// If that fails, the answer has the header of an error.
+// QueueRequest asks a coordinator to make the consumer of the queue that the subject names. If
+// the coordinator cannot make it, the answer has the header of an error.
 type QueueRequest struct {
 	V int `json:"v"`
 	// AckWaitMS is how long a worker may give no sign of life about a delivery, in
@@ -30,19 +30,20 @@ type QueueRequest struct {
 // toolsetMark separates the pool from the digest of a toolset. No name of a pool contains it.
 const toolsetMark = "~"
 
-// toolsetDigits is how long the digest of a toolset is in a queue token.
+// toolsetDigits is the length of a toolset's digest in a queue token.
 const toolsetDigits = 16
 
 // QueueToken returns the token of a toolset's queue: the pool, and a short digest of the
-// tools' digests, which may be in any order. All workers of a pool that serve the same
-// tools share this queue.
+// tools' digests. The order of tools does not matter. All workers of a pool that serve the
+// same tools share this queue.
 func QueueToken(pool string, tools []string) string {
 	tools = slices.Compact(slices.Sorted(slices.Values(tools)))
 	return pool + toolsetMark + messages.Digest([]byte(strings.Join(tools, "\n")))[:toolsetDigits]
 }
 
-// WaitingQueue returns the token of the queue in which jobs of a pool wait while no worker serves
-// their tools. It is the queue of the toolset without tools, so no worker takes jobs from it.
+// WaitingQueue returns the token of the queue in which jobs of a pool wait while no worker
+// serves their tools. It is the queue of the toolset without tools. No worker takes jobs from
+// it.
 func WaitingQueue(pool string) string { return QueueToken(pool, nil) }
 
 // PoolOf returns the pool of a queue token, or "" if token is not a queue token.

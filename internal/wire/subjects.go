@@ -30,7 +30,7 @@ type CallKey struct {
 
 func (k CallKey) String() string { return k.BatchKey.String() + "." + strconv.Itoa(k.Index) }
 
-// DefaultPrefix is the first token of every subject unless the config says otherwise.
+// DefaultPrefix is the first token of every subject, unless the config has another.
 const DefaultPrefix = "toolfleet"
 
 // Names makes the names of all subjects, streams and buckets from one prefix. The zero
@@ -95,8 +95,8 @@ func (n Names) OfSession(v Verb, tenant, session string) string {
 	return n.prefix() + "." + string(v) + "." + tenant + "." + session
 }
 
-// Lane returns the subject of a job in the queue with this token: in the shared lane of
-// reads, or in the session's lane of writes.
+// Lane returns the subject of a job in the queue with this token. exclusive chooses the
+// session's lane of writes. Otherwise it is the shared lane of reads.
 func (n Names) Lane(exclusive bool, queue string, k CallKey) string {
 	v := VerbRead
 	if exclusive {
@@ -140,30 +140,30 @@ func (n Names) Notify(coordinator string) string {
 	return n.prefix() + "." + string(VerbNotify) + "." + coordinator
 }
 
-// Coordinators returns the subject of notices between coordinators: which batches they
-// drive, and that a session has a new control.
+// Coordinators returns the subject of notices between coordinators: which batches they drive,
+// and which sessions have a new control.
 func (n Names) Coordinators() string { return n.Notify("coordinators") }
 
-// span is the length of one period of the audit log. Batches of a session that were
-// accepted in the same period share a subject.
+// span is the length of one period of the audit log. Batches of a session that were accepted
+// in the same period share a subject.
 const span = 10 * time.Minute
 
 // Ended returns the audit subject for the lines about a session's calls:
-// <prefix>.audit.<t>.<s>.ended.<n>.lines. n counts ten minutes since 1970, by the log's
-// clock. Batches that were accepted in the same ten minutes share it.
+// <prefix>.audit.<t>.<s>.ended.<n>.lines. n counts ten minutes since 1970, by the log's clock.
+// Batches that were accepted in the same ten minutes share the subject.
 func (n Names) Ended(tenant, session string, accepted time.Time) string {
 	return n.OfSession(VerbAudit, tenant, session) + ".ended." + strconv.FormatInt(accepted.Unix()/int64(span/time.Second), 10) + ".lines"
 }
 
 // Aside returns the overflow subject of a batch in the audit log:
-// <prefix>.audit.<t>.<s>.<b>.refused.aside. It gets the refusal of a batch whose id was
-// used before. It also gets lines that were missing when the lines of later batches were
-// stored.
+// <prefix>.audit.<t>.<s>.<b>.refused.aside. It gets the refusal of a batch whose id was used
+// before. It also gets the lines of a batch that are still missing when lines of later batches
+// are stored.
 func (n Names) Aside(k BatchKey) string { return n.Of(VerbAudit, k) + ".refused.aside" }
 
-// Question returns the audit subject for a coordinator's lines about an open call,
-// <prefix>.audit.<t>.<s>.<b>.<i>.question: what was asked, decided and refused. Workers
-// write to the subject without the last token, and may not write to this one.
+// Question returns the audit subject for a coordinator's lines about an open call:
+// <prefix>.audit.<t>.<s>.<b>.<i>.question. The lines say what was asked, decided and refused.
+// Workers may write to the subject without the last token, and not to this one.
 func (n Names) Question(k CallKey) string { return n.OfCall(VerbAudit, k) + ".question" }
 
 // Ours reports whether a subject belongs to this fleet.
@@ -191,8 +191,8 @@ func (n Names) QueueIn(subject string) (token string, err error) {
 // All returns the filter for everything under a verb, for example toolfleet.call.>.
 func (n Names) All(v Verb) string { return n.prefix() + "." + string(v) + ".>" }
 
-// EveryBatch returns the filter for all batches under a verb. It has exactly three tokens
-// and not ">", so that subjects with more tokens do not match.
+// EveryBatch returns the filter for all batches under a verb. It ends with exactly three
+// tokens and not with ">", so that subjects with more tokens do not match.
 func (n Names) EveryBatch(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*" }
 
 // Stream returns the name of a stream or of the object bucket: TOOLFLEET_BATCHES.
@@ -223,10 +223,11 @@ func (n Names) Session(subject string) (tenant, session string, err error) {
 	return parts[1], parts[2], nil
 }
 
-// EverySession returns the filter for all sessions under a verb, with exactly two tokens.
+// EverySession returns the filter for all sessions under a verb. It ends with exactly two
+// tokens.
 func (n Names) EverySession(v Verb) string { return n.prefix() + "." + string(v) + ".*.*" }
 
-// EveryCall returns the filter for all calls under a verb, with exactly four tokens.
+// EveryCall returns the filter for all calls under a verb. It ends with exactly four tokens.
 func (n Names) EveryCall(v Verb) string { return n.prefix() + "." + string(v) + ".*.*.*.*" }
 
 // OfTenant returns the subject of a message about a whole tenant: <prefix>.<verb>.<t>.

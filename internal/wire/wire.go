@@ -1,5 +1,5 @@
-// Package wire holds the messages inside the fleet: records of the journal, jobs and notices
-// between coordinators and workers, and the subjects of all messages.
+// Package wire has the messages inside the fleet (records of the journal, jobs, and notices
+// between coordinators and workers) and the subjects of all messages.
 //
 //	Job          coordinator -> worker   one call on its way to be run
 //	Notice       worker -> coordinator   what happened to a job; a hint, never the truth
@@ -8,5 +8,5 @@
 //	Presence     worker -> all           what a worker serves
 //	DeadLetter   all -> operators        a message that could not be processed
 //
-// Messages that agents read or write are in package messages. The package holds values only.
+// Messages that agents read or write are in package messages. This package has values only.
 package wire
