@@ -1,5 +1,5 @@
-// Package clientconn lets programs of this module give package client a connection that they have
-// made themselves.
+// Package clientconn lets the programs of this module make a connection themselves and give it
+// to package client.
 package clientconn
 
 import (
@@ -8,15 +8,16 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus"
 )
 
-// Settings is what the options of client.Connect set.
+// Settings holds what the options of client.Connect have set.
 type Settings struct {
 	Conn   *bus.Conn // nil: Connect makes one
 	Tenant string
 	Tracer trace.Tracer
 }
 
-// Over is an option of client.Connect: the client uses conn. The connection stays the caller's:
-// Client.Close leaves it open. Connect then ignores its connection options and returns no error.
+// Over is an option of client.Connect: the client uses conn. The caller still owns the
+// connection, so Client.Close leaves it open. Connect then ignores its connection options and
+// returns no error.
 func Over(conn *bus.Conn) func(*Settings) {
 	return func(s *Settings) { s.Conn = conn }
 }

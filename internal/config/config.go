@@ -1,21 +1,22 @@
-// Package config reads the settings of a process from flags, the environment and a file, and builds
-// from them the Config that each package owns. The first source that has a setting wins:
+// Package config reads the settings of a process from flags, the environment and a file. It
+// builds from them the Config that each package owns. If several sources have a setting, the
+// first of them in this order counts:
 //
 //	flag  >  TOOLFLEET_<KEY>  >  named context  >  toolfleet.yaml  >  selected context  >  default
 //
-// One table (settings.go) holds every setting: its key, environment names, bounds and description.
-// The file's reader, its JSON Schema, the help of flags, `config print` and the file that `init`
-// writes come from that table, so they cannot disagree. Defaults come from the packages that own
-// the settings; only those of logs, of the audit log's hashes and of the NATS server of dev and
-// nats are here.
+// One table (settings.go) holds every setting: its key, environment names, bounds and
+// description. The file's reader, its JSON Schema, the help of flags, `config print` and the
+// file that `init` writes come from that table, so they cannot disagree. Defaults come from
+// the packages that own the settings. Only three groups of defaults are here: those of logs,
+// of the audit log's hashes, and of the NATS server of dev and nats.
 //
-// The file is strict. An unknown key and a value of the wrong kind are errors with file, line and
-// column, and all of them are reported together. If [strictyaml] cannot read the file, for example
-// because it has a key twice, it is not checked further. Paths in a file are relative to it. The
-// file is the one given, else toolfleet.yaml in the current folder if it exists, as with `make` and
-// `docker compose`.
+// The file is strict. An unknown key and a value of the wrong kind are errors with file, line
+// and column, and all of them are reported together. If [strictyaml] cannot read the file, for
+// example because it has a key twice, it is not checked further. Paths in a file are relative
+// to it. If no file is named, toolfleet.yaml in the current folder is read, if it exists, as
+// with `make` and `docker compose`.
 //
-// The packages that own the settings decide what they mean.
+// This package does not interpret the settings. The packages that own them do.
 package config
 
 import (
@@ -47,17 +48,17 @@ const FileName = "toolfleet.yaml"
 // NoFile, as the name of the settings file, means that no file is read.
 const NoFile = "none"
 
-// Types of settings with a text form of their own.
+// Types of settings with a special text form.
 type (
-	// Path is a file or folder. A relative path in a settings file is resolved against that file,
-	// any other against the current folder.
+	// Path is a file or folder. A relative path in a settings file is resolved against the
+	// folder of that file. Any other relative path is resolved against the current folder.
 	Path string
 	// Secret is a text that `config print` hides.
 	Secret string
-	// Size is a number of bytes, written 10MB or 10MiB (both 1,024-based); 0 is no bound.
+	// Size is a number of bytes, written 10MB or 10MiB (both 1,024-based). 0 means no limit.
 	Size int64
-	// Interval is how often data is synced to the disk, written as a duration; 0, written always,
-	// syncs before each acknowledgement.
+	// Interval is how often data is synced to the disk. It is written as a duration, or as
+	// always, which is 0 and means a sync before each acknowledgement.
 	Interval time.Duration
 )
 
@@ -91,7 +92,8 @@ type Config struct {
 		Name string
 	}
 
-	// HTTPKeys are the public keys of the HTTP servers, which say who asks for a batch.
+	// HTTPKeys are the public keys of the HTTP servers. An HTTP server signs with its key
+	// which user asks for a batch.
 	HTTPKeys []string
 
 	TraceURL string
@@ -115,7 +117,7 @@ type Config struct {
 
 	file    string            // path of the file that was read; "": none
 	origins map[string]string // source of each setting that is not a default, by key
-	strange []string          // TOOLFLEET_ variables that are no setting
+	strange []string          // TOOLFLEET_ variables that name no setting
 }
 
 // Flag is a setting from the command line, as text.
@@ -128,16 +130,18 @@ type Flag struct {
 // Sources says where settings come from. The zero value reads the real environment and the file of
 // the current folder.
 type Sources struct {
-	File    string // "": TOOLFLEET_CONFIG, else [FileName] where it exists; [NoFile]: none
-	Context string // "": TOOLFLEET_CONTEXT, else the selected one if Selection is set; [NoContext]: none
-	// Selection is set for commands that people run. A daemon must not follow a person's selection.
+	File    string // "": TOOLFLEET_CONFIG, else [FileName] if it exists; [NoFile]: none
+	Context string // "": TOOLFLEET_CONTEXT, else the selected context; [NoContext]: none
+	// Selection lets the context that the user has selected count. It is set for commands that
+	// people run. A daemon must not follow a person's selection.
 	Selection bool
 	Flags     []Flag
 	Environ   func() []string              // nil: os.Environ
 	ReadFile  func(string) ([]byte, error) // nil: os.ReadFile
 }
 
-// Load reads and checks the settings. The error joins all mistakes in them, each with its place.
+// Load reads and checks the settings. The error joins all mistakes in the settings, each with
+// its place.
 func Load(s Sources) (*Config, error) {
 	if s.Environ == nil {
 		s.Environ = os.Environ
@@ -164,7 +168,7 @@ func Load(s Sources) (*Config, error) {
 			errs = append(errs, err)
 		}
 	}
-	// Other values of this variable have a meaning for other tools, so they are no error.
+	// Other tools give other values of this variable a meaning, so such a value is no error.
 	if !c.Given("trace_content") && strings.EqualFold(env[captureContent], "true") {
 		c.Workers.TraceContent, c.origins["trace_content"] = true, captureContent
 	}
@@ -181,15 +185,14 @@ func Load(s Sources) (*Config, error) {
 // File returns the path of the settings file that was read; "" if there was none.
 func (c *Config) File() string { return c.file }
 
-// Given reports whether a setting comes from a flag, the environment or the file, and not from its
-// default.
+// Given reports whether a setting comes from a source and not from its default.
 func (c *Config) Given(key string) bool { return c.origins[key] != "" }
 
-// Strange lists environment variables that begin with TOOLFLEET_ but are no setting.
+// Strange lists environment variables that begin with TOOLFLEET_ and name no setting.
 func (c *Config) Strange() []string { return c.strange }
 
-// defaults returns all settings with the defaults of the packages that own them. Defaults that
-// depend on other settings are zero: derive fills them in.
+// defaults returns all settings with the defaults of the packages that own them. If a default
+// depends on other settings, it is zero here, and derive fills it in.
 func defaults() *Config {
 	c := &Config{
 		NATS:         bus.Options{Prefix: wire.DefaultPrefix, Timeout: bus.DefaultTimeout},
@@ -239,12 +242,12 @@ func givenOutside(s Sources, env map[string]string, key string) bool {
 		slices.ContainsFunc(row.envNames(), func(name string) bool { return env[name] != "" })
 }
 
-// loadEnv reads the settings in the environment, and records variables that look like settings but
-// are none.
+// loadEnv reads the settings in the environment. It also records the variables that begin with
+// TOOLFLEET_ and name no setting.
 func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	known := map[string]bool{ConfigEnv: true, ContextEnv: true}
 	for _, s := range settings {
-		// The first name wins, so it is read last.
+		// The first name takes precedence, so it is read last.
 		for _, name := range slices.Backward(s.envNames()) {
 			known[name] = true
 			if text, ok := env[name]; ok && text != "" {
@@ -262,12 +265,13 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 	return errs
 }
 
-// serverKey is the ending of variables that are no settings: the files of deploy/nats read
-// public keys from them.
+// serverKey is the ending of variables from which the files of deploy/nats read public keys.
+// Such a variable is no setting.
 const serverKey = "_NKEY"
 
-// ofPrograms lists the variables that exec tools get, and those that agents read to find the HTTP
-// API. They are no mistyped settings: toolfleet may itself run inside a tool or beside an agent.
+// ofPrograms lists variables that begin with TOOLFLEET_ and are no mistyped settings: those
+// that exec tools get, and those in which agents find the HTTP API. toolfleet may itself run
+// inside a tool or beside an agent.
 var ofPrograms = map[string]bool{
 	"TOOLFLEET_URL": true, "TOOLFLEET_TOKEN": true,
 	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,
@@ -302,7 +306,8 @@ func (c *Config) derive() {
 	}
 }
 
-// validate checks settings against each other, and those whose bounds the table cannot express.
+// validate checks settings against each other. It also checks bounds that the table cannot
+// express.
 func (c *Config) validate() (errs []error) {
 	if grace, lease := c.Coordinators.Grace, c.Workers.Lease; grace > lease/3 {
 		errs = append(errs, fmt.Errorf("grace is %v and lease is %v: a lease is renewed at a third of it, so grace has to be shorter than that", grace, lease))

@@ -15,11 +15,12 @@ import (
 // ContextEnv is the variable that names the context if no flag does.
 const ContextEnv = envPrefix + "CONTEXT"
 
-// NoContext, as the name of a context, means that none is used.
+// NoContext, as the name of a context, means that no context is used.
 const NoContext = "none"
 
-// Context says where a fleet is and who asks it: a group of settings with a name, in a file of the
-// user's configuration folder. Its members for NATS are those of the contexts of the nats command.
+// Context says where a fleet is and which identity asks it. It is a group of settings with a
+// name, in a file of the user's configuration folder. Its members for NATS are those of the
+// contexts of the nats command.
 type Context struct {
 	Name        string `json:"-"`
 	Description string `json:"description,omitempty"`
@@ -36,16 +37,17 @@ type Context struct {
 
 	Prefix string `json:"toolfleet_prefix,omitempty"`
 	Tenant string `json:"tenant,omitempty"`
-	// APIURL and APITokenFile are for programs that use the HTTP API. No setting has them.
+	// APIURL and APITokenFile are for programs that use the HTTP API. No setting is made from
+	// them.
 	APIURL       string `json:"api_url,omitempty"`
 	APITokenFile string `json:"api_token_file,omitempty"`
 
-	// OfNATS: the file belongs to the nats command.
+	// OfNATS says that the file belongs to the nats command.
 	OfNATS bool `json:"-"`
 }
 
-// foreign are members of nats contexts that this program cannot follow, although the connection
-// depends on them.
+// foreign lists members of the nats command's contexts that this program cannot follow,
+// although the connection depends on them.
 var foreign = []string{"nsc", "user_jwt", "user_seed", "socks_proxy", "jetstream_domain", "jetstream_api_prefix", "tls_first", "windows_cert_store"}
 
 var contextName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
@@ -58,8 +60,8 @@ func CheckContextName(name string) error {
 	return nil
 }
 
-// contextFolders returns the folders of our contexts and of those of the nats command; "": the user
-// has no such folder.
+// contextFolders returns the folder of toolfleet's contexts (ours) and the folder of the nats
+// command's contexts. A folder is "" if the user has none.
 func contextFolders() (ours, nats string) {
 	if dir, err := os.UserConfigDir(); err == nil {
 		ours = filepath.Join(dir, "toolfleet", "context")
@@ -74,9 +76,9 @@ func contextFolders() (ours, nats string) {
 	return ours, nats
 }
 
-// Contexts returns the user's contexts, ours first, sorted by name. If one of ours and one of the
-// nats command have the same name, it returns ours. An unreadable context has its error as the
-// description.
+// Contexts returns the user's contexts: those of toolfleet first, sorted by name. If a context
+// of toolfleet and one of the nats command have the same name, Contexts returns only that of
+// toolfleet. An unreadable context has its error as the description.
 func Contexts() (all []Context, err error) {
 	ours, nats := contextFolders()
 	for _, dir := range []string{ours, nats} {
@@ -99,7 +101,8 @@ func Contexts() (all []Context, err error) {
 	return all, nil
 }
 
-// FindContext reads a context: ours, else that of the nats command.
+// FindContext reads the context of toolfleet with this name or, if there is none, that of the
+// nats command.
 func FindContext(name string) (Context, error) {
 	if err := CheckContextName(name); err != nil {
 		return Context{}, err
@@ -125,7 +128,7 @@ func readContext(file, name string, ofNATS bool) (Context, error) {
 	}
 	if ofNATS {
 		var members map[string]any
-		_ = json.Unmarshal(body, &members) // it could be read
+		_ = json.Unmarshal(body, &members) // it is valid JSON: it was read before
 		for _, member := range foreign {
 			if v := members[member]; v != nil && v != "" && v != false {
 				return c, fmt.Errorf("context %s: it is one of the nats command and has %s, which toolfleet does not know; `toolfleet context add` makes one without", name, member)
@@ -170,7 +173,7 @@ func AddContext(c Context) error {
 	return nil
 }
 
-// ownContexts makes the folder of our contexts.
+// ownContexts makes the folder of toolfleet's contexts.
 func ownContexts() (string, error) {
 	dir, _ := contextFolders()
 	if dir == "" {
@@ -182,7 +185,7 @@ func ownContexts() (string, error) {
 	return dir, nil
 }
 
-// RemoveContext removes one of our contexts.
+// RemoveContext removes a context of toolfleet.
 func RemoveContext(name string) error {
 	c, err := FindContext(name)
 	dir, _ := contextFolders()
@@ -201,20 +204,21 @@ func RemoveContext(name string) error {
 	return nil
 }
 
-// selection is the file with the name of the selected context, beside their folder.
+// selection returns the file with the name of the selected context. It is beside the folder of
+// contexts, dir.
 func selection(dir string) string { return filepath.Join(filepath.Dir(dir), "context.txt") }
 
-// SelectedContext returns the name of the selected context; "": none is.
+// SelectedContext returns the name of the selected context, or "" if none is selected.
 func SelectedContext() string {
 	dir, _ := contextFolders()
 	if dir == "" {
 		return ""
 	}
-	body, _ := os.ReadFile(selection(dir)) // without the file none is selected
+	body, _ := os.ReadFile(selection(dir)) // without the file, no context is selected
 	return strings.TrimSpace(string(body))
 }
 
-// SelectContext selects a context for the commands of this user; "": none.
+// SelectContext selects a context for the commands of this user. "" selects none.
 func SelectContext(name string) error {
 	dir, err := ownContexts()
 	if err != nil {
@@ -240,8 +244,8 @@ var (
 	ofConnection = slices.Concat([]string{"nats.url", "nats.inbox_prefix"}, ofIdentity, ofTLS)
 )
 
-// contextOf returns the context to use. named reports whether a flag or the variable names it, so
-// that it wins over the file.
+// contextOf returns the context to use. named reports whether a flag or the variable names it.
+// A named context takes precedence over the file.
 func contextOf(s Sources, env map[string]string) (c Context, named bool, err error) {
 	name := s.Context
 	if name == "" {
@@ -265,8 +269,8 @@ func contextOf(s Sources, env map[string]string) (c Context, named bool, err err
 	return c, false, err
 }
 
-// loadContext applies a context over the defaults or, if it was named, over the file. A context
-// without a server does not change the connection.
+// loadContext applies a context over the defaults or, if it was named, over the file. A
+// context without a server does not change the connection.
 func (c *Config) loadContext(x Context, named bool) {
 	if x.Name == "" {
 		return
@@ -274,7 +278,7 @@ func (c *Config) loadContext(x Context, named bool) {
 	from := "context " + x.Name
 	set := func(key, text string) {
 		if text != "" && (named || !c.Given(key)) {
-			_ = c.set(key, text, from) // a text fits into each of these
+			_ = c.set(key, text, from) // each of these settings takes any text
 		}
 	}
 	set("tenant", x.Tenant)
@@ -295,8 +299,8 @@ func (c *Config) loadContext(x Context, named bool) {
 	}
 }
 
-// dropContext drops the context's connection if the environment or flags name another server, and
-// its identity if they name another identity.
+// dropContext drops the context's connection if the environment or flags name another server.
+// If they name another identity, it drops the context's identity.
 func (c *Config) dropContext(given func(key string) bool) {
 	drop := func(keys []string) {
 		for _, key := range keys {

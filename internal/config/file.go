@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/strictyaml"
 )
 
-// maxBrackets bounds the opening brackets of a settings file: settings nest little.
+// maxBrackets limits the opening brackets of a settings file. Settings need few.
 const maxBrackets = 100
 
 // fileReader reads a settings file into a Config.
@@ -28,7 +28,8 @@ func (c *Config) readFile(name string, body []byte) error {
 	return r.Err()
 }
 
-// section reads a mapping. Its keys, with prefix before them, name settings or further sections.
+// section reads a mapping. Each key of the mapping, with prefix before it, names a setting or
+// a further section.
 func (r fileReader) section(prefix string, n strictyaml.Node) {
 	if n.Value == nil {
 		return
@@ -81,8 +82,8 @@ func (r fileReader) value(s setting, n strictyaml.Node) {
 	}
 }
 
-// fits reports whether a YAML value can be a value of the field. A number is not taken as text, and
-// a text is not taken as a number.
+// fits reports whether a YAML value can be a value of the field. A number does not fit where a
+// text is wanted, and a text does not fit where a number is wanted.
 func fits(field any, n strictyaml.Node) bool {
 	_, isBool := n.Value.(bool)
 	_, isNumber := n.Value.(json.Number)
@@ -144,7 +145,7 @@ func (r fileReader) sizes(s setting, field *map[string]int64, n strictyaml.Node)
 	*field = sizes
 }
 
-// members returns the members of a mapping; any other value is a mistake.
+// members returns the members of a mapping. It records any other value as a mistake.
 func (r fileReader) members(n strictyaml.Node, key, want string) []strictyaml.Member {
 	members, ok := n.Value.([]strictyaml.Member)
 	if !ok {
@@ -164,8 +165,8 @@ func under(prefix string) string {
 	return strings.TrimSuffix(prefix, ".") + ": "
 }
 
-// suggestion names the key that was probably meant. If none is close, it lists the keys of the
-// section; at the top level it refers to `config print` instead.
+// suggestion names the key that was probably meant. If no key is similar, it lists the keys of
+// the section. At the top level it refers to `config print` instead.
 func suggestion(prefix, name string) string {
 	var names []string
 	for _, s := range settings {

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook/programhook"
 )
 
-// Hooks builds the hooks of the policy file, whose programs are relative to the file's folder, and
-// adds GoHooks. version is that of the program, for programs that stay.
+// Hooks builds the hooks of the policy file and adds GoHooks. Programs of hooks are relative
+// to the file's folder. version is the version of toolfleet, which long-lived programs get.
 func (p *Policy) Hooks(version string, log *slog.Logger) (hook.Set, error) {
 	programs, err := programhook.New(programhook.Config{Dir: p.dir, Version: version, Logger: log})
 	if err != nil {

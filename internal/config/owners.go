@@ -15,14 +15,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
-// Bus returns the options to connect with. name appears in the server's list of connections.
+// Bus returns the options for a connection to the NATS server. name appears in the server's
+// list of connections.
 func (c *Config) Bus(name string, log *slog.Logger) bus.Options {
 	o := c.NATS
 	o.Name, o.Logger = name, log
 	return o
 }
 
-// Provision returns the options with which streams and buckets are created.
+// Provision returns the options for the creation of streams and buckets.
 func (c *Config) Provision() provision.Config {
 	p := c.Streams
 	p.BatchTTL, p.MaxBatches = c.Coordinators.BatchTTL, int64(c.MaxBatches)
@@ -34,7 +35,8 @@ func (c *Config) AuditLog() audit.Config {
 	return audit.Config{Plain: c.Audit.Hash == "plain", Key: string(c.Audit.Key), Include: c.Audit.Include}
 }
 
-// TraceLink returns the URL at which a trace can be viewed; "" if id or trace_url is empty.
+// TraceLink returns the URL at which people can view a trace. It returns "" if id or trace_url
+// is empty.
 func (c *Config) TraceLink(id string) string {
 	if id == "" {
 		return ""
@@ -42,8 +44,9 @@ func (c *Config) TraceLink(id string) string {
 	return strings.ReplaceAll(c.TraceURL, traceID, url.PathEscape(id))
 }
 
-// Worker returns the configuration of a worker under a policy. version is that of the program.
-// roots are paths of the folder of its file tools, the canonical one first.
+// Worker returns the configuration of a worker under a policy. version is the version of the
+// program. roots are the paths of the folder of the worker's file tools, the canonical path
+// first.
 func (c *Config) Worker(p *Policy, version string, log *slog.Logger, metrics *worker.Metrics, roots ...string) (worker.Config, error) {
 	rules, err := p.Permissions(roots...)
 	if err != nil {
@@ -64,7 +67,8 @@ func (c *Config) Worker(p *Policy, version string, log *slog.Logger, metrics *wo
 	return w, nil
 }
 
-// Signer returns the signer of the key that the program has for NATS; nil: it has none.
+// Signer returns a signer with the key that the program uses for NATS, or nil if it has no
+// key.
 func (c *Config) Signer() (*principal.Signer, error) {
 	name := cmp.Or(c.NATS.NKey, c.NATS.Creds)
 	if name == "" {

@@ -17,26 +17,26 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// Policy decides what is allowed. It combines the policy file and the permissions of the settings,
-// both the platform's, and the rules of the tools file, which belong to the owner of the tools.
+// Policy decides what is allowed. The policy file and the permissions of the settings belong
+// to the platform. The rules of the tools file belong to the owner of the tools.
 type Policy struct {
 	Default   string // allow, ask or deny
 	Layers    []permission.Layer
 	Approvers []messages.Approver
 	Tests     []schemas.PolicyTest
 	GoHooks   []hook.Hook // hooks in Go, besides those of the policy file
-	// Sandbox bounds the sandboxes of all tools; nil: there is no bound.
+	// Sandbox limits the sandboxes of all tools. Nil: there is no limit.
 	Sandbox *schemas.Sandbox
 
 	version string // from the policy file
 	hooks   []schemas.HookEntry
-	dir     string // folder that programs of hooks are relative to
+	dir     string // the folder to which paths of hook programs are relative
 	secrets secrets.Folder
 }
 
-// ReadPolicy reads the policy of the settings. The rules of the tools file are its last layer, and
-// toolsName names them in messages. The default effect is that of the policy file, else of the
-// settings; if both are given, the stricter one.
+// ReadPolicy reads the policy of the settings. The rules of the tools file are its last layer,
+// and toolsName names them in messages. The default effect comes from the policy file or from
+// the settings. If both have one, the stricter one counts.
 func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, error) {
 	p := &Policy{Default: c.Permissions.Default, dir: ".", secrets: secrets.Folder(c.Secrets)}
 	if name := string(c.Policy); name != "" {
@@ -67,7 +67,7 @@ func (c *Config) ReadPolicy(toolsName string, tools schemas.Rules) (*Policy, err
 	return p, nil
 }
 
-// stricter returns the stricter of two default effects; "" counts as none.
+// stricter returns the stricter of two default effects. "" counts as no effect.
 func stricter(a, b string) string {
 	for _, effect := range []string{"deny", "ask", "allow"} {
 		if a == effect || b == effect {
@@ -98,14 +98,14 @@ func (c *Config) shortForms() (permission.Layer, error) {
 	return layer, errors.Join(errs...)
 }
 
-// Permissions compiles the rules of all layers. roots are paths of the folder where file tools
-// start; none if no tool does.
+// Permissions compiles the rules of all layers. roots are the paths of the folder in which
+// file tools start. Without file tools, roots is empty.
 func (p *Policy) Permissions(roots ...string) (permission.Rules, error) {
 	return permission.New(permission.Config{Default: permission.Effect(p.Default), Roots: roots, Version: p.Version(), Layers: p.Layers})
 }
 
-// Needs returns the largest number of approvers that the rules may require for a call: 0 if no rule
-// asks, 2 if one has the tier critical.
+// Needs returns the largest number of approvers that the rules may require for a call: 0 if no
+// rule asks, 2 if a rule has the tier critical.
 func (p *Policy) Needs() (people int) {
 	if p.Default == string(permission.Ask) {
 		people = 1
@@ -126,11 +126,11 @@ func (p *Policy) Needs() (people int) {
 	return people
 }
 
-// Version returns a digest of all parts of the policy that decide; "" if there are none. A question
-// to people is bound to the version, so an approval under one policy does not count under another.
-// File names and line numbers do not count, because members of a fleet may keep one policy in
-// different places. The digest of the rules of the tools file is appended; see
-// [wire.PlatformPolicy].
+// Version returns a digest of all parts of the policy that decide, or "" if there are none. A
+// question to people is bound to the version, so an approval under one policy does not count
+// under another. File names and line numbers are not part of the digest, because members of a
+// fleet may keep the same policy in different places. The digest of the rules of the tools
+// file is appended: see [wire.PlatformPolicy].
 func (p *Policy) Version() (version string) {
 	var platform, tools []schemas.Rules
 	for _, l := range p.Layers {

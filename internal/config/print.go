@@ -10,11 +10,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// Effective is one setting with its value in effect.
+// Effective is a setting with its value in effect.
 type Effective struct {
 	Key   string `json:"key"`
 	Value string `json:"value"` // as written in a file; secrets are hidden
-	From  string `json:"from"`  // "default", a file and line, a variable, a flag
+	From  string `json:"from"`  // "default", a file and line, a variable or a flag
 	Env   string `json:"env"`
 	About string `json:"about"`
 }
@@ -28,8 +28,8 @@ func (c *Config) Effective() []Effective {
 	return list
 }
 
-// Print writes the settings in effect as YAML that can be read again, each with its source. Secrets
-// are hidden.
+// Print writes the settings in effect as YAML that can be read again, each with its source. It
+// hides secrets.
 func (c *Config) Print(w io.Writer) error {
 	var out strings.Builder
 	section := ""
@@ -46,8 +46,8 @@ func (c *Config) Print(w io.Writer) error {
 	return err
 }
 
-// header writes the section of a key if it differs from the last one, and returns the key as it
-// appears in that section.
+// header writes the section of a key if the key before it was in another section. It returns
+// the key's name within the section.
 func header(out *strings.Builder, section *string, key string) string {
 	first, rest, nested := strings.Cut(key, ".")
 	if !nested {
@@ -61,8 +61,8 @@ func header(out *strings.Builder, section *string, key string) string {
 	return "  " + rest
 }
 
-// Starter returns a settings file to start from: every setting with its description, and its
-// default as a comment. The settings in set are written with their values.
+// Starter returns a settings file to start from. It has every setting with its description,
+// and with its default as a comment. The settings in set are written with their values.
 func Starter(set map[string]string) []byte {
 	var out strings.Builder
 	out.WriteString("# Settings of toolfleet. A flag or a TOOLFLEET_ variable goes before what stands here;\n" +

@@ -11,12 +11,12 @@ const (
 	envPrefix = "TOOLFLEET_"
 	// ConfigEnv is the variable that names the settings file if no flag does.
 	ConfigEnv = envPrefix + "CONFIG"
-	// captureContent is the variable with which OpenTelemetry instrumentations of agents record
-	// message contents.
+	// captureContent is the variable that tells OpenTelemetry instrumentations of agents to
+	// record message contents.
 	captureContent = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 )
 
-// setting is one row of the table. The type of a setting is that of the Config field it fills; see
+// setting is one row of the table. Its type is the type of the Config field that it fills: see
 // values.go.
 type setting struct {
 	key   string
@@ -29,7 +29,7 @@ type setting struct {
 	least   int // minimum of a whole number
 }
 
-// settings is the table. Files and listings keep its order.
+// settings is the table. Files and listings show the settings in its order.
 var settings = []setting{
 	{key: "nats.url", field: func(c *Config) any { return &c.NATS.URL }, env: []string{"NATS_URL"},
 		about: "NATS server, or several with commas between them. Without one, run, dev and plan need no server"},
@@ -202,10 +202,10 @@ func Env(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// envNames returns the variables that can set a setting, the strongest first.
+// envNames returns the variables that can set a setting. The first one that is set counts.
 func (s setting) envNames() []string { return append([]string{Env(s.key)}, s.env...) }
 
-// fallback returns the default in words; "" if there is none.
+// fallback returns the default in words, or "" if there is none.
 func (s setting) fallback() string {
 	c := defaults()
 	switch field := s.field(c).(type) {

@@ -45,7 +45,8 @@ func (s setting) readText(c *Config, text string) (err error) {
 	return err
 }
 
-// oneOf checks a word against the allowed ones; an empty list allows any.
+// oneOf checks that a word is one of the allowed words. If allowed is empty, every word is
+// allowed.
 func oneOf(text string, allowed ...string) error {
 	if len(allowed) > 0 && !slices.Contains(allowed, text) {
 		return fmt.Errorf("%.80q is not one of %s", text, strings.Join(allowed, ", "))
@@ -142,8 +143,8 @@ func (i Interval) String() string {
 	return time.Duration(i).String()
 }
 
-// show returns a setting's value as YAML on one line. Secrets are hidden, and so are user and
-// password in a URL.
+// show returns a setting's value as YAML on one line. It hides secrets, and user and password
+// in a URL.
 func (s setting) show(c *Config) string {
 	switch field := s.field(c).(type) {
 	case *string:
@@ -187,7 +188,7 @@ func flow(items []string, each func(string) string, open, end string) string {
 	return open + strings.Join(shown, ", ") + end
 }
 
-// short formats a duration without empty parts: 1h, not 1h0m0s.
+// short formats a duration without parts that are zero: 1h instead of 1h0m0s.
 func short(d time.Duration) string {
 	text := d.String()
 	if strings.HasSuffix(text, "m0s") {

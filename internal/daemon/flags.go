@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/config"
 )
 
-// A flag that is a setting has the setting's key in its struct tag "setting". Its help text comes
-// from the table of settings; see config.Help.
+// A flag of a setting has the setting's key in its struct tag "setting". The flag's help text
+// comes from the table of settings: see config.Help.
 
 // FlagGroups are the titles under which help lists the flags.
 var FlagGroups = []kong.Group{
@@ -52,8 +52,8 @@ type Listens struct {
 	HTTP string `name:"http" setting:"http" placeholder:"ADDR"`
 }
 
-// daemons are the commands that do not take the context that a person has selected: those that run
-// by themselves, and those that other programs start.
+// daemons lists the commands that ignore the context that a person has selected: commands that
+// run by themselves, and commands that other programs start.
 var daemons = []string{"worker", "coordinator", "http", "mcp", "nats", "dev"}
 
 // GivenFlags returns the settings of a command line.
@@ -74,8 +74,9 @@ func GivenFlags(parsed *kong.Context) (given config.Sources) {
 	return given
 }
 
-// ExplainSettings gives each flag of a setting the help text of that setting. Placeholders in the
-// tags would do the same, but each start would then search the whole help text for each flag.
+// ExplainSettings gives each flag of a setting the help text of that setting. Placeholders in
+// the struct tags would give the same texts. But then each start would search the whole help
+// text for each flag.
 func ExplainSettings(parser *kong.Kong) error {
 	help := config.Help()
 	return kong.Visit(parser.Model, func(node kong.Visitable, next kong.Next) error {

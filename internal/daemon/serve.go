@@ -1,5 +1,5 @@
-// Package daemon holds what a program that runs until it is stopped needs around its work: flags
-// and signals, the connection, metrics and health. The command toolfleet and workers written in Go
+// Package daemon holds the parts that a long-running program needs around its work: flags and
+// signals, the connection, metrics and health. The command toolfleet and workers written in Go
 // share it.
 package daemon
 
@@ -20,9 +20,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/telemetry"
 )
 
-// Serve runs work until ctx ends or work fails. If addr is not empty, it also runs an HTTP server,
-// which outlives the drain, so that the last metrics can still be read. If the HTTP server fails,
-// work is cancelled too.
+// Serve runs work until ctx ends or work fails. If addr is not empty, it also runs an HTTP
+// server. The HTTP server stops only after the drain, so that the last metrics can still be
+// read. If the HTTP server fails, Serve cancels work.
 func Serve(ctx context.Context, addr string, reg *prometheus.Registry, ready func(context.Context) error, log *slog.Logger, work func(context.Context) error) error {
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -45,8 +45,9 @@ func Serve(ctx context.Context, addr string, reg *prometheus.Registry, ready fun
 	return errors.Join(err, group.Wait())
 }
 
-// Usable returns why a daemon cannot work now: there is no connection, or a stream is missing. It
-// only looks the streams up, because a worker's identity may not read all of them.
+// Usable returns an error if a daemon cannot work now, because there is no connection or a
+// stream is missing. It does not read the streams, because a worker's identity may not read
+// all of them.
 func Usable(ctx context.Context, conn *bus.Conn) error {
 	if !conn.Connected() {
 		return errors.New("not connected to NATS")
@@ -61,8 +62,8 @@ func Usable(ctx context.Context, conn *bus.Conn) error {
 }
 
 // SafeToStore returns an error if the server is known to lose acknowledged messages in a power
-// failure and unsafe_sync does not accept that. If the server does not report its mode, it only
-// logs a warning.
+// failure, unless the setting unsafe_sync accepts that. If the server does not report how it
+// syncs, SafeToStore only logs a warning.
 func SafeToStore(ctx context.Context, cfg *config.Config, conn *bus.Conn, log *slog.Logger) error {
 	const how = "set jetstream { sync_interval: always } on the NATS server"
 	switch mode := conn.SyncMode(ctx); {
@@ -91,7 +92,8 @@ func Connect(ctx context.Context, cfg *config.Config, name string, log *slog.Log
 	})
 }
 
-// ConnectSaying is Connect, but calls say as soon as no server answers, and then goes on trying.
+// ConnectSaying is [Connect] for a caller that wants to know about an unreachable server. It
+// calls say once no server has answered, and then goes on trying.
 func ConnectSaying(ctx context.Context, cfg *config.Config, name string, log *slog.Logger, say func(string)) (*bus.Conn, error) {
 	o := cfg.Bus(name, log)
 	if o.URL == "" {

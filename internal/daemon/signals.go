@@ -12,17 +12,16 @@ import (
 // errInterrupted is the cause with which the context ends at a signal.
 var errInterrupted = errors.New("interrupted")
 
-// Signals counts SIGINT and SIGTERM. The first ends the context of [UntilSignal] for an orderly
-// stop. Without Patience the second ends the process with status 1. With Patience the second asks
-// for a quick stop, and the third ends the process.
+// Signals counts SIGINT and SIGTERM. The first signal ends the context of [UntilSignal] for an
+// orderly stop. The second signal ends the process with status 1. If [Signals.Patience] was
+// called, the second signal asks for a quick stop instead, and the third ends the process.
 type Signals struct {
-	quickStop    chan struct{} // closed at the second
+	quickStop    chan struct{} // closed at the second signal
 	hasQuickStop atomic.Bool   // Patience was called
 	stop         func()
 }
 
-// Patience returns a channel that the second signal closes. The caller promises to stop quickly
-// then.
+// Patience returns a channel that the second signal closes. The caller must then stop quickly.
 func (s *Signals) Patience() <-chan struct{} {
 	s.hasQuickStop.Store(true)
 	return s.quickStop
@@ -37,8 +36,8 @@ func UntilSignal(parent context.Context) (context.Context, *Signals) {
 	s := &Signals{quickStop: make(chan struct{})}
 	came := make(chan os.Signal, 3)
 	signal.Notify(came, os.Interrupt, syscall.SIGTERM)
-	// If stdout's reader closes the pipe, SIGPIPE would end the process. Catch it, so that running
-	// work still ends in order.
+	// If the reader of stdout closes the pipe, SIGPIPE would end the process. It is caught
+	// here, so that running work still ends in order.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	s.stop = func() {
 		signal.Stop(came)

@@ -19,28 +19,30 @@ import (
 // WorkerService is the service name of a worker in traces, unless OTEL_SERVICE_NAME sets another.
 const WorkerService = "toolfleet-worker"
 
-// Worker holds the parts of a worker, apart from its settings.
+// Worker holds the parts of a worker except its settings.
 type Worker struct {
 	Tools   *tool.Registry
 	Policy  *config.Policy
-	Roots   []string // paths of the folder of file tools, the canonical one first
+	Roots   []string // paths of the folder of file tools, the canonical path first
 	Version string   // of the program, for status
 	// Servers returns the states of the programs and services that bring tools. May be nil.
 	Servers func() []wire.ToolServer
 	// Gaps says what sandboxes lack, by tool or server.
 	Gaps map[string][]string
-	// Connection is the name of the connection, in the server's list. Default "toolfleet worker".
+	// Connection is the connection's name in the server's list of connections. Default
+	// "toolfleet worker".
 	Connection string
 
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer // nil: metrics are not collected
-	// Measures are metrics that are already registered: several workers in one process share them.
+	// Measures are metrics that are registered already, for several workers of one process
+	// that share them. Nil: Metrics registers new ones.
 	Measures *worker.Metrics
 	Tracer   trace.Tracer    // nil: no traces
 	Hurry    <-chan struct{} // closing it ends the drain at once. May be nil
 	Ready    func()          // called once the worker takes calls. May be nil
 
-	// HTTP holds the metrics that the HTTP server of the settings shows.
+	// HTTP holds the metrics that are shown by the HTTP server of the settings.
 	HTTP *prometheus.Registry
 }
 
@@ -59,10 +61,10 @@ func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) 
 	return worker.New(conn, o.Tools, c)
 }
 
-// Runner runs a worker, or one worker after the other.
+// Runner runs a worker, or several workers one after the other.
 type Runner interface {
 	Run(ctx context.Context) error
-	Ready() bool // a worker takes calls
+	Ready() bool // reports whether a worker takes calls
 }
 
 // Run connects, serves until ctx ends and closes the connection.
@@ -70,7 +72,8 @@ func (o Worker) Run(ctx context.Context, cfg *config.Config) error {
 	return o.RunAs(ctx, cfg, func(_ *bus.Conn, w *worker.Worker) Runner { return w })
 }
 
-// RunAs is Run with another way to run the worker, which may end it and run others.
+// RunAs does what [Worker.Run] does, with a Runner made by as. That Runner may end the worker
+// and run other workers after it.
 func (o Worker) RunAs(ctx context.Context, cfg *config.Config, as func(*bus.Conn, *worker.Worker) Runner) error {
 	conn, err := Connect(ctx, cfg, cmp.Or(o.Connection, "toolfleet worker"), o.Logger)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// FileSettings holds those settings of a nats-server configuration file that Options have too. A
-// setting that the file does not have is zero.
+// FileSettings holds the settings of a nats-server configuration file that Options have too. A
+// setting is zero if the file does not have it.
 type FileSettings struct {
 	Listen     string // host:port
 	DataDir    string
@@ -20,8 +20,8 @@ type FileSettings struct {
 	SyncInterval time.Duration
 }
 
-// ReadConfig reads a configuration file, so that the caller can choose between its settings and its
-// own Options.
+// ReadConfig reads a configuration file. With the result, the caller can choose between the
+// file's settings and its own Options.
 func ReadConfig(file string) (FileSettings, error) {
 	opts, err := read(file)
 	if err != nil {
@@ -37,8 +37,8 @@ func ReadConfig(file string) (FileSettings, error) {
 	return s, nil
 }
 
-// portOf translates the port of a file. A file writes -1 for any free port, and leaves out the
-// default port (0).
+// portOf translates the port of a configuration file. In a file, -1 means any free port. A
+// file without a port means the default port.
 func portOf(port int) int {
 	switch port {
 	case 0:

@@ -1,19 +1,19 @@
-// Package devserver is a NATS server inside of this process: for `toolfleet dev` and `toolfleet
-// nats`, and for every test that needs a server.
+// Package devserver runs a NATS server inside this process. `toolfleet dev`, `toolfleet nats`
+// and every test that needs a server use it.
 //
-// An acknowledged message survives a power loss: the server syncs each stored message to the disk
-// before its acknowledgement. That is not nats-server's default, which lost 80 % of acknowledged
-// messages in a power loss. A longer [Options.SyncInterval] is faster, and may lose the messages of
-// the interval.
+// An acknowledged message survives a power failure: the server syncs each stored message to
+// the disk before it acknowledges the message. The default of nats-server is different. With
+// it, a test lost 80 % of the acknowledged messages in a power failure. A longer
+// [Options.SyncInterval] is faster, but a power failure may lose the messages of the interval.
 //
-// A data directory belongs to one server at a time, which holds a lock in it. The server listens
-// only if asked to, has no monitoring port (which would have no authentication), and leaves signals
-// to the program. It keeps a quarter of the free disk out of JetStream's reach, unless a
-// configuration file bounds JetStream itself.
+// A data directory belongs to one server at a time, which holds a lock in it. The server
+// listens only if Options say so. It has no monitoring port, because that port would have no
+// authentication. It leaves signals to the program. JetStream may not use a quarter of the
+// free disk, unless a configuration file limits JetStream itself.
 //
-// Unless [Options.Config] names some, the server has no users and no passwords: any client that can
-// connect may do everything. Where other machines reach it, such a server starts only with
-// [Options.Open].
+// The server has no users and no passwords, unless [Options.Config] names some. Every client
+// that can connect to such a server may do everything. If other machines can reach such a
+// server, it starts only with [Options.Open].
 package devserver
 
 import (
@@ -33,32 +33,33 @@ import (
 // Options say where the server listens and where it keeps its data. The zero value is a server that
 // only this process can reach, with a temporary folder for its data.
 type Options struct {
-	// Listen is host:port for clients, for example 127.0.0.1:4222; port 0 takes a free one. "" = no
-	// port: only InProcessConn reaches the server.
+	// Listen is host:port for clients, for example 127.0.0.1:4222. Port 0 takes a free port.
+	// "": the server opens no port, and only InProcessConn reaches it.
 	Listen string
-	// DataDir is where streams are stored; created with mode 0700. "" = a temporary folder that
-	// Shutdown removes.
+	// DataDir is the folder of the streams. It is created with mode 0700. "": a temporary
+	// folder that Shutdown removes.
 	DataDir string
-	// SyncInterval is the time between two syncs to the disk: a power failure may lose messages
-	// that were acknowledged in that time. 0 = sync before every acknowledgement.
+	// SyncInterval is the time between two syncs to the disk. A power failure may lose
+	// messages that were acknowledged in that time. 0: the server syncs before every
+	// acknowledgement.
 	SyncInterval time.Duration
-	// MaxPayload is the largest message in bytes, headers included. 0 = DefaultMaxPayload.
+	// MaxPayload is the largest message in bytes, headers included. 0: [DefaultMaxPayload].
 	MaxPayload int32
-	// Config is a nats-server configuration file, for its accounts and users. For settings that are
-	// also options here, the options count: see ReadConfig. Its monitoring port is not opened. It
-	// is read at every start and by Reload. "" = none.
+	// Config is a nats-server configuration file, for its accounts and users. If these Options
+	// have a setting of the file too, the Options count: see [ReadConfig]. The file's
+	// monitoring port is not opened. The server reads the file at every start and at Reload.
+	// "": no file.
 	Config string
-	// Open lets the server listen where other machines reach it although it asks nobody who
-	// they are.
+	// Open lets a server without users listen where other machines can reach it.
 	Open bool
-	// Logger gets the server's own log. nil = silent.
+	// Logger gets the server's own log. Nil: no log.
 	Logger *slog.Logger
 }
 
 // DefaultMaxPayload is the largest message in bytes if Options.MaxPayload is 0.
 const DefaultMaxPayload = server.MAX_PAYLOAD_SIZE
 
-// readyIn bounds how long a start may take, including the recovery of the stored streams.
+// readyIn limits how long a start may take, including the recovery of the stored streams.
 const readyIn = 2 * time.Minute
 
 // errDown is the error of InProcessConn and Reload while the server is stopped.
@@ -72,12 +73,12 @@ type Server struct {
 
 	mu  sync.Mutex
 	srv *server.Server // guarded by mu; nil while stopped
-	// addr is where the server listens; a restart takes the same port. Guarded by mu.
+	// addr is where the server listens. A restarted server takes the same port. Guarded by mu.
 	addr string
 }
 
-// Start returns when the server is ready for clients. An error says what prevents the start (a port
-// in use, a directory that another server holds) and what to do about it.
+// Start starts a server and returns when it is ready for clients. The error says what prevents
+// the start (a port in use, a directory that another server holds) and what to do about it.
 func Start(o Options) (*Server, error) {
 	s := &Server{opts: o, addr: o.Listen}
 	if err := s.claimDataDir(); err != nil {
@@ -90,7 +91,7 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// URL returns the address for clients; "" when the server does not listen.
+// URL returns the address for clients, or "" if the server does not listen.
 func (s *Server) URL() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +101,7 @@ func (s *Server) URL() string {
 	return "nats://" + s.addr
 }
 
-// InProcessConn connects without a socket. It fails while the server is stopped.
+// InProcessConn returns a connection without a socket. It fails while the server is stopped.
 func (s *Server) InProcessConn() (net.Conn, error) {
 	s.mu.Lock()
 	srv := s.srv
@@ -114,19 +115,20 @@ func (s *Server) InProcessConn() (net.Conn, error) {
 // DataDir returns the directory of the streams.
 func (s *Server) DataDir() string { return s.opts.DataDir }
 
-// SyncAlways reports whether every stored message is on the disk before it is acknowledged.
+// SyncAlways reports whether the server syncs every stored message to the disk before it
+// acknowledges the message.
 func (s *Server) SyncAlways() bool { return s.opts.SyncInterval == 0 }
 
-// Stop stops the server and waits until it has ended. The data directory stays locked, and Restart
-// starts the server with it again.
+// Stop stops the server and waits until it has ended. The data directory stays locked. Restart
+// starts the server with this directory again.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stop()
 }
 
-// Restart starts the server over the same data and on the same address, and stops it first if it
-// runs.
+// Restart starts the server with the same data and on the same address. If the server runs,
+// Restart stops it first.
 func (s *Server) Restart() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +178,8 @@ func (s *Server) stop() {
 	s.srv = nil
 }
 
-// run starts a server at addr ("" = nowhere) and waits until it is ready.
+// run starts a server at addr and waits until it is ready. If addr is "", the server does not
+// listen.
 func run(o Options, addr string) (*server.Server, string, error) {
 	opts, err := settings(o, addr)
 	if err == nil && opts.Port > 0 {
@@ -200,7 +203,7 @@ func run(o Options, addr string) (*server.Server, string, error) {
 		srv.WaitForShutdown()
 		return nil, "", fmt.Errorf("start the embedded NATS server over %s: %w", o.DataDir, log.cause())
 	}
-	if o.Config == "" { // otherwise the file decides who may read what
+	if o.Config == "" { // a configuration file itself decides who may read what
 		err = shareSettings(srv)
 	}
 	if err != nil {
@@ -214,7 +217,8 @@ func run(o Options, addr string) (*server.Server, string, error) {
 	return srv, addr, nil
 }
 
-// settings returns the server options for Options and the address addr ("" = no port).
+// settings returns the server's options for Options and an address. If addr is "", the server
+// does not listen.
 func settings(o Options, addr string) (*server.Options, error) {
 	opts, err := read(o.Config)
 	if err != nil {
@@ -228,7 +232,7 @@ func settings(o Options, addr string) (*server.Options, error) {
 	return opts, guarded(o, opts, addr)
 }
 
-// read parses a configuration file; "" stands for an empty one.
+// read parses a configuration file. "" gives the options of an empty file.
 func read(file string) (*server.Options, error) {
 	if file == "" {
 		return &server.Options{}, nil
@@ -240,7 +244,7 @@ func read(file string) (*server.Options, error) {
 	return opts, nil
 }
 
-// fill sets the options that a configuration file may not change.
+// fill sets the options that a configuration file must not change.
 func fill(opts *server.Options, o Options) {
 	opts.ServerName = cmp.Or(opts.ServerName, "toolfleet")
 	opts.JetStream, opts.StoreDir = true, o.DataDir
@@ -253,7 +257,7 @@ func fill(opts *server.Options, o Options) {
 	opts.NoSigs = true
 }
 
-// listen sets host and port, if there is an address.
+// listen sets host and port. An empty address opens no port.
 func listen(opts *server.Options, addr string) error {
 	if addr == "" {
 		opts.Host, opts.Port = "", 0
@@ -275,7 +279,8 @@ func listen(opts *server.Options, addr string) error {
 	return nil
 }
 
-// portIsFree returns an error if the port is taken. The server itself would only log that.
+// portIsFree returns an error if the port is taken. Without this check, the server would only
+// log that.
 func portIsFree(addr string) error {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -285,9 +290,9 @@ func portIsFree(addr string) error {
 	return l.Close()
 }
 
-// shareSettings lets clients of the one account ask for the server's JetStream settings, which
-// otherwise only the system account may read. They tell a coordinator whether the server syncs what
-// it stores.
+// shareSettings lets clients of the one account ask for the server's JetStream settings. A
+// coordinator learns from these settings whether the server syncs what it stores. By default,
+// only the system account may read them.
 func shareSettings(srv *server.Server) error {
 	const subject = "$SYS.REQ.SERVER.PING.JSZ"
 	if err := srv.SystemAccount().AddServiceExport(subject, nil); err != nil {

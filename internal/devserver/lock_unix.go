@@ -10,7 +10,8 @@ import (
 	"syscall"
 )
 
-// lock makes this process the only user of dir. The lock ends with the process, even after a crash.
+// lock makes this process the only user of dir. The lock ends when the process ends, even
+// after a crash.
 func lock(dir string) (unlock func() error, err error) {
 	f, err := os.OpenFile(filepath.Join(dir, "toolfleet.lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

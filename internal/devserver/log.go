@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// logAdapter writes the server's log to a slog.Logger. It keeps the last error, in case a start
-// fails. The server's notices become debug lines, because they describe normal operation.
+// logAdapter writes the server's log to a slog.Logger. It keeps the last error, which is the
+// likely reason of a failed start. The server's notices become debug lines, because they
+// describe normal operation.
 type logAdapter struct {
 	out *slog.Logger
 

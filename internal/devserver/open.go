@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// guarded returns an error if other machines reach the server and it asks nobody who they are.
+// guarded returns an error if other machines can reach a server that has no users.
 func guarded(o Options, opts *server.Options, addr string) error {
 	if addr == "" || o.Open || asks(opts) || local(addr) {
 		return nil
@@ -16,7 +16,7 @@ func guarded(o Options, opts *server.Options, addr string) error {
 		"`toolfleet identities new` makes identities for `toolfleet nats --nats-config`, 127.0.0.1 is for this machine alone, and --open lets everybody in", addr)
 }
 
-// asks reports whether every client has to say who it is.
+// asks reports whether the server has users, so that every client must authenticate.
 func asks(o *server.Options) bool {
 	if o.NoAuthUser != "" {
 		return false
@@ -24,7 +24,7 @@ func asks(o *server.Options) bool {
 	return len(o.Nkeys)+len(o.Users)+len(o.TrustedOperators)+len(o.TrustedKeys) > 0 || o.Username != "" || o.Authorization != "" || o.AuthCallout != nil
 }
 
-// local reports whether only this machine can reach an address.
+// local reports whether an address can be reached from this machine only.
 func local(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || host == "" {

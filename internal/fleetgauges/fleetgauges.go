@@ -1,11 +1,11 @@
 // Package fleetgauges shows the state of a whole fleet to Prometheus, as the server knows it:
 // pools, streams, open batches, stuck sessions and questions to people.
 //
-// Every coordinator shows the same values. So it is enough to scrape one coordinator, and a
-// query over several uses max. A value is cached for some seconds. In that time the server
-// is asked only once, no matter how many scrapers there are.
+// Every coordinator shows the same values, so scraping one coordinator is enough. A query over
+// several coordinators uses max. A value is cached for some seconds. In that time the server
+// is asked only once, even if there are several scrapers.
 //
-// What a single coordinator or worker does is counted in its own package.
+// The metrics of a single coordinator or worker are counted in its own package.
 package fleetgauges
 
 import (
@@ -30,7 +30,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Config is what Gauges has to know about the coordinators.
+// Config holds what Gauges have to know about the coordinators.
 type Config struct {
 	QueueTimeout time.Duration         // how long a call may wait for a worker
 	Tools        func() []schemas.Tool // the tools that workers have announced
@@ -44,7 +44,8 @@ type Gauges struct {
 	journal *journal.Journal
 	cfg     Config
 
-	// turn holds one token. A scrape that has it may use the fields below.
+	// turn is a channel with room for one token. The scrape that has put its token in may use
+	// the fields below.
 	turn                 chan struct{}
 	fleet, people, heads cache
 	sweep                *journal.HeadSweep // a sweep of the log that is not complete; nil: none
@@ -126,7 +127,7 @@ func (g *Gauges) Collect(out chan<- prometheus.Metric) {
 	g.turn <- struct{}{}
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	g.refresh(ctx, &g.fleet, g.queryFleet)
-	if g.fleet.up { // otherwise the other two would only run into the timeout
+	if g.fleet.up { // otherwise the other two queries would only time out
 		g.refresh(ctx, &g.people, g.queryPeople)
 		g.refresh(ctx, &g.heads, g.queryHeads)
 	}
@@ -142,8 +143,8 @@ func (g *Gauges) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// refresh queries the server if the cache is too old. A failed query empties the cache. It
-// is repeated no sooner than a query that succeeds.
+// refresh queries the server if the cache is too old. A failed query empties the cache. It is
+// repeated after maxAge, like any other query.
 func (g *Gauges) refresh(ctx context.Context, c *cache, query func(context.Context) ([]prometheus.Metric, error)) {
 	if !c.at.IsZero() && time.Since(c.at) < c.maxAge {
 		return
@@ -296,8 +297,9 @@ const (
 	headIdle    = "idle"    // none of its calls is queued, runs, or waits for a person
 )
 
-// queryHeads takes one step of a sweep through the log. Until the sweep is complete, it
-// shows what this sweep has found so far or what the previous one found, whichever is more.
+// queryHeads takes one step of a sweep through the log. While the sweep is not complete, it
+// shows for each reason the larger of two numbers: what this sweep has found so far, and what
+// the previous sweep found.
 func (g *Gauges) queryHeads(ctx context.Context) (metrics []prometheus.Metric, err error) {
 	if g.sweep == nil {
 		g.sweep = g.journal.SweepHeads(HeadPatience(g.cfg.QueueTimeout, g.cfg.Tools()))
@@ -323,10 +325,10 @@ func (g *Gauges) queryHeads(ctx context.Context) (metrics []prometheus.Metric, e
 	return metrics, nil
 }
 
-// HeadPatience returns how long the head of a session may show no activity before it counts
-// as stuck, if no record gives a reason to wait. In this time its calls may wait for a
-// worker, run once more, or pause between two attempts. And nobody looks at a suspended
-// batch for up to [session.MaxSuspend].
+// HeadPatience returns how long the head of a session may show no activity before it counts as
+// stuck, if no record gives a reason to wait. In this time its calls may wait for a worker,
+// run once more, or pause between two attempts. The time also covers [session.MaxSuspend], for
+// which no coordinator looks at a suspended batch.
 func HeadPatience(queueTimeout time.Duration, tools []schemas.Tool) time.Duration {
 	longest := time.Duration(0)
 	for _, t := range tools {

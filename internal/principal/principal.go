@@ -1,12 +1,14 @@
-// Package principal signs and checks which user asks for a batch.
+// Package principal signs and checks statements about which user asks for a batch.
 //
-// A message in JetStream does not say which connection it came from. So the HTTP server, which knows
-// the user of a request by its token, signs the digest of the batch, its tenant and the user with
-// the nkey that it has for NATS. The statement travels in the header [messages.PrincipalHeader]:
+// A message in JetStream does not say which connection it came from. The HTTP server knows the
+// user of a request by its token. It therefore signs the digest of the batch, its tenant and
+// the user with the nkey that it uses for NATS. The signed statement travels in the header
+// [messages.PrincipalHeader]:
 //
 //	base64url(JSON of digest, tenant, user and key) "." base64url(signature of that JSON)
 //
-// Coordinators believe statements that are signed with a key of the setting http_keys. Without a
+// Coordinators believe a statement if it is signed with a key of the setting http_keys.
+// Without a statement, only the tenant is known. The package is pure.
 // statement only the tenant is known. The package is pure.
 package principal
 
@@ -24,10 +26,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// MaxUser bounds the name of a user, in bytes.
+// MaxUser limits the name of a user, in bytes.
 const MaxUser = 256
 
-// maxHeader bounds a statement, in bytes.
+// maxHeader limits a statement, in bytes.
 const maxHeader = 2 << 10
 
 // statement is what an HTTP server signs.
@@ -40,7 +42,7 @@ type statement struct {
 
 var encoding = base64.RawURLEncoding
 
-// Signer signs who asks. Safe for concurrent use.
+// Signer signs statements about users. Safe for concurrent use.
 type Signer struct {
 	key    nkeys.KeyPair
 	public string
@@ -55,7 +57,8 @@ func NewSigner() (*Signer, error) {
 	return signer(key)
 }
 
-// ParseSigner returns a signer with the key of a file: an nkey seed, or credentials that hold one.
+// ParseSigner returns a signer with the key in a file. The file holds an nkey seed, or
+// credentials with a seed.
 func ParseSigner(file []byte) (*Signer, error) {
 	key, err := nkeys.ParseDecoratedUserNKey(file)
 	if err != nil {
@@ -72,7 +75,7 @@ func signer(key nkeys.KeyPair) (*Signer, error) {
 // Key returns the public key, for the setting http_keys.
 func (s *Signer) Key() string { return s.public }
 
-// Sign returns the statement that a user asks for a batch.
+// Sign returns a signed statement: this user asks for the batch with this digest.
 func (s *Signer) Sign(digest string, who messages.Principal) (string, error) {
 	if len(who.User) > MaxUser {
 		return "", fmt.Errorf("the name of the user has %d bytes; the limit is %d", len(who.User), MaxUser)
@@ -85,7 +88,7 @@ func (s *Signer) Sign(digest string, who messages.Principal) (string, error) {
 	return encoding.EncodeToString(said) + "." + encoding.EncodeToString(sig), nil
 }
 
-// CheckKey returns an error unless a key can be one of http_keys.
+// CheckKey returns an error if a key cannot be one of http_keys.
 func CheckKey(key string) error {
 	if !nkeys.IsValidPublicUserKey(key) {
 		return fmt.Errorf("%.80q is no public user key (toolfleet nkey prints one)", key)
@@ -93,8 +96,8 @@ func CheckKey(key string) error {
 	return nil
 }
 
-// User returns the user that a statement names for a batch of a tenant. keys are the public keys of
-// the HTTP servers. Without a statement the user is "".
+// User returns the user that a statement names for a batch of a tenant. keys are the public
+// keys of the HTTP servers. If there is no statement, the user is "".
 func User(header, digest string, tenant messages.TenantID, keys []string) (string, error) {
 	if header == "" {
 		return "", nil
