@@ -18,7 +18,8 @@ type shoutIn struct {
 	Text string `json:"text" jsonschema:"the text to shout"`
 }
 
-// A first tool. A program that does nothing else calls worker.Main(shout) instead of Run.
+// Example serves a first tool. A program with nothing else to do calls worker.Main(shout)
+// instead of Run.
 func Example() {
 	shout := worker.New("shout", "Says a text louder.", worker.Compute,
 		func(_ context.Context, in shoutIn) (string, error) { return strings.ToUpper(in.Text) + "!", nil })
@@ -54,8 +55,8 @@ type page struct {
 	Text string `json:"text"`
 }
 
-// A tool with input and output of its own types, which tells how far it is. A page that cannot be
-// fetched for now is tried again with the whole call.
+// ExampleNew has a tool with Go types as input and output, which reports its progress. If a
+// page cannot be fetched for now, the worker tries the whole call again.
 func ExampleNew() {
 	get := func(url string) (string, error) { // stands for an HTTP request
 		if strings.Contains(url, "busy") {
@@ -99,8 +100,8 @@ type receipt struct {
 	ID string `json:"id"`
 }
 
-// A write that must not happen twice. The bank remembers payments by their key, so the probe can
-// ask the bank about a payment whose worker was lost.
+// ExampleCheckable is a write that must not happen twice. The bank remembers payments by their
+// key, so after a lost worker the probe can ask the bank whether it has the payment.
 func ExampleCheckable() {
 	bank := map[string]string{} // stands for the bank: receipts by idempotency key
 	pay := func(ctx context.Context, in payment) (receipt, error) {
@@ -122,8 +123,8 @@ func ExampleCheckable() {
 	// Output: checkable high <nil>
 }
 
-// A test of a tool needs no fleet. The second attempt comes after a lost one: the tool is asked
-// whether that one was applied, and it was.
+// ExampleTool_Try tests a tool without a fleet. The second call of Try stands for the attempt
+// after a lost one: the probe finds that the lost attempt has paid, so the tool does not run.
 func ExampleTool_Try() {
 	paid := map[string]string{}
 	pay := worker.New("pay", "Pays somebody.", worker.Write,

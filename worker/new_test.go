@@ -35,7 +35,7 @@ type receipt struct {
 
 func book(context.Context, transfer) (receipt, error) { return receipt{"r-1"}, nil }
 
-// There is an option for every field of a definition.
+// Every field of a definition can be set by an option.
 func TestOptionsReachEveryPromise(t *testing.T) {
 	safe := false
 	got, err := New("book", "Books.", Write, book, Timeout(1500*time.Microsecond), Checkable(func(context.Context, transfer) (*receipt, bool, error) { return nil, false, nil }),
@@ -97,7 +97,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// runs runs a tool's function once, as a worker would.
+// runs calls the function of a tool once, as a worker does.
 func runs[In, Out any](t *testing.T, input string, run func(context.Context, In) (Out, error)) (tool.Output, error) {
 	t.Helper()
 	made := New("x", "", Read, run)
@@ -180,8 +180,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// Arguments that fit the schema and not the type are refused before the tool runs, and so are those
-// that a check refuses.
+// Arguments fit the schema and not the Go type, or a check refuses them: the tool does not
+// run.
 func TestChecks(t *testing.T) {
 	var checked []string
 	made := New("x", "", Read, func(context.Context, transfer) (string, error) { t.Error("it runs"); return "", nil },
@@ -293,7 +293,7 @@ func TestOptionsWinOverSettings(t *testing.T) {
 	}
 }
 
-// Mistakes of the user of a program have status 2, and tell what is wrong.
+// A program is used wrongly: it exits with status 2 and says what is wrong.
 func TestMainWithoutServing(t *testing.T) {
 	t.Setenv("TOOLFLEET_CONFIG", "none")
 	good := New("good", "", Compute, func(context.Context, struct{}) (string, error) { return "", nil })

@@ -40,7 +40,7 @@ type (
 	}
 	mood string
 	blob []byte
-	// switcher decodes its own JSON: true and "on" are on.
+	// switcher has its own JSON decoding: true and "on" set On.
 	switcher struct{ On bool }
 )
 
@@ -49,7 +49,7 @@ func (s *switcher) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// shape is an input type with values that fit it and values that do not.
+// shape is an input type, with values that fit its schema and values that do not.
 type shape struct {
 	schema   string // of the type
 	fit, not []string
@@ -138,7 +138,8 @@ var shapes = map[string]shape{
 	"a map": of[map[string]int](`{"type":"object","additionalProperties":{"type":"integer"}}`, []string{`{}`, `{"a":1}`}, []string{`{"a":"b"}`, `[]`}),
 }
 
-// What fits the schema of a type is read into it, and what does not fit is refused by the schema.
+// Values that fit the schema of a type are decoded into the type. The schema refuses all other
+// values.
 func TestInputSchema(t *testing.T) {
 	for name, s := range shapes {
 		t.Run(name, func(t *testing.T) {
@@ -170,8 +171,7 @@ func TestInputSchema(t *testing.T) {
 	}
 }
 
-// What encoding/json writes of a value of a type fits the schema of the type, and is read back as
-// it was.
+// A value that encoding/json writes fits the schema of its type, and is read back unchanged.
 func TestInputSchemaAgreesWithJSON(t *testing.T) {
 	type everything struct {
 		Nested  address            `json:"nested"`
@@ -210,7 +210,8 @@ func TestInputSchemaAgreesWithJSON(t *testing.T) {
 	}
 }
 
-// twice is a struct with one name for two fields. Written as a type, it would be refused by go vet.
+// twice is a struct type with two fields of one JSON name. It is made by reflection because go
+// vet refuses such a type in the source.
 var twice = reflect.StructOf([]reflect.StructField{
 	{Name: "A", Type: reflect.TypeFor[int](), Tag: `json:"a"`},
 	{Name: "B", Type: reflect.TypeFor[int](), Tag: `json:"a"`},
@@ -255,7 +256,7 @@ func TestInputsWithoutASchema(t *testing.T) {
 	}
 }
 
-// A schema over the bounds of a tools file is refused, as it would be in a tools file.
+// A schema is larger than a tools file may have: New refuses it.
 func TestInputSchemaHasBounds(t *testing.T) {
 	type ten struct{ A, B, C, D, E, F, G, H, I, J string }
 	type hundred struct{ A, B, C, D, E, F, G, H, I, J ten }

@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// reach says how to get into each state, as lines of a scenario.
+// reach lists the states of an attempt, each with the scenario lines that lead to it.
 var reach = []struct {
 	state attempt.State
 	call  string
@@ -38,7 +38,8 @@ var reach = []struct {
 	{attempt.Over, "read", []string{"delivered", "began", "ended", "stored", "closed"}},
 }
 
-// every lists each event once, and an event with several meanings once for each.
+// every lists the events that a machine can get. An event with several meanings stands once
+// for each of them.
 var every = []string{
 	"delivered", "no-result", "result", "record", "record state=ended seq=9", "began", "wanted", "progress", "ended", "ended ask",
 	"stored seq=9", "stored seq=9 renewal", "overtaken state=claimed seq=9", "overtaken state=claimed seq=9 renewal", "failed", "failed why=large", "failed why=terminal",

@@ -18,9 +18,9 @@ import (
 
 var seeds = flag.Uint64("attempt.seeds", 5000, "how many random attempts are run")
 
-// TestAnyEventAtAnyTime gives machines random events, in no sensible order. Nothing panics, the
-// phases start at most once, no claim has two answers, and the delivery is settled at most once, as
-// the last effect.
+// TestAnyEventAtAnyTime gives machines random events in random order. Nothing panics, the
+// phases start at most once, and no claim gets two answers. The delivery is settled at most
+// once, as the last effect.
 func TestAnyEventAtAnyTime(t *testing.T) {
 	for seed := range *seeds {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -57,9 +57,9 @@ func TestAnyEventAtAnyTime(t *testing.T) {
 	}
 }
 
-// TestAnAttemptKeepsTheRules runs machines with a shell that carries out their effects, on a model
-// of one call's journal. Answers get lost or come late, and other writers come first. The call is
-// stopped, and the worker is drained, at any time.
+// TestAnAttemptKeepsTheRules runs machines with a shell that carries out their effects on a
+// model of one call's journal. Answers get lost or come late, and other writers store records
+// first. At random times the call is stopped and the worker drains.
 func TestAnAttemptKeepsTheRules(t *testing.T) {
 	ends := map[string]int{}
 	for seed := range *seeds {
@@ -75,7 +75,7 @@ func TestAnAttemptKeepsTheRules(t *testing.T) {
 	}
 }
 
-// world is an attempt, its shell and its journal.
+// world is the model of TestAnAttemptKeepsTheRules: one attempt, its shell and its journal.
 type world struct {
 	*testing.T
 	seed  uint64
@@ -141,8 +141,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// any returns a random time below the given number of seconds, and below one second in half of the
-// cases.
+// any returns a random time below the given number of seconds. In half of the cases the time
+// is below one second.
 func (w *world) any(seconds int) time.Duration {
 	if w.rng.IntN(2) == 0 {
 		seconds = 1
@@ -266,7 +266,8 @@ func (w *world) perform(effect attempt.Effect) {
 	}
 }
 
-// phases begins the run: it asks a person, hands back, or wants the claim.
+// phases plays the start of the run. At a random time the run asks a person, hands the call
+// back, or wants a claim.
 func (w *world) phases() {
 	w.after(w.any(5), func() {
 		switch n := w.rng.IntN(10); {
@@ -285,7 +286,7 @@ func (w *world) phases() {
 	})
 }
 
-// tool runs until it has ended or is cancelled.
+// tool plays the run of the tool until it has ended or is cancelled.
 func (w *world) tool() {
 	if w.cancelled {
 		w.after(0, func() { w.step(attempt.Ended{Err: errors.New("cancelled")}) })
@@ -310,7 +311,7 @@ func (w *world) tool() {
 	})
 }
 
-// truthful checks that a notice says only what is stored.
+// truthful checks that a notice names only records and results that are stored.
 func (w *world) truthful(n wire.Notice) {
 	switch {
 	case n.Result != nil && w.result == nil && w.newest().Record.State != wire.Ended:
@@ -363,7 +364,7 @@ func (w *world) append(r wire.CallRecord) uint64 {
 	return seq
 }
 
-// other stores another writer's record.
+// other plays another writer, which stores a claim or an end of the call.
 func (w *world) other() {
 	if w.newest().Record.State == wire.Ended {
 		return
@@ -376,7 +377,8 @@ func (w *world) other() {
 	w.append(r)
 }
 
-// write is a compare-and-set. Its answer may be lost, and the write may arrive late.
+// write plays the journal's compare-and-set of a record. Its answer may be lost, and the write
+// may arrive late.
 func (w *world) write(e attempt.Write) {
 	r := e.Record
 	if e.Behind < w.known {
@@ -402,8 +404,8 @@ func (w *world) write(e attempt.Write) {
 			w.known = max(w.known, seq)
 			w.step(attempt.Stored{Nonce: r.Nonce, Seq: seq})
 		case newest.Seq > e.Behind:
-			// Only renewals of this attempt have to be known. A write behind another writer's
-			// record is refused, and that does no harm.
+			// A writer has to know only the renewals of its own attempt. The journal refuses a
+			// write behind another writer's record, so that does no harm.
 			if newest.Record.State == wire.Renewed && strings.HasPrefix(newest.Record.Nonce, "n-") {
 				w.known = max(w.known, newest.Seq)
 			}
@@ -428,7 +430,7 @@ func (w *world) write(e attempt.Write) {
 	}
 }
 
-// ask carries out the requests to the journal other than Write.
+// ask plays the journal's answers to all requests but Write.
 func (w *world) ask(question attempt.Effect) {
 	w.openMain++
 	if w.openMain > 1 {

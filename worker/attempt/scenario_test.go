@@ -22,11 +22,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata; read the diff before you commit it")
 
-// Each file of testdata is a scenario. "call:" says what the attempt is about: the kind of the tool
-// (read, write), and key=value words for fields of the job. A line "> event" gives the machine one
-// event; the lines under it are the effects, the state and when the machine wants to wake. "+3s"
-// before an event lets time pass. An answer of the journal belongs to the open request, or with the
-// word "renewal" to the newest renewal.
+// TestScenarios runs each file of testdata as a scenario. The line "call:" describes the call:
+// the kind of the tool (read, write), then fields of the job as key=value words. A line ">
+// event" gives the machine one event. The lines below it are the effects, the state, and when
+// the machine wants to wake. "+3s" before an event lets time pass. An answer of the journal
+// belongs to the open request, or with the word "renewal" to the newest renewal.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -54,7 +54,8 @@ func TestScenarios(t *testing.T) {
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// serverTime is the server's clock. It is far from the worker's, so that a mix-up of the two shows.
+// serverTime is the server's clock. It is far from the worker's clock, so a mix-up of the two
+// clocks shows.
 var serverTime = epoch.Add(-48 * time.Hour)
 
 func config() attempt.Config {
@@ -64,7 +65,7 @@ func config() attempt.Config {
 	}
 }
 
-// scenario is one attempt that a file describes.
+// scenario runs one file: an attempt with its clock.
 type scenario struct {
 	testing.TB
 	now     time.Time
@@ -88,7 +89,7 @@ func (s *scenario) run(text string) []byte {
 			s.step(strings.Fields(line[1:]))
 			continue
 		case line != "" && !strings.HasPrefix(line, "#"):
-			continue // an effect: written anew
+			continue // an effect, which -update writes anew
 		}
 		fmt.Fprintln(&s.out, line)
 	}

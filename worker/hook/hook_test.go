@@ -209,8 +209,8 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// A set starts what its hooks keep running, and stops it when its time is over. A failed start is
-// known before the first call, and forgotten once a call succeeds.
+// A set starts the processes that its hooks keep running, and stops them when the set ends. A
+// failed start counts as a failure before the first call, until a call succeeds.
 func TestWhatHooksKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var started, stopped atomic.Int32
@@ -244,8 +244,8 @@ func TestWhatHooksKeep(t *testing.T) {
 	})
 }
 
-// A hook is failing as long as its newest run could not be. A call that ended around a hook says
-// nothing about it.
+// A hook counts as failing as long as its newest run had an error. A run that was cut off with
+// its call changes nothing.
 func TestFailing(t *testing.T) {
 	fails := true
 	set := mustSet(t, Hook{Name: "h", Class: Observe, Before: func(ctx context.Context, _ Call) (Verdict, error) {

@@ -48,7 +48,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The texts of hooks go into records and events, so they are bounded and valid UTF-8.
+// Texts of hooks go into records and events: they are bounded and valid UTF-8.
 func TestWordsAreBounded(t *testing.T) {
 	long := strings.Repeat("é", 3*MaxContext)
 	r := mustSet(t,
@@ -92,7 +92,8 @@ func TestMatch(t *testing.T) {
 			}
 		}
 	}
-	// A pattern that can match no tool is a mistake: such a gate would let everything pass.
+	// A pattern that can match no tool is refused, because a gate with such a pattern would
+	// let all calls pass.
 	for _, match := range []string{"mcp__.*", "Edit|", "|", "Edit |Write", "(Edit)", "^Edit$", "[a", "Bash(git:*)", "a/b"} {
 		_, err := NewSet(Hook{Name: "h", Match: match, Before: func(context.Context, Call) (Verdict, error) { return Verdict{}, nil }})
 		if err == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// A stored claim can be renewed and released, however large its arguments are. A claim that leaves
-// no room for renewals is refused before the tool is started.
+// A claim that is stored leaves room in the journal for its renewals and its release, however
+// large the arguments are. A claim that leaves no room is refused before the tool starts.
 func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 	// claims runs a call with an input of this size and returns the size of its claim, or 0 if it
 	// was refused.
@@ -70,8 +70,8 @@ func TestAClaimLeavesRoomForWhatFollowsIt(t *testing.T) {
 	}
 }
 
-// If the attempt after a lost one cannot claim, for whatever reason, the call ends with an unknown
-// outcome.
+// An earlier attempt was lost, and the next attempt cannot claim the call for whatever reason:
+// the call ends with an unknown outcome.
 func TestLostAttemptThatCannotBeClaimedAgain(t *testing.T) {
 	small := json.RawMessage(`{"n":1}`)
 	for name, want := range map[string]call.Frozen{

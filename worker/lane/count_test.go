@@ -6,8 +6,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// An event of an attempt that has no row in counts must not be counted as something else. As a
-// taken job, it would leave one call in flight for ever.
+// An event without a row in counts must not count as a taken job: there would be one call too
+// many in flight for ever.
 func TestAnEventWithoutARow(t *testing.T) {
 	if what := counts[attempt.Counted(255)]; what == Taken {
 		t.Error("it counts as a taken job")

@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/spare"
 )
 
-// A stuck send does not block the goroutine that queues it, because that goroutine also watches the
-// lease. Messages queued after it are sent in order.
+// The sending of a message hangs: the goroutine that queues messages goes on, because it also
+// watches the lease. Messages that are queued later are sent in order.
 func TestAStuckSendBlocksNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := running{consumer: &Consumer{goroutines: spare.New()}}

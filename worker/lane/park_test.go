@@ -19,9 +19,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Whatever its kind, a call that needs an approval is parked: its question is stored, and nothing
-// of it is left at the worker or in the queue. After the answer comes another job. Only then the
-// call runs, once and under a claim.
+// A call needs an approval, be it a read or a write: the worker stores the question as a
+// parked record and settles the job. After the approval another job comes. The call then runs
+// once, under a claim.
 func TestParkedCall(t *testing.T) {
 	for _, claims := range []bool{true, false} {
 		t.Run(map[bool]string{true: "write", false: "read"}[claims], func(t *testing.T) {
@@ -65,13 +65,14 @@ func TestParkedCall(t *testing.T) {
 					y.Errorf("asked %v ago: %+v", since, r)
 				}
 
-				job.Dispatch = 1 // published by a coordinator that missed the notice
+				job.Dispatch = 1 // a coordinator that missed the notice publishes the job again
 				y.publish(job)
 				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq || n.Record.Approval == nil {
 					y.Errorf("got the notice %+v", n)
 				}
 				y.noJobs()
-				// A coordinator has published this job because it takes the question for an answer.
+				// A coordinator mistakes the question for an answer and publishes the job
+				// again.
 				job.TakeOver = parked.Seq
 				y.publish(job)
 				if n := y.notice(); n.Record == nil || n.Seq != parked.Seq {
@@ -98,7 +99,7 @@ func TestParkedCall(t *testing.T) {
 					y.Errorf("want no result outside the call's journal, found %v, %v", found, err)
 				}
 
-				job.Dispatch++ // published by a coordinator that does not know of the end
+				job.Dispatch++ // a coordinator that does not know of the end publishes the job again
 				y.publish(job)
 				if n := y.notice(); n.Result == nil {
 					y.Errorf("got the notice %+v", n)
@@ -111,7 +112,7 @@ func TestParkedCall(t *testing.T) {
 	}
 }
 
-// When two workers ask about one call at once, one question is stored, and both workers send a
+// Two workers ask about one call at once: one question is stored, and both workers send a
 // notice of it.
 func TestTwoWorkersAskAtOnce(t *testing.T) {
 	inYard(t, func(y *yard) {
@@ -126,7 +127,7 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 		y.worker("w2", false, run)
 		job := y.job(false)
 		y.publish(job)
-		job.ConcurrencySafe = false // as if it was handed back meanwhile: a second job, in the write lane
+		job.ConcurrencySafe = false // as after a hand-back: a second job, in the write lane
 		y.publish(job)
 		one, two := y.notice(), y.notice()
 		y.noJobs()
@@ -137,8 +138,8 @@ func TestTwoWorkersAskAtOnce(t *testing.T) {
 	})
 }
 
-// A call that ends while its worker asks is not parked. Its job is settled, and the coordinator
-// gets the stored end.
+// A call ends while its worker asks: it is not parked. The worker settles the job, and the
+// coordinator gets the stored end.
 func TestEndedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(_ context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
@@ -157,8 +158,8 @@ func TestEndedWhileItAsks(t *testing.T) {
 	})
 }
 
-// A run that is stopped while it asks has no result. Its question is stored, and the coordinator
-// that wants the call to end writes the end after that record.
+// A run is stopped while it asks: it has no result, and its question is stored. The
+// coordinator that stopped it writes the end behind that record.
 func TestStoppedWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, _ call.Claim) (messages.Result, error) {
@@ -177,7 +178,7 @@ func TestStoppedWhileItAsks(t *testing.T) {
 	})
 }
 
-// A worker that shuts down while a call asks still stores the question.
+// A worker drains while a call asks: it still stores the question.
 func TestDrainWhileItAsks(t *testing.T) {
 	inYard(t, func(y *yard) {
 		running := make(chan struct{})
@@ -199,8 +200,7 @@ func TestDrainWhileItAsks(t *testing.T) {
 	})
 }
 
-// A question that is too large to be stored, or that leaves no room for the answers, fails the
-// call.
+// A question is too large to be stored, or leaves no room for the answers: the call fails.
 func TestTooLargeToAsk(t *testing.T) {
 	for _, short := range []int{0, 4 << 10} {
 		inYard(t, func(y *yard) { tooLargeToAsk(y, short) })
@@ -221,8 +221,8 @@ func tooLargeToAsk(y *yard, short int) {
 	y.noJobs()
 }
 
-// No person is asked about a write whose earlier attempt was lost: it may have been applied
-// already. The call ends with an unknown outcome.
+// The earlier attempt of a write was lost, so the write may have been applied: no person is
+// asked about another attempt. The call ends with an unknown outcome.
 func TestLostAttemptAsksNobody(t *testing.T) {
 	inYard(t, func(y *yard) {
 		lost := wire.CallRecord{State: wire.Claimed, Nonce: "lost", Attempt: 1, ArgsHash: question(y.job(true)).ArgsHash, OnCrash: messages.OnCrashIdempotent, Worker: "w0"}
@@ -246,8 +246,8 @@ func TestLostAttemptAsksNobody(t *testing.T) {
 	})
 }
 
-// The final input stays in the journal through claims, renewals and releases, so that the next
-// attempt finds it.
+// The frozen input stays in the journal through claims, renewals and releases, so that the
+// next attempt finds it.
 func TestFrozenInputIsKept(t *testing.T) {
 	for _, approved := range []bool{false, true} {
 		t.Run(map[bool]string{false: "patched", true: "approved"}[approved], func(t *testing.T) {
@@ -294,8 +294,8 @@ func TestFrozenInputIsKept(t *testing.T) {
 	}
 }
 
-// If a result and the approved arguments are too large for one record, the arguments are left out
-// and the result is kept whole.
+// The result and the approved arguments are too large for one record: the record of the end
+// has the whole result, and leaves the arguments out.
 func TestLargeArgumentsLeaveRoomForTheResult(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error) {

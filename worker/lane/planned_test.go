@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// A damaged plan names no call. A plan that refuses a call is read again for the next job: a
-// batch that is run again under its id, after its reply was forgotten, has another plan. A plan
-// that cannot be read now is no reason to bury a job.
+// A damaged plan names no call. A plan that does not name the call is read again for the next
+// job, because a batch can get another plan: it runs again under its id once its reply is
+// forgotten. A plan that cannot be read for now does not make the job a dead letter.
 func TestPlansAreReadAgain(t *testing.T) {
 	key := wire.KeyOf("_", "s", "b").Call(0)
 	job := wire.Job{Tool: "t"}

@@ -13,19 +13,19 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// A job that was published by hand runs no write: a stored plan has to name its call with the tool
-// and the input. It becomes a dead letter that says why.
+// A job of a write is published by hand: it does not run, because a stored plan has to name
+// its call with the tool and the input. The job becomes a dead letter with the reason.
 func TestAJobThatNoPlanNames(t *testing.T) {
 	planned := wire.PlannedCall{Tool: "t", Kind: messages.KindWrite, InputHash: wire.InputHash([]byte(`{"n": 1}`))}
 	refused, renamed := planned, planned
 	refused.Refused, renamed.Tool = &messages.Result{}, "other"
 	for name, tc := range map[string]struct {
-		plan *wire.PlannedCall // nil: none is stored
+		plan *wire.PlannedCall // nil: no plan is stored
 		edit func(*wire.Job)
-		why  string // ""; it runs
+		why  string // the reason in the dead letter; "": the call runs
 	}{
 		"named":                       {plan: &planned},
-		"no plan, and it may overlap": {edit: func(j *wire.Job) { j.ConcurrencySafe = true }}, // of a coordinator of the version before
+		"no plan, and it may overlap": {edit: func(j *wire.Job) { j.ConcurrencySafe = true }}, // as a coordinator of the version before publishes it
 		"no plan":                     {why: "its batch has none"},
 		"another input":               {&planned, func(j *wire.Job) { j.Input = json.RawMessage(`{"n":2}`) }, "another input"},
 		"another tool":                {&renamed, nil, `the plan has the tool "other"`},

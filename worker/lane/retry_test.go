@@ -13,16 +13,16 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// busy is the result of an attempt that failed so that another may follow.
+// busy is the result of an attempt that failed and may be tried again.
 func busy(job wire.Job, held call.Grant) messages.Result {
 	r := done(job, held)
 	r.Status, r.Outcome = messages.StatusError, messages.Outcome{Err: &messages.Error{Code: messages.CodeToolError, Message: "busy", Retryable: true}}
 	return r
 }
 
-// TestAFailedReadKeepsItsPlaceInTheQueue: after a failed attempt the job stays in the queue until
-// the coordinator has the notice. Otherwise the coordinator's poll could publish a job that does
-// not count the attempt.
+// A read fails and may be tried again: its job stays in the queue until the coordinator has
+// the notice of the failed attempt. Otherwise the coordinator's poll could publish a job that
+// does not count this attempt.
 func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
@@ -38,7 +38,7 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 			y.Fatalf("got the notice %+v, want a failed attempt", n)
 		}
 		time.Sleep(time.Second) // of simulated time: everything that the worker sent has arrived
-		job.Dispatch = 1        // published by a poll that does not know of the failed attempt
+		job.Dispatch = 1        // a poll that does not know of the failed attempt publishes the job again
 		subject := y.conn.Names().Lane(false, "default", key)
 		if _, err := y.conn.Append(y.Context(), subject, nil, rawjson.MustMarshal(job)); !errors.Is(err, bus.ErrExists) {
 			y.Errorf("a second job beside the one of the failed attempt: %v, want %v", err, bus.ErrExists)
@@ -58,8 +58,8 @@ func TestAFailedReadKeepsItsPlaceInTheQueue(t *testing.T) {
 	})
 }
 
-// TestAFailedReadGoesOnWithoutACoordinator: if no coordinator gets the notice of a failed attempt,
-// the broker delivers the job again, and that delivery is the next attempt.
+// No coordinator gets the notice of a failed read: the broker delivers the job again, and this
+// delivery is the next attempt.
 func TestAFailedReadGoesOnWithoutACoordinator(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", false, func(ctx context.Context, job wire.Job, _ *wire.CallRecord, claim call.Claim) (messages.Result, error) {

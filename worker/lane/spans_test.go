@@ -31,8 +31,8 @@ func (y *yard) tracer() trace.Tracer {
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(y.spans)).Tracer(tracing.Scope)
 }
 
-// nothingLeft checks, after the workers have stopped, that every span has ended and that the
-// workers have no more to do with any job.
+// nothingLeft checks, after the workers have stopped, that every span has ended and that every
+// job that was taken has been left.
 func (y *yard) nothingLeft() {
 	if begun, ended := len(y.spans.Started()), len(y.spans.Ended()); begun != ended {
 		y.Errorf("%d spans were begun and %d ended", begun, ended)
@@ -57,7 +57,7 @@ func (y *yard) counted() map[lane.Count]int {
 	return maps.Clone(y.counts)
 }
 
-// lines holds the log.
+// lines holds the log's lines.
 type lines struct {
 	mu sync.Mutex
 	b  bytes.Buffer // guarded by mu
@@ -75,7 +75,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-// attempts waits for that many attempts to end and returns their spans.
+// attempts waits until n attempts have ended, and returns their spans.
 func (y *yard) attempts(n int) (spans []sdktrace.ReadOnlySpan) {
 	y.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
@@ -102,14 +102,15 @@ func values(attributes []attribute.KeyValue) map[attribute.Key]string {
 	return out
 }
 
-// sent returns a context in the span of a job's publication, and that span as a traceparent.
+// sent returns a context within the span of a job's publication, and the traceparent of this
+// span.
 func (y *yard) sent() (context.Context, string) {
 	ctx, span := y.tracer().Start(y.Context(), tracing.SendCall)
 	span.End()
 	return ctx, tracing.Parent(ctx)
 }
 
-// spanOf is a span as a traceparent.
+// spanOf returns the traceparent of a span.
 func spanOf(s sdktrace.ReadOnlySpan) string {
 	return tracing.Parent(trace.ContextWithSpanContext(context.Background(), s.SpanContext()))
 }
@@ -131,7 +132,7 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 					if newest, _ := y.newest(); claims && newest.Record.Span != within {
 						y.Errorf("the claim names the span %q, want %q", newest.Record.Span, within)
 					}
-					time.Sleep(5 * time.Second) // until the claim is renewed
+					time.Sleep(5 * time.Second) // long enough for a renewal of the claim
 					r := done(job, held)
 					r.Outcome, r.Trail = outcome, &messages.Trail{ArgsHash: "a", PhasesMS: messages.PhasesMS{Execute: 1}}
 					return r, nil
@@ -177,8 +178,8 @@ func TestTheSpanOfAnAttempt(t *testing.T) {
 	}
 }
 
-// The span of an attempt links to that of the attempt before it. The link says what became of the
-// earlier attempt.
+// The span of an attempt links to the span of the attempt before it. The link says how the
+// earlier attempt ended. If its record names no span, there is no link.
 func TestTheLinksOfAnAttempt(t *testing.T) {
 	for state, want := range map[wire.CallState]string{
 		wire.Granted: tracing.Parked, wire.Released: tracing.Retried, wire.Claimed: tracing.TakenOver, wire.Renewed: tracing.TakenOver,
@@ -221,8 +222,8 @@ func TestTheLinksOfAnAttempt(t *testing.T) {
 	}
 }
 
-// If the attempt before left no record, the span of a redelivered job links to the span that sent
-// the job.
+// The attempt before left no record: the span of the redelivered job links to the span that
+// sent the job.
 func TestTheLinkOfARedelivery(t *testing.T) {
 	inYard(t, func(y *yard) {
 		runs := 0
@@ -250,7 +251,7 @@ func TestTheLinkOfARedelivery(t *testing.T) {
 	})
 }
 
-// A delivery that gives the worker nothing to do has no span.
+// A delivery on which the worker does nothing has no span.
 func TestNoSpanForNothing(t *testing.T) {
 	inYard(t, func(y *yard) {
 		y.worker("w", true, func(context.Context, wire.Job, *wire.CallRecord, call.Claim) (messages.Result, error) {
@@ -260,10 +261,10 @@ func TestNoSpanForNothing(t *testing.T) {
 		job := y.job(true)
 		job.Dispatch = 1
 		seq := y.write(wire.CallRecord{State: wire.Claimed, Nonce: "n", Worker: "other"}, 0)
-		y.publish(job) // another worker has claimed the call
+		y.publish(job) // another worker has claimed the call: nothing to do
 		y.noJobs()
 		y.write(wire.CallRecord{State: wire.Ended, Nonce: "e", Result: &messages.Result{Status: messages.StatusOK}}, seq)
-		y.publish(job) // the call has ended
+		y.publish(job) // the call has ended: nothing to do
 		y.noJobs()
 		late := y.job(true)
 		late.NotAfter = time.Now().Add(-time.Hour)
@@ -278,8 +279,8 @@ func TestNoSpanForNothing(t *testing.T) {
 	})
 }
 
-// An attempt can end in several ways without a result of its tool. For each, this is what its span
-// says, and whether the attempt itself has failed.
+// An attempt ends without a result of its tool, in each possible way: its span has the right
+// status and kind of error, and the right events are counted.
 func TestTheEndsOfAnAttempt(t *testing.T) {
 	claimed := func(ctx context.Context, claim call.Claim) call.Grant {
 		held, err := claim(ctx, call.Frozen{ArgsHash: "a", OnCrash: messages.OnCrashIdempotent, Deadline: time.Minute})
@@ -292,7 +293,7 @@ func TestTheEndsOfAnAttempt(t *testing.T) {
 		run           func(y *yard, ctx context.Context, job wire.Job, claim call.Claim) (messages.Result, error)
 		became, fails string
 		counted       map[lane.Count]int
-		lines         int // of the log, about the call
+		lines         int // log lines about the call
 	}{
 		"parked": {func(_ *yard, _ context.Context, job wire.Job, _ call.Claim) (messages.Result, error) {
 			return messages.Result{}, question(job)
@@ -383,7 +384,7 @@ func TestTheEndsOfAnAttempt(t *testing.T) {
 	}
 }
 
-// Without a tracer the agent's own trace context still reaches the tool.
+// A worker without a tracer passes the agent's trace context on to the tool.
 func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	inYard(t, func(y *yard) {
@@ -404,7 +405,8 @@ func TestASilentLaneHandsOnTheContext(t *testing.T) {
 	})
 }
 
-// The part of a result that is for the audit log goes to the coordinator and not into events.
+// The trail of a result, which is for the audit log, goes to the coordinator and not into
+// events.
 func TestEventsHaveNoTrail(t *testing.T) {
 	inYard(t, func(y *yard) {
 		var mu sync.Mutex
@@ -427,7 +429,7 @@ func TestEventsHaveNoTrail(t *testing.T) {
 			t.Error("the notice has no trail")
 		}
 		y.noJobs()
-		synctest.Wait() // events come on a goroutine of their own
+		synctest.Wait() // events arrive on another goroutine
 		mu.Lock()
 		defer mu.Unlock()
 		if len(told) == 0 || strings.Contains(strings.Join(told, ""), "trail") {

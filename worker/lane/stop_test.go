@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// TestAStopIsFasterThanItsJob: the stop of a queued call can arrive just before a worker takes the
-// job. The run is then cancelled from its start. A stop that is older than AckWait has no effect.
+// The stop of a queued call arrives just before a worker takes the job: the run is cancelled
+// from its start. A stop that is older than AckWait has no effect.
 func TestAStopIsFasterThanItsJob(t *testing.T) {
 	inYard(t, func(y *yard) {
 		stops := make(chan *wire.Stop, 1)

@@ -26,13 +26,14 @@ import (
 // patience bounds every wait, in simulated time.
 const patience = time.Minute
 
-// yard is a server with the lanes of one pool. The test plays the coordinator.
+// yard is a server with the queues of one pool, and workers on them. The test plays the
+// coordinator.
 type yard struct {
 	*testing.T
 	srv     *devserver.Server
 	conn    *bus.Conn
 	journal *journal.Journal
-	notices chan wire.Notice // to the coordinator, without signs of life
+	notices chan wire.Notice // what the coordinator gets, except signs of life
 	spans   *tracetest.SpanRecorder
 	log     lines
 
@@ -81,10 +82,11 @@ func (y *yard) connect() *bus.Conn {
 	return conn
 }
 
-// runs stands for the pipeline: it is what a test does with a call.
+// runs stands for the pipeline: the test's function that runs a call.
 type runs func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error)
 
-// tools is a worker's tools: service says whether calls claim, and run runs each of them.
+// tools is the set of a worker's tools. service says whether calls claim, and run runs each
+// call.
 type tools struct {
 	service lane.Service
 	run     runs
@@ -96,7 +98,7 @@ func (t tools) Run(ctx context.Context, job wire.Job, prior *wire.CallRecord, cl
 	return t.run(ctx, job, prior, claim)
 }
 
-// worker serves until the test ends, or until stop is called.
+// worker starts a worker that serves until the test ends or until stop is called.
 func (y *yard) worker(name string, claims bool, run runs) (stop func()) {
 	y.Helper()
 	service := lane.Service{Claims: claims, Attempts: 2, Backoff: func(int) time.Duration { return time.Second }}
@@ -129,7 +131,7 @@ func (y *yard) job(claims bool) wire.Job {
 	}
 }
 
-// plan stores a plan of the batch with one call, unless one is stored.
+// plan stores a plan of the batch with one call. If there is a plan already, it stays.
 func (y *yard) plan(c wire.PlannedCall) {
 	y.Helper()
 	if _, err := y.journal.WritePlan(y.Context(), key.BatchKey, wire.PlanRecord{V: 1, Nonce: "n", Calls: []wire.PlannedCall{c}}, 0); err != nil {
@@ -142,7 +144,7 @@ func (y *yard) publish(job wire.Job) {
 	y.send(y.Context(), job)
 }
 
-// send publishes a job as part of the trace of ctx. A job of a write has a stored plan first.
+// send publishes a job within the trace of ctx. For a write, it first stores a plan.
 func (y *yard) send(ctx context.Context, job wire.Job) {
 	y.Helper()
 	if job.Kind == messages.KindWrite {
@@ -151,7 +153,7 @@ func (y *yard) send(ctx context.Context, job wire.Job) {
 	y.offer(ctx, job)
 }
 
-// offer publishes a job without a plan.
+// offer publishes a job within the trace of ctx, without a plan.
 func (y *yard) offer(ctx context.Context, job wire.Job) {
 	y.Helper()
 	header := bus.Header{}
@@ -211,8 +213,8 @@ func (y *yard) write(record wire.CallRecord, last uint64) uint64 {
 	return seq
 }
 
-// question returns the question that the tools of these tests ask. Hooks have changed the job's
-// input to {"n":2}, so it is about that.
+// question returns the question that the tools of these tests ask. It is about the input
+// {"n":2}, which hooks have put in the place of the job's input.
 func question(job wire.Job) *call.Ask {
 	input := json.RawMessage(`{"n":2}`)
 	return &call.Ask{ArgsHash: messages.Digest(input), Hooks: &messages.Hooks{Count: 1, Context: []string{"told"}}, Approval: messages.Approval{

@@ -13,8 +13,8 @@ import (
 
 var refund = schemas.Tool{Name: "refund", Kind: messages.KindWrite, Pool: "payments"}
 
-// A condition narrows its rule. A condition that cannot be evaluated counts against the call, and
-// the reason quotes no value.
+// A condition narrows its rule. If a condition cannot be evaluated, the stricter result holds,
+// and the reason quotes no value of the call.
 func TestConditions(t *testing.T) {
 	for _, tt := range []struct {
 		when, input        string
@@ -121,7 +121,7 @@ func TestTiers(t *testing.T) {
 	}
 }
 
-// Only a tool whose every call is denied need not be offered.
+// A tool need not be offered to a model only if every call of it is denied.
 func TestDeniesTool(t *testing.T) {
 	for _, tt := range []struct {
 		rules schemas.Rules
@@ -164,7 +164,7 @@ func TestReasons(t *testing.T) {
 	}
 }
 
-// Rules without a condition do not read the input, however large or strange it is.
+// Rules without a condition do not parse the input, however large or strange it is.
 func TestDecideReadsNothingThatNobodyAsksFor(t *testing.T) {
 	rules := mustNew(t, Config{Layers: []Layer{{Source: "p", Rules: schemas.Rules{
 		Deny: short(t, "mcp__*", "Bash(rm:*)"), Allow: short(t, "refund"), Risk: []schemas.RiskEntry{{Tool: "refund", Tier: messages.TierMedium}},

@@ -12,7 +12,8 @@ import (
 //go:embed testdata/evasions.txt
 var evasions string
 
-// corpus returns the lines of a file that are neither empty nor a comment; ⏎ is a line end.
+// corpus returns the lines of a text that are neither empty nor a comment. The sign ⏎ in a
+// line stands for a line break.
 func corpus(text string) (lines []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
@@ -23,8 +24,8 @@ func corpus(text string) (lines []string) {
 	return lines
 }
 
-// No line gets past a deny rule about the command that it runs, nor past an ask rule, and no allow
-// rule about something else covers it.
+// Each line of the file runs a command in disguise: a deny rule or an ask rule about this
+// command matches the line, and an allow rule about another command does not.
 func TestEvasions(t *testing.T) {
 	lines := corpus(evasions)
 	if len(lines) < 300 {
@@ -55,7 +56,8 @@ func TestEvasions(t *testing.T) {
 	}
 }
 
-// An allow rule about a harmless command covers no file that a shell reads and no connection.
+// A line uses an allowed command, and makes the shell read a file or open a connection: the
+// allow rule does not match.
 func TestAllowedCommandsReadNoFilesByTheShell(t *testing.T) {
 	for _, line := range []string{
 		"echo $(</etc/passwd)", "echo \"$(< f)\"", "echo `<f`", "echo < /dev/tcp/host/80", "echo <> /dev/udp/host/53", "echo < $f", "echo x > /dev/tcp/h/1",
@@ -69,8 +71,8 @@ func TestAllowedCommandsReadNoFilesByTheShell(t *testing.T) {
 	}
 }
 
-// The analysis takes work in proportion to the text. Allocations stand for the work: a test of
-// seconds would depend on the machine.
+// The work of the analysis grows in proportion to the text. The test counts allocations,
+// because times depend on the machine.
 func TestTheAnalysisIsLinear(t *testing.T) {
 	layer := Layer{}
 	for i := range 20 {

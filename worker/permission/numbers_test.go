@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Rules compare numbers by value, however the model writes them. A number that a double cannot hold
-// counts against the call, in the short form and in conditions.
+// Rules compare numbers by value, however the model writes them. For a number that a double
+// cannot hold, the stricter result holds, in short forms and in conditions.
 func TestNumbersByValue(t *testing.T) {
 	for _, tt := range []struct {
 		pattern, number string

@@ -12,9 +12,10 @@ import (
 //go:embed testdata/ordinary.txt
 var ordinary string
 
-// Of the ordinary commands of coding agents, the policy that `toolfleet init` writes asks about at
-// most 2 % without need. Commands of public transcripts are beside the repository, where they are:
-// one command a line, in the form of testdata/ordinary.txt.
+// The policy that `toolfleet init` writes asks about at most 2 % of the ordinary, harmless
+// commands of coding agents. Besides the commands of testdata/ordinary.txt, the test tries
+// files of the same form from public transcripts, if they are in the folder shared beside the
+// repository.
 func TestOrdinaryCommandsAreNotAskedAbout(t *testing.T) {
 	body, err := os.ReadFile("../../cmd/toolfleet/starter-policy.yaml")
 	if err != nil {

@@ -137,9 +137,9 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// These lines run touch, which the syntax tree does not show. No allow rule but "*" matches them,
-// and every deny rule does. Where bash is installed, the test logs the lines that do not run touch
-// there.
+// Each line runs touch in a way that the syntax tree does not show: no allow rule but "*"
+// matches it, and every deny rule does. If bash is installed, the test logs the lines that do
+// not run touch there.
 func TestShellThatHides(t *testing.T) {
 	shell, _ := exec.LookPath("bash")
 	for _, line := range []string{
@@ -201,7 +201,7 @@ func TestShellThatHides(t *testing.T) {
 	}
 }
 
-// Harmless constructs that many commands contain do not make a script unclear.
+// Harmless constructs that many commands contain do not make a script count as unclear.
 func TestShellThatIsClear(t *testing.T) {
 	for _, line := range []string{
 		"ls # all of it", "# first\nls", "ls \\\n  -l", "ls $((1 + 2 * 3)) $(($# - 1))", "ls ${x:-y} ${x#a} ${#x} ${a[0]} \"${a[@]}\" ${x:0:3} ${x//a/b}",
@@ -318,8 +318,8 @@ func TestNewNamesEveryProblem(t *testing.T) {
 	}
 }
 
-// An allow rule of a layer below the platform lifts a default that asks, and not a default that
-// denies.
+// An allow rule of a layer below the platform lifts a default that asks. It does not lift a
+// default that denies.
 func TestALayerBelowLiftsNoDenial(t *testing.T) {
 	layers := []Layer{
 		{Source: "platform", Rules: schemas.Rules{Allow: short(t, "lookup")}},
@@ -337,7 +337,7 @@ func TestALayerBelowLiftsNoDenial(t *testing.T) {
 	}
 }
 
-// A deny wins from any layer, and the decision names it.
+// A deny rule wins in whatever layer it is, and the decision names the rule.
 func TestLayers(t *testing.T) {
 	rules := mustNew(t, Config{Layers: []Layer{
 		{Source: "platform", Rules: schemas.Rules{Deny: short(t, "mcp__*"), Allow: short(t, "Bash(git:*)")}},
@@ -380,7 +380,8 @@ func TestDefault(t *testing.T) {
 	}
 }
 
-// slowDecide is the precedence as one would explain it: ask each effect in turn.
+// slowDecide decides in the simplest way: it tries the effects in the order of their
+// precedence.
 func slowDecide(def Effect, layers []Layer, t schemas.Tool) Effect {
 	hit := func(lists ...[]schemas.RuleEntry) bool {
 		for _, list := range lists {

@@ -21,21 +21,21 @@ var update = flag.Bool("update", false, "write the decision table into docs/perm
 
 const page = "../../docs/permissions.md"
 
-// The dimensions of the decision table.
+// The values of each dimension of the decision table.
 var (
 	hookSays = []string{"none", "allow", "ask", "deny", "could not run"}
 	prompts  = []string{"none", "ask rule", "default asks"}
 	humans   = []string{"none", "high", "critical"}
-	prompt4  = append(slices.Clone(prompts), "default denies") // not in the table of the docs, which say it in a sentence
+	prompt4  = append(slices.Clone(prompts), "default denies") // "default denies" is not in the table of the docs; a sentence there covers it
 )
 
 // situation is one combination of the dimensions.
 type situation struct {
-	deny, allow         bool // whether such a rule matches
+	deny, allow         bool // whether a rule with this effect matches
 	hook, prompt, human string
 }
 
-// verdict is the ruling in a situation.
+// verdict is what is decided in a situation.
 type verdict struct {
 	effect, source string
 	people         int
@@ -52,8 +52,8 @@ func (v verdict) String() string {
 	return fmt.Sprintf("%s (%s)", v.effect, v.source)
 }
 
-// decide returns the ruling of the code. It asks in the order of a worker: first the deny rules,
-// then the hooks, then all rules.
+// decide returns the verdict of the package. It asks in the order of a worker: first the deny
+// rules, then the hooks, then all rules.
 func (s situation) decide(t testing.TB) verdict {
 	t.Helper()
 	all := []schemas.RuleEntry{{Name: "r", Tool: "*"}}
@@ -81,15 +81,15 @@ func (s situation) decide(t testing.TB) verdict {
 	if d, denied := r.Denied(call); denied {
 		ruling = d.Weigh(permission.Opinion{})
 	} else if s.hook == "could not run" {
-		return verdict{effect: "deny", source: "hook"} // a gate; the worker goes no further
+		return verdict{effect: "deny", source: "hook"} // the hook is a gate: the worker stops here
 	} else {
 		ruling = r.Decide(call).Weigh(permission.Opinion{Opinion: strings.TrimPrefix(s.hook, "none"), By: "h"})
 	}
 	return verdict{ruling.Effect, ruling.Source, ruling.Approvers, ruling.Ticket}
 }
 
-// twin returns the ruling in another, simpler way: every rule and hook votes, and the strongest
-// vote counts.
+// twin returns the verdict in a simpler way: every rule and hook votes, and the strongest vote
+// counts.
 func (s situation) twin() verdict {
 	votes := map[int]verdict{0: {effect: "allow", source: "default"}}
 	vote := func(holds bool, strength int, v verdict) {
@@ -142,13 +142,14 @@ func TestEveryCombination(t *testing.T) {
 	}
 }
 
-// row is a line of the table in the docs: the combinations it covers, and the result for each hook.
+// row is one line of the table in the docs: the situations that it covers, and the result for
+// each answer of the hook.
 type row struct {
 	deny, human, prompt, allow string
 	cells                      string
 }
 
-// rows returns the table, with neighbours that say the same merged into one line.
+// rows returns the table. Neighbouring lines with the same results are merged into one.
 func rows(t testing.TB) (all []row) {
 	yes := map[bool]string{true: "yes", false: "no"}
 	for _, s := range situations(prompts) {
@@ -166,8 +167,8 @@ func rows(t testing.TB) (all []row) {
 	return merge(all, func(r *row) *string { return &r.human })
 }
 
-// merge replaces rows that differ only in the given column by one row with "any" there, if there is
-// a row for each value of the column.
+// merge joins rows that differ only in the given column, if there is a row for each value of
+// this column. The joined row has "any" in the column.
 func merge(all []row, column func(*row) *string) (merged []row) {
 	groups := map[row][]row{}
 	values := map[string]bool{}
@@ -242,7 +243,7 @@ func TestDocsHoldTheTable(t *testing.T) {
 	}
 }
 
-// The example in the docs is a policy file, and its tests hold.
+// The example in the docs is a valid policy file, and the tests in it pass.
 func TestDocsExample(t *testing.T) {
 	doc, err := os.ReadFile(page)
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	"github.com/toolfleet/toolfleet/worker/permission"
 )
 
-// asked is when the questions of these tests are asked, by the server's clock.
+// asked is the time of the questions in these tests, by the server's clock.
 var asked = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 const ttl = 15 * time.Minute
 
-// desk is a pipeline with approvers, and a record of what happened there.
+// desk is a pipeline with approvers. It keeps the audit lines that the pipeline has written.
 type desk struct {
 	testing.TB
 	pipe  *Pipeline
@@ -30,7 +30,7 @@ type desk struct {
 	now   time.Time
 	keys  map[string]approval.Key
 	lines []messages.AuditRecord
-	full  bool // the audit log takes nothing
+	full  bool // the audit log fails to take lines
 }
 
 // deskFor serves one tool under the rules, with the approvers alice and bob.
@@ -63,7 +63,7 @@ func deskFor(t testing.TB, cfg Config, promise schemas.Tool, p *probe) *desk {
 	return d
 }
 
-// bounds holds alice to a scope and a time, and takes bob away.
+// bounds replaces the approvers: only alice is left, with this scope and until this time.
 func (d *desk) bounds(s messages.Scope, until time.Time) {
 	var err error
 	d.pipe.cfg.Approvals, err = approval.NewApprovers([]messages.Approver{{Name: "alice", Key: d.keys["alice"].Public(), Scopes: []messages.Scope{s}, Expires: until}})
@@ -80,8 +80,8 @@ func (d *desk) audited() (types []messages.AuditType) {
 	return types
 }
 
-// asks runs the call, which has to end in a question, and returns the record that it is parked
-// with.
+// asks runs the call, which has to end in a question. It returns the record of the parked
+// call.
 func (d *desk) asks(job wire.Job, prior *wire.CallRecord) wire.CallRecord {
 	d.Helper()
 	runs := d.probe.effects.Load()
@@ -97,7 +97,7 @@ func (d *desk) asks(job wire.Job, prior *wire.CallRecord) wire.CallRecord {
 	return wire.CallRecord{State: wire.Parked, ArgsHash: ask.ArgsHash, Hooks: ask.Hooks, Approval: &q}
 }
 
-// says returns the record of a parked call after the named person has answered.
+// says returns the record of a parked call after the person by has answered.
 func (d *desk) says(parked wire.CallRecord, by string, v messages.Verdict, change func(*messages.Decision)) wire.CallRecord {
 	d.Helper()
 	decision := approval.Answer(*parked.Approval, v, by)
@@ -125,7 +125,7 @@ func (d *desk) agrees(parked wire.CallRecord) wire.CallRecord {
 	return d.says(parked, "alice", messages.VerdictApprove, nil)
 }
 
-// runs runs the call to a result, and also returns what was claimed.
+// runs runs the call to its result. It also returns the claims that the pipeline asked for.
 func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, claimed []call.Frozen) {
 	d.Helper()
 	r, err := d.pipe.Run(d.Context(), d.planned(job), prior, func(_ context.Context, f call.Frozen) (call.Grant, error) {
@@ -138,7 +138,7 @@ func (d *desk) runs(job wire.Job, prior *wire.CallRecord) (r messages.Result, cl
 	return r, claimed
 }
 
-// planned returns the job as it is planned with the definition that the worker has now.
+// planned returns the job with the digest of the definition that the worker has now.
 func (d *desk) planned(job wire.Job) wire.Job {
 	served, _ := d.pipe.cfg.Registry.Lookup(job.Tool)
 	job.ToolDigest = served.Digest
@@ -152,8 +152,8 @@ func askJob(input string) wire.Job {
 	return job
 }
 
-// wantVoid checks that the only audit line so far says that the agreement does not hold, and why,
-// without a value of the arguments.
+// wantVoid checks that there is one audit line, which says that the approval does not hold. It
+// has to give the reason and no value of the arguments.
 func (d *desk) wantVoid(granted wire.CallRecord) {
 	d.Helper()
 	if diff := cmp.Diff([]messages.AuditType{messages.AuditVoid}, d.audited()); diff != "" {

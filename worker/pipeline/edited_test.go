@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Arguments that a person has changed are checked like any others, and the model is told about the
-// change.
+// A person changes the arguments and approves: they are checked like all arguments, and the
+// model reads about the change.
 func TestEditedCall(t *testing.T) {
 	small := with(write, func(t *schemas.Tool) {
 		t.Semantic = []schemas.SemanticRule{{Require: "input.n < 100", Message: "n must be below 100."}}
@@ -118,8 +118,8 @@ func TestEditedCall(t *testing.T) {
 	})
 }
 
-// Arguments that a person has written need that person's agreement, even where the rules allow the
-// call.
+// A person changes the arguments so that the rules would allow the call without asking: it
+// still runs only on a valid approval of these arguments.
 func TestEditedToWhatNobodyIsAskedAbout(t *testing.T) {
 	above := func(version string) Config {
 		return Config{Rules: policy(t, permission.Config{Version: version, Layers: []permission.Layer{{Source: "platform", Rules: schemas.Rules{

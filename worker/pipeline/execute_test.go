@@ -112,7 +112,8 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// Every way in which a running tool can be cut short, for every kind.
+// A running tool is cut off, in each possible way and for each kind of tool: the result has
+// the right status and code.
 func TestCutOff(t *testing.T) {
 	read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
 	idempotent := with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashIdempotent })
@@ -134,7 +135,7 @@ func TestCutOff(t *testing.T) {
 		tool      schemas.Tool
 		run       tool.Func
 		deadline  int64
-		cause     error // given after 1 s
+		cause     error // the context ends with it after 1 s
 		status    messages.Status
 		retryable bool
 		took      time.Duration
@@ -184,8 +185,8 @@ func TestCutOff(t *testing.T) {
 	}
 }
 
-// When no time is left after the hooks, the tool is not started, and the model may safely ask
-// again.
+// The hooks have used up all the time of a call: the tool is not started, and the error is
+// retryable.
 func TestNoTimeLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &probe{}
@@ -200,8 +201,8 @@ func TestNoTimeLeft(t *testing.T) {
 	})
 }
 
-// The model reads the error of a tool that was stopped at the end of its time. Progress that a tool
-// reports after it was left behind is dropped.
+// A tool is stopped at the end of its time: the model reads the error that the tool returns
+// then. Progress that a tool reports after its call has ended is dropped.
 func TestLastWords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
@@ -237,8 +238,9 @@ func TestLastWords(t *testing.T) {
 	})
 }
 
-// A panic in any phase gives a result: with the code internal, or outcome_unknown if a write had
-// started. The panic's text is in neither the result nor the log. The log has the stack.
+// A panic in any phase gives a result: with the code internal, or outcome_unknown if a write
+// has started. The text of the panic is neither in the result nor in the log; the log has the
+// stack.
 func TestPanics(t *testing.T) {
 	read := with(write, func(t *schemas.Tool) { t.Kind = messages.KindRead })
 	boom := func(context.Context, tool.Call) (tool.Output, error) { panic("SECRET") }

@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// probe is a tool that counts its effects and does what a test tells it to.
+// probe is a tool that counts its runs and behaves as a test wants.
 type probe struct {
 	effects atomic.Int32
 	run     tool.Func
@@ -48,7 +48,8 @@ func (p *probe) Check(ctx context.Context, call tool.Call) error {
 	return p.check(ctx, call)
 }
 
-// write is the definition of the tool that most tests call: {"n": integer}, at most once.
+// write is the definition of the tool that most tests call: its input is {"n": integer}, and
+// it runs at most once.
 var write = schemas.Tool{
 	Name: "w", Kind: messages.KindWrite, TimeoutMS: 5000,
 	InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"],"additionalProperties":false}`),
@@ -64,19 +65,19 @@ func jobFor(t schemas.Tool, input string) wire.Job {
 }
 
 func digestOf(t schemas.Tool) string {
-	whole, _ := t.WithDefaults() // the registry reports an error
+	whole, _ := t.WithDefaults() // the registry reports the error
 	return whole.Digest
 }
 
-// run takes a call of the tool through a pipeline made of cfg.
+// run runs a call of the tool in a pipeline made of cfg.
 func run(t testing.TB, ctx context.Context, cfg Config, promise schemas.Tool, p *probe, job wire.Job) (messages.Result, error) {
 	t.Helper()
 	job.ToolDigest = digestOf(promise)
 	return made(t, cfg, promise, p).Run(ctx, job, nil, nil, nil)
 }
 
-// made returns a pipeline of cfg that serves one tool. In a test its calls are traced, and every
-// span has to be ended.
+// made returns a pipeline of cfg that serves one tool. In a test, though not in a benchmark,
+// calls are traced, and every span has to end.
 func made(t testing.TB, cfg Config, promise schemas.Tool, p *probe) *Pipeline {
 	t.Helper()
 	if _, test := t.(*testing.T); test && cfg.Tracer == nil {
@@ -102,7 +103,7 @@ func hooks(t testing.TB, list ...hook.Hook) hook.Set {
 	return set
 }
 
-// rules makes a policy of short forms such as "deny w(n=1)".
+// rules returns a policy of rules in the short form, such as "deny w(n=1)".
 func rules(t testing.TB, def permission.Effect, short ...string) permission.Rules {
 	t.Helper()
 	layer := permission.Layer{Source: "platform"}

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook/exechook"
 )
 
-// When a hook could not run, the model reads only the kind of failure, and the operator gets one
-// log line with the cause.
+// A hook cannot run: the model reads only the kind of failure, and the operator gets one log
+// line with the cause.
 func TestReportsOfAHookThatCouldNotRun(t *testing.T) {
 	script := func(body string) hook.Hook { return program(t, "h", hook.Gate, "before", body) }
 	slow := script(`exec sleep 60`)
@@ -50,8 +50,8 @@ func TestReportsOfAHookThatCouldNotRun(t *testing.T) {
 	}
 }
 
-// The log line of a panic holds the stack. A hook that is stopped together with its call is logged
-// as cancelled, and not as an error.
+// A hook panics: the log line has the stack. A hook is stopped together with its call: it is
+// logged as cancelled and not as an error.
 func TestOtherEndsOfHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -21,14 +21,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// program makes a hook of this shell script, before or after the tool.
+// program returns a hook with this shell script as its program, before or after the tool.
 func program(t testing.TB, name string, class hook.Class, when, body string) hook.Hook {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+body+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// A loaded machine needs this budget.
+	// The budget is large because the machine may be busy.
 	cfg := exechook.Config{Name: name, Class: class, Dir: dir, Budget: time.Minute}
 	if when == "before" {
 		cfg.Before = []string{"./" + name}
@@ -51,7 +51,7 @@ func specific(members string) string {
 	return `echo '{"hookSpecificOutput":{` + members + `}}'`
 }
 
-// One hook per outcome, in Go and as a program: both mean the same.
+// Each outcome of a hook has the same effect, whether the hook is Go code or a program.
 func TestHookOutcomes(t *testing.T) {
 	said := func(kind messages.HookMessageType, opinion, text string) messages.HookMessage {
 		return messages.HookMessage{Type: kind, Hook: "h", Opinion: opinion, Text: text}
@@ -63,7 +63,7 @@ func TestHookOutcomes(t *testing.T) {
 		script  string
 		status  messages.Status
 		code    messages.Code
-		outcome messages.Outcome // of a call that ran
+		outcome messages.Outcome // of a call whose tool ran
 		says    []messages.HookMessage
 	}{
 		{"no opinion", hook.Verdict{}, `exit 0`, messages.StatusOK, "", ran, nil},
@@ -124,8 +124,8 @@ func TestHookOutcomes(t *testing.T) {
 	}
 }
 
-// Every way in which a hook cannot run. A gate refuses the call and the tool is not started. An
-// observer is skipped and counted.
+// A hook cannot run, in each possible way: a gate refuses the call, and the tool is not
+// started. An observer is skipped, and the failure is counted.
 func TestHooksThatCouldNotRun(t *testing.T) {
 	missing := func(cfg exechook.Config) func(*testing.T) hook.Hook {
 		return func(t *testing.T) hook.Hook {
@@ -204,8 +204,8 @@ func TestHooksThatCouldNotRun(t *testing.T) {
 	}
 }
 
-// An interpreter without its script may end in any way, often with 2 and words on stderr. A gate
-// refuses the call all the same, and an observer stops no call.
+// The script of an interpreter is missing, and the interpreter exits in its own way, often
+// with 2 and words on stderr: a gate refuses the call, and an observer stops no call.
 func TestInterpreterWithoutItsScript(t *testing.T) {
 	for _, interpreter := range []string{"sh", "bash", "python3", "node", "perl"} {
 		if _, err := exec.LookPath(interpreter); err != nil {
@@ -222,7 +222,7 @@ func TestInterpreterWithoutItsScript(t *testing.T) {
 	}
 }
 
-// If a hook program replaces a harmless command by one that must run alone, the call is handed
+// A hook program replaces a harmless command by one that must run alone: the call is handed
 // back.
 func TestProgramMakesItStricter(t *testing.T) {
 	shell := schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}
@@ -245,7 +245,8 @@ func TestProgramMakesItStricter(t *testing.T) {
 	}
 }
 
-// After the tool a hook can change what the model reads, but it cannot make a success a failure.
+// A hook after the tool can change what the model reads. It cannot turn a success into a
+// failure.
 func TestProgramsAfterTheTool(t *testing.T) {
 	text := func(s ...string) (o messages.Outcome) {
 		for _, s := range s {

@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Arguments that a hook has changed go through phases one and two again, and the error names the
-// hook.
+// A hook changes the arguments: they go through phases one and two again, and an error there
+// names the hook.
 func TestChangedInputIsCheckedAgain(t *testing.T) {
 	p := &probe{check: func(_ context.Context, c tool.Call) error {
 		if strings.Contains(string(c.Input), "13") {
@@ -36,7 +36,8 @@ func TestChangedInputIsCheckedAgain(t *testing.T) {
 	}
 }
 
-// A hook gets a copy. Its changes reach neither the tool, nor the next hook, nor the result.
+// A hook overwrites the bytes that it got: the tool, the next hook and the result are not
+// affected, because each hook gets a copy.
 func TestHooksGetCopies(t *testing.T) {
 	scribble := func(b []byte) {
 		for i := range b {
@@ -76,8 +77,8 @@ func TestHooksGetCopies(t *testing.T) {
 	}
 }
 
-// Hooks run by priority, then by name, each on what the previous one left, before and after the
-// tool.
+// Hooks run in the order of their priority, then of their name. Each gets what the hook before
+// it returned, before the tool as well as after it.
 func TestPriorities(t *testing.T) {
 	var order []string
 	add := func(name string, priority int) hook.Hook {
@@ -103,7 +104,8 @@ func TestPriorities(t *testing.T) {
 	}
 }
 
-// Hooks are not asked again about a frozen input. What they said before still counts.
+// The input of a call is frozen: no hook before the tool runs again. The messages and the
+// context that hooks gave earlier are still in the result.
 func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 	asked := 0
 	h := hook.Hook{
@@ -155,8 +157,8 @@ func TestFrozenInputMeetsNoHookTwice(t *testing.T) {
 	}
 }
 
-// If a hook is stopped together with its call, the call ends as aborted, and no failure of the hook
-// is counted.
+// A hook is stopped together with its call: the call ends as aborted, and the failure of the
+// hook is not counted.
 func TestHookIsCutOffWithItsCall(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	h := hook.Hook{Name: "h", Before: func(ctx context.Context, _ hook.Call) (hook.Verdict, error) {

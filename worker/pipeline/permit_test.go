@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// guarded is a runner with an opinion of its own.
+// guarded is a runner that decides about permissions too.
 type guarded struct {
 	tool.Func
 	permit func() (tool.Permit, error)
@@ -20,8 +20,8 @@ type guarded struct {
 
 func (g guarded) Permit(context.Context, tool.Call) (tool.Permit, error) { return g.permit() }
 
-// The stricter opinion counts, that of the tool or that of a hook, and a tool that cannot be asked
-// refuses the call.
+// A tool and a hook both have an opinion on a call: the stricter one counts. If the tool
+// cannot give its opinion, the call is refused.
 func TestTheToolsOwnPermission(t *testing.T) {
 	for _, tt := range []struct {
 		name, own string

@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// Each phase from one to four can end a call. The tool then never starts, and observers still see
-// the call.
+// A call ends in one of the phases one to four: the tool does not start, and observers still
+// run after the call.
 func TestFailuresBeforeTheTool(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -88,7 +88,7 @@ func TestFailuresBeforeTheTool(t *testing.T) {
 			if n := p.effects.Load(); n != 0 || r.Attempt != 0 || r.Output != nil {
 				t.Errorf("%d effects, attempt %d, output %s: the tool must not have run", n, r.Attempt, r.Output)
 			}
-			if (observed == 1) == tt.ctxEnd || observed > 1 { // an aborted call enters no phase
+			if (observed == 1) == tt.ctxEnd || observed > 1 { // an aborted call enters no phase, so no observer runs
 				t.Errorf("observed %d times", observed)
 			}
 			if strings.Contains(string(rawjson.MustMarshal(r)), "SECRET") {
@@ -184,7 +184,7 @@ func TestClaimRefused(t *testing.T) {
 	}
 }
 
-// If a hook replaces a harmless input by one that must run alone, the call is handed back.
+// A hook replaces a harmless input by one that must run alone: the call is handed back.
 func TestHandBack(t *testing.T) {
 	shell := schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}
 	p := &probe{}
@@ -202,8 +202,8 @@ func TestHandBack(t *testing.T) {
 	}
 }
 
-// The precedence is deny, ask, allow, default, for rules and hooks alike. A hook's allow lifts only
-// a default that asks.
+// Rules and hooks decide together, in the order deny, ask, allow, default. The allow of a hook
+// lifts only a default that asks.
 func TestPermissionMatrix(t *testing.T) {
 	for _, effect := range []permission.Effect{permission.Deny, permission.Ask, permission.Allow, ""} {
 		var short []string

@@ -66,7 +66,7 @@ func TestPostHooks(t *testing.T) {
 	}
 }
 
-// A call that was aborted still reaches its observers, with a live context.
+// A call was aborted: its observers still run, with a context that has not ended.
 func TestPostHooksAfterAbort(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	saw := messages.Status("")

@@ -16,7 +16,8 @@ import (
 
 var checkable = with(write, func(t *schemas.Tool) { t.OnCrash = messages.OnCrashCheckable })
 
-// After a lost attempt the tool is asked first, and started only if that attempt was not applied.
+// An earlier attempt was lost: the tool's probe is asked first. The tool is started only if
+// that attempt was not applied.
 func TestProbeBeforeAnotherRun(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
@@ -45,8 +46,8 @@ func TestProbeBeforeAnotherRun(t *testing.T) {
 	}
 }
 
-// The tool is asked whether a run was applied that was stopped in the middle, or whose failure may
-// be temporary.
+// A run was stopped in the middle, or failed in a way that may be temporary: the probe is
+// asked whether the run was applied.
 func TestProbeAfterAStop(t *testing.T) {
 	hangs := func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		<-ctx.Done()
@@ -59,9 +60,9 @@ func TestProbeAfterAStop(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		run       tool.Func
-		cause     error // given after 1 s
+		cause     error // the context ends with it after 1 s
 		applied   func(context.Context) (tool.Probed, error)
-		status    messages.Status // "": the cause is passed on
+		status    messages.Status // "": the pipeline returns the cause as its error
 		retryable bool
 	}{
 		{"out of time, applied", hangs, nil, says(tool.Probed{Applied: true}), messages.StatusOK, false},

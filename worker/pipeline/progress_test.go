@@ -21,7 +21,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/exectool"
 )
 
-// watched runs a tool and returns what watchers receive, as on the wire, and when.
+// watched runs a tool. It returns the progress reports that watchers receive, with their
+// times.
 func watched(t *testing.T, runner tool.Runner, input string) (reports []string) {
 	t.Helper()
 	promise := schemas.Tool{Name: "tool", Kind: messages.KindRead, InputSchema: json.RawMessage(`{"type":"object"}`), TimeoutMS: 60_000}
@@ -67,7 +68,7 @@ func reporter(all ...any) tool.Runner {
 	})
 }
 
-// Progress never goes back, and is a number from 0 to 1, whatever a tool in Go reports.
+// Watchers see fractions from 0 to 1 that never decrease, whatever a tool in Go reports.
 func TestReportsNeverGoBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		got := watched(t, reporter(
@@ -84,7 +85,7 @@ func TestReportsNeverGoBack(t *testing.T) {
 	})
 }
 
-// The text of a report is bounded, and no character of it is split.
+// The text of a report is cut at a bound, and never within a character.
 func TestReportsAreShort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for text, want := range map[string]string{
@@ -99,12 +100,12 @@ func TestReportsAreShort(t *testing.T) {
 	})
 }
 
-// Watchers get at most ten reports a second of a flood, and always its last. A few reports pass at
-// once.
+// A tool reports very often: watchers get at most ten reports a second, and always the last
+// one. A few reports in a row pass at once.
 func TestReportsAreFew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []any
-		for i := range 100 { // with 3.1 ms, no report comes at the moment when one is sent
+		for i := range 100 { // every 3.1 ms, so that no report comes at the very moment when another is sent
 			all = append(all, float64(i+1)/200, fmt.Sprint("step ", i), 3100*time.Microsecond)
 		}
 		all = append(all, 0.2, 600*time.Millisecond)
@@ -122,7 +123,8 @@ func TestReportsAreFew(t *testing.T) {
 			`200ms {"fraction":0.325,"text":"step 64"}`,
 			`300ms {"fraction":0.485,"text":"step 96"}`,
 			`400ms {"fraction":0.5,"text":"step 99"}`,
-			// Half a second later there is room for five, and the last report is always sent.
+			// After half a second without reports, five pass at once. The last report is
+			// always sent.
 			`910ms {"fraction":0.5,"text":"late 0"}`,
 			`910ms {"fraction":0.5,"text":"late 1"}`,
 			`910ms {"fraction":0.5,"text":"late 2"}`,
@@ -136,8 +138,8 @@ func TestReportsAreFew(t *testing.T) {
 	})
 }
 
-// A short sleep reports each of its quarters. If a program reports a lower fraction than before,
-// watchers see the highest one again.
+// The tool sleep reports each quarter of its time, even of a short one. A program reports a
+// lower fraction than before: watchers see the highest one again.
 func TestReportsOfRunners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sleep, err := builtin.New("sleep", nil, nil)
@@ -157,7 +159,7 @@ func TestReportsOfRunners(t *testing.T) {
 	want := []string{`{"fraction":0.5,"text":"half"}`, `{"fraction":0.5,"text":"back"}`, `{"fraction":0.5,"text":"words"}`, `{"fraction":0.7}`}
 	got := watched(t, program, `{}`)
 	for i := range got {
-		_, got[i], _ = strings.Cut(got[i], " ") // leaves out the times: a program runs in real time
+		_, got[i], _ = strings.Cut(got[i], " ") // without the times, since a program runs in real time
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("a program (-want +got)\n%s", diff)

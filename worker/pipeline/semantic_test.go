@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The rules of a tool's definition are checked before its code sees the input.
+// The semantic rules of a tool's definition are checked before the tool's own check sees the
+// input.
 func TestSemanticRules(t *testing.T) {
 	for _, tt := range []struct {
 		name, input string

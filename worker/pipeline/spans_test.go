@@ -29,7 +29,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// traced is a tracer together with the spans it made. All of them must end before the test does.
+// traced returns a tracer and the recorder of its spans. At the end of the test, all spans
+// have to have ended.
 func traced(t testing.TB) (trace.Tracer, *tracetest.SpanRecorder) {
 	t.Helper()
 	spans := tracetest.NewSpanRecorder()
@@ -41,8 +42,8 @@ func traced(t testing.TB) (trace.Tracer, *tracetest.SpanRecorder) {
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer(tracing.Scope), spans
 }
 
-// outline returns the spans of one call in a line: its own and its phases, each with its kind of
-// failure.
+// outline returns the spans of one call as one line: the call's own span and its phases, each
+// with its kind of failure.
 func outline(t testing.TB, spans *tracetest.SpanRecorder) string {
 	t.Helper()
 	var whole sdktrace.ReadOnlySpan
@@ -90,7 +91,7 @@ func attributeOf(s sdktrace.ReadOnlySpan, key attribute.Key) (attribute.Value, b
 	return attribute.Value{}, false
 }
 
-// ofCall returns the attributes of the call's span, as text.
+// ofCall returns the attributes of the call's span.
 func ofCall(t testing.TB, spans *tracetest.SpanRecorder) map[attribute.Key]string {
 	t.Helper()
 	for _, s := range spans.Ended() {
@@ -106,8 +107,8 @@ func ofCall(t testing.TB, spans *tracetest.SpanRecorder) map[attribute.Key]strin
 	return nil
 }
 
-// For every way in which a call can end, its span has a child for each phase that it entered, in
-// order. The failure is in the phase where it happened.
+// A call ends, in each possible way: its span has a child for each phase that the call
+// entered, in order. The failure is in the span of the phase where it happened.
 func TestTheSpansOfACall(t *testing.T) {
 	fails := func(err error) tool.Func {
 		return func(context.Context, tool.Call) (tool.Output, error) { return tool.Output{}, err }
@@ -121,7 +122,7 @@ func TestTheSpansOfACall(t *testing.T) {
 		check error
 		input string
 		tool  string
-		safe  bool // the call is planned to run beside others
+		safe  bool // the plan lets the call run beside others
 		want  string
 		error bool // Run returns an error and no result
 	}{
@@ -189,7 +190,7 @@ func TestTheSpansOfACall(t *testing.T) {
 					prior = &wire.CallRecord{State: wire.Granted, Approval: &messages.Approval{}}
 				}
 				r, err := made(t, cfg, write, p).Run(t.Context(), job, prior, nil, nil)
-				time.Sleep(2 * time.Minute) // a tool that was left behind ends
+				time.Sleep(2 * time.Minute) // so that the tool that ignored its end is over
 				if (err != nil) != tt.error {
 					t.Fatalf("got %+v, %v", r, err)
 				}
@@ -216,14 +217,14 @@ func TestTheSpansOfACall(t *testing.T) {
 	}
 }
 
-// oneApprover stands for one approver, whose approvals always hold.
+// oneApprover stands for a set of one approver, whose approvals always hold.
 type oneApprover struct{}
 
 func (oneApprover) Count(messages.TenantID, string, time.Time) int { return 1 }
 func (oneApprover) Holds(messages.Approval, time.Time) error       { return nil }
 
-// The span of an attempt that ends with a question shows no failure. The span of the attempt that
-// runs on the answer names the approval.
+// An attempt ends with a question: its span shows no failure. The span of the next attempt,
+// which runs on the approval, names the approval.
 func TestTheSpansOfAQuestion(t *testing.T) {
 	var cfg Config
 	var spans *tracetest.SpanRecorder
@@ -254,8 +255,8 @@ func TestTheSpansOfAQuestion(t *testing.T) {
 	}
 }
 
-// A probe belongs to the span of phase five: the probe of a lost run, and that of a run that did
-// not end in its time. Both runs were applied, so neither is repeated.
+// The probe of a lost run belongs to the span of phase five, and so does the probe of a run
+// that was stopped. Both runs were applied, so the tool does not run again.
 func TestTheSpanOfAProbe(t *testing.T) {
 	for name, lost := range map[string]bool{"lost": true, "stopped": false} {
 		t.Run(name, func(t *testing.T) {
@@ -291,8 +292,8 @@ func TestTheSpanOfAProbe(t *testing.T) {
 	}
 }
 
-// Tools and hooks continue the span of their phase. Without a tracer they continue the agent's
-// trace.
+// Tools and hooks get the trace context of their phase's span. Without a tracer they get the
+// agent's trace context.
 func TestToolsAndHooksSeeTheTrace(t *testing.T) {
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, silent := range []bool{false, true} {
@@ -339,7 +340,7 @@ func TestToolsAndHooksSeeTheTrace(t *testing.T) {
 	}
 }
 
-// Arguments and results are in a span only if the operator wants them, and a long one is cut.
+// Spans contain arguments and results only if the operator wants it. Long ones are cut.
 func TestContentInSpans(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		var spans *tracetest.SpanRecorder
@@ -365,7 +366,8 @@ func TestContentInSpans(t *testing.T) {
 	}
 }
 
-// A call that is not recorded makes no spans for its phases, which would only cost time.
+// The span of a call is not recorded: there are no spans for its phases, since they would only
+// cost time.
 func TestPhasesOfACallThatIsNotRecorded(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	asked := 0
@@ -378,7 +380,7 @@ func TestPhasesOfACallThatIsNotRecorded(t *testing.T) {
 	}
 }
 
-// counting is a sampler that records nothing.
+// counting is a sampler that records no span, and counts how often it is asked.
 type counting struct{ n *int }
 
 func (c counting) ShouldSample(sdktrace.SamplingParameters) sdktrace.SamplingResult {

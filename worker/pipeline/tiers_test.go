@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// A call of tier medium needs a line in the audit log, one of tier high an approval, and one of
-// tier critical two approvals and a ticket.
+// A call of tier medium needs a line in the audit log. A call of tier high needs an approval,
+// and one of tier critical two approvals and a ticket.
 func TestTiers(t *testing.T) {
 	job := askJob(`{"n":1}`)
 	t.Run("medium", func(t *testing.T) {
@@ -60,8 +60,9 @@ func TestTiers(t *testing.T) {
 	})
 }
 
-// A record in which a question was made easier lets nothing run: people agreed to what it says, and
-// it does not say what the rules ask for. Writers of the journal can do that before people answer.
+// A writer of the journal makes a question easier before people answer, for example with a
+// lower tier: the approvals do not hold, because the question is not the one that the rules
+// ask.
 func TestAQuestionThatWasMadeEasier(t *testing.T) {
 	job := askJob(`{"n":1}`)
 	for name, change := range map[string]func(*messages.Approval){

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// The trail for the audit log has the arguments that ran, or those that would have run, and how
-// long each phase took that the call entered.
+// The trail for the audit log has the hash of the arguments that ran or would have run, and
+// the duration of each phase that the call entered.
 func TestTrail(t *testing.T) {
 	one, seven := messages.Digest([]byte(`{"n":1}`)), messages.Digest([]byte(`{"n":7}`))
 	patched := verdict(hook.Verdict{Input: json.RawMessage(`{ "n": 7 }`)})
@@ -57,8 +57,7 @@ func TestTrail(t *testing.T) {
 	}
 }
 
-// When a hook has replaced the output, and only then, the trail has the hash of the tool's own
-// output.
+// The trail has the hash of the tool's own output only if a hook has replaced the output.
 func TestTrailOfAReplacedOutput(t *testing.T) {
 	after := func(change hook.Change) hook.Hook {
 		return hook.Hook{Name: "h", After: func(context.Context, hook.Call, hook.Done) (hook.Change, error) { return change, nil }}

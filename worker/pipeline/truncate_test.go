@@ -50,7 +50,8 @@ func TestCut(t *testing.T) {
 
 var marker = regexp.MustCompile(`\[truncated - (\d+) more lines, (\d+) characters\]`)
 
-// The kept parts are the text's own start and end, within the limit, and the counts are right.
+// A text is cut: the kept parts are its own start and end, within the limit, and the counts in
+// the marker are right.
 func FuzzCut(f *testing.F) {
 	f.Add("line 1\nline 2\nline 3\n", 10, 0)
 	f.Add("äöü\n\xff\n🙂🙂🙂", 3, 2)
@@ -78,7 +79,7 @@ func FuzzCut(f *testing.F) {
 		if !strings.HasSuffix(s, tail) {
 			tail = strings.TrimPrefix(tail, "\n")
 		}
-		for _, trim := range []bool{false, true} { // a line break beside the marker belongs to the marker or to the text
+		for _, trim := range []bool{false, true} { // a line break beside the marker may belong to the marker or to the text
 			h, l := head, tail
 			if trim {
 				l = strings.TrimPrefix(tail, "\n")
@@ -98,8 +99,8 @@ func FuzzCut(f *testing.F) {
 	})
 }
 
-// A JSON value that is too long becomes an object that says so, names the whole, and begins as the
-// value did.
+// A JSON value is too long: it becomes an object that says so, names the whole value, and has
+// its beginning.
 func TestTruncateJSON(t *testing.T) {
 	for name, value := range map[string]any{
 		"a long member": map[string]any{"stdout": strings.Repeat("x", 5000), "exit_code": 7},
@@ -129,7 +130,7 @@ func TestTruncateJSON(t *testing.T) {
 	}
 }
 
-// Each block is cut by itself, and short ones stay whole. Media are not cut.
+// Each block is cut by itself. Short blocks stay whole, and media are not cut.
 func TestTruncateBlocks(t *testing.T) {
 	long := strings.Repeat("x", 900)
 	text := func(s string) messages.Block { return messages.Block{Type: "text", Text: s} }
@@ -159,7 +160,8 @@ func TestTruncateBlocks(t *testing.T) {
 	}
 }
 
-// Whatever is cut is no longer than the limit and its markers, and what fits is left alone.
+// A cut output is no longer than the limit and its markers. An output within the limit stays
+// as it is.
 func FuzzTruncate(f *testing.F) {
 	f.Add([]byte(`{"a":["x",1e5,{"b":null}],"[truncated]":"é"}`), "a\nb", 20, 0)
 	f.Add([]byte(`"text"`), "\xff", 3, 2)

@@ -10,7 +10,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// goTool makes a plain Go tool of a function.
+// goTool returns a Make of a tool that is a Go function.
 func goTool(run func(ctx context.Context, call tool.Call, dir string) (tool.Output, error)) tooltest.Make {
 	return func(_ *testing.T, dir string) (tool.Runner, string) {
 		return tool.Func(func(ctx context.Context, call tool.Call) (tool.Output, error) { return run(ctx, call, dir) }), `{"n":1}`

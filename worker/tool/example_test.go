@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A tool that handles its input and output as JSON, with a schema that was written elsewhere. Most
-// tools are made by worker.New instead.
+// ExampleFunc is a tool that handles its input and output as JSON, with a schema from
+// elsewhere. Most tools are made by worker.New instead.
 func ExampleFunc() {
 	echo := tool.Func(func(_ context.Context, call tool.Call) (tool.Output, error) {
 		return tool.Output{Value: call.Input}, nil
@@ -31,7 +31,8 @@ func ExampleFunc() {
 	// Output: echo {"level":"low"} <nil>
 }
 
-// A write with a probe, which finds out whether a run was applied whose worker was lost.
+// ExampleNewProber is a write with a probe. The probe finds out whether a run whose worker was
+// lost was applied.
 func ExampleNewProber() {
 	notes := map[string]string{} // what was written, by idempotency key
 	runner := tool.NewProber(

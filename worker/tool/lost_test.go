@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// What a lost process means depends on the promise of its tool.
+// The process of a tool is lost: what its call ends with depends on the kind and the promise
+// of the tool.
 func TestRecovering(t *testing.T) {
 	killed := &tool.LostError{Err: errors.New("signal: killed")}
 	unsent := &tool.LostError{Err: errors.New("it was gone"), Unsent: true}
@@ -22,7 +23,7 @@ func TestRecovering(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		promise schemas.Tool
-		runs    []error // what each run ends with
+		runs    []error // how each run ends
 		probe   func() (tool.Probed, error)
 		want    string // output, or the code of the error
 	}{

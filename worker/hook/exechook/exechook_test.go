@@ -29,7 +29,7 @@ var (
 	anEnd = hook.Done{Status: messages.StatusOK, Outcome: messages.Text("done"), Duration: 1500 * time.Millisecond}
 )
 
-// script is a hook whose programs are this shell script.
+// script returns a hook whose programs, before and after the tool, are this shell script.
 func script(t testing.TB, body string, change func(*Config)) hook.Hook {
 	t.Helper()
 	return scriptOf(t, "#!/bin/sh\n"+body+"\n", change)
@@ -156,8 +156,8 @@ func TestCouldNotRun(t *testing.T) {
 	}
 }
 
-// No error quotes what a program printed, because many people see errors. The text is logged once,
-// at level debug.
+// A program prints a secret: no error quotes it, because many people see errors. The text is
+// logged once, at level debug.
 func TestErrorsDoNotQuote(t *testing.T) {
 	for _, body := range []string{
 		`{"decision":"SECRET"}`, `{"SECRET":1}`, `{"reason":"a","SECRET":1,"SECRET":2}`, `[{"SECRET":1,"SECRET":2}]`,
@@ -176,8 +176,9 @@ func TestErrorsDoNotQuote(t *testing.T) {
 	}
 }
 
-// A shell ends with 2 and words when its script is missing. From an observer that is no answer,
-// because a broken observer must not stop calls.
+// The program of an observer exits with 2 and writes to stderr: the run is an error and not an
+// opinion. A shell exits like this if its script is missing, and a broken observer must not
+// stop calls.
 func TestObserverThatEndsWith2(t *testing.T) {
 	for _, body := range []string{`echo no >&2; exit 2`, `echo '{"decision":"block"}'; echo no >&2; exit 2`} {
 		h := script(t, body, func(c *Config) { c.Class = hook.Observe })
@@ -234,8 +235,8 @@ func TestAnswersAfter(t *testing.T) {
 	}
 }
 
-// keeps returns a hook whose program stores its stdin and its number of arguments in dir. read
-// returns that stdin.
+// keeps returns a hook whose program writes its stdin and its number of arguments to files in
+// dir. The function read returns the stdin.
 func keeps(t *testing.T) (h hook.Hook, dir string, read func() string) {
 	t.Helper()
 	h = script(t, `cat > stdin; echo "$#" > args`, func(c *Config) { dir = c.Dir })
@@ -330,7 +331,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// A hook whose time is over is killed with everything it has started.
+// The time of a hook is over: the worker kills the hook and everything that the hook has
+// started.
 func TestNothingIsLeftRunning(t *testing.T) {
 	dir := ""
 	h := script(t, `(sleep 60 > pipe) & exec sleep 60`, func(c *Config) { dir = c.Dir })
@@ -344,7 +346,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 		_, err := h.Before(ctx, aCall)
 		ended <- err
 	}()
-	f, err := os.Open(pipe) // waits for the child of the hook
+	f, err := os.Open(pipe) // opening waits for the child of the hook
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -353,7 +355,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("the hook ended with %v, want its context's end", err)
 	}
-	// Read waits as long as a process of the hook holds the pipe open.
+	// Read returns when no process of the hook holds the pipe open any more.
 	if _, err := f.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("reading from the child: %v, want the end of it", err)
 	}
@@ -374,8 +376,9 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// A missing program is logged when the worker starts, and each run is an error until the program is
-// there. For a gate the level of the line is error, because the gate refuses calls until then.
+// The program of a hook is missing: the worker logs it at its start, and each run is an error
+// until the program is there. For a gate the line has level error, because the gate refuses
+// all calls until then.
 func TestMissingProgram(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "hook")
@@ -416,7 +419,7 @@ func TestMissingProgram(t *testing.T) {
 	}
 }
 
-// The error of a script that exists but does not start says why.
+// A script exists and cannot be started: the error says why.
 func TestFirstLine(t *testing.T) {
 	for script, want := range map[string]string{
 		"exit 0\n":           "it did not start: exec format error; a script needs a first line such as #!/bin/sh",
@@ -429,8 +432,9 @@ func TestFirstLine(t *testing.T) {
 	}
 }
 
-// The script in the documentation runs as it is printed, and needs no programs but bash and jq,
-// which the text names. If a program in a condition were missing, the script would let calls pass.
+// The script in the documentation runs as it is printed, with no programs but bash and jq,
+// which the text names. If a condition used a missing program, the script would let calls
+// pass.
 func TestTheDocumentedScript(t *testing.T) {
 	path := t.TempDir()
 	for _, program := range []string{"bash", "jq"} {
@@ -458,7 +462,8 @@ func TestTheDocumentedScript(t *testing.T) {
 	}
 }
 
-// The stderr of a program is logged at level debug, with the call, and no cause quotes it.
+// A program writes to stderr: the text is logged at level debug with the call, and no error
+// quotes it.
 func TestStderrIsForDebugging(t *testing.T) {
 	for _, tt := range []struct {
 		body  string

@@ -34,7 +34,7 @@ var (
 	anEnd = hook.Done{Status: messages.StatusOK, Outcome: messages.Text("done")}
 )
 
-// newHook returns a hook before and after a tool.
+// newHook returns an HTTP hook that runs before and after a tool.
 func newHook(t *testing.T, cfg httphook.Config) hook.Hook {
 	t.Helper()
 	cfg.Name = "h"
@@ -45,7 +45,7 @@ func newHook(t *testing.T, cfg httphook.Config) hook.Hook {
 	return hookjson.New(hook.Hook{Name: "h"}, target, target)
 }
 
-// serve returns a hook that is this handler.
+// serve starts a service with this handler and returns a hook that asks it.
 func serve(t *testing.T, answer http.HandlerFunc) hook.Hook {
 	t.Helper()
 	server := httptest.NewServer(answer)
@@ -84,7 +84,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// What is no answer is an error with its cause. No error quotes the service or its address.
+// A service gives no valid answer: the hook returns an error with the cause. No error quotes
+// the service or its address.
 func TestCouldNotRun(t *testing.T) {
 	gone := httptest.NewServer(says(200, ""))
 	gone.Close()
@@ -133,11 +134,12 @@ func TestCouldNotRun(t *testing.T) {
 	}
 }
 
-// A gate whose service does not answer in its budget refuses the call. The request ends with it.
+// The service of a gate does not answer within the budget: the gate refuses the call, and the
+// request is cancelled.
 func TestBudget(t *testing.T) {
 	gone := make(chan struct{})
 	h := serve(t, func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the server looks for the end of the connection after that
+		_, _ = io.Copy(io.Discard, r.Body) // only then the server notices the end of the connection
 		<-r.Context().Done()
 		close(gone)
 	})
@@ -168,7 +170,8 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// A secret is read for each request. It is in no answer, whatever the service repeats.
+// A secret is read anew for each request. It appears in no answer, even if the service repeats
+// it.
 func TestSecrets(t *testing.T) {
 	dir := t.TempDir()
 	write := func(value string) {
@@ -209,7 +212,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// What the service said is in the log at level debug only.
+// A service gives a bad answer: its text is in the log at level debug only.
 func TestWhatIsLogged(t *testing.T) {
 	server := httptest.NewServer(says(200, `{"decision":"SECRET"}`))
 	defer server.Close()

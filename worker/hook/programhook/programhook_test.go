@@ -38,14 +38,15 @@ func python(t *testing.T) string {
 	return ""
 }
 
-// hooked is a hook before and after a tool, and the folder of its program.
+// hooked is a hook that runs before and after a tool, with the folder and the log of its
+// program.
 type hooked struct {
 	hook.Hook
 	dir string
 	log *bytes.Buffer // read it after the last call
 }
 
-// testHook returns a hook of testdata/hooks.py.
+// testHook returns a hook whose program is testdata/hooks.py.
 func testHook(t *testing.T, change func(*schemas.HookProgram)) hooked {
 	t.Helper()
 	script, err := filepath.Abs("testdata/hooks.py")
@@ -89,7 +90,8 @@ func callTo(do string) hook.Call {
 	return hook.Call{Tenant: "acme", Session: "s", Batch: "b", ID: "c", Tool: "Bash", Kind: messages.KindWrite, Input: input}
 }
 
-// says returns the context that the hook gives after a call, which is how the test program answers.
+// says makes the hook run after a call, and returns the context that the hook adds. The test
+// program answers in this context.
 func (h hooked) says(t *testing.T, ctx context.Context, do string) string {
 	t.Helper()
 	change, err := h.After(ctx, callTo(do), hook.Done{Status: messages.StatusOK})
@@ -110,7 +112,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// What is no answer is an error with its cause. No error quotes the program.
+// The program gives no valid answer: the hook returns an error with the cause. No error quotes
+// the program.
 func TestCouldNotRun(t *testing.T) {
 	h := testHook(t, nil)
 	for do, want := range map[string]hook.Fault{
@@ -145,8 +148,8 @@ func TestAnotherTool(t *testing.T) {
 	}
 }
 
-// A program that is missing refuses the calls of a gate, and needs no restart of the worker once it
-// is there.
+// The program of a gate is missing: the gate refuses calls. Once the program is there, calls
+// pass without a restart of the worker.
 func TestMissingProgram(t *testing.T) {
 	interpreter := python(t)
 	h := testHook(t, func(p *schemas.HookProgram) { p.Command = append([]string{"./hooks"}, p.Command[2:]...) })
@@ -201,7 +204,7 @@ func TestOneProcessServesAllCalls(t *testing.T) {
 	}
 }
 
-// A process that was killed between two calls is replaced, and the call does not notice.
+// The process was killed between two calls: the next call gets a new process and succeeds.
 func TestKilledProcess(t *testing.T) {
 	h := testHook(t, nil)
 	first := h.says(t, t.Context(), "pid")
@@ -213,8 +216,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// A run whose time is over ends its process if that does not end the run, and the next call has
-// another one.
+// A run does not end when its time is over: its process is killed, and the next call has a new
+// process.
 func TestHangingProcess(t *testing.T) {
 	h := testHook(t, nil)
 	first := h.says(t, t.Context(), "pid")
@@ -228,7 +231,7 @@ func TestHangingProcess(t *testing.T) {
 		_, err := h.Before(ctx, callTo("hang"))
 		ended <- err
 	}()
-	f, err := os.Open(pipe) // waits until the run hangs
+	f, err := os.Open(pipe) // opening waits until the run hangs
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +278,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// The example answers as examples/hooks/tidy.py does.
+// The example in Python answers as examples/hooks/tidy.py does.
 func TestTheExample(t *testing.T) {
 	dir, err := filepath.Abs("../../../examples/hooks")
 	if err != nil {

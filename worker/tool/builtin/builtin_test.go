@@ -67,7 +67,8 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// A rule about file_path must see the path that is used, so no other spelling of the name counts.
+// Rules about file_path have to see the path that the tool uses. So an argument with another
+// spelling of the name file_path is refused.
 func TestArgumentNamesAreExact(t *testing.T) {
 	root := folder(t, map[string]string{"a": "1", "secret": "2"})
 	runner, err := New("Read", root, nil)

@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// shellCommand makes the Bash tool with this command as its input. The command has the folder of
-// its effects in $DIR.
+// shellCommand returns a Make of the Bash tool with this command as its input. The variable
+// $DIR of the command is the folder for its effects.
 func shellCommand(command string) tooltest.Make {
 	return func(t *testing.T, dir string) (tool.Runner, string) {
 		root := builtintest.BashFolder(t)

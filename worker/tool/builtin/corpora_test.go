@@ -20,7 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// corpus is a folder of public test data beside the checkout. Without it the test is skipped.
+// corpus returns a folder of public test data beside the checkout. If it is not there, the
+// test is skipped.
 func corpus(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join("..", "..", "..", "..", "shared", "corpora", name)
@@ -30,7 +31,7 @@ func corpus(t *testing.T, name string) string {
 	return dir
 }
 
-// pathPayloads is every line of the path corpora, once.
+// pathPayloads returns every line of the path corpora, without repetitions.
 func pathPayloads(t *testing.T) []string {
 	t.Helper()
 	base := corpus(t, "payloads-all-the-things")
@@ -65,7 +66,7 @@ func pathPayloads(t *testing.T) []string {
 
 var long = flag.Bool("long", false, "try every line of the corpora, not each tenth")
 
-// sample returns each tenth of the lines, and all of them with -long.
+// sample returns every tenth line, or all lines with the flag -long.
 func sample(lines []string) []string {
 	if *long {
 		return lines
@@ -77,8 +78,8 @@ func sample(lines []string) []string {
 	return some
 }
 
-// Each line is tried as the path of every file tool, in a folder whose parents hold what the line
-// aims at.
+// Each line of the corpora is tried as the path of every file tool, in a folder whose parents
+// have the files that such paths aim at: none of them is reached.
 func TestPathPayloadsStayInside(t *testing.T) {
 	lines := sample(pathPayloads(t))
 	total := tally{refusals: map[messages.Code]int{}}
@@ -91,8 +92,8 @@ func TestPathPayloadsStayInside(t *testing.T) {
 			})
 		}
 	})
-	// Only what the tools write there counts: others may change the file while the test runs, such
-	// as the installation of a package.
+	// Only text that the tools wrote counts: other programs may change the file during the
+	// test, such as the installation of a package.
 	if text, err := os.ReadFile("/etc/passwd"); err == nil && (bytes.Contains(text, []byte("WRITTEN")) || bytes.Contains(text, []byte("EDITED"))) {
 		total.escapes++
 		t.Error("/etc/passwd was changed")
@@ -100,7 +101,7 @@ func TestPathPayloadsStayInside(t *testing.T) {
 	t.Logf("%d lines, %d calls, %d escapes, refusals %v", len(lines), total.calls, total.escapes, total.refusals)
 }
 
-// tally is what came of the calls.
+// tally counts what became of the calls.
 type tally struct {
 	mu             sync.Mutex
 	calls, escapes int                   // guarded by mu
@@ -117,7 +118,7 @@ func tryPayloads(t *testing.T, lines []string, total *tally) {
 	before := tree(t, top, dir)
 	var root *rootdir.Root
 	for i, line := range lines {
-		if i%50 == 0 { // a fresh folder now and then: the lines that are plain file names fill it up
+		if i%50 == 0 { // a fresh folder every 50 lines: plain file names fill it up
 			root = reopened(t, root, dir)
 		}
 		// Bytes that are not UTF-8 cannot be in a call: JSON has U+FFFD instead.
@@ -146,8 +147,8 @@ func tryPayloads(t *testing.T, lines []string, total *tally) {
 	}
 }
 
-// inMemory returns a folder that is in memory if the system has one: Write and Edit wait until a
-// file is on the disk, which takes most of the time of some ten thousand calls.
+// inMemory returns a folder in memory, if the system has one. Write and Edit wait until a file
+// is on the disk, which for ten thousand calls would take most of the time.
 func inMemory(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "toolfleet-test-")
@@ -170,7 +171,7 @@ func (l *tally) add(told *messages.Error, escaped bool) {
 	}
 }
 
-// reopened is a root on an emptied folder.
+// reopened empties a folder and returns a new root on it.
 func reopened(t *testing.T, old *rootdir.Root, dir string) *rootdir.Root {
 	t.Helper()
 	if old != nil {
@@ -210,8 +211,8 @@ func tree(t *testing.T, dir, skip string) string {
 	return out.String()
 }
 
-// Each naughty string is tried as a path, as the content of a file, as a pattern and as a passage
-// to edit.
+// Each naughty string is tried as a path, as the content of a file, as a search pattern and as
+// the text to edit.
 func TestNaughtyStrings(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(corpus(t, "naughty-strings"), "blns.json"))
 	if err != nil {

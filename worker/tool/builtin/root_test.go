@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/base"
 )
 
-// Every trick is tried with every tool. None may show or touch what is outside.
+// Each trick to leave the folder is tried with every tool: no tool shows or changes a file
+// outside.
 func TestNothingOutsideIsReached(t *testing.T) {
 	root := folder(t, map[string]string{"in.txt": "inside\n", "sub/x.txt": "x\n"})
 	outside := t.TempDir()
@@ -51,8 +52,8 @@ func TestNothingOutsideIsReached(t *testing.T) {
 	if out := text(t, root, "Grep", in{"pattern": "CANARY"}); strings.Contains(out, "secret") {
 		t.Errorf("Grep walks out: %s", out)
 	}
-	// The two secret.txt inside were written by this test: a ".." works on the text of a path, not
-	// on links.
+	// This test wrote the two files secret.txt inside: ".." in a path removes the component
+	// before it, without following links.
 	if got, want := text(t, root, "Glob", in{"pattern": "**"}), "in.txt\nsecret.txt\nsub/secret.txt\nsub/x.txt\n"; got != want {
 		t.Errorf("Glob: got %q, want %q", got, want)
 	}
@@ -64,7 +65,7 @@ type toolArgs struct {
 	args in
 }
 
-// everyFileTool is one call of each file tool with this path.
+// everyFileTool returns one call of each file tool with this path.
 func everyFileTool(name string) []toolArgs {
 	return []toolArgs{
 		{"Read", in{"file_path": name}},
@@ -140,7 +141,7 @@ func TestLongPathsAndNames(t *testing.T) {
 	}
 	for _, c := range everyFileTool(strings.Repeat("../", 3000)) {
 		if c.args["glob"] != nil {
-			continue // a filter, not a path
+			continue // name is a filter here, not a path
 		}
 		_, err := run(t, root, c.tool, c.args)
 		if err == nil || len(err.Error()) > 600 {
@@ -149,7 +150,8 @@ func TestLongPathsAndNames(t *testing.T) {
 	}
 }
 
-// A write replaces a hard link to a file outside, so the file outside stays.
+// A file is a hard link to a file outside: Write replaces the link, and the file outside stays
+// as it was.
 func TestHardLinkOutsideIsNotWrittenThrough(t *testing.T) {
 	root := folder(t, nil)
 	outside := t.TempDir()
@@ -162,7 +164,7 @@ func TestHardLinkOutsideIsNotWrittenThrough(t *testing.T) {
 	wantUntouched(t, outside, "keep")
 }
 
-// Write and Edit change nothing that is protected, by whatever way it is named.
+// Write and Edit refuse to change a protected file, however its path is written.
 func TestProtectedPathsAreNotWritten(t *testing.T) {
 	root := folder(t, map[string]string{
 		".git/config": "keep", ".git/hooks/x": "keep", "sub/.git/config": "keep", ".github/w/ci.yml": "keep", "deep/tools.yaml": "keep", "free": "keep",

@@ -44,7 +44,8 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// serving is a proxy as a command finds it, and what it refused.
+// serving starts a proxy. It returns an HTTP client that uses the proxy, the proxy's address,
+// and a channel with the reasons of its refusals.
 func serving(t *testing.T, cfg Config) (client *http.Client, address string, refused chan string) {
 	t.Helper()
 	p, refused := New(cfg), make(chan string, 100)
@@ -87,7 +88,7 @@ func TestAHostOfTheList(t *testing.T) {
 	if body, _ := io.ReadAll(answer.Body); string(body) != "GET /a" {
 		t.Errorf("got %q", body)
 	}
-	// The same through a tunnel.
+	// The next request goes to the same host, through a tunnel.
 	c, err := net.Dial("tcp", proxy)
 	if err != nil {
 		t.Fatal(err)
@@ -137,7 +138,7 @@ func TestWhatIsRefused(t *testing.T) {
 		}
 	}()
 	here := port(t, l.Addr().String())
-	own := "192.0.2.1:9" // else this machine has no address but loopback
+	own := "192.0.2.1:9" // used if this machine has no address but loopback
 	if all, err := net.InterfaceAddrs(); err == nil {
 		for _, a := range all {
 			if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() && n.IP.To4() != nil {
@@ -196,7 +197,8 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// A tunnel to any host carries TLS only, so no line of the protocol of NATS gets through.
+// A tunnel to any host carries only TLS. So a command cannot send the text protocol of NATS
+// through it.
 func TestATunnelToAnyHostSpeaksTLS(t *testing.T) {
 	ours, command := net.Pipe()
 	defer command.Close()

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/process"
 )
 
-// machines are this machine, and this machine without a network namespace.
+// machines returns this machine, and this machine as if it had no network namespaces.
 func machines(t *testing.T) map[string]sandbox.Machine {
 	t.Helper()
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -37,7 +37,7 @@ func machines(t *testing.T) map[string]sandbox.Machine {
 	return all
 }
 
-// boxOn is a sandbox with a proxy.
+// boxOn returns a sandbox that reaches the network through a proxy.
 func boxOn(t *testing.T, m sandbox.Machine, reach sandbox.Reach, cfg Config) *sandbox.Box {
 	t.Helper()
 	dir := t.TempDir()
@@ -53,7 +53,7 @@ func boxOn(t *testing.T, m sandbox.Machine, reach sandbox.Reach, cfg Config) *sa
 	return box
 }
 
-// python runs a script in a sandbox. Its words are in $ARGS.
+// python runs a script in a sandbox. Its arguments are in the variable $ARGS.
 func python(t *testing.T, box *sandbox.Box, script string, env ...string) (process.Result, string) {
 	t.Helper()
 	r, err := process.Run(t.Context(), process.Command{
@@ -72,7 +72,8 @@ print(urllib.request.urlopen(os.environ["TARGET"]).read().decode())`
 func TestCommandsReachTheHostsOfTheirList(t *testing.T) {
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello from "+r.Host) }))
 	defer host.Close()
-	// Python takes no proxy for the names of this machine, so the host has another name.
+	// Python uses no proxy for the usual names of this machine, so the host is at another
+	// loopback address.
 	at := strings.TrimPrefix(host.URL, "http://")
 	_, number, _ := net.SplitHostPort(at)
 	listed := "127.0.0.2:" + number
@@ -104,7 +105,8 @@ func TestCommandsReachTheHostsOfTheirList(t *testing.T) {
 	}
 }
 
-// ways are connections past the proxy. Each prints "won" if there is one.
+// ways are attempts to connect without the proxy. A script prints "won" if it gets a
+// connection.
 var ways = []struct{ name, script string }{
 	{"TCP", `socket.create_connection(tcp, 5)`},
 	{"UDP", `s=socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(tcp); s.send(b"x"); answered(s)`},
@@ -164,7 +166,7 @@ func TestNothingGetsPastTheProxy(t *testing.T) {
 				if strings.Contains(out, "won") || !strings.Contains(out, "all tried") {
 					t.Errorf("%s: %s\n%s", reach, r.Status(), out)
 				}
-				// By the proxy neither.
+				// The proxy refuses these targets too.
 				const ask = `import os, socket, urllib.parse, base64
 p=urllib.parse.urlparse(os.environ["HTTPS_PROXY"])
 for target in os.environ["TARGETS"].split():
@@ -181,7 +183,8 @@ for target in os.environ["TARGETS"].split():
 	}
 }
 
-// A program that stays in the background keeps no connection when its command has ended.
+// A command ends and leaves a program in the background: the connections of that program are
+// closed.
 func TestConnectionsEndWithTheirCommand(t *testing.T) {
 	cut := make(chan struct{})
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

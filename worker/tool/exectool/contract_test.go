@@ -9,7 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// program makes a tool of a shell script that has the folder of its effects in $DIR.
+// program returns a Make of a tool that runs a shell script. The variable $DIR of the script
+// is the folder for its effects.
 func program(body string) tooltest.Make {
 	return func(t *testing.T, dir string) (tool.Runner, string) {
 		return script(t, "DIR='"+dir+"'\n"+body, nil), `{"n":1}`

@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// script is a tool whose program is this shell script.
+// script returns a tool whose program is this shell script.
 func script(t *testing.T, body string, change func(*Config)) *Tool {
 	t.Helper()
 	dir := t.TempDir()
@@ -78,7 +78,8 @@ func TestFailureQuotesTheProgram(t *testing.T) {
 	}
 }
 
-// A program that a signal ended has lost its call: nobody knows how far it came.
+// A signal ends the program of a call: the call is lost, because nobody knows how far the
+// program came.
 func TestAProgramThatIsKilledLosesItsCall(t *testing.T) {
 	for body, want := range map[string]string{
 		`kill -SEGV $$`:                 "The program ended without any output: signal: segmentation fault.",
@@ -145,7 +146,8 @@ func TestNewNamesTheProgram(t *testing.T) {
 	}
 }
 
-// What a worker takes from a tool is stored as a whole; of more, both ends are kept.
+// An output of up to maxOutput bytes is stored whole. Of a longer one, the beginning and the
+// end are kept.
 func TestLongOutputKeepsBothEnds(t *testing.T) {
 	for _, limit := range []int{maxOutput, maxOutput + 1<<20} {
 		tl := script(t, fmt.Sprintf(`printf '['; head -c %d /dev/zero | tr '\000' 1; printf ']'`, limit), nil)
@@ -161,7 +163,8 @@ func TestLongOutputKeepsBothEnds(t *testing.T) {
 	}
 }
 
-// A program may end with an error of its own. Anything else that it prints to stdout is no error.
+// A program may print an error of its own on stdout and exit with a failure. Other text on
+// stdout is not read as an error.
 func TestOwnError(t *testing.T) {
 	for _, tt := range []struct {
 		body string

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// asks is a probe that is this shell script, and the path of the script.
+// asks returns a probe whose program is this shell script, and the path of the script.
 func asks(t *testing.T, body string, timeout time.Duration, env ...string) (*Probe, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func TestProbeAnswers(t *testing.T) {
 	for _, test := range []struct {
 		body    string
 		applied bool
-		output  string // nothing: not known
+		output  string // "": the answer is that it is not known
 	}{
 		{`echo not_done`, false, ""},
 		{`printf not_done`, false, ""},
@@ -75,7 +75,8 @@ func TestProbeThatDoesNotKnow(t *testing.T) {
 	}
 }
 
-// A probe must see what the run saw, because it is asked about that run. It reports no progress.
+// A probe is asked about a run, so it gets the same input and environment as the run. It
+// cannot report progress.
 func TestProbeSeesWhatTheRunSaw(t *testing.T) {
 	t.Setenv("DB_URL", "db")
 	const body = `printf 'done\n'; cat; pwd; env | grep -v -e TOOLFLEET_PROCESS_TREE -e TOOLFLEET_PROGRESS_FD -e '^_=' | sort`

@@ -9,7 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The output of a program that goes on after a refusal stays as it is. Its progress has the hint.
+// The sandbox refuses something to a program, and the program goes on: its output stays as it
+// is, and a progress report has the hint.
 func TestAProgramThatGoesOnAfterARefusal(t *testing.T) {
 	if m := sandbox.Local(); m.Landlock == 0 && !m.Namespaces.Mount {
 		t.Skip("this machine cannot refuse a file")

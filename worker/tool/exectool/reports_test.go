@@ -44,7 +44,7 @@ func TestReportLines(t *testing.T) {
 	}
 }
 
-// Only the last lines of a flood are read, and each of them whole.
+// A program writes very many progress lines: only the last ones are read, each of them whole.
 func TestReportsOfAFlood(t *testing.T) {
 	var got []string
 	r := newReports(func(p messages.Progress) { got = append(got, p.Text) })
@@ -94,7 +94,7 @@ func FuzzReports(f *testing.F) {
 	})
 }
 
-// slicesOf is b in pieces of at most that size.
+// slicesOf yields b in pieces of at most size bytes.
 func slicesOf(b []byte, size int) func(func([]byte) bool) {
 	return func(yield func([]byte) bool) {
 		for len(b) > 0 {
@@ -107,7 +107,8 @@ func slicesOf(b []byte, size int) func(func([]byte) bool) {
 	}
 }
 
-// Lines come in pieces that end anywhere, and the last may have no end.
+// Progress lines arrive in pieces that end anywhere, and the last line may have no line break:
+// each line is read whole.
 func TestReportsInPieces(t *testing.T) {
 	written := "{\"fraction\":0.5}\nhalfway\n\n" + strings.Repeat("x", maxReport+1) + "\n" + strings.Repeat("y", maxReport) + "\nthe rest"
 	want := []messages.Progress{{Fraction: 0.5}, {Text: "halfway"}, {Text: strings.Repeat("y", maxReport)}, {Text: "the rest"}}
@@ -146,9 +147,9 @@ func TestProgressOfAProgram(t *testing.T) {
 		{`true`, nil},
 		{`exec 3>&-; true`, nil},
 		{`echo nothing >/dev/null 3>&-`, nil},
-		// Far more than a pipe holds: the program is not blocked by a slow reader.
+		// The program writes far more than a pipe holds: a slow reader does not block it.
 		{`head -c 1000000 /dev/zero | tr '\000' x >&3; echo >&3; echo end >&3`, []messages.Progress{{Text: "end"}}},
-		// A process in the background that holds the descriptor is not waited for.
+		// The call ends although a process in the background still holds the descriptor.
 		{`sleep 1000 & echo last >&3`, []messages.Progress{{Text: "last"}}},
 		{`setsid sh -c 'exec </dev/null >/dev/null 2>&1; sleep 1000' & echo last >&3`, []messages.Progress{{Text: "last"}}},
 	} {

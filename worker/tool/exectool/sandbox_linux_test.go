@@ -13,7 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A run says what its sandbox lacks, and the calls of two tenants share no temporary files.
+// A run reports what its sandbox lacks. The calls of two tenants have separate temporary
+// folders.
 func TestTheSandboxOfARun(t *testing.T) {
 	m := sandbox.Local()
 	if m.Landlock == 0 && !m.Namespaces.Mount {

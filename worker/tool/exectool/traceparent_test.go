@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00" // of a trace that is not recorded
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00" // a trace that is not recorded
 
-// A program continues the trace of its call, and so does a probe.
+// A program gets the trace context of its call, and a probe gets it too.
 func TestProgramsGetTheTrace(t *testing.T) {
 	ctx := tracing.Extract(t.Context(), http.Header{"Traceparent": {traceparent}})
 	out, err := script(t, `printf "%s" "$TRACEPARENT"`, nil).Run(ctx, call(`{}`))

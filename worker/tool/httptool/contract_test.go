@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// Here the probe asks a service, and the run that it asks about is Go code in this process.
+// The probe asks a service, and the tool itself is Go code in this process.
 func TestProbeContract(t *testing.T) {
 	tooltest.RunProbe(t, func(t *testing.T, dir string) (tool.Runner, string) {
 		p := serve(t, time.Minute, func(w http.ResponseWriter, r *http.Request) {
@@ -29,14 +29,14 @@ func TestProbeContract(t *testing.T) {
 	})
 }
 
-// service makes a tool that sends its calls to a handler.
+// service returns a Make of a tool that sends its calls to a handler.
 func service(answer func(dir string) http.HandlerFunc) tooltest.Make {
 	return func(t *testing.T, dir string) (tool.Runner, string) {
 		return open(t, Config{Request: schemas.HTTP{Method: "POST", Body: schemas.HTTPBodyInput, Identity: true}, Timeout: time.Minute}, answer(dir)), `{"n":1}`
 	}
 }
 
-// same returns a handler that is the same for every folder.
+// same returns a function that gives the same handler for every folder.
 func same(answer http.HandlerFunc) func(string) http.HandlerFunc {
 	return func(string) http.HandlerFunc { return answer }
 }

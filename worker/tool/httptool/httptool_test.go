@@ -55,7 +55,7 @@ func with(in string) tool.Call {
 	return c
 }
 
-// failed returns the error of a run that must fail.
+// failed runs a call that has to fail, and returns its error.
 func failed(t *testing.T, made *Tool, ctx context.Context, c tool.Call) *messages.Error {
 	t.Helper()
 	out, err := made.Run(ctx, c)
@@ -69,7 +69,8 @@ func failed(t *testing.T, made *Tool, ctx context.Context, c tool.Call) *message
 	return own
 }
 
-// Each value stays in its place of the request, whatever characters it has.
+// Each value fills its place in the request, whatever characters it has, and changes nothing
+// else.
 func TestARequestIsFilled(t *testing.T) {
 	request := schemas.HTTP{
 		Method: "POST", Path: "/a%20b/{id}/x-{id}", Query: "v=2&for={who.name}", Body: schemas.HTTPBodyRest,
@@ -102,7 +103,8 @@ func TestARequestIsFilled(t *testing.T) {
 	}
 }
 
-// What would leave its place is refused before anything is sent, in the semantic phase already.
+// A value would change the request beyond its place: it is refused before anything is sent,
+// already in the semantic phase.
 func TestInjectionIsRefused(t *testing.T) {
 	request := schemas.HTTP{Path: "/a/{id}/{part}{other}/x", Headers: []schemas.HTTPValue{{Name: "X-Note", Template: "{note}"}}}
 	made := open(t, Config{Request: request}, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s arrived", r.RequestURI) })
@@ -161,7 +163,7 @@ func TestAnswers(t *testing.T) {
 		request schemas.HTTP
 		answer  http.HandlerFunc
 		output  string
-		err     messages.Error // without the name of the request
+		err     messages.Error // without the request's name in its message
 	}{
 		{"JSON", schemas.HTTP{}, says(200, ` {"n": 9007199254740993} `), `{"n": 9007199254740993}`, messages.Error{}},
 		{"text", schemas.HTTP{}, says(201, "booked\n"), `"booked\n"`, messages.Error{}},
@@ -206,7 +208,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A write is not known to have failed if a proxy answers, or if the answer sends it elsewhere.
+// A proxy answers a write, or the answer redirects it: the write is not known to have failed.
 func TestAnswersOfProxiesToWrites(t *testing.T) {
 	for _, tt := range []struct {
 		status   int
@@ -309,7 +311,7 @@ func TestThisMachineIsRefused(t *testing.T) {
 	}
 }
 
-// A secret is in the request and nowhere else, also when the service repeats it.
+// A secret is in the request and nowhere else, even if the service repeats it.
 func TestSecrets(t *testing.T) {
 	dir := t.TempDir()
 	write := func(value string) {
@@ -332,7 +334,7 @@ func TestSecrets(t *testing.T) {
 	if err != nil || seen.Load() != "Bearer first-secret first-secret" || string(out.Value) != `"you sent Bearer [secret]"` {
 		t.Errorf("got %s, %v, and the service %v", out.Value, err, seen.Load())
 	}
-	write("second-secret") // it was replaced
+	write("second-secret") // the operator replaces the secret
 	status = http.StatusForbidden
 	if own := failed(t, made, t.Context(), call); strings.Contains(own.Message, "second-secret") || seen.Load() != "Bearer second-secret second-secret" {
 		t.Errorf("got %+v, and the service %v", own, seen.Load())
@@ -356,15 +358,15 @@ func TestARequestEndsWithItsCall(t *testing.T) {
 		cancel(stop)
 		<-r.Context().Done()
 	})
-	for range 2 { // the second call begins after the end
+	for range 2 { // the second call begins after the stop
 		if out, err := made.Run(ctx, call); !errors.Is(err, stop) || out.Value != nil {
 			t.Errorf("got %s, %v, want the cause", out.Value, err)
 		}
 	}
 }
 
-// A request that breaks off is not sent again behind the back of the fleet, and its outcome is
-// unknown if it may have changed something.
+// The connection breaks during a request: the HTTP client does not repeat it by itself. If the
+// request may have changed something, the outcome is unknown.
 func TestBrokenRequests(t *testing.T) {
 	for _, tt := range []struct {
 		name, method string
@@ -393,7 +395,7 @@ func TestBrokenRequests(t *testing.T) {
 			})
 			first := call
 			first.IdempotencyKey = "first"
-			if _, err := made.Run(t.Context(), first); err != nil { // leaves a connection that is used again
+			if _, err := made.Run(t.Context(), first); err != nil { // leaves an open connection, which the next request uses
 				t.Fatal(err)
 			}
 			own := failed(t, made, t.Context(), call)
@@ -418,7 +420,7 @@ func TestNothingWasSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	// The client's own port is taken, and nobody listens there.
+	// Nobody listens at the address: it is the client's own end of another connection.
 	made := newTool(t, Config{Request: schemas.HTTP{Origin: "http://" + client.LocalAddr().String(), Path: "/", Loopback: true}})
 	if own := failed(t, made, t.Context(), call); own.Code != "unreachable" || !own.Retryable || !strings.Contains(own.Message, "No request was sent") {
 		t.Errorf("got %+v", own)
@@ -432,7 +434,8 @@ func TestNothingWasSent(t *testing.T) {
 	}
 }
 
-// roundTrip answers requests without a connection, so that a test has its own clock.
+// roundTrip answers requests without a connection, so that a test can run in a bubble with its
+// own clock.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -447,7 +450,7 @@ func TestRetryAfter(t *testing.T) {
 		ok         bool
 	}{
 		{"it is sent again", true, "7", 2, 7 * time.Second, true},
-		{"a date", true, "Sat, 01 Jan 2000 00:00:05 GMT", 2, 5 * time.Second, true}, // the clock of a bubble begins at midnight
+		{"a date", true, "Sat, 01 Jan 2000 00:00:05 GMT", 2, 5 * time.Second, true}, // the clock of a bubble begins at midnight UTC of 2000-01-01
 		{"a write that may run once", false, "7", 1, 0, false},
 		{"longer than the time that is left", true, "60", 1, 0, false},
 		{"not said", true, "", 1, 0, false},
@@ -484,7 +487,7 @@ func TestRetryAfter(t *testing.T) {
 func TestTheTimeOfARequest(t *testing.T) {
 	made := open(t, Config{Request: schemas.HTTP{Timeout: time.Millisecond}, Timeout: time.Hour}, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	own := failed(t, made, t.Context(), call)
-	if own.Code != messages.CodeTimeout && own.Code != codeUnreachable { // it may end before the connection is there
+	if own.Code != messages.CodeTimeout && own.Code != codeUnreachable { // the time may be over before there is a connection
 		t.Errorf("got %+v", own)
 	}
 }

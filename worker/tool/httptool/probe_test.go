@@ -44,8 +44,8 @@ func TestProbe(t *testing.T) {
 		name    string
 		answer  http.HandlerFunc
 		applied bool
-		output  string // nothing: not known
-		fails   string // the end of the error
+		output  string // "": the answer is that it is not known
+		fails   string // the end of the error's text
 	}{
 		{"not done", says(200, "not_done\n"), false, "", ""},
 		{"done", says(200, "done"), true, "", ""},
@@ -157,8 +157,8 @@ func TestProbeThatIsSlow(t *testing.T) {
 	}
 }
 
-// Go reads the proxy variables once per process and never uses them for this machine, so a request
-// in a test would not show a proxy.
+// A probe has no proxy. The test looks at the transport, since Go never uses a proxy for
+// requests to this machine.
 func TestProbeUsesNoProxyOfTheEnvironment(t *testing.T) {
 	p := probe(t, schemas.CheckHTTP{URL: "http://x", Method: "GET"}, time.Second)
 	if p.endpoint.client.Transport.(*http.Transport).Proxy != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A program is asked about a call before it runs, and a program that cannot be asked refuses.
+// A program has a check, which is asked about a call before it runs. If the check cannot be
+// asked, the call is refused.
 func TestChecks(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))
 	checked := served(t, s, "checked")
@@ -60,7 +61,8 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// A probe that loses its process, which it shares with reads that may be cut off, is asked again.
+// A probe shares its process with reads, and a read that is cut off can end the process: the
+// probe is asked again in a new process.
 func TestAProbeThatLosesItsProcess(t *testing.T) {
 	dir := t.TempDir()
 	prober := served(t, open(t, testConfig(t, dir)), "checkable").Runner.(tool.Prober)
@@ -72,7 +74,7 @@ func TestAProbeThatLosesItsProcess(t *testing.T) {
 	}
 }
 
-// A result may have details for user interfaces.
+// A result can carry details, which are for user interfaces.
 func TestDetails(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))
 	call := newCall()
@@ -83,7 +85,7 @@ func TestDetails(t *testing.T) {
 	}
 }
 
-// A write that is aborted while it waits for a process has not begun, and says so.
+// A write is aborted while it waits for a process: it has not begun, and its error says so.
 func TestAnAbortedWriteThatWaits(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))
 	busy, err := s.pool.acquire(t.Context(), "a", true)

@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// program returns a Make for the tool of this name of the test server.
+// program returns a Make for the tool of the test server that has this name.
 func program(name string) tooltest.Make {
 	return func(t *testing.T, dir string) (tool.Runner, string) {
 		return served(t, open(t, testConfig(t, dir)), name).Runner, `{"n":1}`

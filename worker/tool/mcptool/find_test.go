@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A program in the current folder is found there, and one without a slash only in PATH.
+// A program name with a slash is looked up from the current folder, and one without a slash
+// only in PATH.
 func TestFind(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 // second argument says what the server does.
 const hostileWord = "serve-hostile"
 
-// serveHostile answers a list of tools with what no server should send. It writes the messages
-// itself, since a library would not.
+// serveHostile answers tools/list with messages that no server should send. It writes the
+// messages itself, since a library would refuse to.
 func serveHostile(how string) {
 	out := bufio.NewWriterSize(os.Stdout, 1<<20)
 	defer out.Flush()
@@ -72,21 +72,21 @@ func serveHostile(how string) {
 	}
 }
 
-// A server that lists what nobody could use is refused, or served without it. What is said about it
-// is short, and moves no terminal.
+// A server lists tools that nobody can use: the list is refused, or served without these
+// tools. What is said about them is short, and has no control characters for a terminal.
 func TestHostileServers(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	wants := map[string]string{ // part of the error, or of the one refusal
+	wants := map[string]string{ // part of the error, or of the only refusal
 		"pages without end":     "more than 200 pages",
 		"escapes in a name":     "name",
 		"an error with escapes": "list its tools",
 		"no schema":             "its input schema",
 		"a task":                `"long": it runs only as a task of the protocol (taskSupport: required)`,
 	}
-	if !testing.Short() { // under the race detector, each byte costs
+	if !testing.Short() { // only without the race detector, which makes each byte slow
 		wants["a name of 10 MB"] = "its name has 10485760 bytes"
 		wants["a million tools"] = "it sent a message of more than 16777216 bytes"
 		wants["a message without end"] = "it sent a message of more than 16777216 bytes"
@@ -109,7 +109,7 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
-// listOf lists the tools of a server in this process.
+// listOf returns the list of tools of a server in this process.
 func listOf(t *testing.T, tools ...*mcp.Tool) (List, error) {
 	t.Helper()
 	server := mcp.NewServer(&mcp.Implementation{Name: "hostile", Version: "1"}, nil)
@@ -136,7 +136,8 @@ func hostile(name string, change func(*mcp.Tool)) *mcp.Tool {
 	return about
 }
 
-// A tool that is too large for anybody to read is not served, and the others are.
+// A tool's definition is too large for anybody to read: that tool is not served, and the
+// others are.
 func TestHostileDefinitions(t *testing.T) {
 	large := strings.Repeat("x", 1<<20)
 	listed, err := listOf(t,
@@ -172,7 +173,7 @@ func TestTooManyTools(t *testing.T) {
 	}
 }
 
-// The digest covers whatever a model or the fleet goes by.
+// The digest of a definition covers everything that a model or the fleet decides by.
 func TestDigests(t *testing.T) {
 	no := false
 	digests := map[string]string{}

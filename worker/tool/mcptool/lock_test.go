@@ -28,7 +28,7 @@ func TestLock(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 
-	// A server that cannot be started has its tools all the same.
+	// A server cannot be started: the worker still has its tools, from the lock file.
 	broken := cfg
 	broken.Server.Command = []string{"./missing"}
 	s = open(t, broken)
@@ -37,7 +37,7 @@ func TestLock(t *testing.T) {
 		t.Errorf("got %s, %v", got, s.Down())
 	}
 
-	// A lock file that somebody has changed by hand.
+	// Somebody changes the lock file by hand: Open refuses it.
 	raw, err := os.ReadFile(cfg.LockPath())
 	if err != nil {
 		t.Fatal(err)

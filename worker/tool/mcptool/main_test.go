@@ -19,7 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// serveWord as the first argument makes this test program a server. The second is a folder.
+// serveWord as the first argument makes this test program an MCP server. The second argument
+// is a folder.
 const serveWord = "serve-mcp"
 
 func TestMain(m *testing.M) {
@@ -37,7 +38,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// request is a call as the tools of the test server get it.
+// request is a call that a tool of the test server gets, and the folder for its effects.
 type request struct {
 	*mcp.CallToolRequest
 	dir string
@@ -45,7 +46,8 @@ type request struct {
 
 func (r request) meta(name string) string { return fmt.Sprint(r.Params.Meta[metaPrefix+name]) }
 
-// newTestServer returns a server whose tools behave as the contract wants, and worse.
+// newTestServer returns a server with the tools that the contract needs, and tools that
+// misbehave.
 func newTestServer(dir string) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
 	no, yes := false, true
@@ -95,7 +97,8 @@ func isError(s string, meta mcp.Meta) *mcp.CallToolResult {
 
 var testTools = map[string]func(context.Context, request) (*mcp.CallToolResult, error){
 	"echo": func(_ context.Context, r request) (*mcp.CallToolResult, error) {
-		// Go's JSON escapes some characters on the way, which changes nothing of their meaning.
+		// Go's JSON escapes some characters, which does not change the value. The tool undoes
+		// it.
 		return text(strings.NewReplacer(`\u003c`, "<", `\u003e`, ">", `\u0026`, "&").Replace(string(r.Params.Arguments))), nil
 	},
 	"fail": func(context.Context, request) (*mcp.CallToolResult, error) {
@@ -113,7 +116,7 @@ var testTools = map[string]func(context.Context, request) (*mcp.CallToolResult, 
 		<-ctx.Done()
 		return nil, ctx.Err()
 	},
-	// hang does not end when its call is cut off.
+	// The tool hang goes on when its call is cut off.
 	"hang": func(ctx context.Context, r request) (*mcp.CallToolResult, error) {
 		r.report(ctx, 0, "hanging")
 		select {}
@@ -215,7 +218,7 @@ func (r request) report(ctx context.Context, n float64, words string) {
 	_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: n, Total: 2, Message: words})
 }
 
-// testConfig returns the test server as a program in dir.
+// testConfig returns the configuration of the test server as a program in dir.
 func testConfig(t *testing.T, dir string) Config {
 	t.Helper()
 	program, err := os.Executable()
@@ -235,7 +238,7 @@ func open(t *testing.T, cfg Config) *Server {
 	return s
 }
 
-// served returns a tool of a server.
+// served returns the tool with this name of a server.
 func served(t *testing.T, s *Server, name string) Served {
 	t.Helper()
 	for _, one := range s.Tools() {

@@ -18,7 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/tooltest"
 )
 
-// A call that finds no process in its time was not run, and is not said to be unknown.
+// A call gets no process in its time: the error says that it was not run, and its outcome is
+// not unknown.
 func TestEveryProcessIsBusy(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))
 	held, err := s.pool.acquire(t.Context(), "a", true)
@@ -44,7 +45,8 @@ func TestTheServerGetsTheTrace(t *testing.T) {
 	}
 }
 
-// While one call reads a list that has changed, another does not go by the old one.
+// The server's list of tools has changed and one call reads it: another call waits for the new
+// list, and does not use the old one.
 func TestCallsWaitForAChangedList(t *testing.T) {
 	entered, gate := make(chan struct{}, 2), make(chan struct{})
 	server := mcp.NewServer(&mcp.Implementation{Name: "test", Version: "1"}, nil)
@@ -128,7 +130,7 @@ func TestLargeOutput(t *testing.T) {
 	}
 }
 
-// A message without an end ends the server, not the worker.
+// A server sends a message without an end: its process is killed, and the worker goes on.
 func TestEndlessOutput(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))
 	if got := run(t, served(t, s, "endless").Runner, newCall()); !strings.HasPrefix(got, "outcome_unknown true ") {
@@ -137,7 +139,7 @@ func TestEndlessOutput(t *testing.T) {
 	pid(t, s)
 }
 
-// A definition that has changed since it was accepted is not run.
+// The definition of a tool has changed since an operator accepted it: the tool does not run.
 func TestAChangedDefinition(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))
 	if got := run(t, served(t, s, "change").Runner, newCall()); got != `"ok"` {

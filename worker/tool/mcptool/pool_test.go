@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A write runs alone in its process, a process has one tenant at a time, and nobody overtakes.
+// A write runs alone in its process. A process serves one tenant at a time, and calls get a
+// process in the order in which they came.
 func TestPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPool(1, false)
@@ -92,7 +93,7 @@ func TestPoolsOfSeveral(t *testing.T) {
 	}
 }
 
-// Nothing is started for a call that has ended.
+// A call has ended before its process is started: no process is started.
 func TestACallThatHasEndedStartsNoServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -106,7 +107,7 @@ func TestACallThatHasEndedStartsNoServer(t *testing.T) {
 	}
 }
 
-// A server that cannot be started is not started for each call.
+// A server cannot be started: it is not tried again for each call.
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newPool(1, false).slots[0]

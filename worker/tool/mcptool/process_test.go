@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// pid returns the process id of the server.
+// pid returns the process id of the server, which its tool pid reports.
 func pid(t *testing.T, s *Server) int {
 	t.Helper()
 	n, err := strconv.Atoi(run(t, served(t, s, "pid").Runner, newCall()))
@@ -28,7 +28,8 @@ func pid(t *testing.T, s *Server) int {
 
 func alive(pid int) bool { return syscall.Kill(pid, 0) == nil }
 
-// A process that dies in a write leaves an unknown outcome, and the next call has a new process.
+// The process dies during a write: the outcome is unknown, and the next call has a new
+// process.
 func TestAProcessThatDies(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, testConfig(t, dir))
@@ -50,14 +51,14 @@ func TestAProcessThatIsKilled(t *testing.T) {
 		code messages.Code
 	}{
 		{"wait", "", 1, messages.CodeOutcomeUnknown},
-		{"wait", messages.KindRead, 2, codeServerDown}, // it is run once more
+		{"wait", messages.KindRead, 2, codeServerDown}, // a read runs once more
 	} {
 		cfg := testConfig(t, t.TempDir())
 		cfg.Server.Override = map[string]schemas.Override{tt.tool: {Kind: tt.kind}}
 		s := open(t, cfg)
 		call, runs := newCall(), 0
 		pid(t, s)
-		call.Progress = func(messages.Progress) { // now it runs
+		call.Progress = func(messages.Progress) { // the tool runs now
 			runs++
 			killProcess(s)
 		}
@@ -76,7 +77,8 @@ func killProcess(s *Server) {
 	slot.session.stop(errors.New("killed by a test"))
 }
 
-// A server that ends a call when it is told to lives on. One that does not is killed.
+// A call is cut off: if the server ends the call, its process goes on. Otherwise the process
+// is killed.
 func TestACallThatIsCutOff(t *testing.T) {
 	stop := errors.New("stop")
 	for name, killed := range map[string]bool{"wait": false, "hang": true} {
@@ -101,7 +103,8 @@ func TestACallThatIsCutOff(t *testing.T) {
 	}
 }
 
-// slowly is a context that tells its children of its end a moment after the others.
+// slowly is a context whose Done channel is closed by the test. Contexts that are derived from
+// it end a moment later than its own channel.
 type slowly struct {
 	context.Context
 	done chan struct{}
@@ -118,8 +121,8 @@ func (s slowly) Err() error {
 	}
 }
 
-// When a call has returned, it does not run any more, also if the client hears first that
-// it is cut off.
+// A call that has returned does not run any more, even if the client notices the cut-off
+// before the worker does.
 func TestACallThatIsCutOffHasEnded(t *testing.T) {
 	cfg := testConfig(t, t.TempDir())
 	cfg.CancelGrace = time.Millisecond
@@ -151,7 +154,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// Closing a server ends a start that is under way.
+// A server is closed while its process is starting: the start is ended.
 func TestCloseDuringAStart(t *testing.T) {
 	dir := t.TempDir()
 	cfg := testConfig(t, dir)
@@ -212,8 +215,8 @@ func TestAServerThatCannotBeStarted(t *testing.T) {
 	}
 }
 
-// What a program prints about its start has a bounded number of lines, and not the secrets that its
-// entry gives to it.
+// A program prints text and ends at its start: the problem keeps a bounded number of lines.
+// The secrets that the program's entry gives to it are masked.
 func TestWhatAServerPrintedBeforeItsEnd(t *testing.T) {
 	t.Setenv("TOKEN", "tkn-0123456789")
 	t.Setenv("FILE", "/srv/data")
@@ -234,7 +237,8 @@ func TestWhatAServerPrintedBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// Neither the worker's variables nor another call's reach a server.
+// A server's process gets the variables that its entry names and sets, and no others of the
+// worker.
 func TestTheEnvironmentOfAServer(t *testing.T) {
 	t.Setenv("HIDDEN", "x")
 	t.Setenv("GIVEN", "y")

@@ -62,7 +62,8 @@ func TestPromises(t *testing.T) {
 	}
 }
 
-// What a server says about itself is cleaned before anybody reads it.
+// The texts of a server about itself are cleaned of control characters before anybody reads
+// them.
 func TestWordsAreCleaned(t *testing.T) {
 	s := open(t, testConfig(t, t.TempDir()))
 	if got := served(t, s, "echo").Description; got != "Does [31mecho." {

@@ -18,7 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A server at a URL: it gets its headers, and is asked again when it has forgotten the session.
+// A server at a URL gets the headers of its entry. If it has forgotten the session, a new
+// session is begun.
 func TestService(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("t0ken-value"), 0o600); err != nil {
@@ -66,8 +67,8 @@ func TestService(t *testing.T) {
 	}
 }
 
-// Numbers of a service's structured content have all their digits, whether it answers with JSON or
-// with events, in one piece or in many.
+// Numbers in the structured content of a service keep all their digits, whether it answers
+// with JSON or with events, in one piece or in many.
 func TestNumbersOfAServiceAreExact(t *testing.T) {
 	const answer = `{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"n":9007199254740993,"d":0.12345678901234567890}}}`
 	for name, write := range map[string]func(w http.ResponseWriter, message string){
@@ -113,9 +114,9 @@ func TestNumbersOfAServiceAreExact(t *testing.T) {
 	}
 }
 
-// A service applies a write, and its answer is lost: the connection breaks, or a gateway answers in
-// its place. Nobody knows what came of it, so nothing is repeated. A service that says that it is
-// busy has not run it.
+// A service applies a write, and its answer is lost: the connection breaks, or a gateway
+// answers in its place. The outcome is unknown, and nothing is repeated. If a service answers
+// that it is busy, it has not run the write.
 func TestTheAnswerOfAServiceIsLost(t *testing.T) {
 	for name, tc := range map[string]struct {
 		status int // 0: the connection breaks

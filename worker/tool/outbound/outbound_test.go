@@ -42,9 +42,9 @@ func TestLoopbackCanBeAllowed(t *testing.T) {
 	}
 }
 
-// The check is made where the connection is, so spellings of an address that only a resolver
-// understands, and names that lead to it, are refused too. A resolver may make another host of a
-// spelling, and nothing listens there.
+// The address is checked when the connection is made. So spellings of an address that only a
+// resolver understands, and names that lead to the address, are refused too. A resolver may
+// read a spelling as another host, where nothing listens.
 func TestNamesAreCheckedWhereTheyLead(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("the request arrived")

@@ -14,8 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// attacks are scripts that must not succeed: each prints "won" if it does. A mark says that the
-// layer that stops it needs a namespace; without one the plan names it as missing.
+// attacks are scripts that must not succeed: a script prints "won" if it does. needs names the
+// property of the sandbox that stops the attack only with namespaces; without namespaces the
+// plan has to list this property as missing.
 var attacks = []struct{ name, script, needs string }{
 	{"the worker's environment", `for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || [ $p = /proc/1 ] || tr '\0' '\n' <$p/environ; done 2>/dev/null | grep -q '^WORKERS_SECRET=' && echo won`, ""},
 	{"the environment of another tool", `for p in /proc/[0-9]*; do tr '\0' '\n' <$p/environ; done 2>/dev/null | grep -q '^ANOTHER_TOOLS_SECRET=' && echo won`, ""},
@@ -83,7 +84,7 @@ if l.syscall(437, -100, b"y3", struct.pack("QQQ", os.O_CREAT|os.O_WRONLY, 0o4755
 	{"a socket of 32 bits", `python3 -c 'import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)' && echo won; python3 -c 'import socket; socket.socket(40, socket.SOCK_STREAM, 0)' && echo won`, ""},
 }
 
-// rounds is how often each attack is tried: some 60 of them, 1,000 times in `make soak`.
+// rounds is how often each attack is tried. `make soak` tries each 1,000 times.
 var rounds = flag.Int("attack.rounds", 1, "how often each attack is tried")
 
 func TestAttacks(t *testing.T) {
@@ -101,7 +102,7 @@ func TestAttacks(t *testing.T) {
 					r, out := g.run(t, a.script)
 					won := strings.Contains(out, "won")
 					if won && bare && a.needs != "" && g.names(sandbox.Property(a.needs)) {
-						continue // it is named
+						continue // the plan says that this is missing
 					}
 					if won {
 						t.Errorf("%s: %s\n%s", a.name, r.Status(), out)
@@ -116,7 +117,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// Without Landlock the mounts keep commands from changing the machine, root's too, and from devices.
+// Without Landlock, the mounts alone keep commands, also those of root, from changing the
+// machine and from using devices.
 func TestAttacksWithoutLandlock(t *testing.T) {
 	needs(t, "bash")
 	if n := sandbox.Local().Namespaces; !n.OwnPID {
@@ -157,8 +159,8 @@ func TestAttacksWithoutLandlock(t *testing.T) {
 	}
 }
 
-// Without namespaces a command shares nothing with other processes of its user, and may do to itself
-// what it may not do to them.
+// Without namespaces a command can use no shared memory, queues or priorities of other
+// processes of its user. It may still change its own limits and priority.
 func TestWithoutNamespacesNothingIsShared(t *testing.T) {
 	needs(t, "bash", "python3")
 	g := newGround(t, true)
@@ -170,7 +172,7 @@ sys.exit(0 if l.%s!=-1 else 1)' && echo won`
 		"setpriority(2,0,0)", "syscall(ctypes.c_long(251),ctypes.c_long(3),ctypes.c_long(0),ctypes.c_long(0x6000))",
 	} {
 		if strings.Contains(c, "251") && runtime.GOARCH != "amd64" {
-			continue // ioprio_set has another number there
+			continue // on other architectures ioprio_set has another number
 		}
 		if _, out := g.run(t, fmt.Sprintf(call, c)); strings.Contains(out, "won") {
 			t.Errorf("%s: %s", c, out)
@@ -185,7 +187,8 @@ os.setpriority(os.PRIO_PROCESS, 0, 5)'`)
 	}
 }
 
-// A command does not say for the helper how it ended.
+// A command writes to the helper's files as if it were the helper that reports an end: the
+// worker still sees the real exit status.
 func TestACommandDoesNotReportItsEnd(t *testing.T) {
 	needs(t, "bash")
 	g := newGround(t, false)
@@ -194,13 +197,14 @@ func TestACommandDoesNotReportItsEnd(t *testing.T) {
 	}
 }
 
-// A restricted pod refuses namespaces. So does a sandbox, in which the attacks run once more.
+// A restricted pod refuses namespaces. A sandbox refuses them too, so the attacks run once
+// more inside a sandbox.
 func TestAttacksInAPod(t *testing.T) {
 	if testing.Short() || os.Getenv(again) == "pod" {
 		t.Skip("it is in one, or takes too long")
 	}
 	dir := t.TempDir()
-	attacks := filepath.Join(dir, "attacks") // this program: another user may not reach it by its own name
+	attacks := filepath.Join(dir, "attacks") // a copy of this program, since another user may not reach the original
 	program, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
 		err = os.WriteFile(attacks, program, 0o755)
@@ -224,7 +228,8 @@ func TestAttacksInAPod(t *testing.T) {
 	}
 }
 
-// Nobody but root can be shown as root, so the attacks run again as another user.
+// The tests run as root, and attacks by root prove nothing about other users. So they run
+// again as another user.
 func TestAttacksOfAnotherUser(t *testing.T) {
 	if testing.Short() || os.Getuid() != 0 {
 		t.Skip("only root can become another user")

@@ -13,7 +13,7 @@ const noFork = "Resource temporarily unavailable"
 
 const forkBomb = `bomb() { bomb | bomb & }; bomb; sleep 60`
 
-// Commands that take everything are ended, and leave nothing behind.
+// Commands use up memory, processes or disk: each is ended and leaves nothing behind.
 func TestBombs(t *testing.T) {
 	needs(t, "bash", "python3")
 	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
@@ -29,9 +29,10 @@ import time; time.sleep(60)'`: "memory",
 				`for i in $(seq 400); do sleep 60 & done; wait`: "processes",
 				forkBomb: "processes",
 			} {
-				// Without a namespace it takes a while to kill them all. Other tests on this
-				// machine would be held up, and those of root would have no process left. For
-				// another user than root the kernel refuses to fork, and bash tries again for 15 s.
+				// Without a namespace it takes a while to kill all processes of a fork bomb.
+				// Meanwhile other tests on this machine are held up, and tests of root get no
+				// process. For another user than root the kernel refuses to fork, and bash
+				// tries again for 15 s.
 				if script == forkBomb && (g.bare || os.Getuid() != 0) {
 					continue
 				}
@@ -44,7 +45,7 @@ import time; time.sleep(60)'`: "memory",
 			if r, out := g.run(t, `for i in $(seq 200); do head -c 1000000 /dev/zero >$TMPDIR/$i; sleep 0.02; done; sleep 60`); !strings.Contains(r.Over, "temporary files") {
 				t.Errorf("a full disk: %s, %.200s", r.Status(), out)
 			}
-			g = newGround(t, bare) // the temporary files of this one are over their bound
+			g = newGround(t, bare) // a new sandbox: the temporary files of the old one are over their bound
 			r, out := g.run(t, `head -c 100000000 /dev/zero >big`)
 			if info, err := os.Stat(filepath.Join(g.root, "big")); r.ExitCode == 0 || err != nil || info.Size() > 8<<20 {
 				t.Errorf("a big file: %s, %s", r.Status(), out)
@@ -53,7 +54,7 @@ import time; time.sleep(60)'`: "memory",
 	}
 }
 
-// Ordinary work is not hindered.
+// A sandbox lets ordinary work succeed.
 func TestWorkGoesOn(t *testing.T) {
 	needs(t, "bash", "git", "python3")
 	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
@@ -78,7 +79,8 @@ func TestWorkGoesOn(t *testing.T) {
 	}
 }
 
-// A command in a sandbox is stopped with everything that it started.
+// The context of a command in a sandbox ends: the command is stopped with everything that it
+// started.
 func TestASandboxEndsWithItsContext(t *testing.T) {
 	needs(t, "bash", "setsid")
 	g := newGround(t, false)

@@ -13,7 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// ground is where attacks happen: a working folder, and a folder outside of it.
+// ground is where attacks happen: a sandbox with a working folder, and a folder outside of it
+// with a key.
 type ground struct {
 	root, outside, key string
 	tcp, unix          string // addresses that a command must not reach
@@ -23,7 +24,7 @@ type ground struct {
 
 const canary = "cnry-of-the-worker"
 
-// newGround makes a ground. Bare: as on a machine that refuses namespaces.
+// newGround returns a ground. If bare, it behaves as on a machine that refuses namespaces.
 func newGround(t *testing.T, bare bool) *ground {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -88,13 +89,14 @@ func newGround(t *testing.T, bare bool) *ground {
 	return g
 }
 
-// run runs a script in the sandbox. Its variables say what to attack.
+// run runs a script in the sandbox. The script's environment variables say what to attack.
 func (g *ground) run(t *testing.T, script string) (Result, string) {
 	t.Helper()
 	return g.runUntil(t, script, "")
 }
 
-// runUntil is run, but the script is stopped when it has printed enough. "": it runs to its end.
+// runUntil runs a script in the sandbox. It stops the script once it has printed enough; if
+// enough is "", the script runs to its end.
 func (g *ground) runUntil(t *testing.T, script, enough string) (Result, string) {
 	t.Helper()
 	ctx, stop := context.WithCancelCause(t.Context())
@@ -104,7 +106,7 @@ func (g *ground) runUntil(t *testing.T, script, enough string) (Result, string) 
 	host, port, _ := net.SplitHostPort(g.tcp)
 	worker := os.Getpid()
 	if !g.bare && worker < 1000 {
-		worker = 1 << 22 // in a namespace of its own the command has the low process ids itself
+		worker = 1 << 22 // with its own process ids, a command may have the same low id as the worker
 	}
 	r, err := Run(ctx, Command{
 		Args: []string{"bash", "-c", script}, Dir: g.root, Merge: true, Sandbox: g.box,
@@ -124,8 +126,8 @@ func (g *ground) runUntil(t *testing.T, script, enough string) (Result, string) 
 	return r, string(printed)
 }
 
-// neighbour runs another call of the worker beside the attacks, with a secret of its own. The
-// function that it returns ends that call, and reports what the attacks did to it.
+// neighbour runs another call of the worker beside the attacks, with its own secret. The
+// function that it returns ends this call, and fails the test if an attack has disturbed it.
 func (g *ground) neighbour(t *testing.T) (unharmed func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -169,7 +171,7 @@ func (g *ground) neighbour(t *testing.T) (unharmed func()) {
 	}
 }
 
-// names reports whether the plan says that a property lacks something.
+// names reports whether the plan lists something that is missing for a property.
 func (g *ground) names(p sandbox.Property) bool {
 	for _, m := range g.box.Plan.Missing {
 		if m.Property == p {

@@ -10,7 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 )
 
-// A command that puts a link in the place of a folder of another one does not widen its sandbox.
+// A command replaces a folder that another command may write to by a link: the sandbox of the
+// other command does not open the link's target.
 func TestAWritableFolderBecomesALink(t *testing.T) {
 	needs(t, "bash")
 	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
@@ -44,8 +45,8 @@ func TestAWritableFolderBecomesALink(t *testing.T) {
 	}
 }
 
-// A command that puts a link in the place of what may be read opens nothing by it, neither for the
-// next command nor after the next start of the worker.
+// A command replaces a folder that may be read by a link: neither the next command nor a
+// worker that starts again gets access to the link's target.
 func TestAReadablePathBecomesALink(t *testing.T) {
 	needs(t, "bash")
 	for name, bare := range map[string]bool{"with namespaces": false, "without namespaces": true} {
@@ -102,7 +103,8 @@ func TestAReadablePathBecomesALink(t *testing.T) {
 	}
 }
 
-// A hidden file in a writable folder stays hidden: nothing above it can be renamed.
+// A hidden file is inside a writable folder: it stays hidden, because no folder above it can
+// be renamed.
 func TestAKeyInAWritableFolderStaysHidden(t *testing.T) {
 	needs(t, "bash")
 	if n := sandbox.Local().Namespaces; !n.Mount {

@@ -32,7 +32,7 @@ func needs(t testing.TB, programs ...string) {
 	}
 }
 
-// sh runs a script with PATH alone in its environment.
+// sh runs a script that has only PATH in its environment.
 func sh(ctx context.Context, script string, change func(*Command)) (Result, error) {
 	c := Command{Args: []string{"sh", "-c", script}, Env: []string{"PATH=" + os.Getenv("PATH")}}
 	if change != nil {
@@ -85,8 +85,8 @@ func TestRunNamesWhatCouldNotStart(t *testing.T) {
 	}
 }
 
-// escapes are ways of starting something that outlives its starter. HOLD runs for ever, wait_up
-// ends when HOLD runs.
+// escapes are ways to start a process that outlives its parent. HOLD stands for a process that
+// runs for ever, and wait_up for a wait until HOLD runs.
 var escapes = map[string]string{
 	"foreground":          `HOLD`,
 	"background":          `HOLD & wait_up`,
@@ -98,8 +98,8 @@ var escapes = map[string]string{
 	"emptied environment": `env -i "$(command -v setsid)" "$(command -v sh)" -c 'PATH=/usr/bin:/bin; HOLD' & wait_up`,
 }
 
-// hold is a script with HOLD and wait_up filled in, and the file to which HOLD writes its process
-// id.
+// hold fills in HOLD and wait_up in a script. It also returns the file to which HOLD writes
+// its process id.
 func hold(t *testing.T, escape string) (script, pidFile string) {
 	t.Helper()
 	pidFile = filepath.Join(t.TempDir(), "pid")
@@ -130,7 +130,7 @@ func TestNothingOutlivesTheCommand(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				stop := errors.New("stop")
 				if end == "cancelled" {
-					go func() { // as soon as it is known to run
+					go func() { // once HOLD is known to run
 						for ctx.Err() == nil {
 							if pid, _ := os.ReadFile(pidFile); len(pid) > 0 {
 								cancel(stop)
@@ -207,8 +207,8 @@ func TestFloodIsBounded(t *testing.T) {
 	}
 }
 
-// Everything that is in the pipe when the command ends is read, even if the reader does not run
-// before the deadline of the read has passed.
+// A command ends and its reader comes late, after the deadline of the read: everything in the
+// pipe is still read.
 func TestAReaderThatIsLateLosesNothing(t *testing.T) {
 	begun, late := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -220,7 +220,7 @@ func TestAReaderThatIsLateLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	far := p.childEnds[0] // the end that a command would hold, still open
+	far := p.childEnds[0] // the end that a command would hold, kept open here
 	p.childEnds = nil
 	p.begin(c)
 	say := func(text string) {

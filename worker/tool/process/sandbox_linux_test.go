@@ -24,7 +24,8 @@ func boxFor(t testing.TB, change func(*sandbox.Policy)) *sandbox.Box {
 	return box
 }
 
-// The cost of the sandbox: compare the two.
+// BenchmarkRun measures a command without a sandbox and in one: the difference is the cost of
+// the sandbox.
 func BenchmarkRun(b *testing.B) {
 	for name, box := range map[string]*sandbox.Box{"alone": nil, "sandbox": boxFor(b, nil)} {
 		b.Run(name, func(b *testing.B) {
@@ -54,7 +55,8 @@ func TestManySandboxesAtOnce(t *testing.T) {
 				if r, out := g.run(t, `echo x >>ledger; echo noted`); r.ExitCode != 0 || out != "noted\n" {
 					t.Errorf("%s: %q", r.Status(), out)
 				}
-				// The end of a command without a sandbox does not kill one that starts in one.
+				// A command without a sandbox ends: that does not kill a command that is
+				// starting in a sandbox.
 				if r, err := sh(t.Context(), "true", nil); err != nil || r.ExitCode != 0 {
 					t.Errorf("%s, %v", r.Status(), err)
 				}

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// again is the environment variable that tells a second process of this test binary its role: see
-// rerun.
+// again is the environment variable that gives a second process of this test binary its role.
+// The function rerun sets it.
 const again = "PROCESS_TEST_AGAIN"
 
 func TestMain(m *testing.M) {
@@ -26,7 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// rerun runs tests of this binary again, in a process changed by the given function.
+// rerun runs tests of this binary again in another process, which the given function can
+// change before its start.
 func rerun(t *testing.T, role, tests string, change func(*exec.Cmd)) {
 	t.Helper()
 	self, err := os.Executable()
@@ -45,8 +46,8 @@ func rerun(t *testing.T, role, tests string, change func(*exec.Cmd)) {
 	}
 }
 
-// Between fork and exec, a starting command has copies of everything that its parent holds,
-// including the streams of other commands. The end of another command must not kill it.
+// Between fork and exec, a starting command holds copies of its parent's files, including the
+// streams of other commands. The end of another command must not kill the starting one.
 func TestTheEndOfACommandDoesNotKillOneThatStarts(t *testing.T) {
 	needs(t, "true")
 	var wg sync.WaitGroup
@@ -62,8 +63,8 @@ func TestTheEndOfACommandDoesNotKillOneThatStarts(t *testing.T) {
 	wg.Wait()
 }
 
-// A command that has ended keeps its process id while the rest of its tree is killed. Another
-// process that got the id meanwhile, as under a fork bomb, would be killed instead.
+// A command has ended: it keeps its process id until the rest of its tree is killed. Otherwise
+// another process could get this id, as under a fork bomb, and would be killed.
 func TestACommandKeepsItsIDUntilItsTreeIsKilled(t *testing.T) {
 	cmd := exec.Command("true")
 	tree := newTree(cmd, nil)
@@ -99,7 +100,7 @@ func TestAsFirstProcess(t *testing.T) {
 	if os.Getpid() != 1 {
 		t.Fatalf("process %d", os.Getpid())
 	}
-	mine := exec.Command("true") // a child of other code, which needs its exit status
+	mine := exec.Command("true") // a child of other code, which has to get its exit status
 	if err := mine.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -131,12 +132,13 @@ func TestAsFirstProcess(t *testing.T) {
 	}
 }
 
-// Without Shield, a process of the worker's own user can read the worker's environment.
+// Shield hides the worker's environment from processes of the worker's own user. Without it
+// they could read it.
 func TestShieldHidesTheEnvironment(t *testing.T) {
 	needs(t, "sh", "setsid", "nohup", "env")
 	rerun(t, "shielded", "TestShielded|TestNothingOutlivesTheCommand", func(cmd *exec.Cmd) {
 		cmd.Dir = "/"
-		if os.Getuid() == 0 { // root may read whatever it likes
+		if os.Getuid() == 0 { // root may read everything
 			cmd.Path = "/proc/self/exe" // only root may read the folder of the binary
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 		}

@@ -15,7 +15,7 @@ import (
 
 const ref = "0123456789abcdef"
 
-// ask calls the tool on an outcome, and returns its text or the code of its error.
+// ask calls the tool on an outcome. It returns the tool's text, or the code of its error.
 func ask(t *testing.T, whole messages.Outcome, input string) string {
 	t.Helper()
 	runner := New(func(_ context.Context, call tool.Call, ref string) (messages.Outcome, error) {
@@ -77,7 +77,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A model that follows the offsets reads everything, and no answer is cut itself.
+// A model follows the offsets from page to page: it reads the whole result, and no page is
+// cut.
 func TestPagesAreWhole(t *testing.T) {
 	var whole strings.Builder
 	for i := range 4000 {

@@ -32,8 +32,8 @@ func TestBashPromise(t *testing.T) {
 	if promise.ConcurrencySafe != nil {
 		t.Error("ConcurrencySafe is set: no command for bash would be classified")
 	}
-	// With only an sh, every command runs alone, because the classifier reads commands as bash
-	// does. Permission rules read them all the same.
+	// If there is only sh and no bash, every command runs alone, because the classifier reads
+	// commands as bash does. Permission rules still read the command.
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "sh"), []byte("#!/bin/sh\n"), 0o700); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestBashRunsInTheFolder(t *testing.T) {
 	}
 }
 
-// bashFails is the message of a command that must run and fail.
+// bashFails runs a command that has to fail, and returns the message of its error.
 func bashFails(t *testing.T, root *rootdir.Root, command string) string {
 	t.Helper()
 	runner := boxed(root)
@@ -88,7 +88,7 @@ func TestBashFailureHoldsStatusAndOutput(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", command, got, want)
 		}
 	}
-	for _, numbers := range []int{100_000, 1_000_000} { // the second is more than is kept
+	for _, numbers := range []int{100_000, 1_000_000} { // the second text is longer than what is kept
 		long := bashFails(t, root, fmt.Sprintf("seq %d; exit 1", numbers))
 		rest, ok := strings.CutPrefix(long, "exit status 1\n")
 		if !ok || len(long) > maxBashMessage+100 {
@@ -98,7 +98,7 @@ func TestBashFailureHoldsStatusAndOutput(t *testing.T) {
 	}
 }
 
-// sequence is what seq prints.
+// sequence returns what the program seq prints.
 func sequence(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -107,7 +107,8 @@ func sequence(n int) string {
 	return b.String()
 }
 
-// isTailOf checks a text that says at its top how much of the whole is missing.
+// isTailOf checks that got is the end of whole, with a first line that says how much is
+// missing.
 func isTailOf(t *testing.T, got, whole string) {
 	t.Helper()
 	marker, kept, _ := strings.Cut(got, "\n")
@@ -137,7 +138,7 @@ func TestBashKeepsTheEndOfAFlood(t *testing.T) {
 	}
 	lines := flood("seq 1000000")
 	isTailOf(t, lines, sequence(1_000_000))
-	if n := utf8.RuneCountInString(lines); n > base.MaxOutput || n < base.MaxOutput-200 { // so that the worker does not cut it again
+	if n := utf8.RuneCountInString(lines); n > base.MaxOutput || n < base.MaxOutput-200 { // short enough that the worker does not cut it again
 		t.Errorf("got %d characters", n)
 	}
 	isTailOf(t, flood(`head -c 1500000 /dev/zero | tr '\000' x | sed 's/x/\xc3\xa4/g'`), strings.Repeat("\u00e4", 1_500_000))
@@ -163,7 +164,7 @@ func TestBashWithoutAnyShell(t *testing.T) {
 	}
 }
 
-// timesUp is a context that says, once it is cancelled, that its deadline has passed.
+// timesUp is a context whose error, once it is cancelled, is that of a deadline.
 type timesUp struct{ context.Context }
 
 func (timesUp) Value(any) any { return nil } // hides the inner context, and so its cause, from context.Cause
@@ -186,7 +187,7 @@ func TestBashTimeoutSaysWhatWasPrinted(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	call := callOf(t, "Bash", in{"command": "echo begun; sleep 1000"})
-	call.Progress = func(messages.Progress) { end() } // once it has printed
+	call.Progress = func(messages.Progress) { end() } // cancelled once the command has printed
 	_, err = runner.Run(timesUp{ctx}, call)
 	if !errors.As(err, &told) || told.Code != messages.CodeTimeout || !errors.Is(err, context.DeadlineExceeded) || !strings.HasSuffix(told.Message, "killed\nbegun") {
 		t.Errorf("got %v", err)

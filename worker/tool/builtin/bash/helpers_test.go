@@ -16,7 +16,7 @@ var (
 
 type in = builtintest.In
 
-// boxed is Bash in a sandbox in which only the root can be changed.
+// boxed returns Bash in a sandbox in which only the root folder can be changed.
 func boxed(root *rootdir.Root) tool.Runner {
 	box, err := builtintest.Box(root.Dir())
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// A command that is refused something says so to the model and in its span, whether it fails or not.
+// The sandbox refuses something to a command: the output and the span say so, whether or not
+// the command fails.
 func TestRefusedAccessesAreSeen(t *testing.T) {
 	if m := sandbox.Local(); m.Landlock == 0 && !m.Namespaces.Mount {
 		t.Skip("this machine cannot refuse a file")

@@ -135,8 +135,8 @@ func TestEditAgreesWithReplace(t *testing.T) {
 	t.Logf("%d edits made", done)
 }
 
-// checkEdit compares one edit with strings.Replace, on text with LF and on the same text with CRLF.
-// It reports whether the edit was made.
+// checkEdit compares one edit with strings.Replace, on a text with LF and on the same text
+// with CRLF. It reports whether Edit made the edit.
 func checkEdit(t testing.TB, text, old, fresh string, all bool) bool {
 	t.Helper()
 	n := 1
@@ -180,7 +180,7 @@ func FuzzEdit(f *testing.F) {
 	})
 }
 
-// Every edit of every goroutine is in the file at the end.
+// Many goroutines edit one file at once: in the end the file has every edit.
 func TestConcurrentEditsAreAllMade(t *testing.T) {
 	root := folder(t, map[string]string{"list": "end\n"})
 	runner := tools.New(t, "Edit", root)
@@ -203,7 +203,7 @@ func TestConcurrentEditsAreAllMade(t *testing.T) {
 	wantNoTemps(t, root)
 }
 
-// wantNoTemps reports files that a replacement left behind.
+// wantNoTemps fails the test if temporary files are left.
 func wantNoTemps(t testing.TB, root *rootdir.Root) {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(root.Dir(), rootdir.TempPrefix+"*"))

@@ -17,7 +17,7 @@ import (
 )
 
 func TestRead(t *testing.T) {
-	long := strings.Repeat("é", 1500) // 3,000 bytes
+	long := strings.Repeat("é", 1500) // 3,000 bytes long
 	root := folder(t, map[string]string{
 		"a.txt": "one\ntwo\nthree\n", "noeol": "one\ntwo", "crlf": "one\r\ntwo\r\n", "bom": "\uFEFFone\n", "empty": "", "blank": "\n\n",
 		"latin1": "caf\xe9\n", "binary": "\x7fELF\x00\x01", "long": long + "\nnext\n", "exact": strings.Repeat("x", maxLine) + "\n", "lines": strings.Repeat("l\n", 2500),
@@ -75,8 +75,8 @@ func TestReadImages(t *testing.T) {
 	}
 }
 
-// Read takes a line longer than any buffer, and a file longer than any answer. It holds only the
-// answer in memory.
+// Read gets a line longer than its buffer, in a file longer than an answer may be: it keeps
+// only the answer in memory.
 func TestReadRangeOfHugeInput(t *testing.T) {
 	if testing.Short() {
 		t.Skip("slow with the race detector, which sees nothing in one goroutine")
@@ -99,7 +99,7 @@ func TestReadRangeOfHugeInput(t *testing.T) {
 	}
 }
 
-// repeating is one line over and over, without holding it all.
+// repeating is a reader of one line, repeated, that does not hold the whole text.
 type repeating struct {
 	line  string
 	times int

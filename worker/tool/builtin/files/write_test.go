@@ -46,7 +46,7 @@ func TestWrite(t *testing.T) {
 	wantNoTemps(t, root)
 }
 
-// A reader sees one of the contents, whole, at every moment.
+// Writers replace a file while readers read it: each reader gets one of the contents, whole.
 func TestWriteIsAtomic(t *testing.T) {
 	root := folder(t, map[string]string{"f": strings.Repeat("0", 50_000)})
 	runner := tools.New(t, "Write", root)

@@ -62,7 +62,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// A folder that becomes a link between the look at a path and the write is not written to.
+// A folder becomes a link between the check of a path and the write: nothing is written
+// through the link.
 func TestAWriteEntersNoLink(t *testing.T) {
 	root, err := Open(t.TempDir())
 	if err != nil {

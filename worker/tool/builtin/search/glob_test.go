@@ -48,7 +48,8 @@ func TestGlob(t *testing.T) {
 	refused(t, root, "Glob", in{"pattern": strings.Repeat("a", 1001)}, base.CodeInvalidPattern)
 	refused(t, root, "Glob", in{"pattern": "../*"}, base.CodePathOutsideRoot)
 	refused(t, root, "Glob", in{"pattern": "a/../../*"}, base.CodePathOutsideRoot)
-	// Permission rules see path alone: a pattern may not lead anywhere else.
+	// Permission rules see only the argument path, so a pattern that leads elsewhere is
+	// refused.
 	for _, pattern := range []string{"/etc/*", "//etc/*", ".//etc/*", "/*", root.Dir() + "/src/*.go", root.Dir() + "/notes/*"} {
 		refused(t, root, "Glob", in{"pattern": pattern}, base.CodeInvalidPattern)
 		refused(t, root, "Glob", in{"pattern": pattern, "path": "src"}, base.CodeInvalidPattern)

@@ -78,7 +78,8 @@ func TestGrep(t *testing.T) {
 	}
 }
 
-// The answer is the same, whichever file is finished first.
+// Grep searches files in parallel: its answer is the same in whatever order the files are
+// finished.
 func TestGrepOrderIsStable(t *testing.T) {
 	files := map[string]string{}
 	for i := range 500 {
@@ -101,7 +102,8 @@ func TestGrepOrderIsStable(t *testing.T) {
 	}
 }
 
-// A slow pattern on a long text ends with its context, in the middle of a match.
+// A search with a slow pattern in a long text ends when its context ends, even in the middle
+// of a match.
 func TestSlowSearchEndsWithItsContext(t *testing.T) {
 	slow, err := newExpression(strings.Repeat("(x+x+)+", 60)+"y", false, false)
 	if err != nil {
@@ -128,7 +130,7 @@ func TestSlowSearchEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// The two ways to search, by text and by reader, find the same.
+// A search over text in memory and one over a reader find the same.
 func TestSlowSearchFindsTheSame(t *testing.T) {
 	text := []byte(strings.Repeat("lorem ipsum\n", 1000) + "dolor sit\namet\n")
 	for _, pattern := range []string{"dolor", "sit\\namet", "^amet$", "(?i)DOLOR", "nothing", "m\\b"} {
@@ -153,7 +155,8 @@ func TestMultilineStartOfText(t *testing.T) {
 	}
 }
 
-// grep checks single lines, and rg, if it is installed, checks a whole tree.
+// Grep finds the same as the program grep in single lines, and the same as rg, if it is
+// installed, in a whole tree.
 func TestGrepAgreesWithGrep(t *testing.T) {
 	grep, err := exec.LookPath("grep")
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// slowly is a context whose Err is slow, so that a search that asks it at every file is slow too.
+// slowly is a context whose Err takes a pause, so that a search that calls Err at every file
+// is slow.
 type slowly struct {
 	context.Context
 	pause time.Duration
@@ -23,7 +24,7 @@ func (s slowly) Err() error {
 	return s.Context.Err()
 }
 
-// A long search reports progress at intervals, and only when there is news. A short one reports
+// A long search reports its progress at intervals, if there is any. A short search reports
 // nothing.
 func TestSearchesTellHowFarTheyAre(t *testing.T) {
 	files := map[string]string{}
@@ -31,7 +32,7 @@ func TestSearchesTellHowFarTheyAre(t *testing.T) {
 		files[fmt.Sprintf("%03d.txt", i)] = "a line\n"
 	}
 	root := folder(t, files)
-	const slow, quick = 9700 * time.Microsecond, 3 * time.Millisecond // no multiple of slow is the instant of a report
+	const slow, quick = 9700 * time.Microsecond, 3 * time.Millisecond // no multiple of slow falls on the instant of a report
 	for _, test := range []struct {
 		name  string
 		args  in
@@ -59,7 +60,7 @@ func TestSearchesTellHowFarTheyAre(t *testing.T) {
 			"64 files looked at, 64 lines found",
 			"68 files looked at, 64 lines found",
 		}},
-		{"Grep", in{"pattern": "line", "path": "001.txt"}, 100 * slow, []string{"1 file looked at, 0 files found"}}, // each look at the context takes about a second
+		{"Grep", in{"pattern": "line", "path": "001.txt"}, 100 * slow, []string{"1 file looked at, 0 files found"}}, // each call of Err takes about a second
 	} {
 		t.Run(fmt.Sprint(test.name, test.args, test.pause), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin/rootdir"
 )
 
-// gitFiles is what git would list as new files of the folder.
+// gitFiles returns the files that git would list as new in the folder.
 func gitFiles(t testing.TB, dir string) []string {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -38,7 +38,7 @@ func gitFiles(t testing.TB, dir string) []string {
 	return files
 }
 
-// walked is what the walker visits.
+// walked returns the files that the walker visits.
 func walked(t testing.TB, root *rootdir.Root, start string) []string {
 	t.Helper()
 	var files []string
@@ -70,7 +70,8 @@ func TestWalkHonoursGitignoreLikeGit(t *testing.T) {
 	}
 }
 
-// Random trees with random .gitignore files at random depths, git as the judge.
+// In random trees with random .gitignore files, the walker visits the same files that git
+// lists.
 func TestGitignoreAgreesWithGit(t *testing.T) {
 	pieces := []string{"a", "b", "c", "*", "?", "/", "**", "[ab]", "[!a]", "a*", "*b", "/**/", "**/", "\\a", "ab", "{a,b}", "."}
 	names := []string{"a", "b", "c", "ab", "ba", "abc", ".a", "{a,b}"}
