@@ -21,7 +21,7 @@ import (
 // A hook changes a read so that it must run alone, and the policy asks a person about the
 // changed call. The call waits for the rest of its stage, then for the person. Then it runs
 // alone, with the hook's arguments, and the hook does not run again.
-func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
+func TestACallThatAHookChangedNeedsApproval(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -60,7 +60,7 @@ func TestWhatAHookMadeOfACallIsAskedAbout(t *testing.T) {
 			t.Errorf("what ran: %v", got)
 		}
 		if asked.Load() != before {
-			t.Errorf("the hook was asked %d times more after the freeze", asked.Load()-before)
+			t.Errorf("the hook ran %d more times after the claim", asked.Load()-before)
 		}
 	})
 }
@@ -101,7 +101,7 @@ func TestAnEditDoesNotGoPastAGate(t *testing.T) {
 
 // A hook adds a member to the arguments of a call. The tool and the approver see that member;
 // the agent and its model do not.
-func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
+func TestTheAgentDoesNotSeeWhatAHookAdds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -135,11 +135,11 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		f.submit(b)
 		q := f.question(b, 0)
 		if !strings.Contains(q.Line, "CANARY") {
-			t.Errorf("the person reads %s", q.Line)
+			t.Errorf("the question shows %s", q.Line)
 		}
 		// The question's event is late: a question that is answered at once may be closed
 		// before the coordinator publishes its event.
-		f.until("the agent hears of the question", func() bool { return strings.Contains(agentHeard(), "awaiting_approval") })
+		f.until("the agent gets the event of the question", func() bool { return strings.Contains(agentHeard(), "awaiting_approval") })
 		edit := func(d *messages.Decision) {
 			d.Input = json.RawMessage(strings.Replace(string(q.Input), "149.99", "100", 1))
 		}
@@ -151,10 +151,10 @@ func TestWhatAHookAddsIsNotForTheAgent(t *testing.T) {
 		if runs := ledger.all(); len(runs) != 1 || !strings.Contains(runs[0].input, "CANARY") {
 			t.Errorf("runs: %+v", runs)
 		}
-		f.until("the agent hears of the end", func() bool { return strings.Contains(agentHeard(), `"type":"reply"`) })
+		f.until("the agent gets the event of the reply", func() bool { return strings.Contains(agentHeard(), `"type":"reply"`) })
 		all := agentHeard() + "\n" + string(reply.Reinjection)
 		if strings.Contains(all, "CANARY") || !strings.Contains(all, "changed the arguments") {
-			t.Errorf("the agent heard:\n%s", all)
+			t.Errorf("the agent received:\n%s", all)
 		}
 	})
 }

@@ -35,11 +35,11 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 			t.Errorf("the question is %+v", q)
 		}
 		if got := q.Expires.Sub(q.Asked); got != 15*time.Minute {
-			t.Errorf("it stays open for %v", got)
+			t.Errorf("the question stays open for %v", got)
 		}
 		time.Sleep(10 * time.Minute) // simulated: far longer than a call may wait in the queue
 		if n := len(ledger.all()); n != 0 {
-			t.Fatalf("refunded %d times before anybody agreed", n)
+			t.Fatalf("refunded %d times before anybody approved it", n)
 		}
 		f.approve(p, "alice", q)
 		reply := f.reply(b, 30*time.Second)
@@ -150,16 +150,16 @@ func TestAReadMayAsk(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		secret := f.kept(schemas.Tool{Name: "secret", Kind: messages.KindRead}, func(context.Context, int) (tool.Output, error) { return tool.Text("42"), nil })
+		secret := f.recordedTool(schemas.Tool{Name: "secret", Kind: messages.KindRead}, func(context.Context, int) (tool.Output, error) { return tool.Text("42"), nil })
 		ledger := f.bank()
 		f.worker(p.worker(t, refunds))
-		kill := f.mortal(p.coordinator())
+		kill := f.killableCoordinator(p.coordinator())
 		b := canonical("s", "b", call{"secret", `{"n":1}`}, call{"lookup", ""}, call{"secret", `{"n":2}`}, refund("10"))
 		f.submit(b)
 		q0, q2 := f.question(b, 0), f.question(b, 2)
 		time.Sleep(time.Minute)
 		if n := len(secret.all()) + len(ledger.all()); n != 0 {
-			t.Fatalf("%d runs before anybody agreed", n)
+			t.Fatalf("%d runs before anybody approved the call", n)
 		}
 		kill()
 		f.coordinator(p.coordinator())

@@ -28,31 +28,32 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// secretOfAcme is in the messages that acme's agent sends and receives. Other tenants must not
+// acmeSecret is in the messages that acme's agent sends and receives. Other tenants must not
 // see it.
-const secretOfAcme = "secret-of-acme"
+const acmeSecret = "secret-of-acme"
 
-// siege is a fleet under attack. The victim is an agent of the tenant acme: it has a batch
-// that waits for an approval, a batch that has ended, and batches that run during the attack.
-type siege struct {
+// attackedFleet is a fleet under attack. The victim is an agent of the tenant acme: it has a
+// batch that waits for an approval, a batch that has ended, and batches that run during the
+// attack.
+type attackedFleet struct {
 	*identified
 	t        *testing.T
 	people   people
-	ledger   *outside
+	ledger   *toolRecord
 	operator *bus.Conn
 	approver *client.Client
 	open     messages.Batch // its refund waits for approval
 	done     messages.Batch
 }
 
-func newSiege(t *testing.T) *siege {
+func newAttackedFleet(t *testing.T) *attackedFleet {
 	t.Helper()
-	return newSiegeAs(t, natstest.NewIdentities(t))
+	return newAttackedFleetAs(t, natstest.NewIdentities(t))
 }
 
-func newSiegeAs(t *testing.T, ids *natstest.Identities) *siege {
+func newAttackedFleetAs(t *testing.T, ids *natstest.Identities) *attackedFleet {
 	t.Helper()
-	s := &siege{t: t, people: newPeople(t, "alice"), identified: newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)}
+	s := &attackedFleet{t: t, people: newPeople(t, "alice"), identified: newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)}
 	s.ledger = s.bank()
 	s.tool(schemas.Tool{Name: "note"}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil })
 	s.coordinator(s.people.coordinator())
@@ -63,26 +64,26 @@ func newSiegeAs(t *testing.T, ids *natstest.Identities) *siege {
 	people := s.connect("approver")
 	t.Cleanup(func() { s.operator.Close(); people.Close() })
 	s.approver = fleettest.AgentOver(people, natstest.Tenants[0])
-	s.done = canonical("victim", "done", call{"note", `{"v":"` + secretOfAcme + `"}`})
+	s.done = canonical("victim", "done", call{"note", `{"v":"` + acmeSecret + `"}`})
 	s.run(s.done)
-	s.open = canonical("victim", "open", call{"refund", `{"order":"` + secretOfAcme + `","amount":149.99}`}, call{"note", `{"v":"` + secretOfAcme + `"}`})
+	s.open = canonical("victim", "open", call{"refund", `{"order":"` + acmeSecret + `","amount":149.99}`}, call{"note", `{"v":"` + acmeSecret + `"}`})
 	s.submit(s.open)
 	return s
 }
 
-func (s *siege) victim() wire.BatchKey {
+func (s *attackedFleet) victim() wire.BatchKey {
 	return wire.KeyOf(natstest.Tenants[0], s.open.Session, s.open.ID)
 }
 
-// asked returns the open question as an approver sees it.
-func (s *siege) asked() (q messages.Approval) {
+// openQuestion returns the open question as an approver sees it.
+func (s *attackedFleet) openQuestion() (q messages.Approval) {
 	s.t.Helper()
 	s.until("the refund waits for a person", func() (asked bool) {
 		var err error
 		q, err = s.approver.Approval(s.t.Context(), s.open.Session, s.open.ID, 0)
 		return err == nil
 	})
-	s.until("its job is settled, and the question on record", func() bool {
+	s.until("its job is settled, and the question is in the audit log", func() bool {
 		jobs, err := s.operator.All(s.t.Context(), "TOOLFLEET_JOBS", ">")
 		lines, err2 := s.operator.All(s.t.Context(), "TOOLFLEET_AUDIT", "toolfleet.audit.acme.victim.open.>")
 		return err == nil && len(jobs) == 0 && err2 == nil && len(lines) == 1
@@ -98,9 +99,9 @@ var (
 	verbInSource = regexp.MustCompile(`(?m)^\s+Verb\w+\s+Verb = "([a-z.]+)"`)
 )
 
-// belongings returns every message that the fleet has stored for the victim, and the
+// victimData returns every message that the fleet has stored for the victim, and the
 // configuration of every stream and of the tools.
-func (s *siege) belongings() map[string]string {
+func (s *attackedFleet) victimData() map[string]string {
 	s.t.Helper()
 	stored := map[string]string{}
 	for _, stream := range everyStream {
@@ -151,7 +152,7 @@ func everyVerb(t *testing.T) (verbs []wire.Verb) {
 // everySubject lists the subjects that concern the victim: those of every verb, stream and
 // request of the fleet and of the NATS server. The tenant is written in each form: by its
 // name, as _ (an agent's own tenant), as another tenant, and as wildcards.
-func (s *siege) everySubject() (subjects []string) {
+func (s *attackedFleet) everySubject() (subjects []string) {
 	s.t.Helper()
 	verbs := everyVerb(s.t)
 	var n wire.Names
@@ -181,8 +182,8 @@ func (s *siege) everySubject() (subjects []string) {
 	return slices.Compact(subjects)
 }
 
-// tricks are message headers that the NATS server acts on.
-var tricks = []map[string][]string{
+// attackHeaders are message headers that the NATS server acts on.
+var attackHeaders = []map[string][]string{
 	nil,
 	{"Nats-Msg-Id": {"open"}, "Nats-Rollup": {"all"}, "Nats-TTL": {"1s"}},
 	{"Nats-Trace-Dest": {"toolfleet.approval.decide.acme.victim.open.0"}, "Accept-Encoding": {"identity"}},
@@ -194,7 +195,7 @@ var tricks = []map[string][]string{
 
 // bodies returns the messages of an attack: forged decisions, grants and replies, and requests
 // to the server.
-func (s *siege) bodies(q messages.Approval) [][]byte {
+func (s *attackedFleet) bodies(q messages.Approval) [][]byte {
 	mallory := newPeople(s.t, "alice") // a key of another person, under alice's name
 	forged, err := mallory.keys["alice"].Sign(approval.Answer(q, messages.VerdictApprove, "alice"))
 	if err != nil {
@@ -206,21 +207,21 @@ func (s *siege) bodies(q messages.Approval) [][]byte {
 	abort := messages.Control{V: messages.Version, Abort: json.RawMessage("true")}
 	spy := `{"stream_name":"TOOLFLEET_CALLS","config":{"durable_name":"spy","ack_policy":"none","deliver_subject":"toolfleet.reply._.x.y"}}`
 	return [][]byte{
-		rawjson.MustMarshal(forged), guess(rawjson.MustMarshal(granted)), rawjson.MustMarshal(reply), rawjson.MustMarshal(abort), guess(rawjson.MustMarshal(s.open)),
+		rawjson.MustMarshal(forged), withoutSecret(rawjson.MustMarshal(granted)), rawjson.MustMarshal(reply), rawjson.MustMarshal(abort), withoutSecret(rawjson.MustMarshal(s.open)),
 		[]byte(spy), []byte(`{"seq":1,"last_by_subj":"toolfleet.call.acme.victim.open.0","batch":1,"name":"TOOLFLEET_CALLS"}`), []byte("+ACK"), nil,
 	}
 }
 
-// guess replaces the secret in a body of the attack. So a secret that an intruder receives
-// comes from the victim.
-func guess(body []byte) []byte {
-	return []byte(strings.ReplaceAll(string(body), secretOfAcme, "guess"))
+// withoutSecret replaces the secret in a body of the attack. So a secret that an intruder
+// receives comes from the victim.
+func withoutSecret(body []byte) []byte {
+	return []byte(strings.ReplaceAll(string(body), acmeSecret, "guess"))
 }
 
-// assault publishes to every subject as the intruder, and subscribes to every subject. If own
+// attack publishes to every subject as the intruder, and subscribes to every subject. If own
 // is set, the intruder is an agent of the victim's tenant. It then leaves out the subjects of
 // the victim's session, which agents of that tenant may use.
-func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
+func (s *attackedFleet) attack(in *natstest.Intruder, own bool, q messages.Approval) {
 	subjects := s.everySubject()
 	in.Subscribe(in.Inbox())
 	for _, subject := range subjects {
@@ -232,7 +233,7 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 				continue
 			}
 			in.Publish(subject, in.Inbox(), nil, body)
-			in.Publish(subject, in.Inbox(), tricks[(i+j)%len(tricks)], body)
+			in.Publish(subject, in.Inbox(), attackHeaders[(i+j)%len(attackHeaders)], body)
 		}
 		in.Flush()
 	}
@@ -242,7 +243,7 @@ func (s *siege) assault(in *natstest.Intruder, own bool, q messages.Approval) {
 		if strings.ContainsAny(reply, "*>") || strings.Contains(reply, "globex") {
 			continue
 		}
-		session, header := fmt.Sprint("attacker", i%16), tricks[i%len(tricks)]
+		session, header := fmt.Sprint("attacker", i%16), attackHeaders[i%len(attackHeaders)]
 		key := wire.BatchKey{Tenant: messages.OneTenant, Session: session, Batch: fmt.Sprint("b", i)}
 		batch := rawjson.MustMarshal(canonical(session, key.Batch))
 		in.Publish(n.Of(wire.VerbBatch, key), reply, header, batch)
@@ -268,22 +269,22 @@ func allowedIn(subject, session string) bool {
 // subject and header while the fleet works. Only the victim's own actions change its data,
 // neither intruder sees its secret, and no call is approved.
 func TestAnAgentTriesEverything(t *testing.T) {
-	s := newSiege(t)
+	s := newAttackedFleet(t)
 	defer s.close()
-	q := s.asked()
-	before := s.belongings()
+	q := s.openQuestion()
+	before := s.victimData()
 	foreign, own := s.ids.Intruder(s.srv, "globex"), s.ids.Intruder(s.srv, "acme")
 	var group sync.WaitGroup
 	working, rest := context.WithCancel(t.Context())
 	group.Go(func() { s.work(working) })
 	var attack sync.WaitGroup
-	attack.Go(func() { s.assault(foreign, false, q) })
-	attack.Go(func() { s.assault(own, true, q) })
+	attack.Go(func() { s.attack(foreign, false, q) })
+	attack.Go(func() { s.attack(own, true, q) })
 	attack.Wait()
 	rest()
 	group.Wait()
 	for left := math.MaxInt; left > 1; { // the victim's batch, which waits for approval, stays
-		s.until("more of what the attackers submitted has ended", func() bool {
+		s.until("more batches of the attackers have ended", func() bool {
 			open, err := s.operator.All(t.Context(), "TOOLFLEET_BATCHES", ">")
 			if err != nil || len(open) >= left {
 				return false
@@ -296,42 +297,42 @@ func TestAnAgentTriesEverything(t *testing.T) {
 		t.Error("the server refused nothing to the attackers: the attack did not reach it")
 	}
 
-	if diff := cmp.Diff(before, s.belongings()); diff != "" {
-		t.Errorf("what is the victim's has changed:\n%s", diff)
+	if diff := cmp.Diff(before, s.victimData()); diff != "" {
+		t.Errorf("the victim's data has changed:\n%s", diff)
 	}
 	for _, m := range foreign.Received() {
-		if strings.Contains(string(m.Data), secretOfAcme) {
-			t.Errorf("globex heard %s, by %s: %.200s", m.Subject, m.Subscription, m.Data)
+		if strings.Contains(string(m.Data), acmeSecret) {
+			t.Errorf("globex received %s, by its subscription to %s: %.200s", m.Subject, m.Subscription, m.Data)
 		}
 	}
 	for _, in := range []*natstest.Intruder{foreign, own} {
 		_, hears := s.agentMay()
 		for _, m := range in.Received() {
 			if !slices.ContainsFunc(hears, func(p string) bool { return matches(p, m.Subject) }) {
-				t.Errorf("an agent heard %s, by %s: %.200s", m.Subject, m.Subscription, m.Data)
+				t.Errorf("an agent received %s, by its subscription to %s: %.200s", m.Subject, m.Subscription, m.Data)
 			}
 		}
 	}
 	if n := len(s.ledger.all()); n != 0 {
-		t.Fatalf("refunded %d times, and nobody has agreed", n)
+		t.Fatalf("refunded %d times, and nobody has approved it", n)
 	}
-	s.goesOn(q)
+	s.checkStillWorks(q)
 }
 
-func (s *siege) agentMay() (publish, subscribe []string) { return s.ids.May("acme") }
+func (s *attackedFleet) agentMay() (publish, subscribe []string) { return s.ids.May("acme") }
 
 // work runs batches of the victim's tenant one after another, and checks that each ends
 // normally.
-func (s *siege) work(ctx context.Context) {
+func (s *attackedFleet) work(ctx context.Context) {
 	for n := 0; ctx.Err() == nil || n < 3; n++ {
-		reply := s.run(canonical("worker-bee", fmt.Sprint("b", n), call{"lookup", `{"n":1}`}, call{"note", `{"v":"` + secretOfAcme + `"}`}, call{"lookup", `{"n":2}`}))
+		reply := s.run(canonical("worker-bee", fmt.Sprint("b", n), call{"lookup", `{"n":1}`}, call{"note", `{"v":"` + acmeSecret + `"}`}, call{"lookup", `{"n":2}`}))
 		s.wantStatuses(reply, "ok ok ok")
 	}
 }
 
-// goesOn checks that the coordinator refuses forged, unsigned and repeated decisions, that a
-// genuine decision counts, and that the victim's batch ends normally.
-func (s *siege) goesOn(q messages.Approval) {
+// checkStillWorks checks that the coordinator refuses forged, unsigned and repeated decisions,
+// that a genuine decision counts, and that the victim's batch ends normally.
+func (s *attackedFleet) checkStillWorks(q messages.Approval) {
 	s.t.Helper()
 	decide := func(d messages.Decision) (messages.DecisionState, error) {
 		ctx, cancel := context.WithTimeout(s.t.Context(), 30*time.Second)
@@ -398,7 +399,7 @@ func TestWhoMaySayWhat(t *testing.T) {
 		speaker.Flush()
 		ear.Publish("toolfleet.batch.end.end."+who, "", nil, nil)
 		heard := map[string]bool{}
-		newFleetless(t).until("all of it was heard", func() bool {
+		newWaiter(t).until("every publish has arrived", func() bool {
 			for _, m := range ear.Received() {
 				if m.Subject == "toolfleet.batch.end.end."+who {
 					return true
@@ -425,5 +426,5 @@ func TestWhoMaySayWhat(t *testing.T) {
 	}
 }
 
-// newFleetless returns a fleet without daemons: a test uses only its method until.
-func newFleetless(t *testing.T) *fleet { return &fleet{t: t} }
+// newWaiter returns a fleet without daemons: a test uses only its method until.
+func newWaiter(t *testing.T) *fleet { return &fleet{t: t} }

@@ -24,8 +24,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// auditLines returns the audit lines about calls and refused batches that match a filter, in the
-// order in which they were stored.
+// auditLines returns the audit lines about calls and refused batches that match a filter, in
+// the order in which they were stored.
 func (f *fleet) auditLines(want audit.Filter) (lines []messages.AuditRecord) {
 	f.t.Helper()
 	log, err := audit.New(f.conn, audit.Config{})
@@ -49,8 +49,8 @@ func (f *fleet) auditLines(want audit.Filter) (lines []messages.AuditRecord) {
 	return lines
 }
 
-// gone waits until a batch has left the log. Its audit lines are stored before that.
-func (f *fleet) gone(b messages.Batch) {
+// awaitGone waits until a batch has left the log. Its audit lines are stored before that.
+func (f *fleet) awaitGone(b messages.Batch) {
 	f.t.Helper()
 	f.until("the batch has left the log", func() bool {
 		_, open, err := journal.New(f.conn).Open(context.Background(), wire.KeyOf(messages.OneTenant, b.Session, b.ID))
@@ -62,7 +62,7 @@ func (f *fleet) gone(b messages.Batch) {
 // calls, and that each line agrees with the reply.
 func (f *fleet) wantAuditLines(b messages.Batch, reply messages.Reply) []messages.AuditRecord {
 	f.t.Helper()
-	f.gone(b)
+	f.awaitGone(b)
 	lines := f.auditLines(audit.Filter{Session: b.Session, Batch: b.ID})
 	type resultLine struct {
 		Index   int
@@ -88,7 +88,7 @@ func (f *fleet) wantAuditLines(b messages.Batch, reply messages.Reply) []message
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		f.t.Errorf("on record of batch %s (-replied +recorded):\n%s", b.ID, diff)
+		f.t.Errorf("the audit lines of batch %s (-reply +line):\n%s", b.ID, diff)
 	}
 	return lines
 }
@@ -111,8 +111,8 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		object(schemas.Tool{Name: "fails", Kind: messages.KindRead}, func(context.Context, tool.Call) (tool.Output, error) {
 			return tool.Output{}, fmt.Errorf("it failed with %s", secret)
 		})
-		object(schemas.Tool{Name: "slow", Kind: messages.KindRead, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
-		object(schemas.Tool{Name: "pay", Kind: messages.KindWrite, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
+		object(schemas.Tool{Name: "slow", Kind: messages.KindRead, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return waitForStop(ctx) })
+		object(schemas.Tool{Name: "pay", Kind: messages.KindWrite, TimeoutMS: 1000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return waitForStop(ctx) })
 		object(schemas.Tool{Name: "forbidden", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
 		object(schemas.Tool{Name: "write", Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
 		f.worker(p.worker(t, refunds+"deny:\n  - {tool: forbidden, name: never}\n"))
@@ -175,7 +175,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		before := lines[0]
 		lines = check(b, "ok")
 		if l := lines[0]; string(l.Arguments["amount"]) != "100" || string(before.Arguments["amount"]) != "149.99" || l.ArgsHash == before.ArgsHash || !l.Permission.Edited {
-			t.Errorf("on record of arguments that a person changed: %+v", l)
+			t.Errorf("the audit line of arguments that a person changed: %+v", l)
 		}
 
 		b = canonical("s", "expired", refund("149.99"))
@@ -194,16 +194,16 @@ func TestEveryCallHasItsLine(t *testing.T) {
 
 		refused := messages.Batch{V: messages.Version, ID: "refused", Session: "s", Provider: messages.Anthropic, Message: json.RawMessage(`{"role":"` + secret + `"}`)}
 		f.submit(refused)
-		f.gone(refused)
+		f.awaitGone(refused)
 		lines = f.auditLines(audit.Filter{Session: "s", Batch: "refused"})
 		if len(lines) != 1 || lines[0].Type != messages.AuditBatchRefused || lines[0].Index != -1 || lines[0].Refusal.Class != messages.ClassMalformedMessage || lines[0].Refusal.Message != "" {
-			t.Errorf("on record of a refused batch: %+v", lines)
+			t.Errorf("the audit lines of a refused batch: %+v", lines)
 		}
 		again := canonical("s", "approved", call{"look", `{"n":2}`}) // another body under a used id
 		f.submit(again)
-		f.gone(again)
+		f.awaitGone(again)
 		if lines = f.auditLines(audit.Filter{Session: "s", Batch: "approved"}); len(lines) != 2 || lines[1].Refusal == nil || lines[1].Refusal.Class != messages.ClassBatchConflict {
-			t.Errorf("on record of a conflict: %+v", lines)
+			t.Errorf("the audit lines of a conflict: %+v", lines)
 		}
 
 		for _, status := range []messages.Status{messages.StatusOK, messages.StatusValidationError, messages.StatusDenied, messages.StatusUnknownTool, messages.StatusError,
@@ -223,7 +223,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		}
 		for _, m := range all {
 			if bytes.Contains(m.Data, []byte(secret)) {
-				t.Errorf("what a call was about is on record at %s: %s", m.Subject, m.Data)
+				t.Errorf("the audit log has the content of a call at %s: %s", m.Subject, m.Data)
 			}
 			schema := line
 			if strings.HasSuffix(m.Subject, ".lines") || strings.HasSuffix(m.Subject, ".aside") || strings.HasSuffix(m.Subject, ".question") {
@@ -277,7 +277,7 @@ func TestReadersOfTheAuditKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.until("the operator reads what is on record", func() bool {
+		f.until("the operator reads the audit log", func() bool {
 			lines := 0
 			err := log.Read(context.Background(), audit.Filter{Session: "s"}, func(audit.Entry) bool { lines++; return true })
 			return err == nil && lines == 1
@@ -291,7 +291,7 @@ func TestReadersOfTheAuditKey(t *testing.T) {
 // The journal holds the plan of another body for a batch's id. The coordinator refuses the
 // batch once each call has ended. The audit log says which call has run, and which call may
 // have run.
-func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
+func TestAuditLinesOfARefusedBatchThatHasRun(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -310,14 +310,14 @@ func TestWhatRanOfABatchThatIsGivenUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.submit(b)
-		f.gone(b)
+		f.awaitGone(b)
 		lines := f.auditLines(audit.Filter{Session: "s"})
 		got := ""
 		for _, l := range lines {
 			got += fmt.Sprintf("%s %d %s %s;", l.Type, l.Index, l.CallID, l.Status)
 		}
 		if want := "batch_refused -1  ;call 0 c0 ok;call 1 c1 error;call 2 c2 outcome_unknown;"; got != want {
-			t.Fatalf("on record: %s, want %s", got, want)
+			t.Fatalf("the audit log has %s, want %s", got, want)
 		}
 		if l := lines[1]; len(l.ArgsHash) != 16 || l.PhasesMS.Validate*l.PhasesMS.Semantic*l.PhasesMS.PreHooks*l.PhasesMS.Permissions*l.PhasesMS.Execute*l.PhasesMS.PostHooks == 0 || l.ToolDigest == "" || l.Worker == "" {
 			t.Errorf("the line of the call that ran says too little: %+v", l)

@@ -22,13 +22,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// fullRecord returns the configuration of a coordinator that makes the audit log too small for
-// any line. freeSpace removes the limit.
-func fullRecord(f *fleet) (cfg coordinator.Config, freeSpace func()) { return full(f, bus.Audit) }
+// fullAuditLog returns the configuration of a coordinator that makes the audit log too small
+// for any line. freeSpace removes the limit.
+func fullAuditLog(f *fleet) (cfg coordinator.Config, freeSpace func()) {
+	return fullStream(f, bus.Audit)
+}
 
-// full makes the named stream too small for any message, as fullRecord does with the audit
-// log.
-func full(f *fleet, name string) (cfg coordinator.Config, freeSpace func()) {
+// fullStream makes the named stream too small for any message, as fullAuditLog does with the
+// audit log.
+func fullStream(f *fleet, name string) (cfg coordinator.Config, freeSpace func()) {
 	cfg.Provision.MaxBytes = map[string]int64{name: 1}
 	return cfg, func() {
 		f.t.Helper()
@@ -60,7 +62,7 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 	for name, lost := range map[string]func(f *fleet, p part, l *link){
 		"the coordinator goes on":              func(*fleet, part, *link) {},
 		"another gets the delivery":            func(_ *fleet, p part, _ *link) { p.stop() },
-		"another finds it as the next to come": func(f *fleet, _ part, l *link) { l.set(weather{silent: true}, weather{silent: true}) },
+		"another finds it as the next to come": func(f *fleet, _ part, l *link) { l.set(conditions{silent: true}, conditions{silent: true}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -73,7 +75,7 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 				}
 				f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead}, count)
 				f.tool(schemas.Tool{Name: "put", Kind: messages.KindWrite}, count)
-				cfg, freeSpace := fullRecord(f)
+				cfg, freeSpace := fullAuditLog(f)
 				l := newLink(t, srv)
 				conn := l.connect(f, "coordinator")
 				cfg.Logger, cfg.Drain, cfg.Lookahead = f.log, time.Millisecond, 1
@@ -101,7 +103,7 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 					if strings.HasPrefix(name, "another finds") {
 						// Requests go to one of two coordinators, of which one is silent. The
 						// other gets one of these requests.
-						f.until("somebody wakes the session", func() bool {
+						f.until("a coordinator wakes the session", func() bool {
 							ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 							defer cancel()
 							_, err := f.client.Abort(ctx, "s", "no such batch", byOps)
@@ -124,11 +126,11 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 					t.Errorf("%d runs, want 3", runs.Load())
 				}
 				f.submit(one) // submitting a finished batch again makes no other batch
-				f.gone(one)
+				f.awaitGone(one)
 				if got := f.auditLines(audit.Filter{}); len(got) != 4 {
 					t.Errorf("%d lines after a batch was submitted again, want 4", len(got))
 				}
-				l.set(weather{}, weather{})
+				l.set(conditions{}, conditions{})
 			})
 		})
 	}
@@ -156,12 +158,12 @@ func TestCoordinatorsRaceForTheAuditLines(t *testing.T) {
 		// The link of the first coordinator is silent, and the second coordinator finishes the
 		// batches. Then the link works again, and the first coordinator finishes the same
 		// batches.
-		l.set(weather{silent: true}, weather{silent: true})
+		l.set(conditions{silent: true}, conditions{silent: true})
 		f.coordinator(coordinator.Config{})
 		for _, b := range batches {
 			f.wantAuditLines(b, f.reply(b, 5*time.Minute))
 		}
-		l.set(weather{}, weather{})
+		l.set(conditions{}, conditions{})
 		time.Sleep(time.Minute)
 		if got := f.auditLines(audit.Filter{}); len(got) != 40 {
 			t.Errorf("%d lines, want 40", len(got))

@@ -23,7 +23,7 @@ func tooDeep(levels int) string {
 
 // One call of a batch names no tool or has an invalid input. That call is answered with an
 // error, and the other calls run.
-func TestOneBadCallCostsNoOther(t *testing.T) {
+func TestABadCallDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
 	bad := []struct {
 		call   call
@@ -42,7 +42,7 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 	for _, p := range messages.Providers {
 		t.Run(string(p), func(t *testing.T) {
 			metrics := prometheus.NewRegistry()
-			f, runs := countedWith(t, natstest.Server(t, natstest.Fast), coordinator.Config{Metrics: coordinator.NewMetrics(metrics)})
+			f, runs := countingFleetWith(t, natstest.Server(t, natstest.Fast), coordinator.Config{Metrics: coordinator.NewMetrics(metrics)})
 			defer f.close()
 			calls := []call{{"count", `{"n":1}`}}
 			type ended struct {
@@ -95,7 +95,7 @@ func TestOneBadCallCostsNoOther(t *testing.T) {
 // A refusal names its batch and session with the ids in the body. If the body cannot be read,
 // it uses the ids in the subject, unless a token of the subject is only the hash of an id.
 func TestARefusalNamesItsBatch(t *testing.T) {
-	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	f, runs := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	const spaced = "a session" // its token in a subject is a hash
 	long := messages.SessionID(strings.Repeat("x", messages.MaxID+1))

@@ -22,10 +22,10 @@ import (
 )
 
 // silences are the directions in which a link drops everything without an error.
-var silences = map[string]struct{ up, down weather }{
-	"in both directions":     {weather{silent: true}, weather{silent: true}},
-	"in what the party says": {up: weather{silent: true}},
-	"in what it hears":       {down: weather{silent: true}},
+var silences = map[string]struct{ up, down conditions }{
+	"in both directions":     {conditions{silent: true}, conditions{silent: true}},
+	"in what the party says": {up: conditions{silent: true}},
+	"in what it hears":       {down: conditions{silent: true}},
 }
 
 // fiveSeconds returns a tool that runs for five seconds and then appends the time to ended.
@@ -51,7 +51,7 @@ func TestASilentLink(t *testing.T) {
 					f := newFleet(t, srv)
 					defer f.close()
 					var ended []time.Time
-					pay := f.kept(schemas.Tool{Name: "pay"}, fiveSeconds(&ended))
+					pay := f.recordedTool(schemas.Tool{Name: "pay"}, fiveSeconds(&ended))
 					l := newLink(t, srv)
 					f.worker(worker.Config{})
 					agent := f.client
@@ -76,7 +76,7 @@ func TestASilentLink(t *testing.T) {
 					f.hasRun(pay, 1)
 					l.set(silence.up, silence.down)
 					time.Sleep(time.Minute) // simulated
-					l.set(weather{}, weather{})
+					l.set(conditions{}, conditions{})
 					healed := time.Now()
 					f.wantStatuses(<-replied, "ok ok")
 					if took := time.Since(healed); took > 30*time.Second {
@@ -101,7 +101,7 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 					f := newFleet(t, srv)
 					defer f.close()
 					var ended []time.Time
-					long := f.kept(schemas.Tool{Name: "long", OnCrash: crash, TimeoutMS: 600_000}, func(ctx context.Context, n int) (tool.Output, error) {
+					long := f.recordedTool(schemas.Tool{Name: "long", OnCrash: crash, TimeoutMS: 600_000}, func(ctx context.Context, n int) (tool.Output, error) {
 						if n == 1 {
 							<-ctx.Done()
 							ended = append(ended, time.Now())
@@ -127,10 +127,10 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 						want, runs, within = "ok", 2, 45*time.Second
 					}
 					if took := time.Since(began); took > within {
-						t.Errorf("it took %v until somebody decided", took)
+						t.Errorf("the call ended after %v", took)
 					}
 					f.wantStatuses(reply, want)
-					l.set(weather{}, weather{})
+					l.set(conditions{}, conditions{})
 					time.Sleep(time.Minute) // simulated: the worker's late messages arrive
 					all := long.all()
 					if len(all) != runs || len(ended) != 1 {
@@ -156,9 +156,9 @@ func TestASilentLinkOfAWorker(t *testing.T) {
 // again, or the receiver asks for it again, and nothing runs twice.
 func TestALinkBreaksInAMessage(t *testing.T) {
 	for name, row := range map[string]struct {
-		who    string
-		fuse   string
-		passes float64
+		who       string
+		breakText string
+		breakPart float64
 	}{
 		"batch, half of it arrives":     {"agent", "toolfleet.batch.", 0.5},
 		"batch, none of it arrives":     {"agent", "toolfleet.batch.", 0},
@@ -178,7 +178,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
+				pay := f.recordedTool(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
 					// The call ends before the worker's first sign that it still runs.
 					return tool.Text("paid"), pauseArgs{50}.wait(ctx)
 				})
@@ -199,7 +199,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 					f.coordinator(coordinator.Config{})
 				}
 				l.mu.Lock()
-				l.fuse, l.passes = row.fuse, row.passes
+				l.breakText, l.breakPart = row.breakText, row.breakPart
 				l.mu.Unlock()
 				b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
 				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
@@ -217,7 +217,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				f.wantStatuses(reply, "ok ok")
 				time.Sleep(time.Minute) // simulated: all redeliveries have arrived
 				l.mu.Lock()
-				blown := l.blown
+				blown := l.broken
 				l.mu.Unlock()
 				if len(pay.all()) != 2 || !blown {
 					t.Errorf("the link broke: %t; two writes ran %d times", blown, len(pay.all()))
@@ -234,19 +234,19 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 // batch in the first case. In the second it has the whole batch, and the reply can be fetched.
 func TestTheAgentIsGone(t *testing.T) {
 	for name, row := range map[string]struct {
-		passes float64
-		known  bool
+		breakPart float64
+		known     bool
 	}{"in the middle of its batch": {0.5, false}, "after its batch": {1, true}} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
 				var ended []time.Time
-				pay := f.kept(schemas.Tool{Name: "pay"}, fiveSeconds(&ended))
+				pay := f.recordedTool(schemas.Tool{Name: "pay"}, fiveSeconds(&ended))
 				f.worker(worker.Config{})
 				f.coordinator(coordinator.Config{})
 				l := newLink(t, srv)
-				l.fuse, l.passes = "toolfleet.batch.", row.passes
+				l.breakText, l.breakPart = "toolfleet.batch.", row.breakPart
 				conn := l.connect(f, "agent")
 				b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
 				go func() {
@@ -254,13 +254,13 @@ func TestTheAgentIsGone(t *testing.T) {
 					defer cancel()
 					_ = fleettest.AgentOver(conn, "").Submit(ctx, b)
 				}()
-				f.until("the link breaks", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.blown })
+				f.until("the link breaks", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.broken })
 				conn.Close()
 				time.Sleep(time.Minute)
 				reply, err := f.client.Get(context.Background(), b.Session, b.ID)
 				if !row.known {
 					if !errors.Is(err, client.ErrUnknown) || len(pay.all()) != 0 {
-						t.Errorf("of half a batch there is %+v, %v, and %d runs", reply, err, len(pay.all()))
+						t.Errorf("after half of a batch arrived: %+v, %v, and %d runs", reply, err, len(pay.all()))
 					}
 					return
 				}
@@ -277,14 +277,14 @@ func TestTheAgentIsGone(t *testing.T) {
 // longer, but results arrive whole, nothing runs twice, and no call is reported as lost.
 func TestSlowLinks(t *testing.T) {
 	for name, row := range map[string]struct {
-		slow weather
+		slow conditions
 		size int
 	}{
-		"16 KB a second":       {weather{rate: 16 << 10}, 10_000},
-		"1 KB a second":        {weather{rate: 1 << 10}, 2000},
-		"answers after 500 ms": {weather{delay: 250 * time.Millisecond}, 10},
-		"answers after 1 s":    {weather{delay: 500 * time.Millisecond}, 10},
-		"large results":        {weather{rate: 64 << 10}, 100_000},
+		"16 KB a second":       {conditions{rate: 16 << 10}, 10_000},
+		"1 KB a second":        {conditions{rate: 1 << 10}, 2000},
+		"answers after 500 ms": {conditions{delay: 250 * time.Millisecond}, 10},
+		"answers after 1 s":    {conditions{delay: 500 * time.Millisecond}, 10},
+		"large results":        {conditions{rate: 64 << 10}, 100_000},
 	} {
 		for _, who := range []string{"coordinator", "worker", "both"} {
 			if row.slow.rate == 1<<10 && who != "worker" {
@@ -295,7 +295,7 @@ func TestSlowLinks(t *testing.T) {
 					f := newFleet(t, srv)
 					defer f.close()
 					output := strings.Repeat("x", row.size)
-					pay := f.kept(schemas.Tool{Name: "pay", TimeoutMS: 600_000, MaxOutput: 1 << 30}, func(ctx context.Context, _ int) (tool.Output, error) {
+					pay := f.recordedTool(schemas.Tool{Name: "pay", TimeoutMS: 600_000, MaxOutput: 1 << 30}, func(ctx context.Context, _ int) (tool.Output, error) {
 						return tool.Text(output), pauseArgs{20_000}.wait(ctx)
 					})
 					toCoordinator, toWorker := newLink(t, srv), newLink(t, srv)
@@ -314,8 +314,8 @@ func TestSlowLinks(t *testing.T) {
 					if n := bytes.Count(reply.Reinjection, []byte("x")); len(pay.all()) != 2 || n != 2*row.size {
 						t.Errorf("two writes ran %d times; %d of %d bytes came", len(pay.all()), n, 2*row.size)
 					}
-					toCoordinator.set(weather{}, weather{})
-					toWorker.set(weather{}, weather{})
+					toCoordinator.set(conditions{}, conditions{})
+					toWorker.set(conditions{}, conditions{})
 				})
 			})
 		}

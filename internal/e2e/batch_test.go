@@ -208,7 +208,7 @@ func TestWindowAndTotality(t *testing.T) {
 
 // A batch has four good calls, one that fails, one that times out, one of an unknown tool, and
 // one with malformed input. The good calls are not cancelled.
-func TestFailuresStayAlone(t *testing.T) {
+func TestAFailedCallDoesNotStopTheOthers(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// runnersBench holds the measurements of one way to run a tool.
-type runnersBench struct {
+// runnerTimes holds the measurements of one way to run a tool.
+type runnerTimes struct {
 	name, tool string
 	calls      []time.Duration // how long one call took, in a batch of its own
 	above      []time.Duration // how much longer it took than the builtin tool of its round
@@ -30,9 +30,9 @@ type runnersBench struct {
 
 // BenchmarkRunners compares tools that do nothing, one for each way to run a tool: the time of
 // one call in a batch of its own, and then how many calls of one batch end in a second. They
-// take turns, so that load hits all alike. Those that start a process for each call have rounds
-// of their own, with a builtin as well: after them the caches of the processors are cold. The
-// table of docs/performance.md is its output:
+// take turns, so that load hits all alike. Those that start a process for each call have
+// rounds of their own, with a builtin as well: after them the caches of the processors are
+// cold. The table of docs/performance.md is its output:
 //
 //	go test ./internal/e2e -run - -bench Runners -benchtime 200x -v
 func BenchmarkRunners(b *testing.B) {
@@ -50,8 +50,8 @@ func BenchmarkRunners(b *testing.B) {
 	text += "- {name: sh, exec: {command: [/bin/sh, -c, cat]}, " + read + "}\n"
 	text += `- {name: http, http: {url: "` + service.URL + `", loopback: true}, ` + read + "}\n"
 	programs := ""
-	staying := []*runnersBench{{name: "builtin", tool: "builtin"}}
-	starting := []*runnersBench{{name: "builtin", tool: "builtin"}, {name: "sh", tool: "sh"}}
+	staying := []*runnerTimes{{name: "builtin", tool: "builtin"}}
+	starting := []*runnerTimes{{name: "builtin", tool: "builtin"}, {name: "sh", tool: "sh"}}
 	for _, language := range []string{"python3", "node"} {
 		path, err := exec.LookPath("/usr/bin/" + language) // in PATH it may be a script that looks for it
 		if err != nil {
@@ -64,11 +64,11 @@ func BenchmarkRunners(b *testing.B) {
 		programs += fmt.Sprintf("- {command: [%q, %q], prefix: %s_, processes: 2}\n", path, noopProgram(b, dir, language), language)
 		if language == "python3" {
 			text += fmt.Sprintf("- {name: exec_python3, exec: {command: [%q, -c, \"print(1)\"]}, %s}\n", path, read)
-			starting = append(starting, &runnersBench{name: "exec python", tool: "exec_python3"})
+			starting = append(starting, &runnerTimes{name: "exec python", tool: "exec_python3"})
 		}
-		staying = append(staying, &runnersBench{name: "program " + strings.TrimSuffix(language, "3"), tool: language + "_noop"})
+		staying = append(staying, &runnerTimes{name: "program " + strings.TrimSuffix(language, "3"), tool: language + "_noop"})
 	}
-	staying = append(staying, &runnersBench{name: "mcp stdio", tool: "mcp__look"}, &runnersBench{name: "http", tool: "http"})
+	staying = append(staying, &runnerTimes{name: "mcp stdio", tool: "mcp__look"}, &runnerTimes{name: "http", tool: "http"})
 	text += fmt.Sprintf("mcp:\n- {name: mcp, command: [%q, %s, %q], tools: [look], trust: annotations, processes: 2}\n", self, effectsProgram, dir)
 	if programs != "" {
 		text += "programs:\n" + programs
@@ -129,7 +129,7 @@ func BenchmarkRunners(b *testing.B) {
 }
 
 // round runs one call of each tool. The first tool of all is the builtin one.
-func round(all []*runnersBench, n int, run func(string, ...call) time.Duration) {
+func round(all []*runnerTimes, n int, run func(string, ...call) time.Duration) {
 	for _, r := range all {
 		took := run(fmt.Sprint(r.name, " ", n), call{r.tool, `{}`})
 		r.calls = append(r.calls, took)

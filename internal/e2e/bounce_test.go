@@ -62,8 +62,8 @@ func (b *bounces) check(t *testing.T) (n int) {
 	return len(b.seen)
 }
 
-// only starts a worker with one tool, a read that does nothing.
-func (f *fleet) only(name string, cfg worker.Config) part {
+// oneToolWorker starts a worker with one tool, a read that does nothing.
+func (f *fleet) oneToolWorker(name string, cfg worker.Config) part {
 	f.t.Helper()
 	tools := &tool.Registry{}
 	done := tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
@@ -129,8 +129,8 @@ func TestWorkersOfOnePoolWithDifferentTools(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.only("a", worker.Config{Slots: 1})
-		f.only("b", worker.Config{Slots: 10})
+		f.oneToolWorker("a", worker.Config{Slots: 1})
+		f.oneToolWorker("b", worker.Config{Slots: 10})
 		f.coordinator(coordinator.Config{})
 		f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""}, call{"b", ""})), "ok ok")
 		bounced, settled := f.bounces(), f.settlements()
@@ -159,7 +159,7 @@ func TestACallThatNoWorkerServes(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		gone := f.only("a", worker.Config{})
+		gone := f.oneToolWorker("a", worker.Config{})
 		f.coordinator(coordinator.Config{QueueTimeout: 40 * time.Second})
 		f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""})), "ok")
 		gone.stop()
@@ -173,13 +173,13 @@ func TestACallThatNoWorkerServes(t *testing.T) {
 		}
 		for name, other := range map[string]bool{"alone": false, "beside others": true} {
 			if other {
-				f.only("b", worker.Config{})
+				f.oneToolWorker("b", worker.Config{})
 			}
 			b := canonical("s "+name, "b", call{"a", ""})
 			f.submit(b)
-			f.until(name+": it is in the backlog", func() bool { return backlog() == 1 })
+			f.until(name+": the call is in the backlog", func() bool { return backlog() == 1 })
 			time.Sleep(20 * time.Second)
-			f.only("a", worker.Config{}) // stopped at the end of this round
+			f.oneToolWorker("a", worker.Config{}) // stopped at the end of this round
 			came, w := time.Now(), part{f.stops[len(f.stops)-1]}
 			f.wantStatuses(f.reply(b, time.Minute), "ok")
 			if took := time.Since(came); took > time.Second { // simulated
@@ -212,12 +212,12 @@ func TestACallThatNoWorkerServesForLong(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				gone := f.only("a", worker.Config{})
+				gone := f.oneToolWorker("a", worker.Config{})
 				f.coordinator(coordinator.Config{QueueTimeout: 90 * time.Second, StartWait: tc.startWait})
 				f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""})), "ok")
 				if tc.others {
-					f.only("b", worker.Config{})
-					f.until("the other is there", func() bool { return len(f.present()) == 2 })
+					f.oneToolWorker("b", worker.Config{})
+					f.until("the other worker is there", func() bool { return len(f.present()) == 2 })
 				}
 				gone.stop()
 				began := time.Now()
@@ -232,7 +232,7 @@ func TestACallThatNoWorkerServesForLong(t *testing.T) {
 				if took := time.Since(began); took < tc.wait || took > tc.wait+time.Second { // simulated
 					t.Errorf("ended after %v, want %v", took, tc.wait)
 				}
-				f.until("no job is left", func() bool { return f.left(bus.Jobs) == 0 })
+				f.until("no job is left", func() bool { return f.messageCount(bus.Jobs) == 0 })
 			})
 		})
 	}

@@ -19,7 +19,7 @@ func TestAWriteThatWasPublishedByHand(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := bounded(f, provision.Config{}, nil)
+		runs := startBounded(f, provision.Config{}, nil)
 		f.run(canonical("s", "first", call{"put", ""}))
 		put, _ := f.tools.Lookup("put")
 		records := journal.New(f.conn)
@@ -34,7 +34,7 @@ func TestAWriteThatWasPublishedByHand(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		f.until("the one is a dead letter, and the other is handed back", func() bool {
+		f.until("one job is a dead letter, and the other is handed back", func() bool {
 			letters, err := records.DeadLetters(t.Context(), 2)
 			known, readErr := records.Calls(t.Context(), wire.KeyOf(messages.OneTenant, "s", "by hand"))
 			return err == nil && readErr == nil && len(letters) == 1 && len(known.Hands) == 1

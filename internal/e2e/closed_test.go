@@ -146,7 +146,7 @@ func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 		defer f.close()
 		f.tool(schemas.Tool{Name: "quick"}, func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })
 		f.worker(worker.Config{})
-		cfg, freeSpace := fullRecord(f)
+		cfg, freeSpace := fullAuditLog(f)
 		cfg.Lookahead = 1
 		f.coordinator(cfg)
 		var mu sync.Mutex
@@ -168,12 +168,12 @@ func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 		f.submit(two)
 		time.Sleep(33 * time.Second) // simulated: the second batch is delivered many times
 		freeSpace()
-		f.gone(one)
-		f.gone(two)
+		f.awaitGone(one)
+		f.awaitGone(two)
 		mu.Lock()
 		defer mu.Unlock()
 		if got, want := strings.Join(heard, ", "), "one start, one reply, two start, two reply"; got != want {
-			t.Errorf("heard %s; want %s", got, want)
+			t.Errorf("the subscriber got %s; want %s", got, want)
 		}
 	})
 }

@@ -268,7 +268,7 @@ func TestAbortOutlivesItsCoordinator(t *testing.T) {
 		defer f.close()
 		pay := f.gated(schemas.Tool{Name: "pay"})
 		f.worker(worker.Config{})
-		kill := f.mortal(coordinator.Config{})
+		kill := f.killableCoordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", ""}, call{"pay", ""})
 		f.submit(b)
 		f.atGate(pay, 1)

@@ -20,7 +20,7 @@ import (
 )
 
 // Each decision that a person can make ends the call in its own way.
-func TestWhatAPersonMaySay(t *testing.T) {
+func TestEachDecisionOfAPerson(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		amount string
@@ -79,7 +79,7 @@ func TestWhatAPersonMaySay(t *testing.T) {
 				defer f.close()
 				p := newPeople(t, "alice", "bob")
 				f.tool(schemas.Tool{Name: "lookup", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Text("x"), nil })
-				ledger := f.kept(schemas.Tool{Name: "refund", InputSchema: json.RawMessage(`{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}`)},
+				ledger := f.recordedTool(schemas.Tool{Name: "refund", InputSchema: json.RawMessage(`{"type":"object","properties":{"amount":{"type":"number"}},"required":["amount"]}`)},
 					func(context.Context, int) (tool.Output, error) { return tool.Text("refunded"), nil })
 				f.worker(p.worker(t, refunds))
 				f.coordinator(p.coordinator())
@@ -186,7 +186,7 @@ func TestRefusedDecisions(t *testing.T) {
 		q, q2 := f.question(b, 0), f.question(other, 0)
 		// A question can be answered as soon as it is stored, and the coordinator writes the
 		// audit line a moment later.
-		f.until("both questions are on record", func() bool { return f.audited()["approval_asked"] == 2 })
+		f.until("both questions are in the audit log", func() bool { return f.audited()["approval_asked"] == 2 })
 		sign := func(name string, q messages.Approval, change func(*messages.Decision)) messages.Decision {
 			d := approval.Answer(q, messages.VerdictApprove, name)
 			if change != nil {

@@ -38,7 +38,7 @@ var drainedCalls = []drained{
 // A tool runs longer than its worker's drain. The worker stops the tool, and a call that may
 // run again does so at once on another worker. A drain of hours that is hurried ends in the
 // same way.
-func TestADrainGivesItsCallsUp(t *testing.T) {
+func TestADrainStopsCallsThatTakeTooLong(t *testing.T) {
 	for _, hurried := range []bool{false, true} {
 		for _, row := range drainedCalls {
 			t.Run(fmt.Sprintf("%s, hurried %t", row.name, hurried), func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestADrainGivesItsCallsUp(t *testing.T) {
 					ended := time.Now()
 					f.wantStatuses(f.reply(b, time.Minute), row.want)
 					if took := time.Since(ended); took > time.Second {
-						t.Errorf("nobody took it up for %v", took)
+						t.Errorf("no worker took the call over for %v", took)
 					}
 					if do.runs.Load() != row.runs {
 						t.Errorf("%d runs, want %d", do.runs.Load(), row.runs)
@@ -143,7 +143,7 @@ func TestAHurriedDrainDoesNotWaitForAProbe(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable, TimeoutMS: 600_000}, func(ctx context.Context, _ int) (tool.Output, error) { return hung(ctx) })
+		l := f.recordedTool(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable, TimeoutMS: 600_000}, func(ctx context.Context, _ int) (tool.Output, error) { return waitForStop(ctx) })
 		l.probe = func(ctx context.Context, n int) (bool, error) {
 			<-ctx.Done()
 			return false, ctx.Err()
@@ -170,7 +170,7 @@ func TestRollingRestartsUnderLoad(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, n int) (tool.Output, error) {
+		l := f.recordedTool(schemas.Tool{Name: "pay"}, func(ctx context.Context, n int) (tool.Output, error) {
 			select {
 			case <-time.After(time.Duration(100+n%5*100) * time.Millisecond):
 				return tool.Text("paid"), nil

@@ -28,7 +28,7 @@ func TestASlowHookAfterTheTool(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		pay := f.kept(schemas.Tool{Name: "pay", TimeoutMS: 1000}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
+		pay := f.recordedTool(schemas.Tool{Name: "pay", TimeoutMS: 1000}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
 		f.worker(worker.Config{Hooks: hooks(t, hook.Hook{
 			Name: "slow", Class: hook.Observe, Budget: 3 * time.Minute,
 			After: func(ctx context.Context, _ hook.Call, _ hook.Done) (hook.Change, error) {
@@ -55,7 +55,7 @@ func TestAReleaseThatIsTooLarge(t *testing.T) {
 		defer f.close()
 		p := newPeople(t, "alice")
 		var claim atomic.Int64 // size of the newest claim record in bytes
-		tries := f.kept(schemas.Tool{Name: "refund", OnCrash: messages.OnCrashIdempotent, TimeoutMS: 5000, Retry: schemas.Retry{Attempts: 3}}, func(ctx context.Context, _ int) (tool.Output, error) {
+		tries := f.recordedTool(schemas.Tool{Name: "refund", OnCrash: messages.OnCrashIdempotent, TimeoutMS: 5000, Retry: schemas.Retry{Attempts: 3}}, func(ctx context.Context, _ int) (tool.Output, error) {
 			newest, _, err := journal.New(f.conn).Newest(ctx, wire.KeyOf(messages.OneTenant, "s", "small").Call(0))
 			if err != nil {
 				t.Error(err)

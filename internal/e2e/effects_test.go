@@ -29,9 +29,9 @@ type run struct {
 	input   string
 }
 
-// outside stands for the world outside the fleet: it records the runs and probes of a tool.
+// toolRecord stands for the world outside the fleet: it records the runs and probes of a tool.
 // The test decides how each of them ends.
-type outside struct {
+type toolRecord struct {
 	mu     sync.Mutex
 	runs   []run                                                          // guarded by mu
 	probes []run                                                          // guarded by mu
@@ -43,10 +43,11 @@ func seen(c tool.Call) run {
 	return run{time.Now(), c.IdempotencyKey, c.Fence, c.Attempt, string(c.Input)}
 }
 
-// kept registers a tool whose runs and probes are recorded. do decides how each run ends.
-func (f *fleet) kept(promise schemas.Tool, do func(ctx context.Context, n int) (tool.Output, error)) *outside {
+// recordedTool registers a tool whose runs and probes are recorded. do decides how each run
+// ends.
+func (f *fleet) recordedTool(promise schemas.Tool, do func(ctx context.Context, n int) (tool.Output, error)) *toolRecord {
 	f.t.Helper()
-	l := &outside{do: do}
+	l := &toolRecord{do: do}
 	note := func(list *[]run, c tool.Call) int {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -68,26 +69,26 @@ func (f *fleet) kept(promise schemas.Tool, do func(ctx context.Context, n int) (
 	return l
 }
 
-func (l *outside) all() []run {
+func (l *toolRecord) all() []run {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return append([]run(nil), l.runs...)
 }
 
-func (l *outside) asked() int {
+func (l *toolRecord) asked() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.probes)
 }
 
-func (f *fleet) hasRun(l *outside, n int) {
+func (f *fleet) hasRun(l *toolRecord, n int) {
 	f.t.Helper()
-	f.until(fmt.Sprintf("it has run %d times", n), func() bool { return len(l.all()) == n })
+	f.until(fmt.Sprintf("the tool has run %d times", n), func() bool { return len(l.all()) == n })
 }
 
-// doomed starts a worker. kill closes its connection, so that the rest of the fleet takes the
-// worker for dead.
-func (f *fleet) doomed(cfg worker.Config) (kill func()) {
+// killableWorker starts a worker. kill closes its connection, so that the rest of the fleet
+// takes the worker for dead.
+func (f *fleet) killableWorker(cfg worker.Config) (kill func()) {
 	f.t.Helper()
 	conn := f.connect("doomed worker")
 	cfg.Logger, cfg.Drain = f.log, time.Millisecond
@@ -99,7 +100,7 @@ func (f *fleet) doomed(cfg worker.Config) (kill func()) {
 	return func() { go conn.Close() }
 }
 
-func hung(ctx context.Context) (tool.Output, error) {
+func waitForStop(ctx context.Context) (tool.Output, error) {
 	<-ctx.Done()
 	return tool.Output{}, ctx.Err()
 }
@@ -128,7 +129,7 @@ func TestRetries(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				promise.Name, promise.Retry = "flaky", schemas.Retry{Attempts: 3, BackoffMS: 4000}
-				l := f.kept(promise, func(_ context.Context, n int) (tool.Output, error) {
+				l := f.recordedTool(promise, func(_ context.Context, n int) (tool.Output, error) {
 					if n < 3 {
 						return busy("rate_limited")
 					}
@@ -158,7 +159,7 @@ func TestRetries(t *testing.T) {
 
 // A failure is not retried if it is that of a write that runs once, if its error is final, or
 // if it was the last attempt.
-func TestRetriesThatAreNone(t *testing.T) {
+func TestFailuresThatAreNotRetried(t *testing.T) {
 	for _, row := range []struct {
 		name    string
 		promise schemas.Tool
@@ -177,7 +178,7 @@ func TestRetriesThatAreNone(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				row.promise.Name = "flaky"
-				l := f.kept(row.promise, func(context.Context, int) (tool.Output, error) { return tool.Output{}, row.err })
+				l := f.recordedTool(row.promise, func(context.Context, int) (tool.Output, error) { return tool.Output{}, row.err })
 				f.worker(worker.Config{})
 				f.coordinator(coordinator.Config{})
 				reply := f.run(canonical("s", "b", call{"flaky", ""}))
@@ -193,11 +194,11 @@ func TestRetriesThatAreNone(t *testing.T) {
 
 // A call fails, and its next attempt could start only after the batch's time limit or end of
 // life. The call ends at once.
-func TestNoRetryPastTheEnd(t *testing.T) {
+func TestNoRetryAfterTheEndOfTheBatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 3, BackoffMS: 60_000, MaxBackoffMS: 60_000}},
+		l := f.recordedTool(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 3, BackoffMS: 60_000, MaxBackoffMS: 60_000}},
 			func(context.Context, int) (tool.Output, error) { return busy("rate_limited") })
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
@@ -222,14 +223,14 @@ func TestTheWorkerIsLostInThePause(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				promise.Name, promise.Retry = "flaky", schemas.Retry{Attempts: 3, BackoffMS: 20_000, MaxBackoffMS: 20_000}
-				l := f.kept(promise, func(_ context.Context, n int) (tool.Output, error) {
+				l := f.recordedTool(promise, func(_ context.Context, n int) (tool.Output, error) {
 					if n == 1 {
 						return busy("rate_limited")
 					}
 					return tool.Text("done"), nil
 				})
-				kill := f.doomed(worker.Config{})
-				die := f.mortal(coordinator.Config{})
+				kill := f.killableWorker(worker.Config{})
+				die := f.killableCoordinator(coordinator.Config{})
 				b := canonical("s", "b", call{"flaky", ""})
 				f.submit(b)
 				f.hasRun(l, 1)
@@ -253,7 +254,7 @@ func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}},
+		l := f.recordedTool(schemas.Tool{Name: "flaky", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}},
 			func(_ context.Context, n int) (tool.Output, error) {
 				if n == 1 {
 					return busy("rate_limited")
@@ -266,7 +267,7 @@ func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 		f.submit(b)
 		f.hasRun(l, 1)
 		w.stop()
-		f.until("the job of the first attempt is gone", func() bool { return f.left(bus.Jobs) == 0 })
+		f.until("the job of the first attempt is gone", func() bool { return f.messageCount(bus.Jobs) == 0 })
 		jobs := f.conn.Names().Stream(bus.Jobs)
 		var job bus.Msg
 		f.until("the job is published again", func() bool {
@@ -282,7 +283,8 @@ func TestTheJobOfAReleasedCallIsLost(t *testing.T) {
 	})
 }
 
-// A worker is lost in the middle of a checkable write. The probe's answer decides what happens.
+// A worker is lost in the middle of a checkable write. The probe's answer decides what
+// happens.
 func TestTheProbeDecides(t *testing.T) {
 	for _, row := range []struct {
 		name    string
@@ -299,9 +301,9 @@ func TestTheProbeDecides(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, func(ctx context.Context, n int) (tool.Output, error) {
+				l := f.recordedTool(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, func(ctx context.Context, n int) (tool.Output, error) {
 					if n == 1 {
-						return hung(ctx)
+						return waitForStop(ctx)
 					}
 					return tool.Text("booked"), nil
 				})
@@ -314,7 +316,7 @@ func TestTheProbeDecides(t *testing.T) {
 					}
 					return row.applied, row.err
 				}
-				kill := f.doomed(worker.Config{})
+				kill := f.killableWorker(worker.Config{})
 				f.coordinator(coordinator.Config{})
 				b := canonical("s", "b", call{"book", `{"n":1}`})
 				f.submit(b)
@@ -338,12 +340,12 @@ func TestTheProbeDecides(t *testing.T) {
 
 // A run of a checkable write is stopped by its timeout. Its worker probes at once whether the
 // write was applied.
-func TestATimedOutCheckableWriteIsAskedAbout(t *testing.T) {
+func TestATimedOutCheckableWriteIsProbed(t *testing.T) {
 	for applied, want := range map[bool]string{true: "ok", false: "timeout"} {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
 			defer f.close()
-			l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable, TimeoutMS: 3000}, func(ctx context.Context, _ int) (tool.Output, error) { return hung(ctx) })
+			l := f.recordedTool(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable, TimeoutMS: 3000}, func(ctx context.Context, _ int) (tool.Output, error) { return waitForStop(ctx) })
 			l.probe = func(context.Context, int) (bool, error) { return applied, nil }
 			f.worker(worker.Config{})
 			f.coordinator(coordinator.Config{})
@@ -357,11 +359,11 @@ func TestATimedOutCheckableWriteIsAskedAbout(t *testing.T) {
 
 // A worker takes over a lost checkable write and is stopped during the probe. The next worker
 // probes again.
-func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
+func TestATakeoverThatIsStoppedIsProbedAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		l := f.kept(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, func(ctx context.Context, n int) (tool.Output, error) { return hung(ctx) })
+		l := f.recordedTool(schemas.Tool{Name: "book", Kind: messages.KindWrite, OnCrash: messages.OnCrashCheckable}, func(ctx context.Context, n int) (tool.Output, error) { return waitForStop(ctx) })
 		l.probe = func(ctx context.Context, n int) (bool, error) {
 			if n < 3 {
 				<-ctx.Done()
@@ -369,14 +371,14 @@ func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
 			}
 			return true, nil
 		}
-		kill := f.doomed(worker.Config{})
+		kill := f.killableWorker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"book", ""})
 		f.submit(b)
 		f.hasRun(l, 1)
 		kill()
 		second := f.worker(worker.Config{Drain: time.Millisecond})
-		f.until("the second worker asks", func() bool { return l.asked() == 2 })
+		f.until("the second worker probes", func() bool { return l.asked() == 2 })
 		second.stop()
 		f.worker(worker.Config{})
 		f.wantStatuses(f.reply(b, 2*time.Minute), "ok")
@@ -388,7 +390,7 @@ func TestATakeoverThatIsGivenUpIsAskedAboutAgain(t *testing.T) {
 
 // An idempotent write is stopped while it runs, so it may have been applied. If it cannot run
 // again under the same key, its result must not say that it was not applied.
-func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
+func TestAStoppedWriteMayHaveBeenApplied(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		then func(f *fleet)
@@ -401,9 +403,9 @@ func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				l := f.kept(schemas.Tool{Name: "make", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+				l := f.recordedTool(schemas.Tool{Name: "make", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 					if n == 1 {
-						return hung(ctx)
+						return waitForStop(ctx)
 					}
 					return tool.Text("made"), nil
 				})
@@ -426,7 +428,7 @@ func TestAWriteThatWasGivenUpMayHaveBeenApplied(t *testing.T) {
 // A write is stopped while it runs, and its hook would make other arguments for the next
 // attempt. Other arguments mean another idempotency key, so that the effect could happen
 // twice. The hook does not run again, and the call keeps its arguments.
-func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
+func TestAStoppedWriteKeepsItsArguments(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -434,9 +436,9 @@ func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
 		number := hook.Hook{Name: "number", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
 			return hook.Verdict{Input: json.RawMessage(fmt.Sprintf(`{"n":%d}`, asked.Add(1)))}, nil
 		}}
-		l := f.kept(schemas.Tool{Name: "make", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+		l := f.recordedTool(schemas.Tool{Name: "make", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 			if n == 1 {
-				return hung(ctx)
+				return waitForStop(ctx)
 			}
 			return tool.Text("made"), nil
 		})
@@ -450,7 +452,7 @@ func TestAWriteThatWasGivenUpKeepsItsArguments(t *testing.T) {
 		f.wantStatuses(f.reply(b, 10*time.Minute), "ok")
 		runs := l.all()
 		if len(runs) != 2 || runs[0].key != runs[1].key || runs[0].input != `{"n":1}` || runs[1].input != runs[0].input || asked.Load() != 1 {
-			t.Errorf("the hook was asked %d times; runs: %+v", asked.Load(), runs)
+			t.Errorf("the hook ran %d times; runs: %+v", asked.Load(), runs)
 		}
 	})
 }
@@ -464,9 +466,9 @@ func TestAfterUnknown(t *testing.T) {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
 			defer f.close()
-			f.kept(schemas.Tool{Name: "pay", Kind: messages.KindWrite, TimeoutMS: 1000}, func(ctx context.Context, n int) (tool.Output, error) {
+			f.recordedTool(schemas.Tool{Name: "pay", Kind: messages.KindWrite, TimeoutMS: 1000}, func(ctx context.Context, n int) (tool.Output, error) {
 				if n == 1 {
-					return hung(ctx)
+					return waitForStop(ctx)
 				}
 				return tool.Text("paid"), nil
 			})

@@ -27,14 +27,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// counted returns a fleet with the tools echo (a read) and count (a write). It also returns
-// the number of runs of count.
-func counted(t testing.TB, srv *devserver.Server) (*fleet, *atomic.Int32) {
+// countingFleet returns a fleet with the tools echo (a read) and count (a write). It also
+// returns the number of runs of count.
+func countingFleet(t testing.TB, srv *devserver.Server) (*fleet, *atomic.Int32) {
 	t.Helper()
-	return countedWith(t, srv, coordinator.Config{})
+	return countingFleetWith(t, srv, coordinator.Config{})
 }
 
-func countedWith(t testing.TB, srv *devserver.Server, cfg coordinator.Config) (*fleet, *atomic.Int32) {
+func countingFleetWith(t testing.TB, srv *devserver.Server, cfg coordinator.Config) (*fleet, *atomic.Int32) {
 	t.Helper()
 	f := newFleet(t, srv)
 	runs := new(atomic.Int32)
@@ -57,7 +57,7 @@ func countedWith(t testing.TB, srv *devserver.Server, cfg coordinator.Config) (*
 }
 
 func TestTheSameBatchAgainRunsNothing(t *testing.T) {
-	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	f, runs := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	b := canonical("s", "pay-1", call{"count", ""})
 	first := f.run(b)
@@ -80,7 +80,7 @@ func TestTheSameBatchAgainRunsNothing(t *testing.T) {
 // earlier build may have stored a reply without it. The coordinator adds it when it hands out
 // such a reply.
 func TestEveryReplyHasAppend(t *testing.T) {
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	ctx, names := t.Context(), f.conn.Names()
 	for _, p := range messages.Providers {
@@ -144,7 +144,7 @@ func TestEveryReplyHasAppend(t *testing.T) {
 
 // A batch is submitted again after its reply, and waits in the log for a slot. A request for
 // its reply is answered at once.
-func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
+func TestARepliedBatchInTheLogIsAnsweredAtOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -154,10 +154,10 @@ func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
 		f.coordinator(coordinator.Config{Slots: 1})
 		b := canonical("s", "b", call{"echo", ""})
 		first := f.run(b)
-		f.gone(b)
+		f.awaitGone(b)
 		held := canonical("other", "b", call{"gate", ""})
 		f.submit(held) // takes the only slot, so that later batches stay in the log
-		f.until("it runs", func() bool { return running.Load() == 1 })
+		f.until("the batch that takes the slot runs", func() bool { return running.Load() == 1 })
 		f.submit(b)
 		began := time.Now()
 		again := f.run(b)
@@ -174,7 +174,7 @@ func TestABatchThatIsAboutToLeaveTheLog(t *testing.T) {
 
 func TestGetKnowsHowABatchStands(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f, _ := counted(t, srv)
+		f, _ := countingFleet(t, srv)
 		defer f.close()
 		ctx := context.Background()
 		if _, err := f.client.Get(ctx, "s", "never"); !errors.Is(err, client.ErrUnknown) {
@@ -208,7 +208,7 @@ func TestGetKnowsHowABatchStands(t *testing.T) {
 
 func TestEventsComeInOrder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f, _ := counted(t, srv)
+		f, _ := countingFleet(t, srv)
 		defer f.close()
 		var events []string
 		_, err := f.client.Run(t.Context(), canonical("s", "b", call{"echo", ""}, call{"count", ""}, call{"nope", ""}, call{"echo", ""}),
@@ -235,7 +235,7 @@ func TestEventsComeInOrder(t *testing.T) {
 // An id may contain anything. Sessions with hostile ids stay separate, and no such id appears
 // in a subject.
 func TestHostileIds(t *testing.T) {
-	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	f, runs := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	var mu sync.Mutex
 	var subjects []string
@@ -284,7 +284,7 @@ func TestHostileIds(t *testing.T) {
 // A client may publish any subject. The coordinator checks the tokens of a subject before it
 // uses them.
 func TestHostileSubjectsAreDeadLettered(t *testing.T) {
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	body := rawjson.MustMarshal(canonical("s", "b", call{"echo", ""}))
 	for _, subject := range []string{"toolfleet.batch._.*.b", "toolfleet.batch._.s.>"} {
@@ -311,7 +311,7 @@ func TestHostileSubjectsAreDeadLettered(t *testing.T) {
 }
 
 func TestHardValuesGoThroughUnharmed(t *testing.T) {
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	for _, p := range messages.Providers {
 		for _, value := range []string{
@@ -346,7 +346,7 @@ func largeSizes() []int {
 }
 
 func TestManyCallsAndLargeOutputs(t *testing.T) {
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	f.tool(schemas.Tool{Name: "blob", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		var in struct{ N int }
@@ -356,7 +356,7 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 		return tool.Text(strings.Repeat("x", in.N)), nil
 	})
 	f.worker(worker.Config{})
-	f.until("the worker has announced it", func() bool {
+	f.until("the worker has announced the tool", func() bool {
 		values, err := f.conn.Values(t.Context(), f.conn.Names().Stream(bus.BucketTools))
 		return err == nil && len(values) == len(f.tools.Definitions())
 	})
@@ -390,12 +390,12 @@ func TestManyCallsAndLargeOutputs(t *testing.T) {
 	// refuses a batch that fits into a message and exceeds the limit.
 	reply, err := f.conn.Request(t.Context(), "toolfleet.run._.s.over", nil, []byte(`{"v":1,"id":"over","session":"s","provider":"canonical","message":{"calls":[{"id":"x","name":"echo","input":{"v":"`+strings.Repeat("x", 1000_000)+`"}}]}}`))
 	if err != nil || !strings.Contains(string(reply.Data), `"too_large"`) || !strings.Contains(string(reply.Data), "983040") {
-		t.Errorf("over the limit, past the client: %.300s, err %v", reply.Data, err)
+		t.Errorf("over the limit, without the client: %.300s, err %v", reply.Data, err)
 	}
 }
 
 func TestRefusals(t *testing.T) {
-	f, runs := counted(t, natstest.Server(t, natstest.Fast))
+	f, runs := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	for _, tt := range []struct {
 		provider messages.Provider
@@ -426,7 +426,7 @@ func TestRefusals(t *testing.T) {
 
 func TestNobodyTakesTheCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f, runs := counted(t, srv)
+		f, runs := countingFleet(t, srv)
 		defer f.close()
 		f.run(canonical("warm", "b", call{"echo", ""})) // the worker has announced its tools
 		f.stops[0]()                                    // the worker leaves; its tools stay known
@@ -445,8 +445,8 @@ func TestNobodyTakesTheCall(t *testing.T) {
 
 // The call id of a provider contains half a surrogate pair, which is not valid UTF-8. The
 // reply repeats the id unchanged.
-func TestAnIdThatIsNoText(t *testing.T) {
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+func TestACallIdThatIsNotUTF8(t *testing.T) {
+	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	b := messages.Batch{ID: "b", Session: "s", Provider: messages.Anthropic, Message: json.RawMessage(
 		`{"role":"assistant","content":[{"type":"tool_use","id":"x\ud800y","name":"echo","input":{"n":1}},{"type":"tool_use","id":"z","name":"count","input":{}}]}`)}

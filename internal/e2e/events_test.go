@@ -50,8 +50,8 @@ func (f *feed) all() []messages.Event {
 
 func (f *feed) has(name string) bool { return slices.Contains(eventNames(f.all()), name) }
 
-// of returns the events of one batch.
-func (f *feed) of(id messages.BatchID) (events []messages.Event) {
+// ofBatch returns the events of one batch.
+func (f *feed) ofBatch(id messages.BatchID) (events []messages.Event) {
 	for _, e := range f.all() {
 		if e.Batch == id {
 			events = append(events, e)
@@ -71,9 +71,9 @@ func eachEvent(events iter.Seq2[messages.Event, error], each func(messages.Event
 	return nil
 }
 
-// watchable returns a fleet with the tools echo (a read) and count (a write). If more is not
-// nil, it adds further tools.
-func watchable(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet {
+// watchedFleet returns a fleet with the tools echo (a read) and count (a write). If more is
+// not nil, it adds further tools.
+func watchedFleet(t testing.TB, srv *devserver.Server, more func(f *fleet)) *fleet {
 	f := newFleet(t, srv)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
@@ -94,7 +94,7 @@ func TestOutputsBeforeTheReply(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
 		var running *atomic.Int32
-		f := watchable(t, srv, func(f *fleet) {
+		f := watchedFleet(t, srv, func(f *fleet) {
 			open, running = f.behindGate("gate", messages.KindWrite)
 			f.tool(schemas.Tool{Name: "say", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 				var in struct{ N int }
@@ -179,7 +179,7 @@ func TestOutputsBeforeTheReply(t *testing.T) {
 // The events of ten reads have a bounded size. The outputs have 200 bytes, then the largest
 // size that an event may hold, then more than that.
 func TestSizeOfEvents(t *testing.T) {
-	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), nil)
 	defer f.close()
 	for _, size := range []int{200, messages.MaxEventOutput - 2 - len(`{"text":""}`), messages.MaxEventOutput * 2} {
 		var mu sync.Mutex
@@ -230,7 +230,7 @@ func (f *fleet) behindGate(name string, kind messages.Kind) (open func(), runnin
 // session.
 func TestFeedsOfManyBatches(t *testing.T) {
 	t.Parallel()
-	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		f.tool(schemas.Tool{Name: "steps", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			for i := range 20 {
 				c.Progress(messages.Progress{Fraction: float64(i) / 10, Text: fmt.Sprint(i)})
@@ -248,7 +248,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 	watcher := make(chan error, 1)
 	go func() { watcher <- eachEvent(f.client.Watch(watching, "s"), watched.take) }()
 	first := 0
-	f.until("the watcher is there", func() bool { // a watcher that starts too late misses the batch
+	f.until("the watcher gets events", func() bool { // a watcher that starts too late misses the batch
 		first++
 		b := canonical("s", fmt.Sprint("first", first), call{"count", ""})
 		f.run(b)
@@ -278,11 +278,11 @@ func TestFeedsOfManyBatches(t *testing.T) {
 		for k := range feeds {
 			checkFeed(t, feeds[k].all(), len(calls))
 		}
-		f.until("the watcher has heard it", func() bool {
-			events := watched.of(b.ID)
+		f.until("the watcher has the reply of the batch", func() bool {
+			events := watched.ofBatch(b.ID)
 			return len(events) > 0 && events[len(events)-1].Type == messages.EventReply
 		})
-		checkFeed(t, watched.of(b.ID), len(calls))
+		checkFeed(t, watched.ofBatch(b.ID), len(calls))
 	}
 	end()
 	if err := <-watcher; err != nil {
@@ -297,7 +297,7 @@ func TestFeedsOfManyBatches(t *testing.T) {
 // worker publishes the reports of a run in order, and the fraction never decreases.
 func TestProgressNeverGoesBack(t *testing.T) {
 	t.Parallel()
-	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		f.tool(schemas.Tool{Name: "steps"}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 			var tellers sync.WaitGroup
 			for range 4 {
@@ -325,7 +325,7 @@ func TestProgressNeverGoesBack(t *testing.T) {
 	}
 	defer stop()
 	f.run(canonical("s", "b", call{"steps", ""}))
-	f.until("the reply was told", func() bool { return raw.has("reply") })
+	f.until("the event of the reply has come", func() bool { return raw.has("reply") })
 	checkFeed(t, raw.all(), 1)
 	counter, last := 0, 0.0
 	for _, e := range raw.all() {
@@ -346,17 +346,17 @@ func TestProgressNeverGoesBack(t *testing.T) {
 }
 
 // The worker of a call is lost. A follower sees that another worker makes the second attempt.
-func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
+func TestAFollowerSeesTheSecondAttempt(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		log := f.kept(schemas.Tool{Name: "put", OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+		log := f.recordedTool(schemas.Tool{Name: "put", OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 			if n == 1 {
-				return hung(ctx)
+				return waitForStop(ctx)
 			}
 			return tool.Text("put"), nil
 		})
-		kill := f.doomed(worker.Config{})
+		kill := f.killableWorker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"put", ""})
 		f.submit(b)
@@ -364,7 +364,7 @@ func TestARedeliveryIsTheSecondAttempt(t *testing.T) {
 		following := make(chan error, 1)
 		go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", "b"), told.take) }()
 		f.hasRun(log, 1)
-		f.until("the first attempt was told", func() bool { return told.has("running 0 #1") })
+		f.until("the follower has the first attempt", func() bool { return told.has("running 0 #1") })
 		kill()
 		f.worker(worker.Config{})
 		if err := <-following; err != nil {
@@ -411,7 +411,7 @@ func TestEventsReachASubscriberBetweenTwoBatches(t *testing.T) {
 			f.submit(sent[i])
 		}
 		for _, b := range sent {
-			f.gone(b)
+			f.awaitGone(b)
 		}
 		time.Sleep(time.Second) // simulated
 		got := map[string]int{}
@@ -421,7 +421,7 @@ func TestEventsReachASubscriberBetweenTwoBatches(t *testing.T) {
 		for _, b := range sent {
 			for kind, want := range map[messages.EventType]int{messages.EventStart: 3, messages.EventEnd: 3, messages.EventResult: 3, messages.EventReply: 1} {
 				if n := got[fmt.Sprint(b.ID, " ", kind)]; n != want {
-					t.Errorf("heard %d %s events of %s, want %d", n, kind, b.ID, want)
+					t.Errorf("the subscriber got %d %s events of %s, want %d", n, kind, b.ID, want)
 				}
 			}
 		}

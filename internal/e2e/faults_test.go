@@ -166,7 +166,7 @@ func TestARunRequestOutlivesItsCoordinator(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		lostConn.Close()
 		if late := (<-replied).Sub(<-stored); late > 2*time.Second {
-			t.Errorf("heard of the reply %v after it was stored", late)
+			t.Errorf("the client got the reply %v after it was stored", late)
 		}
 	})
 }
@@ -224,10 +224,10 @@ func TestAClockThatIsWrong(t *testing.T) {
 					defer f.close()
 					l := newLink(t, srv)
 					l.ahead = ahead
-					pay := f.kept(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
+					pay := f.recordedTool(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
 						return tool.Text("paid"), pauseArgs{40_000}.wait(ctx)
 					})
-					flaky := f.kept(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}}, func(_ context.Context, n int) (tool.Output, error) {
+					flaky := f.recordedTool(schemas.Tool{Name: "flaky", Kind: messages.KindRead, Retry: schemas.Retry{Attempts: 2, BackoffMS: 4000}}, func(_ context.Context, n int) (tool.Output, error) {
 						if n == 1 {
 							return busy("rate_limited")
 						}
@@ -258,13 +258,13 @@ func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := bounded(f, provision.Config{}, nil)
+		runs := startBounded(f, provision.Config{}, nil)
 		f.stops[0]() // the worker leaves
 		rogue := f.announce(wire.Presence{Worker: "rogue", Pools: []string{"default"}, Tools: []string{"echo", "put"}})
 		b := canonical("s", "b", call{"echo", ""}, call{"put", ""})
 		f.submit(b)
 		for n := range 2 {
-			f.until("a job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
+			f.until("a job is in the queue", func() bool { return f.messageCount(bus.Jobs) == 1 })
 			next, err := f.conn.Request(context.Background(), "$JS.API.CONSUMER.MSG.NEXT.TOOLFLEET_JOBS.default", nil, []byte("1"))
 			if err != nil || !strings.HasPrefix(next.Reply, "$JS.ACK.") {
 				t.Fatalf("a rogue worker got %+v, %v", next, err)
@@ -272,7 +272,7 @@ func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
 			if err := f.conn.Publish(next.Reply, nil, []byte("+ACK")); err != nil {
 				t.Fatal(err)
 			}
-			f.until("the job has gone", func() bool { return f.left(bus.Jobs) == 0 })
+			f.until("the job has gone", func() bool { return f.messageCount(bus.Jobs) == 0 })
 			if n == 1 {
 				rogue()
 				f.worker(worker.Config{})
@@ -296,7 +296,7 @@ func TestAWorkerIsLostInAPostHook(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				pay := f.kept(schemas.Tool{Name: "pay", OnCrash: crash}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
+				pay := f.recordedTool(schemas.Tool{Name: "pay", OnCrash: crash}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
 				pay.probe = func(context.Context, int) (bool, error) { return true, nil }
 				var hooked atomic.Int32
 				kill := make(chan func(), 1)
@@ -307,7 +307,7 @@ func TestAWorkerIsLostInAPostHook(t *testing.T) {
 					}
 					return hook.Change{}, ctx.Err()
 				}})
-				kill <- f.doomed(worker.Config{Hooks: after})
+				kill <- f.killableWorker(worker.Config{Hooks: after})
 				f.coordinator(coordinator.Config{})
 				b := canonical("s", "b", call{"pay", ""})
 				f.submit(b)

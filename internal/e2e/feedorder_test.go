@@ -27,7 +27,7 @@ import (
 func TestEndsAreReportedAtOnceAndResultsInOrder(t *testing.T) {
 	t.Parallel()
 	var opens []func()
-	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		for i := range 4 {
 			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.KindRead)
 			opens = append(opens, open)
@@ -40,12 +40,12 @@ func TestEndsAreReportedAtOnceAndResultsInOrder(t *testing.T) {
 	following := make(chan error, 1)
 	go func() { following <- eachEvent(f.client.Follow(t.Context(), "s", "b"), told.take) }()
 	for i := range opens { // a client that follows later gets no running event
-		f.until("all run", func() bool { return raw.has(fmt.Sprintf("running %d #1", i)) })
+		f.until("every read runs", func() bool { return raw.has(fmt.Sprintf("running %d #1", i)) })
 	}
-	f.until("it is followed", func() bool { return told.has("start 3") })
+	f.until("the client follows the batch", func() bool { return told.has("start 3") })
 	for i := len(opens) - 1; i >= 0; i-- {
 		opens[i]()
-		f.until("the end is told while the others run", func() bool { return told.has(fmt.Sprintf("end %d #1", i)) })
+		f.until("the end of a call comes while others run", func() bool { return told.has(fmt.Sprintf("end %d #1", i)) })
 	}
 	if err := <-following; err != nil {
 		t.Fatal(err)
@@ -108,17 +108,17 @@ func TestProgressKeepsItsOrderAcrossTheNetwork(t *testing.T) {
 		defer conn.Close()
 		var raw feed
 		listen(t, conn, &raw)
-		for i, slow := range []weather{{}, {delay: 300 * time.Millisecond}, {rate: 2000}, {delay: 50 * time.Millisecond, rate: 5000}} {
+		for i, slow := range []conditions{{}, {delay: 300 * time.Millisecond}, {rate: 2000}, {delay: 50 * time.Millisecond, rate: 5000}} {
 			near.set(slow, slow)
-			far.set(weather{}, slow)
+			far.set(conditions{}, slow)
 			b := canonical("s", fmt.Sprint("b", i), call{"nap", ""})
 			f.submit(b)
-			f.until("the reply was told", func() bool {
-				events := raw.of(b.ID)
+			f.until("the event of the reply has come", func() bool {
+				events := raw.ofBatch(b.ID)
 				return len(events) > 0 && events[len(events)-1].Type == messages.EventReply
 			})
 			var got []messages.Progress
-			for _, e := range raw.of(b.ID) {
+			for _, e := range raw.ofBatch(b.ID) {
 				if e.Type == messages.EventProgress {
 					got = append(got, *e.Progress)
 				}
@@ -156,7 +156,7 @@ func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 		}
 		f.worker(worker.Config{Name: "stays"})
 		f.coordinator(coordinator.Config{})
-		killWorker, killCoordinator := f.doomed(worker.Config{}), f.mortal(coordinator.Config{})
+		killWorker, killCoordinator := f.killableWorker(worker.Config{}), f.killableCoordinator(coordinator.Config{})
 		r := rand.New(rand.NewPCG(8, 9))
 		again := 0
 		for i := range batches {
@@ -172,11 +172,11 @@ func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 			time.Sleep(time.Duration(r.IntN(150)) * time.Millisecond)
 			if i%3 != 0 {
 				killWorker()
-				killWorker = f.doomed(worker.Config{})
+				killWorker = f.killableWorker(worker.Config{})
 			}
 			if i%3 != 1 {
 				killCoordinator()
-				killCoordinator = f.mortal(coordinator.Config{})
+				killCoordinator = f.killableCoordinator(coordinator.Config{})
 			}
 			select {
 			case err := <-following:
@@ -184,7 +184,7 @@ func TestTheOrderOfEventsOutlivesKills(t *testing.T) {
 					t.Fatal(err)
 				}
 			case <-time.After(time.Hour):
-				t.Fatalf("batch %d is not told to the end: %v", i, eventNames(told.all()))
+				t.Fatalf("the events of batch %d do not end with the reply: %v", i, eventNames(told.all()))
 			}
 			checkFeed(t, told.all(), len(calls))
 			for _, e := range told.all() {

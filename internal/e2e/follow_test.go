@@ -43,7 +43,7 @@ func TestFollowThroughACutLink(t *testing.T) {
 	const gates = 4
 	var opens []func()
 	var calls []call
-	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		for i := range gates {
 			open, _ := f.behindGate(fmt.Sprint("gate", i), messages.KindWrite)
 			opens = append(opens, open)
@@ -66,7 +66,7 @@ func TestFollowThroughACutLink(t *testing.T) {
 		f.until(running, func() bool { return told.has(running) || i == gates-1 && direct.has(running) })
 		l.cut()
 		if i%2 == 1 {
-			f.until("it is connected again", conn.Connected)
+			f.until("the follower is connected again", conn.Connected)
 			l.cut()
 		}
 		open() // while the connection is down
@@ -80,7 +80,7 @@ func TestFollowThroughACutLink(t *testing.T) {
 	checkFeed(t, direct.all(), len(calls))
 	for i := range gates {
 		if name := fmt.Sprint("running ", 2*i, " #1"); !told.has(name) {
-			t.Errorf("%s was not told: %v", name, eventNames(told.all()))
+			t.Errorf("there is no event %s: %v", name, eventNames(told.all()))
 		}
 	}
 }
@@ -92,7 +92,7 @@ func TestFollowSlowlyThroughACutLink(t *testing.T) {
 	gate := make(chan struct{})
 	var tried, again atomic.Bool
 	var openFirst func()
-	f := watchable(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), func(f *fleet) {
 		openFirst, _ = f.behindGate("first", messages.KindWrite)
 		f.tool(schemas.Tool{Name: "twice", OnCrash: messages.OnCrashIdempotent, Retry: schemas.Retry{Attempts: 2}}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 			if tried.Swap(true) {
@@ -121,14 +121,14 @@ func TestFollowSlowlyThroughACutLink(t *testing.T) {
 			}
 		})
 	}()
-	f.until("the first runs", func() bool { return told.has("running 0 #1") })
+	f.until("the first write runs", func() bool { return told.has("running 0 #1") })
 	defer conn.OnReconnect(func() { again.Store(true) })()
-	l.set(weather{silent: true}, weather{silent: true})
+	l.set(conditions{silent: true}, conditions{silent: true})
 	l.cut()
 	openFirst()
-	f.until("the second runs", tried.Load)
-	l.set(weather{}, weather{})
-	f.until("it is connected again", again.Load)
+	f.until("the second write runs", tried.Load)
+	l.set(conditions{}, conditions{})
+	f.until("the follower is connected again", again.Load)
 	close(gate)
 	if _, err := f.await(b, time.Minute); err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestFollowThroughASilentLink(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				var open func()
 				var running *atomic.Int32
-				f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
+				f := watchedFleet(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
 				defer f.close()
 				l := newLink(t, srv)
 				c, conn := f.follower(l)
@@ -162,18 +162,18 @@ func TestFollowThroughASilentLink(t *testing.T) {
 				following := make(chan error, 1)
 				go func() { following <- eachEvent(c.Follow(t.Context(), "s", "b"), told.take) }()
 				f.until("the write runs", func() bool { return running.Load() == 1 })
-				f.until("that is told", func() bool { return told.has("running 1 #1") })
-				l.set(weather{silent: true}, weather{silent: true})
+				f.until("the follower has the event that the write runs", func() bool { return told.has("running 1 #1") })
+				l.set(conditions{silent: true}, conditions{silent: true})
 				open()
 				time.Sleep(silence)
-				l.set(weather{}, weather{})
+				l.set(conditions{}, conditions{})
 				select {
 				case err := <-following:
 					if err != nil {
 						t.Fatal(err)
 					}
 				case <-time.After(time.Hour):
-					t.Fatalf("not told to the end: %v", eventNames(told.all()))
+					t.Fatalf("the events do not end with the reply: %v", eventNames(told.all()))
 				}
 				checkFeed(t, told.all(), 4)
 			})

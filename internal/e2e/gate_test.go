@@ -112,8 +112,9 @@ func (f *fleet) wantWords(r messages.Result, words ...string) {
 	}
 }
 
-// mortal starts a coordinator. kill closes its connection without a warning, as a crash does.
-func (f *fleet) mortal(cfg coordinator.Config) (kill func()) {
+// killableCoordinator starts a coordinator. kill closes its connection without a warning, as a
+// crash does.
+func (f *fleet) killableCoordinator(cfg coordinator.Config) (kill func()) {
 	f.t.Helper()
 	conn := f.connect("mortal coordinator")
 	cfg.Logger, cfg.Drain = f.log, time.Millisecond

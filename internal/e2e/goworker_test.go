@@ -102,7 +102,7 @@ func TestAWorkerInGoJoinsAFleet(t *testing.T) {
 		t.Errorf("flaky: got %+v", got)
 	}
 	if log := said.String(); !strings.Contains(log, `msg="worker is ready" worker=in-go`) || strings.Contains(log, "WARN") && strings.Contains(log, "policy") {
-		t.Errorf("the worker said:\n%s", log)
+		t.Errorf("the worker's log:\n%s", log)
 	}
 
 	// The server refuses a worker without a key.

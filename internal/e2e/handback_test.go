@@ -34,8 +34,8 @@ var harden = hook.Hook{Name: "harden", Match: "sh", Before: func(_ context.Conte
 
 // shell registers the tool sh, a write. The command decides whether a call may overlap other
 // calls. Each run takes a second.
-func (f *fleet) shell() *outside {
-	return f.kept(schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}, func(ctx context.Context, _ int) (tool.Output, error) {
+func (f *fleet) shell() *toolRecord {
+	return f.recordedTool(schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}, func(ctx context.Context, _ int) (tool.Output, error) {
 		select {
 		case <-time.After(time.Second):
 			return tool.Text("ran"), nil
@@ -60,7 +60,7 @@ func overlapping(r messages.Reply, i int) (others []int) {
 	return others
 }
 
-func commands(l *outside) (all []string) {
+func commands(l *toolRecord) (all []string) {
 	for _, r := range l.all() {
 		var in struct {
 			Command string `json:"command"`
@@ -127,7 +127,7 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 		defer f.close()
 		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
 		w := f.worker(worker.Config{Slots: 1, Hooks: hooks(t, harden)}) // takes the first call
-		die := f.mortal(coordinator.Config{})
+		die := f.killableCoordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, sh("ls one"), call{"look", ""})
 		f.submit(b)
 		f.atGate(look, 1)
@@ -136,20 +136,20 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 			return f.conn.First(context.Background(), f.conn.Names().Stream(bus.Jobs), "toolfleet.read.*._.s.b.1")
 		}
 		var job bus.Msg
-		f.until("it is queued", func() bool {
+		f.until("the job is queued", func() bool {
 			var err error
 			job, err = queued()
 			return err == nil
 		})
 		f.worker(worker.Config{Hooks: hooks(t, harden)})
 		key := wire.KeyOf("_", "s", "b").Call(1)
-		f.until("it is handed back", func() bool {
+		f.until("the call is handed back", func() bool {
 			_, err := f.conn.Last(context.Background(), f.conn.Names().Stream(bus.Calls), f.conn.Names().OfCall(wire.VerbHand, key))
 			return err == nil
 		})
 		die()
 		stale := func() {
-			f.until("its place in the queue is free", func() bool { _, err := queued(); return errors.Is(err, bus.ErrNotFound) })
+			f.until("the job has left the queue", func() bool { _, err := queued(); return errors.Is(err, bus.ErrNotFound) })
 			if _, err := f.conn.Append(context.Background(), job.Subject, nil, job.Data); err != nil {
 				t.Error(err)
 			}

@@ -107,15 +107,15 @@ func TestHooksOfABatch(t *testing.T) {
 
 // The worker of a write is lost after the hooks changed its input. The next worker runs the
 // call with the same input. The hooks do not run again, and their messages reach the model.
-func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
+func TestHooksRunOnceForAClaimedInput(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		kill := make(chan func(), 1)
-		pay := f.kept(schemas.Tool{Name: "pay", OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
+		pay := f.recordedTool(schemas.Tool{Name: "pay", OnCrash: messages.OnCrashIdempotent}, func(ctx context.Context, n int) (tool.Output, error) {
 			if n == 1 {
 				(<-kill)()
-				return hung(ctx)
+				return waitForStop(ctx)
 			}
 			return tool.Text("paid"), nil
 		})
@@ -124,7 +124,7 @@ func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 			n := asked.Add(1)
 			return hook.Verdict{Opinion: hook.Allow, Input: json.RawMessage(fmt.Sprintf(`{"amount":%d}`, n)), Context: fmt.Sprintf("rounded %d", n)}, nil
 		}})
-		kill <- f.doomed(worker.Config{Hooks: set})
+		kill <- f.killableWorker(worker.Config{Hooks: set})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", `{"amount":0.5}`})
 		f.submit(b)
@@ -134,11 +134,11 @@ func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 		f.wantStatuses(reply, "ok")
 		runs := pay.all()
 		if len(runs) != 2 || asked.Load() != 1 {
-			t.Fatalf("runs %+v, and the hook was asked %d times: want two runs and one question", runs, asked.Load())
+			t.Fatalf("runs %+v, and the hook ran %d times: want two runs and one hook run", runs, asked.Load())
 		}
 		for _, r := range runs {
 			if r.input != `{"amount":1}` || r.key != runs[0].key {
-				t.Errorf("run %+v, want the frozen input and one key", r)
+				t.Errorf("run %+v, want the claimed input and one key", r)
 			}
 		}
 		if said := string(reply.Reinjection); !strings.Contains(said, "paid") || !strings.Contains(said, "rounded 1") {
@@ -152,7 +152,7 @@ func TestHooksAreAskedOnceForAFrozenInput(t *testing.T) {
 
 // A worker starts the hooks that keep something running, and closes them at the end. It
 // announces the hooks that could not run.
-func TestAWorkerKeepsItsHooks(t *testing.T) {
+func TestAWorkerStartsAndClosesItsHooks(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

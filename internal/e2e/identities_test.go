@@ -130,12 +130,12 @@ func TestAFleetWithIdentities(t *testing.T) {
 		f.run(canonical("after", "restart", call{"wr", `{"k":"r","v":"1"}`}, call{"rd", `{"k":"r"}`}))
 	})
 	f.close()
-	f.nothingSpare(t)
+	f.checkNoUnusedRights(t)
 }
 
-// unseen are the rights that TestAFleetWithIdentities does not use, each with the situation
-// that needs it.
-var unseen = map[string]string{
+// rarelyUsedRights are the rights that TestAFleetWithIdentities does not use, each with the
+// situation that needs it.
+var rarelyUsedRights = map[string]string{
 	"$JS.API.STREAM.UPDATE.":                  "a fleet whose ages or bounds are raised",
 	"$JS.API.STREAM.MSG.GET.":                 "reads from the leader, on a cluster",
 	"$JS.API.STREAM.MSG.DELETE.":              "an acknowledgement that was lost; a job that is out when its call ends",
@@ -158,15 +158,15 @@ var unseen = map[string]string{
 	"$JS.API.DIRECT.GET.KV_TOOLFLEET_workers": "the last worker of its kind that ends while jobs wait for it",
 }
 
-// nothingSpare fails for each right that no daemon used and that is not in unseen.
-func (f *identified) nothingSpare(t *testing.T) {
+// checkNoUnusedRights fails for each right that no daemon used and that is not in unseen.
+func (f *identified) checkNoUnusedRights(t *testing.T) {
 	for _, who := range []string{"coordinator", "worker", "http"} {
 		publish, subscribe := f.ids.May(who)
 		for what, patterns := range map[string][]string{"publish": publish, "subscribe": subscribe} {
-			said := f.tap.of(who, what)
+			said := f.tap.subjectsOf(who, what)
 			for _, p := range patterns {
 				used := slices.ContainsFunc(said, func(subject string) bool { return matches(p, subject) })
-				for prefix := range unseen {
+				for prefix := range rarelyUsedRights {
 					used = used || strings.HasPrefix(p, prefix)
 				}
 				if !used {
@@ -190,7 +190,7 @@ func TestAWorkerComesBeforeAnyCoordinator(t *testing.T) {
 		<-time.After(10 * time.Second)
 		f.coordinator(coordinator.Config{})
 		f.run(canonical("s", "b", call{"wr", `{"k":"a","v":"1"}`}))
-		for _, subject := range f.tap.of("worker", "publish") {
+		for _, subject := range f.tap.subjectsOf("worker", "publish") {
 			if matches("$JS.API.STREAM.CREATE.*", subject) || matches("$JS.API.CONSUMER.CREATE.>", subject) {
 				t.Errorf("a worker published %s", subject)
 			}
@@ -430,7 +430,7 @@ func TestTheFirstCallHasItsAuditLine(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)
 		defer f.close()
-		f.kept(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
+		f.recordedTool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
 		f.worker(worker.Config{Rules: rules(t, "risk:\n  - {tier: medium, tool: pay, name: m}\n")})
 		f.coordinator(coordinator.Config{})
 		if r := f.run(canonical("s", "b", call{"pay", `{}`})).Results[0]; r.Status != messages.StatusOK {

@@ -18,15 +18,16 @@ import (
 
 const module = "github.com/toolfleet/toolfleet"
 
-// room says which packages of ours the non-test files of a package may import, and whether the
-// package must be pure. A pattern that ends in "/..." means a package and everything below it.
-type room struct {
+// packageRule says which packages of ours the non-test files of a package may import, and
+// whether the package must be pure. A pattern that ends in "/..." means a package and
+// everything below it.
+type packageRule struct {
 	path string
 	may  []string
 	pure bool // no clock, I/O, goroutine, lock or randomness
 }
 
-// These lists are used by several rooms.
+// These lists are used in several rules.
 var (
 	words       = []string{"messages", "internal/rawjson", "schemas", "schemas/expression", "schemas/safety"}
 	codec       = plus(words, "coordinator/provider/dialect", "coordinator/provider/export")
@@ -37,13 +38,13 @@ var (
 	public = plus(words, "fleet", "client", "coordinator/...", "worker/...")
 )
 
-// keyRooms are the packages that handle keys and signatures of people. The reader of a policy
-// file checks keys to report an invalid one with its line.
-var keyRooms = []string{"internal/approval", "internal/principal", "schemas"}
+// keyPackages are the packages that handle keys and signatures of people. The reader of a
+// policy file checks keys to report an invalid one with its line.
+var keyPackages = []string{"internal/approval", "internal/principal", "schemas"}
 
-// rooms is the map of the module. Every package has a line, and imports point up the list: it
-// starts with the shared packages and ends with those that may import anything.
-var rooms = []room{
+// packageRules is the map of the module. Every package has a line, and imports point up the
+// list: it starts with the shared packages and ends with those that may import anything.
+var packageRules = []packageRule{
 	{path: "internal/rawjson", pure: true},
 	{path: "internal/spare"},
 	{path: "messages", may: []string{"internal/rawjson"}, pure: true},
@@ -176,9 +177,9 @@ var rooms = []room{
 	{path: "cmd/...", may: []string{"..."}},
 }
 
-// natsRooms are the only packages that import a NATS package. Tests of this package may too,
-// because they talk to the server as other clients do.
-var natsRooms = []string{"internal/bus/...", "internal/devserver", "internal/natstest"}
+// natsPackages are the only packages that import a NATS package. Tests of this package may
+// too, because they talk to the server as other clients do.
+var natsPackages = []string{"internal/bus/...", "internal/devserver", "internal/natstest"}
 
 func TestImports(t *testing.T) {
 	files, err := scan(os.DirFS("../.."))
@@ -243,9 +244,9 @@ func TestImportsAreCaught(t *testing.T) {
 		"bus stands below":      {"internal/bus/bus.go", `package bus; import _ "` + module + `/internal/bus/pull"`, "internal/bus may not import internal/bus/pull"},
 		"a stranger's client":   {"internal/e2e/fleet_test.go", `package e2e; import _ "github.com/nats-io/nats.go"`, ""},
 		"keys are not NATS":     {"internal/approval/key.go", `package approval; import _ "github.com/nats-io/nkeys"`, ""},
-		"keys have a room":      {"client/client.go", `package client; import _ "github.com/nats-io/nkeys"`, "only internal/bus"},
+		"keys in one package":   {"client/client.go", `package client; import _ "github.com/nats-io/nkeys"`, "only internal/bus"},
 		"names are not NATS":    {"worker/lane/lane.go", `package lane; import _ "github.com/nats-io/nuid"`, ""},
-		"unknown room":          {"worker/cache/cache.go", `package cache`, "is not on the map"},
+		"unknown package":       {"worker/cache/cache.go", `package cache`, "is not on the map"},
 		"module root":           {"toolfleet.go", `package toolfleet`, "is not on the map"},
 		"nested module":         {"nested/a.go", `package nested; import _ "github.com/nats-io/nats.go"`, ""},
 		"clock":                 {"coordinator/batch/b.go", `package batch; import clock "time"; var _ = clock.Now`, "time.Now"},
@@ -328,7 +329,7 @@ func violations(files []file) []string {
 		r, ok := lookup(f.pkg)
 		if !ok {
 			if !unknown[f.pkg] {
-				found = append(found, fmt.Sprintf("package %s is not on the map: add it to rooms in internal/e2e/imports_test.go, with what it may import", f.pkg))
+				found = append(found, fmt.Sprintf("package %s is not on the map: add it to packageRules in internal/e2e/imports_test.go, with what it may import", f.pkg))
 			}
 			unknown[f.pkg] = true
 			continue
@@ -347,15 +348,15 @@ func violations(files []file) []string {
 }
 
 // refuse returns why the file may not import a package. "" means that it may.
-func refuse(r room, f file, imported string) string {
+func refuse(r packageRule, f file, imported string) string {
 	// The package nuid makes random names, and nkeys makes and checks keys and signatures.
 	// Neither uses the network.
-	keys := imported == "github.com/nats-io/nkeys" && slices.Contains(keyRooms, f.pkg)
+	keys := imported == "github.com/nats-io/nkeys" && slices.Contains(keyPackages, f.pkg)
 	if strings.HasPrefix(imported, "github.com/nats-io/") && imported != "github.com/nats-io/nuid" && !keys {
-		if slices.ContainsFunc(natsRooms, func(p string) bool { return matches(p, f.pkg) }) || f.test && f.pkg == "internal/e2e" {
+		if slices.ContainsFunc(natsPackages, func(p string) bool { return matches(p, f.pkg) }) || f.test && f.pkg == "internal/e2e" {
 			return ""
 		}
-		return "only " + strings.Join(natsRooms, ", ") + " import NATS packages"
+		return "only " + strings.Join(natsPackages, ", ") + " import NATS packages"
 	}
 	ours, ok := strings.CutPrefix(imported, module+"/")
 	switch {
@@ -411,13 +412,13 @@ func impurities(f file) []string {
 
 var clockReads = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
-// lookup returns the room of a package.
-func lookup(pkg string) (room, bool) {
-	i := slices.IndexFunc(rooms, func(r room) bool { return matches(r.path, pkg) })
+// lookup returns the rule of a package.
+func lookup(pkg string) (packageRule, bool) {
+	i := slices.IndexFunc(packageRules, func(r packageRule) bool { return matches(r.path, pkg) })
 	if i < 0 {
-		return room{}, false
+		return packageRule{}, false
 	}
-	return rooms[i], true
+	return packageRules[i], true
 }
 
 // matches reports whether a pattern includes a package. The pattern "p" includes p, "p/..."

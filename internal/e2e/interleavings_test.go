@@ -74,7 +74,7 @@ func TestFinishedBatchesSubmittedAgainInARowRunNothing(t *testing.T) {
 		time.Sleep(4 * time.Hour) // the claims are deleted (3 x batch_ttl); the replies stay (24 h)
 		slow := canonical("s", "slow", call{"nap", `{"ms":20000}`})
 		f.submit(slow)
-		f.until("nap", func() bool { return naps.Load() == 1 })
+		f.until("the read runs", func() bool { return naps.Load() == 1 })
 		f.submit(x)
 		f.submit(y)
 		if _, err := f.await(slow, time.Minute); err != nil {
@@ -109,7 +109,7 @@ func TestRunOutlivesItsCoordinator(t *testing.T) {
 			_, err := f.client.Run(ctx, canonical("s", "b", call{"nap", `{"ms":20000}`}))
 			ended <- end{err, time.Since(began)}
 		}()
-		f.until("nap", func() bool { return n.Load() == 1 })
+		f.until("the read runs", func() bool { return n.Load() == 1 })
 		f.coordinator(coordinator.Config{})
 		first.stop() // a graceful stop
 		reply, err := f.await(canonical("s", "b"), time.Minute)
@@ -135,7 +135,7 @@ func TestASlowReadIsTakenOver(t *testing.T) {
 		first := f.coordinator(coordinator.Config{Drain: time.Millisecond})
 		b := canonical("s", "b", call{"slow", `{"ms":120000}`})
 		f.submit(b)
-		f.until("slow", func() bool { return n.Load() == 1 })
+		f.until("the read runs", func() bool { return n.Load() == 1 })
 		f.coordinator(coordinator.Config{})
 		first.stop()
 		reply, err := f.await(b, 10*time.Minute)
@@ -196,7 +196,7 @@ func TestATakeoverThatIsRefusedKnowsNothing(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"make", ""})
 		f.submit(b)
-		f.until("make", func() bool { return applied.Load() == 1 })
+		f.until("the write was applied", func() bool { return applied.Load() == 1 })
 		go conn.Close()
 		time.Sleep(time.Second)
 		// The second worker denies the call before its tool starts.
@@ -233,7 +233,7 @@ func TestAReplyIsKeptLongerThanItsRecords(t *testing.T) {
 // A coordinator drives a batch that JetStream has not delivered yet, because the batch is next
 // in its session. The first delivery then starts a second driver, at another coordinator,
 // which the worker does not notify. That driver must not start the running read again.
-func TestAFirstDeliveryIsNotAFirstDriver(t *testing.T) {
+func TestALateFirstDeliveryDoesNotRunAReadAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -322,7 +322,7 @@ func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 		defer cancel()
 		first, other := canonical("s", "b", call{"put", `{"ms":20000}`}), canonical("s", "b", call{"put", `{"ms":1}`})
 		f.submit(first)
-		f.until("it runs", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.writes) == 1 })
+		f.until("the first body runs", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.writes) == 1 })
 		other.V = messages.Version
 		subject := f.conn.Names().Of(wire.VerbBatch, wire.KeyOf(messages.OneTenant, "s", "b"))
 		if _, err := f.conn.Append(ctx, subject, nil, rawjson.MustMarshal(other)); !errors.Is(err, bus.ErrExists) {
@@ -331,12 +331,12 @@ func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 		_, err := f.client.Run(ctx, other)
 		var refusal *messages.Refusal
 		if !errors.As(err, &refusal) || refusal.Class != messages.ClassBatchConflict {
-			t.Errorf("at the door: %v, want a batch_conflict", err)
+			t.Errorf("the run request: %v, want a batch_conflict", err)
 		}
 		if reply := f.run(first); reply.Status != messages.ReplyCompleted || reply.Digest != messages.Digest(encoded(first)) {
 			t.Errorf("the first one's reply: %+v", reply)
 		}
-		l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 0)
+		l.checkLogOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 0)
 	})
 }
 
@@ -347,7 +347,7 @@ func encoded(b messages.Batch) []byte {
 
 // Old jobs and batches appear again after their records are deleted. None of them runs,
 // because each carries the time at which it expires.
-func TestNothingIsResurrectedAfterRetention(t *testing.T) {
+func TestOldMessagesRunNothingAfterRetention(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -376,16 +376,16 @@ func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 			}
 			f.submit(ran)
 			time.Sleep(5 * time.Minute)
-			l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"ran"}}, 0, 1)
-			if f.left(bus.Jobs) != 0 || f.left(bus.Batches) != 0 {
-				t.Errorf("%s: %d jobs and %d batches stay", when, f.left(bus.Jobs), f.left(bus.Batches))
+			l.checkLogOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"ran"}}, 0, 1)
+			if f.messageCount(bus.Jobs) != 0 || f.messageCount(bus.Batches) != 0 {
+				t.Errorf("%s: %d jobs and %d batches stay", when, f.messageCount(bus.Jobs), f.messageCount(bus.Batches))
 			}
 		}
 		again("while the journal remembers")
 		c.stop()
 		f.submit(canonical("s", "old", call{"put", `{"ms":1}`}))
 		time.Sleep(3 * time.Hour) // simulated: the records are deleted
-		if n := f.left(bus.Calls); n != 0 {
+		if n := f.messageCount(bus.Calls); n != 0 {
 			t.Fatalf("%d records of calls are still there", n)
 		}
 		f.coordinator(coordinator.Config{})
@@ -399,7 +399,7 @@ func TestNothingIsResurrectedAfterRetention(t *testing.T) {
 
 // A call waited for approval and is granted. Only the job that was published after the grant
 // may run the call: an older job of the call runs nothing.
-func TestAGrantMeetsTheOldJob(t *testing.T) {
+func TestAnOldJobDoesNotRunAGrantedCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -441,7 +441,7 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // simulated: the worker has seen the job, and no poll has come
 		if n := l.ran("s"); n != 0 {
-			t.Errorf("the old job ran the call behind the grant")
+			t.Errorf("the old job ran the granted call")
 		}
 		reply, err := f.await(b, 2*time.Minute)
 		if err != nil || reply.Results[0].Status != messages.StatusOK || l.ran("s") != 1 {
@@ -451,13 +451,13 @@ func TestAGrantMeetsTheOldJob(t *testing.T) {
 		defer mu.Unlock()
 		var job wire.Job
 		if err := json.Unmarshal(jobs[len(jobs)-1].Data, &job); err != nil || job.TakeOver != granted || len(jobs) != before+2 {
-			t.Errorf("the grant is at %d, the last of %d jobs may be claimed behind %d: %v", granted, len(jobs), job.TakeOver, err)
+			t.Errorf("the grant is at %d, the last of %d jobs may be claimed after %d: %v", granted, len(jobs), job.TakeOver, err)
 		}
 		if got := attempt.Decide(0, attempt.Entry{Seq: granted, Record: wire.CallRecord{State: wire.Granted}}); got != attempt.LeaveAlone {
 			t.Errorf("a job from before the grant: %v", got)
 		}
 		if got := attempt.Decide(granted, attempt.Entry{Seq: granted, Record: wire.CallRecord{State: wire.Granted}}); got != attempt.TakeOver {
-			t.Errorf("the job behind the grant: %v", got)
+			t.Errorf("the job after the grant: %v", got)
 		}
 	})
 }

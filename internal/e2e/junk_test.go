@@ -31,7 +31,7 @@ func TestAForeignResultIsNobodys(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", ""}, call{"nap", `{"ms":30000}`})
 		f.submit(b)
-		f.until("nap", func() bool { return reads.Load() == 1 })
+		f.until("the read runs", func() bool { return reads.Load() == 1 })
 		body := rawjson.MustMarshal(messages.Result{V: 1, Index: 1, CallID: "foreign", Tool: "nap", Status: messages.StatusOK, Outcome: messages.Text("forged")})
 		if _, err := f.conn.Append(context.Background(), "toolfleet.result._.s.b.1", nil, body); err != nil {
 			t.Fatal(err)
@@ -64,7 +64,7 @@ func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 		next := canonical("s", "next", call{"pay", ""})
 		f.submit(next)
 		if _, err := f.await(next, time.Hour); err != nil {
-			t.Errorf("the lane is stranded: %v", err)
+			t.Errorf("the session does not go on: %v", err)
 		}
 	})
 }
@@ -91,7 +91,7 @@ func TestAHostileHeadIsDeadLettered(t *testing.T) {
 }
 
 // A tool reports a progress that is not a number. Its call ends normally.
-func TestProgressOfNothing(t *testing.T) {
+func TestProgressThatIsNotANumber(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -109,7 +109,7 @@ func TestProgressOfNothing(t *testing.T) {
 
 // A call ends at the moment when its worker first reports that it still runs. The report does
 // not delay the end.
-func TestASignOfLifeHoldsNobodyUp(t *testing.T) {
+func TestAKeepAliveDelaysNoCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -148,7 +148,7 @@ func TestJunkInTheJournal(t *testing.T) {
 		}
 		b := canonical("s", "b", call{"pay", `{"ms":5000}`}, call{"pay", ""})
 		f.submit(b)
-		f.until("pay", func() bool { return n.Load() == 1 })
+		f.until("the write runs", func() bool { return n.Load() == 1 })
 		f.coordinator(coordinator.Config{})
 		first.stop()
 		reply, err := f.await(b, 5*time.Minute)
@@ -165,7 +165,7 @@ func TestJunkInTheJournal(t *testing.T) {
 
 // The journal of a call holds an unreadable record, which may mean that the call has run. The
 // call ends with an unknown outcome, and the session goes on.
-func TestAnUnreadableRecordStrandsNobody(t *testing.T) {
+func TestAnUnreadableRecordDoesNotStopItsSession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

@@ -81,9 +81,9 @@ func (l *laneBook) tools(f *fleet) {
 	})
 }
 
-// inOrder checks that the writes of every session ran once each, one at a time, in the order
-// of the log. writes are the indexes of the writes in each batch.
-func (l *laneBook) inOrder(t *testing.T, log map[messages.SessionID][]messages.BatchID, writes ...int) {
+// checkLogOrder checks that the writes of every session ran once each, one at a time, in the
+// order of the log. writes are the indexes of the writes in each batch.
+func (l *laneBook) checkLogOrder(t *testing.T, log map[messages.SessionID][]messages.BatchID, writes ...int) {
 	t.Helper()
 	var want laneOrder
 	for session, batches := range log {
@@ -93,7 +93,7 @@ func (l *laneBook) inOrder(t *testing.T, log map[messages.SessionID][]messages.B
 			}
 		}
 	}
-	l.inOrderOf(t, want)
+	l.checkOrder(t, want)
 }
 
 // laneOrder lists the writes of each session in the order in which they have to run.
@@ -106,8 +106,8 @@ func (o *laneOrder) add(session messages.SessionID, b messages.BatchID, index in
 	(*o)[session] = append((*o)[session], fmt.Sprint(b, ".", index))
 }
 
-// inOrderOf checks that exactly these writes ran, once each and one at a time.
-func (l *laneBook) inOrderOf(t *testing.T, order laneOrder) {
+// checkOrder checks that exactly these writes ran, once each and one at a time.
+func (l *laneBook) checkOrder(t *testing.T, order laneOrder) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -82,7 +82,7 @@ func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 						}
 					}
 				}
-				l.inOrder(t, p.log(), 0, 3)
+				l.checkLogOrder(t, p.log(), 0, 3)
 			})
 		})
 	}
@@ -109,7 +109,7 @@ func TestABacklogDrains(t *testing.T) {
 		began := time.Now()
 		f.drained()
 		t.Logf("%d batches, 8 slots, writes of 5 ms: drained after %v", sessions*batches, time.Since(began))
-		l.inOrder(t, p.log(), 0)
+		l.checkLogOrder(t, p.log(), 0)
 		for session, ids := range p.log() {
 			for _, id := range ids {
 				if reply, err := f.await(messages.Batch{Session: session, ID: id}, time.Minute); err != nil || reply.Status != messages.ReplyCompleted {
@@ -120,8 +120,8 @@ func TestABacklogDrains(t *testing.T) {
 	})
 }
 
-// left returns how many messages a stream holds.
-func (f *fleet) left(stream string) uint64 {
+// messageCount returns how many messages a stream holds.
+func (f *fleet) messageCount(stream string) uint64 {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -145,10 +145,10 @@ func (f *fleet) drained() {
 	f.t.Helper()
 	deadline := time.NewTimer(10 * time.Minute)
 	defer deadline.Stop()
-	for f.left(bus.Batches) > 0 {
+	for f.messageCount(bus.Batches) > 0 {
 		select {
 		case <-deadline.C:
-			f.t.Fatalf("%d batches are still in the log", f.left(bus.Batches))
+			f.t.Fatalf("%d batches are still in the log", f.messageCount(bus.Batches))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

@@ -86,7 +86,7 @@ func TestAResultThatWaitsAtTheEndOfADrain(t *testing.T) {
 // A coordinator drives a batch that another coordinator has finished, and the id is used again
 // with another body. The new batch is refused. It is not deleted from the log as if it were
 // the first.
-func TestTheSameIdComesAgainWhileALateDriverGoesOn(t *testing.T) {
+func TestAnIdIsUsedAgainWhileALateDriverRuns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

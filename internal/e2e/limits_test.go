@@ -25,10 +25,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// bounded starts a fleet with bounded streams. Its tools are echo (a read), blob (a read that
-// returns n bytes) and put (a write). put waits for gate if that is not nil. bounded returns
+// startBounded starts a fleet with bounded streams. Its tools are echo (a read), blob (a read
+// that returns n bytes) and put (a write). put waits for gate if that is not nil. It returns
 // the number of runs of put.
-func bounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
+func startBounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
@@ -64,7 +64,7 @@ func TestAFullLogRefuses(t *testing.T) {
 			gate := make(chan struct{})
 			f := newFleet(t, natstest.Server(t, natstest.Fast))
 			defer f.close()
-			runs := bounded(f, p, gate)
+			runs := startBounded(f, p, gate)
 			wide := call{"put", `{"filler":"` + strings.Repeat("x", 100) + `"}`}
 			var held []messages.Batch
 			var err error
@@ -85,7 +85,7 @@ func TestAFullLogRefuses(t *testing.T) {
 				err = json.Unmarshal(m.Data, &reply)
 			}
 			if err != nil || reply.Status != messages.ReplyRefused || reply.Error.Class != messages.ClassBusy || reply.Error.RetryAfterMS == 0 || m.Header.Get(bus.ServiceErrorCodeHeader) != "503" {
-				t.Errorf("at the run door: %s %v", m.Data, err)
+				t.Errorf("the run request: %s %v", m.Data, err)
 			}
 			close(gate)
 			for _, b := range held {
@@ -131,7 +131,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				runs := bounded(f, provision.Config{MaxBytes: map[string]int64{tt.stream: 64 << 10}, Erasable: true}, nil)
+				runs := startBounded(f, provision.Config{MaxBytes: map[string]int64{tt.stream: 64 << 10}, Erasable: true}, nil)
 				fill(t, f.conn, tt.junk)
 				b, next := canonical("s", "b", tt.calls...), canonical("s", "next", call{"put", ""})
 				f.submit(b)
@@ -167,7 +167,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 func TestAFullObjectStoreIsNamed(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	bounded(f, provision.Config{MaxBytes: map[string]int64{bus.Objects: 1 << 20}}, nil)
+	startBounded(f, provision.Config{MaxBytes: map[string]int64{bus.Objects: 1 << 20}}, nil)
 	r := f.run(canonical("s", "b", call{"blob", `{"n":3000000}`}, call{"echo", `{"n":1}`}, call{"blob", `{"n":1000}`})).Results
 	if r[0].Err == nil || r[0].Err.Code != messages.CodeTooLarge {
 		t.Fatalf("a large output without room: %s", rawjson.MustMarshal(r[0]))
@@ -187,7 +187,7 @@ func TestAFullObjectStoreIsNamed(t *testing.T) {
 func TestOutputsOfEverySize(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	bounded(f, provision.Config{}, nil)
+	startBounded(f, provision.Config{}, nil)
 	const cut = 64 << 20 // the worker's limit, which includes the two quotes of a text
 	message := f.conn.MaxPayload()
 	for _, size := range []int{
@@ -217,7 +217,7 @@ func TestOutputsOfEverySize(t *testing.T) {
 func TestBatchesAroundTheLimit(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	bounded(f, provision.Config{}, nil)
+	startBounded(f, provision.Config{}, nil)
 	limit := f.conn.MaxPayload() - 64<<10
 	sized := func(size int) messages.Batch {
 		b := canonical("s", fmt.Sprint("b", size), call{"echo", `{"v":""}`})

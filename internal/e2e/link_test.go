@@ -18,8 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
-// weather is what a link does to the bytes that go in one direction.
-type weather struct {
+// conditions is what a link does to the bytes that go in one direction.
+type conditions struct {
 	silent bool          // bytes are lost without an error
 	delay  time.Duration // from sending to arrival
 	rate   int           // bytes a second; 0: unlimited
@@ -30,15 +30,15 @@ type weather struct {
 type link struct {
 	srv *devserver.Server
 
-	mu       sync.Mutex
-	up, down weather       // client to server, and server to client; guarded by mu
-	calm     chan struct{} // closed while no direction is silent; guarded by mu
-	ends     []net.Conn    // guarded by mu
-	// A link with a fuse breaks once, at the first chunk that contains the text fuse. The
-	// fraction passes of that chunk still arrives.
-	fuse   string  // guarded by mu
-	passes float64 // guarded by mu
-	blown  bool    // guarded by mu
+	mu        sync.Mutex
+	up, down  conditions    // client to server, and server to client; guarded by mu
+	notSilent chan struct{} // closed while no direction is silent; guarded by mu
+	ends      []net.Conn    // guarded by mu
+	// If breakText is set, the link breaks once, at the first chunk that contains this text.
+	// The fraction breakPart of that chunk still arrives.
+	breakText string  // guarded by mu
+	breakPart float64 // guarded by mu
+	broken    bool    // guarded by mu
 	// The server's clock is this many hours ahead of the client's clock. The link shifts every
 	// time that it carries, in both directions.
 	ahead int
@@ -48,14 +48,14 @@ var errSilent = errors.New("the link is silent")
 
 // newLink returns a working link to a server. It is closed when the test ends.
 func newLink(t *testing.T, srv *devserver.Server) *link {
-	l := &link{srv: srv, calm: make(chan struct{})}
-	close(l.calm)
+	l := &link{srv: srv, notSilent: make(chan struct{})}
+	close(l.notSilent)
 	t.Cleanup(l.close)
 	return l
 }
 
 func (l *link) close() {
-	l.set(weather{}, weather{})
+	l.set(conditions{}, conditions{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, end := range l.ends {
@@ -63,22 +63,22 @@ func (l *link) close() {
 	}
 }
 
-func (l *link) set(up, down weather) {
+func (l *link) set(up, down conditions) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.up.silent || l.down.silent
 	l.up, l.down = up, down
 	if is := up.silent || down.silent; was && !is {
-		close(l.calm)
+		close(l.notSilent)
 	} else if is && !was {
-		l.calm = make(chan struct{})
+		l.notSilent = make(chan struct{})
 	}
 }
 
 // InProcessConn opens a connection to the server over the link. A silent link refuses the
-// connection at once, and the server's greeting passes undisturbed in any weather. The reason
-// is simulated time: a client holds its connection's lock while it waits for the greeting, and
-// a goroutine that waits for that lock stops the time.
+// connection at once, and the server's greeting passes undisturbed in all conditions. The
+// reason is simulated time: a client holds its connection's lock while it waits for the
+// greeting, and a goroutine that waits for that lock stops the time.
 func (l *link) InProcessConn() (net.Conn, error) {
 	l.mu.Lock()
 	silent := l.up.silent || l.down.silent
@@ -103,7 +103,7 @@ func (l *link) InProcessConn() (net.Conn, error) {
 // direction. After one side closes, pass closes the other side, but only while the link is not
 // silent. However slow the link is, pass reads without delay: a writer that blocks may hold a
 // lock, which would stop simulated time.
-func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
+func (l *link) pass(from, to net.Conn, now *conditions, last string, hours int) {
 	pieces := make(chan piece, 1<<16)
 	go l.carry(pieces, to, now)
 	defer close(pieces)
@@ -111,10 +111,10 @@ func (l *link) pass(from, to net.Conn, now *weather, last string, hours int) {
 		said := make([]byte, 64<<10)
 		n, err := from.Read(said)
 		l.mu.Lock()
-		silent, calm, delay := now.silent, l.calm, now.delay
-		blows := !l.blown && l.fuse != "" && bytes.Contains(said[:n], []byte(l.fuse))
+		silent, calm, delay := now.silent, l.notSilent, now.delay
+		blows := !l.broken && l.breakText != "" && bytes.Contains(said[:n], []byte(l.breakText))
 		if blows {
-			l.blown, n = true, int(float64(n)*l.passes)
+			l.broken, n = true, int(float64(n)*l.breakPart)
 		}
 		l.mu.Unlock()
 		switch {
@@ -168,8 +168,8 @@ type piece struct {
 	greeting bool
 }
 
-// carry delivers the chunks of one direction, delayed and slowed down by the weather.
-func (l *link) carry(pieces <-chan piece, to net.Conn, now *weather) {
+// carry delivers the chunks of one direction, delayed and slowed down by the conditions.
+func (l *link) carry(pieces <-chan piece, to net.Conn, now *conditions) {
 	defer to.Close()
 	for p := range pieces {
 		time.Sleep(time.Until(p.at))

@@ -54,7 +54,7 @@ func wantLoop(t *testing.T, v *client.Conversation, err, want error, n int) {
 
 // runningBank starts a fleet that serves the tools of the bank, with one worker and one
 // coordinator.
-func runningBank(t *testing.T, srv *devserver.Server) (*fleet, *outside) {
+func runningBank(t *testing.T, srv *devserver.Server) (*fleet, *toolRecord) {
 	t.Helper()
 	f := newFleet(t, srv)
 	ledger := f.bank()
@@ -143,7 +143,7 @@ func TestALoopEndsWhenItsTimeIsOver(t *testing.T) {
 
 // People take minutes to decide. Their time does not count as time of the loop, neither in the
 // running batch nor in earlier batches.
-func TestPeopleTakeNoTimeOfALoop(t *testing.T) {
+func TestTheTimeOfPeopleDoesNotCountInALoop(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -249,7 +249,7 @@ func TestALoopGoesOnAfterACrash(t *testing.T) {
 
 // A message that a user sends to the session is added to the history, a refused message of the
 // model is removed, and an abort ends the turn.
-func TestWhatEndsALoopAndWhatDoesNot(t *testing.T) {
+func TestSteeringRefusalAndAbortInALoop(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

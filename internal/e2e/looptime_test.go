@@ -117,7 +117,7 @@ func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
 			t.Errorf("refunded %d times", n)
 		}
 		for i, batch := range batches {
-			f.gone(messages.Batch{Session: "s", ID: batch})
+			f.awaitGone(messages.Batch{Session: "s", ID: batch})
 			lines := f.auditLines(audit.Filter{Session: "s", Batch: batch})
 			if len(lines) != 1 || lines[0].Round != i+1 {
 				t.Errorf("batch %d has the lines %+v", i+1, lines)
@@ -178,7 +178,7 @@ func TestAMessageOfAnEarlierVersionHasNoRound(t *testing.T) {
 		if n := len(ledger.all()); n != 1 {
 			t.Errorf("refunded %d times", n)
 		}
-		f.gone(messages.Batch{Session: "s", ID: batch})
+		f.awaitGone(messages.Batch{Session: "s", ID: batch})
 		lines := f.auditLines(audit.Filter{Session: "s", Batch: batch})
 		if len(lines) != 1 || lines[0].Round != 0 {
 			t.Errorf("the batch has the lines %+v", lines)

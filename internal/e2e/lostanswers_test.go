@@ -30,7 +30,7 @@ func TestALostAckOfARenewalLosesNoResult(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", `{"ms":2000}`})
 		f.submit(b)
-		f.until("pay", func() bool { return n.Load() == 1 })
+		f.until("the write runs", func() bool { return n.Load() == 1 })
 		j := journal.New(f.conn)
 		key := wire.KeyOf("_", "s", "b").Call(0)
 		claim, found, err := j.Newest(context.Background(), key)
@@ -64,7 +64,7 @@ func TestTheServerIsAwayWhenAToolEnds(t *testing.T) {
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", `{"ms":1500}`})
 		f.submit(b)
-		f.until("pay", func() bool { return n.Load() == 1 })
+		f.until("the write runs", func() bool { return n.Load() == 1 })
 		time.Sleep(time.Second)
 		srv.Stop()
 		time.Sleep(time.Second)
@@ -124,7 +124,7 @@ func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 				}
 			}
 		}
-		l.inOrder(t, p.log(), 0, 2)
+		l.checkLogOrder(t, p.log(), 0, 2)
 	})
 }
 
@@ -195,7 +195,7 @@ func TestALostPubAck(t *testing.T) {
 					}
 					f.worker(worker.Config{})
 					f.start(conn, c.Run)
-					f.until("it is ready", c.Ready)
+					f.until("the coordinator is ready", c.Ready)
 				}
 				b := canonical("s", "b", call{"count", `{"ms":10}`}, call{"put", `{"ms":8000}`}, call{"put", `{"ms":10}`})
 				f.submit(b)
@@ -215,7 +215,7 @@ func TestALostPubAck(t *testing.T) {
 					t.Errorf("done after %v", took)
 				}
 				f.until("the connection was cut", cut.done.Load) // the reply may come before the cut
-				l.inOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 1, 2)
+				l.checkLogOrder(t, map[messages.SessionID][]messages.BatchID{"s": {"b"}}, 1, 2)
 			})
 		})
 	}

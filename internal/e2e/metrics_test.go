@@ -19,11 +19,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/worker"
 )
 
-// shown holds the type and the labels of each metric, by name, in the form of docs/metrics.md.
-type shown map[string]string
+// metricTypes holds the type and the labels of each metric, by name, in the form of
+// docs/metrics.md.
+type metricTypes map[string]string
 
 // Register implements [prometheus.Registerer]. It records the metrics that would be exposed.
-func (s shown) Register(c prometheus.Collector) error {
+func (s metricTypes) Register(c prometheus.Collector) error {
 	descs := make(chan *prometheus.Desc)
 	go func() {
 		defer close(descs)
@@ -49,14 +50,14 @@ func (s shown) Register(c prometheus.Collector) error {
 var descText = regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{(.*?)\}`)
 
 // MustRegister implements [prometheus.Registerer].
-func (s shown) MustRegister(all ...prometheus.Collector) {
+func (s metricTypes) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
 		_ = s.Register(c)
 	}
 }
 
 // Unregister implements [prometheus.Registerer].
-func (s shown) Unregister(prometheus.Collector) bool { return false }
+func (s metricTypes) Unregister(prometheus.Collector) bool { return false }
 
 // docs/metrics.md lists exactly our metrics, each with its type and labels, under the daemon
 // that exposes it.
@@ -65,7 +66,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := map[string]shown{}
+	read := map[string]metricTypes{}
 	heading := ""
 	for line := range strings.Lines(string(document)) {
 		if title, ok := strings.CutPrefix(line, "## "); ok {
@@ -73,16 +74,16 @@ func TestMetricsAreDocumented(t *testing.T) {
 		}
 		if m := documentedMetric.FindStringSubmatch(line); m != nil {
 			if read[heading] == nil {
-				read[heading] = shown{}
+				read[heading] = metricTypes{}
 			}
 			read[heading][m[1]] = m[2] + " " + m[3]
 		}
 	}
-	work, coordinating, both, api := shown{}, shown{}, shown{}, shown{}
+	work, coordinating, both, api := metricTypes{}, metricTypes{}, metricTypes{}, metricTypes{}
 	httpapi.NewMetrics(api)
 	worker.NewMetrics(work)
 	coordinator.NewMetrics(coordinating)
-	fleet := shown{}
+	fleet := metricTypes{}
 	fleet.MustRegister(new(fleetgauges.Gauges))
 	both.MustRegister(new(bus.Conn).Collectors()...)
 	families, err := telemetry.Registry("v0").Gather()
@@ -99,13 +100,13 @@ func TestMetricsAreDocumented(t *testing.T) {
 			both[f.GetName()] = "gauge " + strings.Join(labels, ", ")
 		}
 	}
-	want := map[string]shown{
+	want := map[string]metricTypes{
 		"What a worker shows": work, "What a coordinator shows": coordinating, "What every coordinator shows of the whole fleet": fleet, "What both show": both, "What an HTTP server shows": api,
 	}
 	if diff := gocmp.Diff(want, read); diff != "" {
-		t.Errorf("docs/metrics.md (- is shown, + is documented)\n%s", diff)
+		t.Errorf("docs/metrics.md (- is exposed, + is documented)\n%s", diff)
 	}
-	known := shown{}
+	known := metricTypes{}
 	for _, s := range want {
 		for name, what := range s {
 			if strings.Contains(name, "_total_") || !strings.HasPrefix(name, "toolfleet_") {
@@ -117,7 +118,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	for _, name := range regexp.MustCompile(`toolfleet_\w+`).FindAllString(string(document), -1) {
 		base := strings.TrimSuffix(name, "_bucket")
 		if what, ok := known[base]; !ok || base != name && !strings.HasPrefix(what, "histogram") {
-			t.Errorf("docs/metrics.md speaks of %s, which nobody shows", name)
+			t.Errorf("docs/metrics.md names %s, which no daemon exposes", name)
 		}
 	}
 }

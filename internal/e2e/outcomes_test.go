@@ -58,7 +58,7 @@ func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 	listen(t, f.conn, &told) // before the batch, because hook events are not repeated
 	f.submit(b)
 	reply := f.reply(b, time.Minute)
-	f.until("every end is told", func() bool {
+	f.until("the end of every call has come", func() bool {
 		return len(slices.DeleteFunc(told.all(), func(e messages.Event) bool { return e.Type != messages.EventEnd })) >= 5
 	})
 	lines := f.wantAuditLines(b, reply)
@@ -101,10 +101,10 @@ func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 		recorded[i] = outcome{l.Status, p.Effect, p.Source, p.Rule, l.DurationMS > 0, fmt.Sprint(shown), want[i].Besides}
 	}
 	if diff := gocmp.Diff(want, events); diff != "" {
-		t.Errorf("told (-want +got):\n%s", diff)
+		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	if diff := gocmp.Diff(want, recorded); diff != "" {
-		t.Errorf("on record (-want +got):\n%s", diff)
+		t.Errorf("the audit log (-want +got):\n%s", diff)
 	}
 
 	series := map[string]float64{
@@ -130,7 +130,7 @@ func TestEveryOutcomeIsCountedAndReported(t *testing.T) {
 			t.Log(unlike)
 		}
 	}()
-	f.until("all is counted, which whoever did it does after it has told of it", func() bool {
+	f.until("every call is counted, which whoever did it does after it has told of it", func() bool {
 		unlike = nil
 		got := counts(t, workers, coordinators)
 		for name, n := range series {

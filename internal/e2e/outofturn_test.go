@@ -42,14 +42,14 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 		f.submit(two)
 		time.Sleep(5 * time.Second) // simulated: the second batch runs
 		f.submit(other)
-		f.until("the conflict is on record", func() bool { return len(f.auditLines(audit.Filter{Session: "s", Batch: "one"})) == 2 })
+		f.until("the refusal is in the audit log", func() bool { return len(f.auditLines(audit.Filter{Session: "s", Batch: "one"})) == 2 })
 		if got := f.auditLines(audit.Filter{Session: "s", Batch: "two"}); len(got) != 0 {
-			t.Fatalf("the batch that runs is on record: %+v", got)
+			t.Fatalf("the running batch already has audit lines: %+v", got)
 		}
 		f.wantAuditLines(two, f.reply(two, time.Minute))
 		lines := f.auditLines(audit.Filter{Session: "s"})
 		if len(lines) != 4 || lines[1].Type != messages.AuditBatchRefused || lines[1].Refusal.Class != messages.ClassBatchConflict {
-			t.Errorf("on record: %+v", lines)
+			t.Errorf("the audit log has %+v", lines)
 		}
 	})
 }
@@ -67,7 +67,7 @@ func (f *fleet) slowAndFast() {
 // The log is deleted and created again, so it uses the same sequence numbers, and old replies
 // still exist. A batch is submitted again and gets the same sequence as before. It must not be
 // taken for the old message: no audit line is written before its turn.
-func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
+func TestALogThatIsCreatedAgainReusesSequences(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -77,7 +77,7 @@ func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
 		a, b := canonical("s", "a", call{"put", ""}), canonical("s", "b", call{"put", ""})
 		f.run(a)
 		f.run(b)
-		f.gone(b)
+		f.awaitGone(b)
 		first.stop()
 		batches := f.conn.Names().Stream(bus.Batches)
 		made := jetStream(t, f.conn, "STREAM.INFO."+batches, nil)["config"]
@@ -90,10 +90,10 @@ func TestAPlaceOfALogThatWasThereBefore(t *testing.T) {
 		f.submit(b)
 		time.Sleep(2 * time.Second)
 		f.wantAuditLines(n, f.reply(n, time.Minute))
-		f.gone(n)
-		f.gone(b)
+		f.awaitGone(n)
+		f.awaitGone(b)
 		if got := f.auditLines(audit.Filter{Session: "s"}); len(got) != 3 {
-			t.Errorf("on record: %+v", got)
+			t.Errorf("the audit log has %+v", got)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 		f.wantAuditLines(m, f.run(m))
 		f.wantAuditLines(n, f.reply(n, time.Minute))
 		if got := f.auditLines(audit.Filter{Session: "s"}); len(got) != 3 {
-			t.Errorf("on record: %+v", got)
+			t.Errorf("the audit log has %+v", got)
 		}
 		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"), journal.SmallOutputs)
 		if err != nil || len(history.Lines.Lines) != 2 {
@@ -133,17 +133,17 @@ func TestTheHistoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 		defer f.close()
 		f.slowAndFast()
 		f.worker(worker.Config{})
-		cfg, freeSpace := full(f, bus.Replies)
+		cfg, freeSpace := fullStream(f, bus.Replies)
 		f.coordinator(cfg)
 		n := canonical("s", "n", call{"put", ""})
 		f.submit(n)
 		time.Sleep(15 * time.Minute)
 		if got := f.auditLines(audit.Filter{Session: "s"}); len(got) != 1 {
-			t.Fatalf("on record without a reply: %+v", got)
+			t.Fatalf("the audit log has, without a reply: %+v", got)
 		}
 		freeSpace()
 		f.wantAuditLines(n, f.reply(n, 5*time.Minute))
-		f.gone(n)
+		f.awaitGone(n)
 		history, err := journal.New(f.conn).History(context.Background(), wire.KeyOf("_", "s", "n"), journal.SmallOutputs)
 		if err != nil || len(history.Lines.Lines) != 1 {
 			t.Errorf("%d lines in the history, %v", len(history.Lines.Lines), err)
@@ -187,14 +187,14 @@ func TestSessionsWhoseCoordinatorsTakeTurns(t *testing.T) {
 		}
 		for n := range 16 {
 			l := links[n%2]
-			l.set(weather{silent: true}, weather{silent: true})
+			l.set(conditions{silent: true}, conditions{silent: true})
 			time.Sleep(time.Duration(3+n%7) * time.Second)
 			l.cut() // end the wait for an answer that never comes
-			l.set(weather{}, weather{})
+			l.set(conditions{}, conditions{})
 		}
 		for _, b := range batches {
 			f.reply(b, 10*time.Minute)
-			f.gone(b)
+			f.awaitGone(b)
 		}
 		time.Sleep(time.Minute)
 		var got []string

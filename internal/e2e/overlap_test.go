@@ -56,7 +56,7 @@ func TestReadsOfThreeBatchesOverlap(t *testing.T) {
 
 // Two hundred reads are sent at once, as batches of one call. As many run at the same time as
 // the session's window allows, just as if they were one batch.
-func TestTheWindowIsThatOfTheSession(t *testing.T) {
+func TestTheBatchesOfASessionShareItsWindow(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -114,7 +114,7 @@ func TestReadsThatComeBeforeTheirToolsOverlap(t *testing.T) {
 // drive them, and are stopped and restarted in turn. Each read sees exactly the writes before
 // it, and the writes run in order, one at a time.
 func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
-	inOrderUnderRestarts(t, 60, func(rng *rand.Rand) []string {
+	runInOrderUnderRestarts(t, 60, func(rng *rand.Rand) []string {
 		return []string{[]string{"count", "count", "count", "put"}[rng.IntN(4)]}
 	})
 }
@@ -125,7 +125,7 @@ func TestOneCallBatchesKeepTheirOrderUnderKills(t *testing.T) {
 	for name, calls := range map[string][]string{"write, read": {"put", "count"}, "read, write, read": {"count", "put", "count"}, "mix": nil} {
 		t.Run(name, func(t *testing.T) {
 			sessions := map[string]int{}
-			inOrder(t, 30, (*fleet).coordinatorsThatAreKilled, func(session string, rng *rand.Rand) []string {
+			runInOrder(t, 30, (*fleet).coordinatorsThatAreKilled, func(session string, rng *rand.Rand) []string {
 				n := sessions[session]
 				sessions[session]++
 				if calls == nil {
@@ -140,26 +140,26 @@ func TestOneCallBatchesKeepTheirOrderUnderKills(t *testing.T) {
 // coordinatorsThatAreKilled starts two coordinators. kill closes the connection of one after
 // the other, six times in all, and starts another coordinator each time.
 func (f *fleet) coordinatorsThatAreKilled(cfg coordinator.Config) (kill func()) {
-	alive := []func(){f.mortal(cfg), f.mortal(cfg)}
+	alive := []func(){f.killableCoordinator(cfg), f.killableCoordinator(cfg)}
 	return func() {
 		for n := range 6 {
 			time.Sleep(time.Duration(150+n*70) * time.Millisecond) // simulated
 			alive[n%2]()
-			alive[n%2] = f.mortal(cfg)
+			alive[n%2] = f.killableCoordinator(cfg)
 		}
 	}
 }
 
 func TestBatchesOfWriteAndReadKeepTheirOrder(t *testing.T) {
-	inOrderUnderRestarts(t, 15, func(*rand.Rand) []string { return []string{"put", "count"} })
+	runInOrderUnderRestarts(t, 15, func(*rand.Rand) []string { return []string{"put", "count"} })
 }
 
 func TestBatchesWithAWriteBetweenReadsKeepTheirOrder(t *testing.T) {
-	inOrderUnderRestarts(t, 15, func(*rand.Rand) []string { return []string{"count", "put", "count"} })
+	runInOrderUnderRestarts(t, 15, func(*rand.Rand) []string { return []string{"count", "put", "count"} })
 }
 
 func TestMixedBatchesKeepTheirOrder(t *testing.T) {
-	inOrderUnderRestarts(t, 20, func(rng *rand.Rand) (names []string) {
+	runInOrderUnderRestarts(t, 20, func(rng *rand.Rand) (names []string) {
 		for range rng.IntN(5) {
 			names = append(names, []string{"count", "count", "put"}[rng.IntN(3)])
 		}
@@ -167,15 +167,15 @@ func TestMixedBatchesKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// inOrderUnderRestarts is inOrder with coordinators that stop and restart.
-func inOrderUnderRestarts(t *testing.T, batches int, mix func(*rand.Rand) []string) {
-	inOrder(t, batches, (*fleet).coordinatorsThatComeAndGo, func(_ string, rng *rand.Rand) []string { return mix(rng) })
+// runInOrderUnderRestarts is runInOrder with coordinators that stop and restart.
+func runInOrderUnderRestarts(t *testing.T, batches int, mix func(*rand.Rand) []string) {
+	runInOrder(t, batches, (*fleet).coordinatorsThatComeAndGo, func(_ string, rng *rand.Rand) []string { return mix(rng) })
 }
 
-// inOrder runs ten sessions with the given number of batches, or 200 in the long form, and
+// runInOrder runs ten sessions with the given number of batches, or 200 in the long form, and
 // checks what their reads and writes saw. start starts coordinators, and disturb stops or
 // kills them meanwhile. mix returns the calls of a batch.
-func inOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config) (disturb func()), mix func(session string, rng *rand.Rand) []string) {
+func runInOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config) (disturb func()), mix func(session string, rng *rand.Rand) []string) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -219,7 +219,7 @@ func inOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config) (
 				}
 			}
 		}
-		l.inOrderOf(t, want)
+		l.checkOrder(t, want)
 	})
 }
 
@@ -301,7 +301,7 @@ func TestADrainHandsTheRestOfASessionOn(t *testing.T) {
 
 // A batch begins with a call of an unknown tool, and then has a read. The read still runs at
 // the same time as the read of the batch before.
-func TestAReadBehindARefusedCallPasses(t *testing.T) {
+func TestAReadBehindAnUnknownToolOverlaps(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -354,7 +354,7 @@ func TestOneBatchAtATimeCostsNoMore(t *testing.T) {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
 			defer f.close()
-			quick(f)
+			addQuickTools(f)
 			f.worker(worker.Config{})
 			f.coordinator(coordinator.Config{Lookahead: lookahead})
 			f.coordinator(coordinator.Config{Lookahead: lookahead})
@@ -393,7 +393,7 @@ func TestOneBatchAtATimeCostsNoMore(t *testing.T) {
 
 // A batch waits behind another batch, and its tool becomes known meanwhile. The tool runs: the
 // batch's plan is made when its first call may start.
-func TestThePlanOfABatchThatWaitsIsOpen(t *testing.T) {
+func TestAWaitingBatchIsPlannedWhenItStarts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

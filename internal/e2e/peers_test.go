@@ -54,11 +54,11 @@ func TestABatchIsDrivenByOneCoordinator(t *testing.T) {
 			}
 		}
 		// The event of the reply comes a moment after the reply.
-		f.until("the end of each batch is told", func() bool { return ends.Load() >= sessions*batches })
+		f.until("each batch has its reply event", func() bool { return ends.Load() >= sessions*batches })
 		// Simulated: repeated events have come by then.
 		time.Sleep(time.Minute)
 		if replied := ends.Load(); replied > sessions*batches*11/10 {
-			t.Errorf("%d batches were brought to their end %d times", sessions*batches, replied)
+			t.Errorf("%d batches have %d reply events", sessions*batches, replied)
 		}
 	})
 }

@@ -82,7 +82,7 @@ func (p people) worker(t testing.TB, policy string) worker.Config {
 func (f *fleet) question(b messages.Batch, index int) messages.Approval {
 	f.t.Helper()
 	var q messages.Approval
-	f.until(fmt.Sprintf("call %d of %s asks", index, b.ID), func() bool {
+	f.until(fmt.Sprintf("a person is asked about call %d of %s", index, b.ID), func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		var err error
@@ -166,11 +166,11 @@ func (f *fleet) audited() map[string]int {
 }
 
 // bank registers lookup, a read, and refund, a write whose runs are recorded.
-func (f *fleet) bank() *outside {
+func (f *fleet) bank() *toolRecord {
 	f.tool(schemas.Tool{Name: "lookup", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
-	return f.kept(schemas.Tool{Name: "refund"}, func(_ context.Context, n int) (tool.Output, error) { return tool.Text(fmt.Sprint("refund ", n)), nil })
+	return f.recordedTool(schemas.Tool{Name: "refund"}, func(_ context.Context, n int) (tool.Output, error) { return tool.Text(fmt.Sprint("refund ", n)), nil })
 }
 
 func refund(amount string) call { return call{"refund", `{"order":"A-1001","amount":` + amount + `}`} }

@@ -18,9 +18,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// brittle starts a worker that loses its connection as soon as it starts the tool or, if early
-// is set, in a pre-hook before that. It also serves the fleet's other tools.
-func (f *fleet) brittle(promise schemas.Tool, early bool, lost *atomic.Int32) {
+// fragileWorker starts a worker that loses its connection as soon as it starts the tool or, if
+// early is set, in a pre-hook before that. It also serves the fleet's other tools.
+func (f *fleet) fragileWorker(promise schemas.Tool, early bool, lost *atomic.Int32) {
 	f.t.Helper()
 	tools := &tool.Registry{}
 	for _, p := range f.tools.Definitions() {
@@ -85,7 +85,7 @@ func TestPoison(t *testing.T) {
 					row.tool.Name, row.tool.TimeoutMS = "bomb", 300_000
 					var lost atomic.Int32
 					for range 9 {
-						f.brittle(row.tool, row.early, &lost)
+						f.fragileWorker(row.tool, row.early, &lost)
 					}
 					f.coordinator(coordinator.Config{})
 					if bounced {
@@ -116,7 +116,7 @@ func TestPoison(t *testing.T) {
 
 // Workers of a pool with a bound share one queue. Workers without the tool hand a job back
 // until the worker with the tool is free. Such a job does not count as poison.
-func TestABounceIsNoPoison(t *testing.T) {
+func TestAJobThatIsHandedBackIsNoPoison(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -136,7 +136,7 @@ func TestABounceIsNoPoison(t *testing.T) {
 		bounced := f.bounces()
 		f.run(canonical("warm", "b", call{"bare", ""}))
 		f.submit(canonical("other", "b", call{"nap", `{"ms":30000}`}))
-		f.until("the worker naps", func() bool { return naps.Load() == 1 })
+		f.until("the worker runs the read nap", func() bool { return naps.Load() == 1 })
 		b := canonical("s", "b", call{"pay", through})
 		f.submit(b)
 		reply := f.reply(b, 2*time.Minute)

@@ -17,9 +17,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// governed returns the configuration of a worker whose rules allow everything and have this
-// version.
-func governed(t *testing.T, version string) worker.Config {
+// withPolicyVersion returns the configuration of a worker whose rules allow everything and
+// have this version.
+func withPolicyVersion(t *testing.T, version string) worker.Config {
 	t.Helper()
 	rules, err := permission.New(permission.Config{Default: permission.Allow, Version: version})
 	if err != nil {
@@ -67,7 +67,7 @@ func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 		f.coordinator(coordinator.Config{Policy: "platform"})
 		f.wantStatuses(f.run(canonical("s", "fourth", call{"pay", ""})), "expired")
 		if n := count("ERROR", "no call is taken"); n != 2 {
-			t.Errorf("that no call is taken is told %d times, want once for each time that it is so", n)
+			t.Errorf("the log says %d times that no call is taken, want once for each time", n)
 		}
 	})
 }
@@ -90,21 +90,21 @@ func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "expired")
 		}
 		if n := count("ERROR", "no call is taken"); n != 1 || runs.Load() != 0 {
-			t.Errorf("%d runs, and the reason was told %d times", runs.Load(), n)
+			t.Errorf("%d runs, and the reason was logged %d times", runs.Load(), n)
 		}
 
-		with := f.worker(governed(t, "platform+tools"))
+		with := f.worker(withPolicyVersion(t, "platform+tools"))
 		f.wantStatuses(f.run(canonical("s", "third", call{"pay", ""})), "ok")
 		if n := count("WARN", "another policy"); n != 0 {
-			t.Errorf("the rules of a tools file are told as another policy %d times", n)
+			t.Errorf("the rules of a tools file were logged as another policy %d times", n)
 		}
 		with.stop()
-		f.worker(governed(t, "other"))
+		f.worker(withPolicyVersion(t, "other"))
 		for _, id := range []string{"fourth", "fifth"} {
 			f.wantStatuses(f.run(canonical("s", id, call{"pay", ""})), "ok")
 		}
 		if n := count("WARN", "another policy"); n != 1 || runs.Load() != 3 {
-			t.Errorf("%d runs, want 3; another policy was told %d times", runs.Load(), n)
+			t.Errorf("%d runs, want 3; another policy was logged %d times", runs.Load(), n)
 		}
 	})
 }

@@ -49,9 +49,9 @@ func serveEffects(dir string) {
 	_ = server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// lethal is the input of a tool. The first run of the tool is killed before its effect, after
-// it, or (for "at") MS milliseconds after the start.
-type lethal struct {
+// killInput is the input of a tool. The first run of the tool is killed before its effect,
+// after it, or (for "at") MS milliseconds after the start.
+type killInput struct {
 	ID  string `json:"id"`
 	Die string `json:"die"`
 	MS  int    `json:"ms"`
@@ -60,7 +60,7 @@ type lethal struct {
 // runEffect does one run of a tool: it adds a line to the file runs, and its effect is a line
 // in the file effects. Each line has the id of the input and the idempotency key.
 func runEffect(dir, name string, r *mcp.CallToolRequest) string {
-	var input lethal
+	var input killInput
 	_ = json.Unmarshal(r.Params.Arguments, &input)
 	line := input.ID + " " + fmt.Sprint(r.Params.Meta["toolfleet/key"])
 	applied := strings.Contains(effectsFile(dir, "effects"), line)
@@ -201,7 +201,7 @@ func TestToolProcessesAreKilled(t *testing.T) {
 	f.coordinator(coordinator.Config{})
 	// kill runs a call whose process is killed. It returns the call's result, and how often
 	// the call was run and applied.
-	kill := func(name string, input lethal) (messages.Result, int, int) {
+	kill := func(name string, input killInput) (messages.Result, int, int) {
 		b := canonical("s-"+input.ID, "b-"+input.ID, call{name, quoted(input)})
 		reply, err := f.client.Run(t.Context(), b)
 		if err != nil || len(reply.Results) != 1 {
@@ -238,7 +238,7 @@ func TestToolProcessesAreKilled(t *testing.T) {
 				name := how + "_" + tt.tool
 				t.Run(name+" "+tt.die, func(t *testing.T) {
 					t.Parallel()
-					got, runs, effects := kill(name, lethal{ID: name + tt.die, Die: tt.die})
+					got, runs, effects := kill(name, killInput{ID: name + tt.die, Die: tt.die})
 					if got.Status != tt.status || runs != tt.runs || effects != tt.effects {
 						t.Errorf("got %s (%+v) with %d runs and %d effects, want %s with %d and %d", got.Status, got.Err, runs, effects, tt.status, tt.runs, tt.effects)
 					}
@@ -258,9 +258,9 @@ func TestToolProcessesAreKilled(t *testing.T) {
 					if how == "mcp" && promise == "asked" {
 						promise = "once"
 					}
-					input := lethal{ID: fmt.Sprintf("n%d", n), Die: "at", MS: rand.IntN(8)}
+					input := killInput{ID: fmt.Sprintf("n%d", n), Die: "at", MS: rand.IntN(8)}
 					got, runs, effects := kill(how+"_"+promise, input)
-					if why := untrue(promise, got.Status, runs, effects); why != "" {
+					if why := brokenGuarantee(promise, got.Status, runs, effects); why != "" {
 						t.Errorf("%s_%s %+v: %s: %s (%+v) with %d runs and %d effects", how, promise, input, why, got.Status, got.Err, runs, effects)
 					}
 				}
@@ -269,10 +269,10 @@ func TestToolProcessesAreKilled(t *testing.T) {
 	})
 }
 
-// untrue returns how a result breaks a guarantee, or "". A read may fail, and a write may have
-// an unknown outcome even if it may run twice: one kill can also hit the next call of the same
-// process, so that a call loses two processes.
-func untrue(promise string, status messages.Status, runs, effects int) string {
+// brokenGuarantee returns how a result breaks a guarantee, or "". A read may fail, and a write
+// may have an unknown outcome even if it may run twice: one kill can also hit the next call of
+// the same process, so that a call loses two processes.
+func brokenGuarantee(promise string, status messages.Status, runs, effects int) string {
 	switch {
 	case promise == "look" && (effects > 0 || status != messages.StatusOK && status != messages.StatusError):
 		return "a read fails, or changes something"

@@ -23,38 +23,38 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// severed is a link that stays broken once its fuse has blown. Its client looks dead to the
+// brokenForGood is a link that stays broken once it has broken. Its client looks dead to the
 // fleet.
-type severed struct{ *link }
+type brokenForGood struct{ *link }
 
-func (s severed) InProcessConn() (net.Conn, error) {
-	if s.hasBlown() {
+func (s brokenForGood) InProcessConn() (net.Conn, error) {
+	if s.isBroken() {
 		return nil, errors.New("the link is cut")
 	}
 	return s.link.InProcessConn()
 }
 
-func (l *link) hasBlown() bool {
+func (l *link) isBroken() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.blown
+	return l.broken
 }
 
-func (l *link) blowAt(fuse string, passes float64) {
+func (l *link) breakWhen(text string, part float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.fuse, l.passes = fuse, passes
+	l.breakText, l.breakPart = text, part
 }
 
-// over runs a daemon whose connection is the link. If forGood is set, the link stays broken
+// runOver runs a daemon whose connection is the link. If forGood is set, the link stays broken
 // once it breaks. Otherwise the daemon can connect again.
-func (f *fleet) over(l *link, forGood bool, daemon func(*bus.Conn) func(context.Context) error) part {
+func (f *fleet) runOver(l *link, forGood bool, daemon func(*bus.Conn) func(context.Context) error) part {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	options := bus.Options{InProcess: l, Name: "over a link", Logger: f.log, Timeout: time.Minute}
 	if forGood {
-		options.InProcess = severed{l}
+		options.InProcess = brokenForGood{l}
 	}
 	conn, err := bus.Connect(ctx, options)
 	if err != nil {
@@ -63,7 +63,7 @@ func (f *fleet) over(l *link, forGood bool, daemon func(*bus.Conn) func(context.
 	return f.start(conn, daemon(conn))
 }
 
-func (f *fleet) askingWorker(cfg worker.Config) func(*bus.Conn) func(context.Context) error {
+func (f *fleet) workerRun(cfg worker.Config) func(*bus.Conn) func(context.Context) error {
 	return func(conn *bus.Conn) func(context.Context) error {
 		cfg.Logger, cfg.Drain = f.log, time.Millisecond
 		w, err := worker.New(conn, f.tools, cfg)
@@ -74,7 +74,7 @@ func (f *fleet) askingWorker(cfg worker.Config) func(*bus.Conn) func(context.Con
 	}
 }
 
-func (f *fleet) askingCoordinator(cfg coordinator.Config) func(*bus.Conn) func(context.Context) error {
+func (f *fleet) coordinatorRun(cfg coordinator.Config) func(*bus.Conn) func(context.Context) error {
 	return func(conn *bus.Conn) func(context.Context) error {
 		cfg.Logger, cfg.Drain = f.log, time.Millisecond
 		c, err := coordinator.New(conn, cfg)
@@ -97,8 +97,8 @@ func (p people) signed(t testing.TB, name string, q messages.Approval, v message
 	return d
 }
 
-// insists sends a decision again and again until the fleet answers it.
-func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.DecisionState, refused *messages.Refusal) {
+// decideUntilAnswered sends a decision again and again until the fleet answers it.
+func (f *fleet) decideUntilAnswered(c *client.Client, d messages.Decision) (state messages.DecisionState, refused *messages.Refusal) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -122,8 +122,8 @@ func (f *fleet) insists(c *client.Client, d messages.Decision) (state messages.D
 // and the batch goes on.
 func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 	for name, row := range map[string]struct {
-		fuse   string
-		passes float64
+		breakText string
+		breakPart float64
 	}{
 		"the decision does not arrive":            {"toolfleet.approval.decide.", 0},
 		"the record does not arrive":              {`"state":"granted"`, 0},
@@ -144,21 +144,21 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 					p, l := newPeople(t, "alice"), newLink(t, srv)
 					ledger := f.bank()
 					f.worker(p.worker(t, refunds))
-					f.over(l, forGood, f.askingCoordinator(p.coordinator()))
+					f.runOver(l, forGood, f.coordinatorRun(p.coordinator()))
 					f.until("the coordinator answers", func() bool { _, err := f.client.Approvals(context.Background()); return err == nil })
 					b := canonical("s", "b", refund("149.99"), call{"lookup", ""})
 					f.submit(b)
 					q := f.question(b, 0)
 					time.Sleep(10 * time.Second) // the batch is suspended
-					l.blowAt(row.fuse, row.passes)
+					l.breakWhen(row.breakText, row.breakPart)
 					d := p.signed(t, "alice", q, messages.VerdictApprove)
 					var deciding sync.WaitGroup
 					deciding.Go(func() {
-						if state, refused := f.insists(f.client, d); state != messages.DecisionGranted && (refused == nil || refused.Class != messages.ClassNotPending) {
+						if state, refused := f.decideUntilAnswered(f.client, d); state != messages.DecisionGranted && (refused == nil || refused.Class != messages.ClassNotPending) {
 							t.Errorf("the decision is %q, %v", state, refused)
 						}
 					})
-					f.until("the link breaks", l.hasBlown)
+					f.until("the link breaks", l.isBroken)
 					f.coordinator(p.coordinator())
 					deciding.Wait()
 					f.wantStatuses(f.reply(b, mayRest+time.Minute), "ok ok")
@@ -180,11 +180,11 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 func TestALinkBreaksWhileACallAsks(t *testing.T) {
 	const ok, unknown = "ok", "outcome_unknown"
 	for name, row := range map[string]struct {
-		granted bool // the link breaks after the grant, not while the call asks
-		fuse    string
-		passes  float64
-		broken  string // status of the call
-		lost    string // status if the worker is lost and the call may run once
+		granted   bool // the link breaks after the grant, not while the call asks
+		breakText string
+		breakPart float64
+		broken    string // status of the call
+		lost      string // status if the worker is lost and the call may run once
 	}{
 		"the job does not arrive":              {false, "toolfleet.write.", 0, ok, ok},
 		"the question does not arrive":         {false, `"state":"parked"`, 0, ok, ok},
@@ -213,33 +213,33 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 						defer f.close()
 						var hooked atomic.Int32
 						p, l := newPeople(t, "alice"), newLink(t, srv)
-						ledger := f.kept(schemas.Tool{Name: "refund", OnCrash: crash}, func(context.Context, int) (tool.Output, error) { return tool.Text("refunded"), nil })
+						ledger := f.recordedTool(schemas.Tool{Name: "refund", OnCrash: crash}, func(context.Context, int) (tool.Output, error) { return tool.Text("refunded"), nil })
 						cfg := p.worker(t, refunds)
-						cfg.Hooks = serial(t, &hooked)
+						cfg.Hooks = serialHook(t, &hooked)
 						f.coordinator(p.coordinator())
-						f.over(l, forGood, f.askingWorker(cfg))
+						f.runOver(l, forGood, f.workerRun(cfg))
 						time.Sleep(2 * time.Second) // the worker serves
 						b := canonical("s", "b", refund("149.99"))
 						if !row.granted {
-							l.blowAt(row.fuse, row.passes)
+							l.breakWhen(row.breakText, row.breakPart)
 							f.submit(b)
-							f.until("the link breaks", l.hasBlown)
+							f.until("the link breaks", l.isBroken)
 							f.worker(cfg)
 							time.Sleep(time.Minute) // all redeliveries have arrived
-							f.until("connected", f.conn.Connected)
+							f.until("the agent is connected", f.conn.Connected)
 						} else {
 							f.submit(b)
 						}
 						q := f.question(b, 0)
 						if row.granted {
 							time.Sleep(10 * time.Second)
-							l.blowAt(row.fuse, row.passes)
+							l.breakWhen(row.breakText, row.breakPart)
 						}
-						if state, refused := f.insists(f.client, p.signed(t, "alice", q, messages.VerdictApprove)); state != messages.DecisionGranted {
+						if state, refused := f.decideUntilAnswered(f.client, p.signed(t, "alice", q, messages.VerdictApprove)); state != messages.DecisionGranted {
 							t.Fatalf("approve: %s, %v", state, refused)
 						}
 						if row.granted {
-							f.until("the link breaks", l.hasBlown)
+							f.until("the link breaks", l.isBroken)
 							f.worker(cfg)
 						}
 						reply := f.reply(b, mayRest+2*time.Minute)
@@ -294,7 +294,7 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 			if err := srv.Restart(); err != nil {
 				t.Error(err)
 			}
-			f.until("connected", f.conn.Connected)
+			f.until("the agent is connected", f.conn.Connected)
 		}
 		restart()
 		time.Sleep(time.Minute)
@@ -304,7 +304,7 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 			deciding.Go(func() {
 				time.Sleep(time.Duration(n) * 200 * time.Microsecond)
 				verdict := []messages.Verdict{messages.VerdictApprove, messages.VerdictDeny}[n%2]
-				state, refused := f.insists(f.client, p.signed(t, "alice", q, verdict))
+				state, refused := f.decideUntilAnswered(f.client, p.signed(t, "alice", q, verdict))
 				if refused != nil && refused.Class != messages.ClassNotPending || refused == nil && state == "" {
 					t.Errorf("question %d: %s, %v", n, state, refused)
 				}
@@ -339,7 +339,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 		cfg := p.worker(t, refunds)
 		cfg.Provision = everywhere
 		conn := f.dial("worker", f.cl.URLOf(i))
-		f.start(conn, f.askingWorker(cfg)(conn))
+		f.start(conn, f.workerRun(cfg)(conn))
 		conn = f.dial("coordinator", f.cl.URLOf(i+1))
 		c, err := coordinator.New(conn, coordinator.Config{Logger: f.log, Provision: everywhere, Approvers: p.approvers})
 		if err != nil {
@@ -367,7 +367,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 		var said [2]messages.DecisionState
 		var deciding sync.WaitGroup
 		for i, name := range []string{"alice", "bob"} {
-			deciding.Go(func() { said[i], _ = f.insists(doors[i], p.signed(t, name, q, verdicts[(i+round)%2])) })
+			deciding.Go(func() { said[i], _ = f.decideUntilAnswered(doors[i], p.signed(t, name, q, verdicts[(i+round)%2])) })
 		}
 		if round%2 == 0 {
 			f.cl.StepDown(f.conn.Names().Stream(bus.Calls))
@@ -380,7 +380,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 			allowed++
 		}
 		if said[0] != "" && said[1] != "" || said[0] != "" && said[0] != want || said[1] != "" && said[1] != want {
-			t.Errorf("round %d: told %q; the call is %s", round, said, reply.Results[0].Status)
+			t.Errorf("round %d: the sender was told %q; the call is %s", round, said, reply.Results[0].Status)
 		}
 	}
 	if n := len(ledger.all()); n != allowed {
@@ -399,21 +399,21 @@ func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
 				defer f.close()
 				var hooked atomic.Int32
 				p := newPeople(t, "alice")
-				ledger := f.kept(schemas.Tool{Name: "refund", OnCrash: crash}, func(ctx context.Context, n int) (tool.Output, error) {
+				ledger := f.recordedTool(schemas.Tool{Name: "refund", OnCrash: crash}, func(ctx context.Context, n int) (tool.Output, error) {
 					if n == 1 {
-						return hung(ctx)
+						return waitForStop(ctx)
 					}
 					return tool.Text("refunded"), nil
 				})
 				cfg := p.worker(t, refunds)
-				cfg.Hooks = serial(t, &hooked)
+				cfg.Hooks = serialHook(t, &hooked)
 				f.coordinator(p.coordinator())
-				kill := f.doomed(cfg)
+				kill := f.killableWorker(cfg)
 				b := canonical("s", "b", refund("149.99"))
 				f.submit(b)
 				q := f.question(b, 0)
 				// The audit line comes a moment after the question is stored.
-				f.until("the question is on record", func() bool { return f.audited()["approval_asked"] == 1 })
+				f.until("the question is in the audit log", func() bool { return f.audited()["approval_asked"] == 1 })
 				f.approve(p, "alice", q)
 				f.hasRun(ledger, 1)
 				f.worker(cfg)

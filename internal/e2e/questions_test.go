@@ -22,9 +22,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// serial returns a hook that makes another input at each run. An approval covers only one of
-// these inputs.
-func serial(t testing.TB, ran *atomic.Int32) hook.Set {
+// serialHook returns a hook that makes another input at each run. An approval covers only one
+// of these inputs.
+func serialHook(t testing.TB, ran *atomic.Int32) hook.Set {
 	return hooks(t, hook.Hook{Name: "serial", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 		var input map[string]any
 		if err := json.Unmarshal(c.Input, &input); err != nil {
@@ -61,11 +61,11 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 					var both sync.WaitGroup
 					if against == "expired" {
 						time.Sleep(time.Until(q.Expires) + off)
-						state, _ = f.insists(f.client, d)
+						state, _ = f.decideUntilAnswered(f.client, d)
 					} else {
 						both.Go(func() {
 							time.Sleep(time.Millisecond + off)
-							state, _ = f.insists(f.client, d)
+							state, _ = f.decideUntilAnswered(f.client, d)
 						})
 						time.Sleep(time.Millisecond)
 						f.abort(string(b.Session), string(b.ID))
@@ -78,7 +78,7 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 					now := len(ledger.all())
 					switch {
 					case status == "ok" && state != messages.DecisionGranted, status == "expired" && state != "", against == "expired" && status == "aborted":
-						t.Errorf("round %d: told %q, and it is %s", round, state, status)
+						t.Errorf("round %d: the sender was told %q, and the call is %s", round, state, status)
 					case (status == "ok") != (now == ran+1) && status != "outcome_unknown", now > ran+1:
 						t.Errorf("round %d: %s, and it ran %d times", round, status, now-ran)
 					}
@@ -223,7 +223,7 @@ func TestALaneBehindAQuestion(t *testing.T) {
 		f.submit(first)
 		time.Sleep(time.Minute)
 		if n := len(ledger.all()); n != 7 {
-			t.Errorf("submitted again when it was answered, it ran: %d runs", n)
+			t.Errorf("submitted again after its reply, the batch ran: %d runs", n)
 		}
 	})
 }
@@ -242,7 +242,7 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 					return tool.Text("slept"), pauseArgs{12_000}.wait(ctx)
 				})
 				f.worker(p.worker(t, refunds))
-				kill := f.mortal(p.coordinator())
+				kill := f.killableCoordinator(p.coordinator())
 				// The time limit is 30 s: two naps of 12 s end, and the third is cut. The two
 				// waits of 10 minutes do not count.
 				b := canonical("s", "b", call{"nap", ""}, refund("51"), refund("52"), call{"nap", ""}, refund("1"), call{"nap", ""})
@@ -253,7 +253,7 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 					time.Sleep(5 * time.Minute)
 					if taken {
 						kill()
-						kill = f.mortal(p.coordinator())
+						kill = f.killableCoordinator(p.coordinator())
 					}
 					time.Sleep(5 * time.Minute)
 					f.approve(p, "alice", q)
@@ -322,7 +322,7 @@ func TestLargeQuestions(t *testing.T) {
 					_, err := f.sendDecision(p, "alice", q, messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(input(row.size-1, "")) })
 					wantRefused(t, "an edit that does not fit", err, messages.ClassInvalidDecision)
 				}
-				if state, no := f.insists(f.client, p.signed(t, "alice", q, messages.VerdictApprove)); state != messages.DecisionGranted {
+				if state, no := f.decideUntilAnswered(f.client, p.signed(t, "alice", q, messages.VerdictApprove)); state != messages.DecisionGranted {
 					t.Errorf("%d bytes: approve: %s, %v", row.size, state, no)
 				}
 			}

@@ -76,9 +76,9 @@ func (s *slow) toolset(f *fleet, beside ...string) *tool.Registry {
 	return r
 }
 
-// leaves tells a daemon to stop, which may take a while. wait returns when it has stopped.
-// Call it before the fleet is closed.
-func (p part) leaves() (wait func()) {
+// stopInBackground tells a daemon to stop, which may take a while. wait returns when it has
+// stopped. Call it before the fleet is closed.
+func (p part) stopInBackground() (wait func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -87,9 +87,9 @@ func (p part) leaves() (wait func()) {
 	return func() { <-ended }
 }
 
-// staffed waits until n workers have announced themselves and the coordinators have noticed
-// it.
-func (f *fleet) staffed(n int) {
+// awaitWorkers waits until n workers have announced themselves and the coordinators have
+// noticed it.
+func (f *fleet) awaitWorkers(n int) {
 	f.t.Helper()
 	f.until("the workers are there", func() bool { return len(values[wire.Presence](f, bus.BucketWorkers)) == n })
 	time.Sleep(200 * time.Millisecond) // simulated
@@ -112,7 +112,7 @@ func (f *fleet) withdraw(name string) {
 // it.
 func TestARunningReadStaysWithItsWorker(t *testing.T) {
 	for what, change := range map[string]func(*fleet, part) (wait func()){
-		"it drains":                func(_ *fleet, w part) func() { return w.leaves() },
+		"it drains":                func(_ *fleet, w part) func() { return w.stopInBackground() },
 		"its announcement is lost": func(f *fleet, _ part) func() { f.withdraw("w1"); return func() {} },
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -127,14 +127,14 @@ func TestARunningReadStaysWithItsWorker(t *testing.T) {
 				})
 				w := f.workerWith(read.toolset(f), worker.Config{Name: "w1", Slots: 1})
 				f.coordinator(coordinator.Config{})
-				f.staffed(1)
+				f.awaitWorkers(1)
 				f.submit(canonical("first", "b", call{"slow", ""}))
 				<-read.began
 				b := canonical("s", "b", call{"slow", ""}, call{"put", ""})
 				f.submit(b)
 				<-read.began
 				f.workerWith(read.toolset(f, "extra"), worker.Config{Name: "w2"})
-				f.staffed(2)
+				f.awaitWorkers(2)
 				time.Sleep(2 * time.Second)
 				defer change(f, w)()
 				f.wantStatuses(f.reply(b, time.Minute), "ok ok")
@@ -149,14 +149,14 @@ func TestARunningReadStaysWithItsWorker(t *testing.T) {
 
 // A read waits for the only slot of its queue. Its worker starts it, and drains before it has
 // reported the start. No other worker starts the read again.
-func TestAReadThatHasJustBegunStaysToo(t *testing.T) {
+func TestAReadThatHasJustBegunRunsOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		read := newSlow(func(int32) time.Duration { return 2 * time.Second })
 		w := f.workerWith(read.toolset(f), worker.Config{Slots: 1})
 		f.coordinator(coordinator.Config{})
-		f.staffed(1)
+		f.awaitWorkers(1)
 		first, second := canonical("s1", "b", call{"slow", ""}), canonical("s2", "b", call{"slow", ""})
 		f.submit(first)
 		<-read.began
@@ -165,7 +165,7 @@ func TestAReadThatHasJustBegunStaysToo(t *testing.T) {
 		f.workerWith(read.toolset(f, "extra"), worker.Config{})
 		<-read.began
 		time.Sleep(20 * time.Millisecond)
-		defer w.leaves()()
+		defer w.stopInBackground()()
 		f.wantStatuses(f.reply(first, time.Minute), "ok")
 		f.wantStatuses(f.reply(second, time.Minute), "ok")
 		time.Sleep(10 * time.Second)
@@ -203,7 +203,7 @@ func TestPoisonIsFoundAcrossQueues(t *testing.T) {
 				}
 				f.coordinator(coordinator.Config{})
 				bomber()
-				f.staffed(1)
+				f.awaitWorkers(1)
 				b := canonical("s", "b", call{"bomb", ""})
 				f.submit(b)
 				for n := range int32(5) {
@@ -242,7 +242,7 @@ func TestACallDoesNotWaitBehindASlowOne(t *testing.T) {
 				}
 				f.coordinator(coordinator.Config{})
 				if !later {
-					f.staffed(2)
+					f.awaitWorkers(2)
 				}
 				var open []messages.Batch
 				for n := range 5 {
@@ -279,13 +279,13 @@ func TestAQueueThatNobodyPullsFrom(t *testing.T) {
 		read := newSlow(func(int32) time.Duration { return 100 * time.Millisecond })
 		f.workerWith(read.toolset(f), worker.Config{Slots: 2})
 		f.coordinator(coordinator.Config{})
-		f.staffed(1)
+		f.awaitWorkers(1)
 		tools := append([]string{"0000"}, f.present()[0].Queues["default"].Tools...)
 		defer f.announce(wire.Presence{
 			V: 1, Worker: "deaf", Pools: []string{"default"}, Slots: 10,
 			Queues: map[string]wire.Queue{"default": {Token: wire.QueueToken("default", tools), Tools: tools}},
 		})()
-		f.staffed(2)
+		f.awaitWorkers(2)
 		var open []messages.Batch
 		for n := range 10 {
 			b := canonical(fmt.Sprint("s", n), "b", call{"slow", ""})
@@ -306,11 +306,11 @@ func TestACallOutlivesALostAnnouncement(t *testing.T) {
 		defer f.close()
 		read := newSlow(func(int32) time.Duration { return time.Second })
 		f.workerWith(read.toolset(f), worker.Config{Announce: 75 * time.Second})
-		f.only("other", worker.Config{})
+		f.oneToolWorker("other", worker.Config{})
 		f.coordinator(coordinator.Config{QueueTimeout: 2 * time.Minute})
-		f.staffed(2)
+		f.awaitWorkers(2)
 		time.Sleep(35 * time.Second)
-		f.staffed(1)
+		f.awaitWorkers(1)
 		f.wantStatuses(f.run(canonical("s", "b", call{"slow", ""})), "ok")
 	})
 }
@@ -324,11 +324,11 @@ func TestAWorkerLeavesTheAnnouncementOfItsNamesake(t *testing.T) {
 		read := newSlow(func(int32) time.Duration { return 5 * time.Second })
 		first := f.workerWith(read.toolset(f), worker.Config{Name: "w", Announce: 20 * time.Second})
 		f.coordinator(coordinator.Config{})
-		f.staffed(1)
+		f.awaitWorkers(1)
 		b := canonical("s", "b", call{"slow", ""})
 		f.submit(b)
 		<-read.began
-		wait := first.leaves()
+		wait := first.stopInBackground()
 		time.Sleep(time.Second)
 		f.workerWith(read.toolset(f), worker.Config{Name: "w", Announce: 20 * time.Second})
 		wait()
@@ -350,12 +350,12 @@ func TestALateHandBackFromAnotherQueue(t *testing.T) {
 				read := newSlow(func(int32) time.Duration { return 10 * time.Second })
 				f.workerWith(read.toolset(f), worker.Config{})
 				f.coordinator(coordinator.Config{})
-				f.staffed(1)
+				f.awaitWorkers(1)
 				b := canonical("s", "b", call{"slow", ""})
 				f.submit(b)
 				<-read.began
 				f.workerWith(read.toolset(f, "extra"), worker.Config{})
-				f.staffed(2)
+				f.awaitWorkers(2)
 				jobs, err := f.conn.All(context.Background(), f.conn.Names().Stream(bus.Jobs), ">")
 				if err != nil || len(jobs) != 1 {
 					t.Fatalf("%d jobs, %v", len(jobs), err)
@@ -397,7 +397,7 @@ func TestTheLastWorkerLooksForOthersOnceASecond(t *testing.T) {
 		read := newSlow(func(int32) time.Duration { return 8 * time.Second })
 		w := f.workerWith(read.toolset(f), worker.Config{Slots: 1})
 		f.coordinator(coordinator.Config{})
-		f.staffed(1)
+		f.awaitWorkers(1)
 		first, second := canonical("s1", "b", call{"slow", ""}), canonical("s2", "b", call{"slow", ""})
 		f.submit(first)
 		<-read.began
@@ -409,7 +409,7 @@ func TestTheLastWorkerLooksForOthersOnceASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer stop()
-		defer w.leaves()()
+		defer w.stopInBackground()()
 		f.wantStatuses(f.reply(first, time.Minute), "ok")
 		f.wantStatuses(f.reply(second, time.Minute), "ok")
 		if n := looks.Load(); n < 5 || n > 9 || read.runs.Load() != 2 {
@@ -424,7 +424,7 @@ func TestAWorkerWithoutAConsumerOfItsOwn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.only("a", worker.Config{})
+		f.oneToolWorker("a", worker.Config{})
 		f.coordinator(coordinator.Config{})
 		f.wantStatuses(f.run(canonical("s", "before", call{"a", ""})), "ok")
 		for n := 0; ; n++ {
@@ -439,8 +439,8 @@ func TestAWorkerWithoutAConsumerOfItsOwn(t *testing.T) {
 				t.Fatalf("consumer %d: %v", n, err)
 			}
 		}
-		f.only("b", worker.Config{})
-		f.until("its tool is known", func() bool { return len(f.announced()) == 2 })
+		f.oneToolWorker("b", worker.Config{})
+		f.until("the new tool is known", func() bool { return len(f.announced()) == 2 })
 		f.wantStatuses(f.run(canonical("s", "b", call{"a", ""}, call{"b", ""})), "ok ok")
 	})
 }

@@ -33,7 +33,7 @@ func wantRan(t *testing.T, l messages.AuditRecord, status messages.Status, ran s
 		t.Fatal(err)
 	}
 	if l.Status != status || l.ArgsHash != messages.Digest([]byte(ran))[:16] || string(l.Arguments["amount"]) != string(fields.Amount) || l.ToolDigest == "" {
-		t.Errorf("of a call that ran with %s the line has the status %s, the hash %q, %s and the tool %q", ran, l.Status, l.ArgsHash, rawjson.MustMarshal(l.Arguments), l.ToolDigest)
+		t.Errorf("the audit line of a call that ran with %s has the status %s, the hash %q, %s and the tool %q", ran, l.Status, l.ArgsHash, rawjson.MustMarshal(l.Arguments), l.ToolDigest)
 	}
 }
 
@@ -46,14 +46,14 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return hung(ctx) })
+				f.tool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(ctx context.Context, _ tool.Call) (tool.Output, error) { return waitForStop(ctx) })
 				cut := hook.Hook{Name: "cut", Match: "pay", Before: func(context.Context, hook.Call) (hook.Verdict, error) {
 					return hook.Verdict{Input: json.RawMessage(`{"amount":10}`)}, nil
 				}}
-				cfg, freeSpace := fullRecord(f)
+				cfg, freeSpace := fullAuditLog(f)
 				cfg.Drain, cfg.Audit = time.Millisecond, amountsShown
 				first := f.coordinator(cfg)
-				kill := f.doomed(worker.Config{Hooks: hooks(t, cut)})
+				kill := f.killableWorker(worker.Config{Hooks: hooks(t, cut)})
 				b := canonical("s", "b", call{"pay", `{"amount":1000}`})
 				f.submit(b)
 				time.Sleep(3 * time.Second) // simulated: the call runs
@@ -69,7 +69,7 @@ func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
 					f.coordinator(cfg)
 				}
 				freeSpace()
-				f.gone(b)
+				f.awaitGone(b)
 				wantRan(t, f.auditLines(audit.Filter{})[0], messages.StatusOutcomeUnknown, `{"amount":10}`)
 			})
 		})
@@ -117,7 +117,7 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 		must(err)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{Audit: amountsShown})
-		f.gone(b)
+		f.awaitGone(b)
 		lines := f.auditLines(audit.Filter{})
 		if len(lines) != 2 {
 			t.Fatalf("%d lines", len(lines))
@@ -131,7 +131,7 @@ func TestOlderRecordsSayWhatRan(t *testing.T) {
 
 // A batch has its reply, but the coordinators that are left cannot decode its body. Its calls
 // still have audit lines.
-func TestLinesOfABodyThatCannotBeRead(t *testing.T) {
+func TestAuditLinesOfABodyThatCannotBeRead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

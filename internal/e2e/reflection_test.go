@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// mouthpieces are the identities outside of the fleet's own account. The server replaces the
+// outsiders are the identities outside of the fleet's own account. The server replaces the
 // reply subjects of their requests.
-var mouthpieces = append([]string{"worker", "approver"}, natstest.Tenants...)
+var outsiders = append([]string{"worker", "approver"}, natstest.Tenants...)
 
 // Each identity outside of the fleet's account uses each of its rights with every hostile
 // reply subject. In the fleet's account, nothing arrives on a subject that the identity may
@@ -19,19 +19,19 @@ var mouthpieces = append([]string{"worker", "approver"}, natstest.Tenants...)
 func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ids.Witness()
-	s := newSiegeAs(t, ids)
+	s := newAttackedFleetAs(t, ids)
 	defer s.close()
-	q := s.asked()
-	before := s.belongings()
+	q := s.openQuestion()
+	before := s.victimData()
 	witness := s.ids.Intruder(s.srv, "witness")
-	for _, subject := range hostile() {
+	for _, subject := range hostileSubjects() {
 		witness.Subscribe(subject)
 	}
 	witness.Flush()
-	for _, who := range mouthpieces {
-		s.reflect(s.ids.Intruder(s.srv, who), who)
+	for _, who := range outsiders {
+		s.tryReplySubjects(s.ids.Intruder(s.srv, who), who)
 	}
-	after := s.belongings() // answered after the requests of the intruders
+	after := s.victimData() // answered after the requests of the intruders
 	for thing, was := range before {
 		if after[thing] != was {
 			t.Errorf("%s was\n%s\nand is\n%s", thing, was, after[thing])
@@ -39,7 +39,7 @@ func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 	}
 	witness.Subscribe("end")
 	witness.Publish("end", "", nil, nil)
-	s.until("the witness heard all of it", func() bool {
+	s.until("the witness has all messages", func() bool {
 		return slices.ContainsFunc(witness.Received(), func(m natstest.Intercepted) bool { return m.Subject == "end" })
 	})
 	for _, m := range witness.Received() {
@@ -47,7 +47,7 @@ func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 			t.Errorf("a message has reached %s: %.200q", m.Subject, m.Data)
 		}
 	}
-	s.goesOn(q)
+	s.checkStillWorks(q)
 }
 
 // An HTTP server is in the fleet's account. So the acknowledgement of its batch goes to any
@@ -56,21 +56,21 @@ func TestNoReplySubjectReachesTheFleet(t *testing.T) {
 func TestAnHTTPServerIsInsideTheFleet(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	ids.Witness()
-	s := newSiegeAs(t, ids)
+	s := newAttackedFleetAs(t, ids)
 	defer s.close()
 	witness, in := s.ids.Intruder(s.srv, "witness"), s.ids.Intruder(s.srv, "http")
 	witness.Subscribe("toolfleet.plan.>")
 	witness.Flush()
 	in.Publish("toolfleet.batch.acme.http.b", "toolfleet.plan.acme.http.other", nil, []byte(`{}`))
 	in.Flush()
-	s.until("the acknowledgement lands", func() bool {
+	s.until("the acknowledgement arrives", func() bool {
 		return slices.ContainsFunc(witness.Received(), func(m natstest.Intercepted) bool { return m.Subject == "toolfleet.plan.acme.http.other" })
 	})
 }
 
-// hostile returns subjects of the fleet's account that no identity outside of it may publish.
-// The fleet itself publishes none of them during the test.
-func hostile() (subjects []string) {
+// hostileSubjects returns subjects of the fleet's account that no identity outside of it may
+// publish. The fleet itself publishes none of them during the test.
+func hostileSubjects() (subjects []string) {
 	for _, stream := range everyStream {
 		subjects = append(subjects, "$JS.API.STREAM.PURGE."+stream, "$JS.API.STREAM.DELETE."+stream)
 	}
@@ -82,21 +82,21 @@ func hostile() (subjects []string) {
 		"_INBOX.coordinator.x", "_INBOX.operator.x")
 }
 
-// reflect publishes on each right of an identity, with every hostile reply subject. Requests
-// for a record ask for a record that the intruder itself has made.
-func (s *siege) reflect(in *natstest.Intruder, who string) {
+// tryReplySubjects publishes on each right of an identity, with every hostile reply subject.
+// Requests for a record ask for a record that the intruder itself has made.
+func (s *attackedFleet) tryReplySubjects(in *natstest.Intruder, who string) {
 	s.t.Helper()
 	rights, _ := s.ids.May(who)
 	in.Publish("toolfleet.call.acme.intruder.b.0", "", nil, []byte(`{}`)) // the record to ask for
 	for i, right := range rights {
-		subject, body := literal(right, i), bodyFor(right)
-		for j, reply := range hostile() {
+		subject, body := subjectFor(right, i), bodyFor(right)
+		for j, reply := range hostileSubjects() {
 			if slices.ContainsFunc(rights, func(p string) bool { return matches(p, reply) }) {
 				continue // the identity may publish this subject anyway
 			}
 			in.Publish(subject, reply, nil, body)
 			if (i+j)%4 == 0 && !strings.HasPrefix(right, "$KV.") { // could remove the workers
-				in.Publish(subject, reply, tricks[(i+j)/4%len(tricks)], body)
+				in.Publish(subject, reply, attackHeaders[(i+j)/4%len(attackHeaders)], body)
 			}
 		}
 		in.Flush()
@@ -119,9 +119,9 @@ func bodyFor(right string) []byte {
 	return []byte(`{}`)
 }
 
-// literal returns a subject that right allows and that touches neither the victim nor the
+// subjectFor returns a subject that right allows and that touches neither the victim nor the
 // tools.
-func literal(right string, n int) string {
+func subjectFor(right string, n int) string {
 	names := []string{"acme", "intruder", fmt.Sprint("b", n), "0", "x"}
 	tokens := strings.Split(right, ".")
 	for i, token := range tokens {

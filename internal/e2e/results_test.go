@@ -67,7 +67,7 @@ func TestTheWholeOfAnOutputIsReadable(t *testing.T) {
 		}
 	}
 	if found := cutRef.FindAllSubmatch(reply.Reinjection, -1); len(found) != 2 {
-		t.Errorf("got %d refs in what the model reads, want 2: %.300s", len(found), reply.Reinjection)
+		t.Errorf("the model reads %d refs, want 2: %.300s", len(found), reply.Reinjection)
 	}
 	read := func(session, id, ref, more string) string {
 		t.Helper()

@@ -41,11 +41,11 @@ func TestRevokedCredentials(t *testing.T) {
 	f.tool(schemas.Tool{Name: "look", Kind: messages.KindRead, TimeoutMS: 3_600_000}, hang)
 	f.tool(schemas.Tool{Name: "pay", TimeoutMS: 3_600_000}, hang)
 	f.coordinator(coordinator.Config{AckWait: soon.AckWait, Grace: soon.Grace})
-	revoked := f.unlucky(soon)
+	revoked := f.failingWorker(soon)
 	read, write := canonical("reads", "b", call{"look", ""}), canonical("writes", "b", call{"pay", ""})
 	f.submit(read)
 	f.submit(write)
-	f.until("both run", func() bool { return runs.Load() == 2 })
+	f.until("the read and the write run", func() bool { return runs.Load() == 2 })
 
 	old := f.ids.Seed("worker")
 	f.ids.Renew("worker")
@@ -68,8 +68,8 @@ func TestRevokedCredentials(t *testing.T) {
 	}
 }
 
-// unlucky starts a worker that is expected to end with an error, and returns that error.
-func (f *identified) unlucky(cfg worker.Config) <-chan error {
+// failingWorker starts a worker that is expected to end with an error, and returns that error.
+func (f *identified) failingWorker(cfg worker.Config) <-chan error {
 	conn := f.connect("worker")
 	cfg.Logger = f.log
 	w, err := worker.New(conn, f.tools, cfg)

@@ -51,8 +51,8 @@ func (f *fleet) release(version string, more ...string) *release {
 	return r
 }
 
-// answered is a batch of a load, with its reply.
-type answered struct {
+// answeredBatch is a batch of a load, with its reply.
+type answeredBatch struct {
 	submitted time.Time
 	took      time.Duration // until its reply
 	reply     messages.Reply
@@ -61,14 +61,14 @@ type answered struct {
 // load submits a batch with a read and a write at the given interval, until stop is called.
 // stop waits for all replies and returns the batches in the order in which they were
 // submitted.
-func (f *fleet) load(every time.Duration) (stop func() []*answered) {
+func (f *fleet) load(every time.Duration) (stop func() []*answeredBatch) {
 	ctx, end := context.WithCancel(context.Background())
-	var all []*answered
+	var all []*answeredBatch
 	var running sync.WaitGroup
 	running.Go(func() {
 		for n := 0; ctx.Err() == nil; n++ {
 			b := canonical(fmt.Sprint("load", n%40), fmt.Sprint("b", n), call{"look", ""}, call{"put", ""})
-			a := &answered{submitted: time.Now()}
+			a := &answeredBatch{submitted: time.Now()}
 			all = append(all, a)
 			running.Go(func() {
 				a.reply = f.run(b)
@@ -77,7 +77,7 @@ func (f *fleet) load(every time.Duration) (stop func() []*answered) {
 			time.Sleep(every)
 		}
 	})
-	return func() []*answered {
+	return func() []*answeredBatch {
 		end()
 		running.Wait()
 		return all
@@ -85,7 +85,7 @@ func (f *fleet) load(every time.Duration) (stop func() []*answered) {
 }
 
 // median returns the median of the times that the batches took.
-func median(all []*answered) time.Duration {
+func median(all []*answeredBatch) time.Duration {
 	var took []time.Duration
 	for _, a := range all {
 		took = append(took, a.took)
@@ -132,7 +132,7 @@ func TestARollingUpdateAndItsRollback(t *testing.T) {
 		for _, a := range replies {
 			f.wantStatuses(a.reply, "ok ok")
 		}
-		first := slices.IndexFunc(replies, func(a *answered) bool { return a.submitted.After(rolling) })
+		first := slices.IndexFunc(replies, func(a *answeredBatch) bool { return a.submitted.After(rolling) })
 		quiet, busy := median(replies[:first]), median(replies[first:])
 		t.Logf("half of %d batches before the update took %v at most, of %d during it %v", first, quiet, len(replies)-first, busy)
 		if busy > quiet+quiet/10 { // simulated
@@ -150,7 +150,7 @@ func TestARollingUpdateAndItsRollback(t *testing.T) {
 		if v1.applied.Load() < 100 || v2.applied.Load() < 100 {
 			t.Errorf("release 1 applied %d writes, release 2 %d: the load missed one", v1.applied.Load(), v2.applied.Load())
 		}
-		f.until("no job is left", func() bool { return f.left(bus.Jobs) == 0 })
+		f.until("no job is left", func() bool { return f.messageCount(bus.Jobs) == 0 })
 	})
 }
 
@@ -196,7 +196,7 @@ func TestALostToolsetLosesNoCall(t *testing.T) {
 				defer f.close()
 				promise.Name = "slow"
 				g := f.gated(promise)
-				kill := f.doomed(worker.Config{Slots: 1})
+				kill := f.killableWorker(worker.Config{Slots: 1})
 				f.coordinator(coordinator.Config{})
 				var open []messages.Batch
 				for n := range 3 {
@@ -224,7 +224,7 @@ func TestALostToolsetLosesNoCall(t *testing.T) {
 				if runs.Load() != 3 {
 					t.Errorf("3 calls ran %d times", runs.Load())
 				}
-				f.until("no job is left", func() bool { return f.left(bus.Jobs) == 0 })
+				f.until("no job is left", func() bool { return f.messageCount(bus.Jobs) == 0 })
 			})
 		})
 	}

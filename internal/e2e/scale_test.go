@@ -23,15 +23,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// quick registers a read rd and a write wr. Both return their input at once.
-func quick(f *fleet) {
+// addQuickTools registers a read rd and a write wr. Both return their input at once.
+func addQuickTools(f *fleet) {
 	echo := func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil }
 	f.tool(schemas.Tool{Name: "rd", Kind: messages.KindRead}, echo)
 	f.tool(schemas.Tool{Name: "wr"}, echo)
 }
 
-// once submits one batch to each of the sessions and waits for every reply.
-func (f *fleet) once(prefix string, sessions int) {
+// runOncePerSession submits one batch to each of the sessions and waits for every reply.
+func (f *fleet) runOncePerSession(prefix string, sessions int) {
 	f.t.Helper()
 	var mu sync.Mutex
 	replied := map[string]bool{}
@@ -105,19 +105,19 @@ func TestManySessionsLeaveNothingBehind(t *testing.T) {
 	sessions := repeats(*many, *many)
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
-	quick(f)
+	addQuickTools(f)
 	erasable := provision.Config{Erasable: true}
 	f.worker(worker.Config{Slots: 64, Provision: erasable})
 	live := prometheus.NewRegistry()
 	f.coordinator(coordinator.Config{Metrics: coordinator.NewMetrics(live), Provision: erasable})
 	f.coordinator(coordinator.Config{Provision: erasable})
 
-	f.once("warm", 500) // grows the buffers and pools
+	f.runOncePerSession("warm", 500) // grows the buffers and pools
 	f.settled()
-	f.forget(t)
+	f.deleteRecords(t)
 	objects, goroutines, before := f.objects(t), runtime.NumGoroutine(), heap()
 
-	f.once("s", sessions)
+	f.runOncePerSession("s", sessions)
 	f.settled()
 	if now := f.objects(t); now != objects {
 		t.Errorf("the server has %s after %d sessions, and had %s", now, sessions, objects)
@@ -134,12 +134,12 @@ func TestManySessionsLeaveNothingBehind(t *testing.T) {
 		return false
 	})
 	full := heap()
-	records := f.left(bus.Calls) + f.left(bus.Results) + f.left(bus.Replies) + f.left(bus.Audit)
+	records := f.messageCount(bus.Calls) + f.messageCount(bus.Results) + f.messageCount(bus.Replies) + f.messageCount(bus.Audit)
 	t.Logf("%d sessions: heap %d KiB more with %d records kept", sessions, (full-before)>>10, records)
-	if n := f.left(bus.Replies); n != uint64(sessions) {
+	if n := f.messageCount(bus.Replies); n != uint64(sessions) {
 		t.Errorf("%d replies are kept for %d sessions", n, sessions)
 	}
-	f.forget(t)
+	f.deleteRecords(t)
 	after := heap()
 	t.Logf("without them %d KiB more than before", (after-before)>>10)
 	if after > before+8<<20 {
@@ -150,7 +150,7 @@ func TestManySessionsLeaveNothingBehind(t *testing.T) {
 // settled waits until the log and the queue of jobs are empty.
 func (f *fleet) settled() {
 	f.t.Helper()
-	f.until("the log and the jobs are gone", func() bool { return f.left(bus.Batches) == 0 && f.left(bus.Jobs) == 0 })
+	f.until("the log and the queue of jobs are empty", func() bool { return f.messageCount(bus.Batches) == 0 && f.messageCount(bus.Jobs) == 0 })
 }
 
 // objects returns how many streams and consumers the server has, as a text.
@@ -160,15 +160,15 @@ func (f *fleet) objects(t *testing.T) string {
 	return fmt.Sprintf("%v streams and %v consumers", info["streams"], info["consumers"])
 }
 
-// forget deletes the records as their expiry would, and checks that each of these streams has
-// an expiry.
-func (f *fleet) forget(t *testing.T) {
+// deleteRecords deletes the records as their expiry would, and checks that each of these
+// streams has an expiry.
+func (f *fleet) deleteRecords(t *testing.T) {
 	t.Helper()
 	for _, name := range []string{bus.Calls, bus.Results, bus.Replies, bus.Audit} {
 		stream := f.conn.Names().Stream(name)
 		config, _ := jetStream(t, f.conn, "STREAM.INFO."+stream, nil)["config"].(map[string]any)
 		if age, _ := config["max_age"].(float64); age <= 0 {
-			t.Errorf("what %s holds has no age: %v", name, config["max_age"])
+			t.Errorf("the messages of %s do not expire: %v", name, config["max_age"])
 		}
 		jetStream(t, f.conn, "STREAM.PURGE."+stream, nil)
 	}
@@ -184,7 +184,7 @@ func BenchmarkLiveSessions(b *testing.B) {
 		b.Run(fmt.Sprintf("sessions=%d", sessions), func(b *testing.B) {
 			f := newFleet(b, natstest.Server(b, natstest.Fast))
 			defer f.close()
-			quick(f)
+			addQuickTools(f)
 			f.worker(worker.Config{Slots: 64})
 			f.coordinator(coordinator.Config{})
 			calls := make([]call, 10)

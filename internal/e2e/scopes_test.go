@@ -70,7 +70,7 @@ func TestApproversHaveScopes(t *testing.T) {
 			}
 		}
 		if n := len(ledger.all()); n != 0 {
-			t.Fatalf("refunded %d times on the word of others", n)
+			t.Fatalf("refunded %d times after decisions that do not count", n)
 		}
 		f.approve(p, "bank", q)
 		f.wantStatuses(f.reply(b, 30*time.Second), "ok")
@@ -102,12 +102,12 @@ func TestAWorkerChecksScopes(t *testing.T) {
 		q := f.question(b, 0)
 		f.approve(p, "other", q)
 		var again messages.Approval
-		f.until("it is asked again", func() bool {
+		f.until("a person is asked again", func() bool {
 			again, err = f.client.Approval(t.Context(), b.Session, b.ID, 0)
 			return err == nil && again.ID != q.ID
 		})
 		if n := len(ledger.all()); n != 0 {
-			t.Fatalf("refunded %d times on the word of another group", n)
+			t.Fatalf("refunded %d times after a decision of another group", n)
 		}
 		f.approve(p, "bank", again)
 		f.wantStatuses(f.reply(b, 30*time.Second), "ok")

@@ -24,9 +24,9 @@ import (
 
 // away breaks the connection over the link until back is called.
 func (l *link) away() (back func()) {
-	l.set(weather{silent: true}, weather{silent: true})
+	l.set(conditions{silent: true}, conditions{silent: true})
 	l.cut()
-	return func() { l.set(weather{}, weather{}) }
+	return func() { l.set(conditions{}, conditions{}) }
 }
 
 // batchesOf returns the batches of events in the order of their first events. It checks that
@@ -37,7 +37,7 @@ func batchesOf(t *testing.T, events []messages.Event) (ids []messages.BatchID) {
 		switch {
 		case i > 0 && events[i-1].Batch == e.Batch:
 		case slices.Contains(ids, e.Batch):
-			t.Errorf("%s of batch %s is told after one of %s", eventName(e), e.Batch, events[i-1].Batch)
+			t.Errorf("the event %s of batch %s comes after one of %s", eventName(e), e.Batch, events[i-1].Batch)
 		default:
 			ids = append(ids, e.Batch)
 		}
@@ -122,7 +122,7 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 				f.run(canonical("s", "before", call{"echo", ""})) // before the watcher: not reported
 				f.run(canonical("other", "elsewhere", call{"echo", ""}))
 				f.submit(canonical("s", "known", call{"first", ""}, call{"echo", ""}))
-				f.until("the first runs", func() bool { return firstRuns.Load() == 1 })
+				f.until("the first write runs", func() bool { return firstRuns.Load() == 1 })
 				l := newLink(t, srv)
 				told, conn, end := watchOver(f, l, time.Time{})
 				defer end()
@@ -144,15 +144,15 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 				}
 				f.submit(canonical("s", "open", call{"last", ""}))
 				f.submit(canonical("s", "queued", call{"count", ""}))
-				f.until("the last runs", func() bool { return lastRuns.Load() == 1 })
+				f.until("the last write runs", func() bool { return lastRuns.Load() == 1 })
 				if test.back != nil {
 					test.back(l, conn)
 				}
 				back()
-				f.until("all that has ended is told", func() bool { return told.replies() == 1+test.missed })
+				f.until("the watcher has every batch that has ended", func() bool { return told.replies() == 1+test.missed })
 				openLast()
 				f.run(canonical("s", "after", call{"echo", ""}))
-				f.until("all is told", func() bool { return told.replies() == 4+test.missed })
+				f.until("the watcher has every batch", func() bool { return told.replies() == 4+test.missed })
 
 				want = append(want, "open", "queued", "after")
 				events := slices.DeleteFunc(told.all(), func(e messages.Event) bool {
@@ -167,7 +167,7 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 					if calls == 0 {
 						calls = 3
 					}
-					checkFeed(t, told.of(id), calls)
+					checkFeed(t, told.ofBatch(id), calls)
 				}
 			})
 		})
@@ -178,7 +178,7 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 // the missed ones, even if no further batch comes.
 func TestWatchReportsWhatBeginsWhileItCatchesUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := watchable(t, srv, nil)
+		f := watchedFleet(t, srv, nil)
 		defer f.close()
 		l := newLink(t, srv)
 		told, _, end := watchOver(f, l, time.Time{})
@@ -191,11 +191,11 @@ func TestWatchReportsWhatBeginsWhileItCatchesUp(t *testing.T) {
 			f.run(canonical("s", want[i], call{"echo", ""}))
 		}
 		back()
-		l.set(weather{delay: 20 * time.Millisecond}, weather{delay: 20 * time.Millisecond})
-		f.until("some are told", func() bool { return told.replies() > 3 })
+		l.set(conditions{delay: 20 * time.Millisecond}, conditions{delay: 20 * time.Millisecond})
+		f.until("the watcher has some batches", func() bool { return told.replies() > 3 })
 		f.run(canonical("s", "meanwhile", call{"echo", ""}))
 		if n := told.replies(); n > 39 {
-			t.Fatalf("%d are told already", n)
+			t.Fatalf("the watcher already has %d batches", n)
 		}
 		time.Sleep(time.Minute)
 		if diff := cmp.Diff(append(want, "meanwhile"), batchNames(told.all())); diff != "" {
@@ -208,14 +208,14 @@ func TestWatchReportsWhatBeginsWhileItCatchesUp(t *testing.T) {
 // receives the batches that ended since it began.
 func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := watchable(t, srv, nil)
+		f := watchedFleet(t, srv, nil)
 		defer f.close()
 		f.run(canonical("s", "before", call{"echo", ""}))
 		time.Sleep(time.Second)
 		l := newLink(t, srv)
 		c, conn := f.follower(l)
 		defer conn.Close()
-		l.set(weather{silent: true}, weather{silent: true})
+		l.set(conditions{silent: true}, conditions{silent: true})
 		told, end := watchWith(f, c, time.Time{})
 		defer end()
 		time.Sleep(time.Second)
@@ -227,7 +227,7 @@ func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 			}
 		})
 		l.cut()
-		l.set(weather{}, weather{})
+		l.set(conditions{}, conditions{})
 		time.Sleep(time.Minute)
 		f.run(canonical("s", "after", call{"echo", ""}))
 		time.Sleep(time.Minute)
@@ -241,7 +241,7 @@ func TestWatchBeginsWhileItIsCutOff(t *testing.T) {
 // watcher still receives the missed events.
 func TestWatchSeesABatchBeforeTheReconnect(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := watchable(t, srv, nil)
+		f := watchedFleet(t, srv, nil)
 		defer f.close()
 		l := newLink(t, srv)
 		c, conn := f.follower(l)
@@ -279,7 +279,7 @@ func TestWatchThroughManyCuts(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-				f := watchable(t, srv, nil)
+				f := watchedFleet(t, srv, nil)
 				defer f.close()
 				l, dice := newLink(t, srv), rand.New(rand.NewPCG(seed, 0))
 				told, _, end := watchOver(f, l, time.Time{})
@@ -290,7 +290,7 @@ func TestWatchThroughManyCuts(t *testing.T) {
 				for cut, batches := time.Now(), repeats(60, 160); len(want) < batches; {
 					if time.Now().After(cut) {
 						l.cut()
-						l.set(weather{delay: pace / 2}, weather{delay: pace / 2})
+						l.set(conditions{delay: pace / 2}, conditions{delay: pace / 2})
 						cut = time.Now().Add(time.Duration(200+dice.IntN(1500)) * time.Millisecond)
 					}
 					id := fmt.Sprint("b", len(want))
@@ -303,7 +303,7 @@ func TestWatchThroughManyCuts(t *testing.T) {
 					t.Error(diff)
 				}
 				for _, id := range want {
-					checkFeed(t, told.of(id), 2)
+					checkFeed(t, told.ofBatch(id), 2)
 				}
 			})
 		})
@@ -315,7 +315,7 @@ func TestWatchThroughManyCuts(t *testing.T) {
 func TestWatchSince(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
-		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.KindWrite) })
+		f := watchedFleet(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		defer open()
 		var began time.Time
@@ -339,7 +339,7 @@ func TestWatchSince(t *testing.T) {
 			{began.Add(time.Hour), []messages.BatchID{"open"}},
 		} {
 			told, _, end := watchOver(f, newLink(t, srv), test.since)
-			f.until("what is open is told", func() bool { return told.has("running 0 #1") && len(told.of("open")) > 1 })
+			f.until("the watcher has the open batch", func() bool { return told.has("running 0 #1") && len(told.ofBatch("open")) > 1 })
 			time.Sleep(time.Minute)
 			if diff := cmp.Diff(test.want, batchesOf(t, told.all())); diff != "" {
 				t.Errorf("since %v: %s", test.since, diff)
@@ -352,7 +352,7 @@ func TestWatchSince(t *testing.T) {
 // Batches are deleted before a watcher is back. They are not reported and delay nothing.
 func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
-		f := watchable(t, srv, nil)
+		f := watchedFleet(t, srv, nil)
 		defer f.close()
 		l := newLink(t, srv)
 		told, _, end := watchOver(f, l, time.Time{})
@@ -376,12 +376,12 @@ func TestWatchAfterTheRepliesAreForgotten(t *testing.T) {
 		f.run(canonical("s", "kept", call{"echo", ""}))
 		f.run(canonical("s", "known", call{"echo", ""})) // another batch with the same id
 		back()
-		f.until("what is kept is told", func() bool { return told.replies() == 3 })
+		f.until("the watcher has the batches that are still stored", func() bool { return told.replies() == 3 })
 		forget() // the session has no records any more
 		l.cut()
 		time.Sleep(time.Minute)
 		f.run(canonical("s", "after", call{"echo", ""}))
-		f.until("what comes is told", func() bool { return told.replies() == 4 })
+		f.until("the watcher has the batch after the cut", func() bool { return told.replies() == 4 })
 		if diff := cmp.Diff([]string{"known", "kept", "known", "after"}, batchNames(told.all())); diff != "" {
 			t.Error(diff)
 		}
@@ -402,7 +402,7 @@ func batchNames(events []messages.Event) (names []string) {
 func TestTheBatchesOfASession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
-		f := watchable(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.KindWrite) })
+		f := watchedFleet(t, srv, func(f *fleet) { open, _ = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		defer open()
 		for i := range 100 {
@@ -410,7 +410,7 @@ func TestTheBatchesOfASession(t *testing.T) {
 		}
 		f.run(canonical("s.", "*", call{"echo", ""}))
 		for _, b := range []messages.Batch{canonical("s", "b99"), canonical("s.", "*")} {
-			f.gone(b) // until then the batch has a reply and is open
+			f.awaitGone(b) // until then the batch has a reply and is open
 		}
 		f.submit(canonical("s", "open", call{"gate", ""}))
 		for i := range 100 {

@@ -70,7 +70,7 @@ func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.start(dead, c.Run)
-		f.until("it is ready", c.Ready)
+		f.until("the coordinator is ready", c.Ready)
 		p.publish(f, f.conn, canonical("s", "head", call{"put", `{"ms":3000}`}))
 		f.until("the head runs", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return len(l.writes) == 1 })
 		go dead.Close()         // like a kill: nothing is handed back
@@ -87,9 +87,9 @@ func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
 		}
 		f.drained()
 		if took := time.Since(began); took > 15*time.Second { // AckWait, and the rest of the work
-			t.Errorf("the lane of a dead head went on after %v", took)
+			t.Errorf("the session of the dead coordinator went on after %v", took)
 		}
-		l.inOrder(t, p.log(), 0)
+		l.checkLogOrder(t, p.log(), 0)
 	})
 }
 
@@ -123,7 +123,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 					if s%2 == 0 { // published until the log accepts it
 						for err := f.client.Submit(ctx, b); err != nil; err = f.client.Submit(ctx, b) {
 							if !errors.Is(err, bus.ErrFull) {
-								t.Errorf("a full log said: %v", err)
+								t.Errorf("the error of a full log: %v", err)
 								return
 							}
 							refusals.Add(1)
@@ -135,14 +135,14 @@ func TestBackPressureLosesNothing(t *testing.T) {
 						continue
 					}
 					for {
-						reply, err := f.knock(ctx, b)
+						reply, err := f.requestRun(ctx, b)
 						if err == nil && reply.Status == messages.ReplyRefused && reply.Error.Class == messages.ClassBusy && reply.Error.RetryAfterMS > 0 {
 							busy.Add(1)
 							time.Sleep(time.Duration(reply.Error.RetryAfterMS) * time.Millisecond)
 							continue
 						}
 						if err != nil || reply.Status != messages.ReplyCompleted || reply.Results[0].Status != messages.StatusOK {
-							t.Errorf("%s of %s at the door: %+v, %v", b.ID, session, reply, err)
+							t.Errorf("%s of %s, as a run request: %+v, %v", b.ID, session, reply, err)
 						}
 						break
 					}
@@ -153,13 +153,13 @@ func TestBackPressureLosesNothing(t *testing.T) {
 		if refusals.Load() == 0 || busy.Load() == 0 {
 			t.Errorf("a log of 10 batches for 40 agents refused %d publishes and answered busy %d times", refusals.Load(), busy.Load())
 		}
-		l.inOrder(t, want, 0)
+		l.checkLogOrder(t, want, 0)
 		f.drained()
 	})
 }
 
-// knock sends one run request, as a program without our client does.
-func (f *fleet) knock(ctx context.Context, b messages.Batch) (reply messages.Reply, err error) {
+// requestRun sends one run request, as a program without our client does.
+func (f *fleet) requestRun(ctx context.Context, b messages.Batch) (reply messages.Reply, err error) {
 	b.V = messages.Version
 	subject := f.conn.Names().Of(wire.VerbRun, wire.KeyOf(messages.OneTenant, b.Session, b.ID))
 	m, err := f.conn.Request(ctx, subject, nil, rawjson.MustMarshal(b))
@@ -271,7 +271,7 @@ func TestSlowToolsThatFillTheSlots(t *testing.T) {
 
 // A full log refuses every batch, even a batch that it already holds or that has its reply. A
 // client that sends such a batch as a run request still gets its reply.
-func TestAFullLogKnowsItsBatches(t *testing.T) {
+func TestAFullLogStillAnswersItsBatches(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -286,9 +286,9 @@ func TestAFullLogKnowsItsBatches(t *testing.T) {
 		f.run(done)
 		f.settled()
 		f.submit(runs)
-		f.until("it runs", func() bool { return l.ran("s") == 2 })
+		f.until("the batch runs", func() bool { return l.ran("s") == 2 })
 		for _, b := range []messages.Batch{done, runs} {
-			if reply, err := f.knock(ctx, b); err != nil || reply.Status != messages.ReplyCompleted || reply.Batch != b.ID {
+			if reply, err := f.requestRun(ctx, b); err != nil || reply.Status != messages.ReplyCompleted || reply.Batch != b.ID {
 				t.Errorf("batch %s while the log is full: %+v, %v", b.ID, reply, err)
 			}
 		}

@@ -33,7 +33,7 @@ func (f *fleet) steer(session, message string, when messages.SteerWhen) {
 func (f *fleet) wantSteering(r messages.Reply, want string) {
 	f.t.Helper()
 	if string(r.Steering) != want {
-		f.t.Errorf("the reply of %s takes %.200s along, want %.200s", r.Batch, r.Steering, want)
+		f.t.Errorf("the reply of %s has the steering messages %.200s, want %.200s", r.Batch, r.Steering, want)
 	}
 	wantValid(f.t, "reply", rawjson.MustMarshal(r))
 }
@@ -82,7 +82,7 @@ func TestSteering(t *testing.T) {
 					}
 				}
 				if want := `[[{"role":"user","content":"stop"},"and wait"]]`; string(rawjson.MustMarshal(all)) != want {
-					t.Errorf("the replies take %s along, want %s", rawjson.MustMarshal(all), want)
+					t.Errorf("the replies have the steering messages %s, want %s", rawjson.MustMarshal(all), want)
 				}
 				if reply.Status != messages.ReplyCompleted {
 					t.Errorf("the reply is %s", reply.Status)
@@ -99,7 +99,7 @@ func TestSteering(t *testing.T) {
 }
 
 // Even the most urgent steering message does not stop a write that has started.
-func TestSteeringKillsNoWrite(t *testing.T) {
+func TestSteeringStopsNoWrite(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -153,7 +153,7 @@ func TestSteeringOutlivesItsCoordinator(t *testing.T) {
 		defer f.close()
 		pay := f.gated(schemas.Tool{Name: "pay"})
 		f.worker(worker.Config{})
-		kill := f.mortal(coordinator.Config{})
+		kill := f.killableCoordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"pay", ""})
 		f.submit(b)
 		f.atGate(pay, 1)
@@ -198,7 +198,7 @@ func TestLargeSteering(t *testing.T) {
 }
 
 // A batch waits behind another batch of its session. Its time limit does not run meanwhile.
-func TestTheTimeOfABatchIsItsOwn(t *testing.T) {
+func TestTheTimeLimitDoesNotRunBehindAnotherBatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -219,7 +219,7 @@ func TestTheTimeOfABatchIsItsOwn(t *testing.T) {
 
 // The time of a batch is up. Calls that have ended keep their results, running calls are
 // stopped and say what is known about them, and the other calls never start.
-func TestTheTimeOfABatchIsUp(t *testing.T) {
+func TestTheTimeLimitOfABatchIsReached(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -244,7 +244,7 @@ func TestTheTimeOfABatchIsUp(t *testing.T) {
 }
 
 // The time limit of a batch also runs while its calls wait for a slot of the worker.
-func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
+func TestTheTimeLimitRunsInTheQueue(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -263,7 +263,7 @@ func TestTheTimeOfABatchRunsInTheQueue(t *testing.T) {
 
 // A coordinator takes a batch over. The batch keeps the time that its newest plan record
 // leaves.
-func TestTheTimeOfABatchSurvivesATakeover(t *testing.T) {
+func TestTheTimeLimitSurvivesATakeover(t *testing.T) {
 	for _, kind := range []messages.Kind{messages.KindRead, messages.KindWrite} {
 		t.Run(string(kind), func(t *testing.T) { timeSurvivesATakeover(t, kind) })
 	}
@@ -275,7 +275,7 @@ func timeSurvivesATakeover(t *testing.T, first messages.Kind) {
 		defer f.close()
 		look, pay, book := f.gated(schemas.Tool{Name: "look", Kind: first}), f.gated(schemas.Tool{Name: "pay"}), f.gated(schemas.Tool{Name: "book"})
 		f.worker(worker.Config{})
-		kill := f.mortal(coordinator.Config{})
+		kill := f.killableCoordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, call{"pay", ""}, call{"book", ""})
 		b.TimeoutMS = 60_000
 		f.submit(b)
@@ -298,7 +298,7 @@ func timeSurvivesATakeover(t *testing.T, first messages.Kind) {
 
 // Coordinators are killed and replaced while a client steers a session many times. Each
 // message is in exactly one reply.
-func TestEachMessageComesOnce(t *testing.T) {
+func TestEachSteeringMessageComesOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -306,7 +306,7 @@ func TestEachMessageComesOnce(t *testing.T) {
 		sleepTool(f, "nap", messages.KindRead, time.Minute, "", &naps)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
-		kill := f.mortal(coordinator.Config{})
+		kill := f.killableCoordinator(coordinator.Config{})
 		heard := map[string]int{}
 		const rounds = 25
 		for n := range rounds {
@@ -317,7 +317,7 @@ func TestEachMessageComesOnce(t *testing.T) {
 			f.steer("s", fmt.Sprintf(`"m%d"`, n), "")
 			if n%3 == 2 {
 				kill()
-				kill = f.mortal(coordinator.Config{})
+				kill = f.killableCoordinator(coordinator.Config{})
 			}
 			f.countSteering(heard, f.reply(b, time.Minute))
 		}

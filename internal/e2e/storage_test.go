@@ -41,7 +41,7 @@ func jetStream(t *testing.T, conn *bus.Conn, what string, body any) (answer map[
 // A daemon that starts stops with an error if a stream has a wrong configuration. It creates a
 // stream that is missing.
 func TestStreamsAreCheckedAtStart(t *testing.T) {
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	f.close()
 	agent := f.connect("operator")
 	defer agent.Close()
@@ -63,7 +63,7 @@ func TestStreamsAreCheckedAtStart(t *testing.T) {
 		err := run(t.Context())
 		var mismatch *bus.Mismatch
 		if !errors.As(err, &mismatch) {
-			t.Errorf("the %s runs on a journal that forgets: %v", who, err)
+			t.Errorf("the %s runs on a journal that drops old records: %v", who, err)
 			continue
 		}
 		says(t, who, err.Error(), name, "discard", "DiscardOld", "DiscardNew")
@@ -71,7 +71,7 @@ func TestStreamsAreCheckedAtStart(t *testing.T) {
 	jetStream(t, agent, "STREAM.DELETE."+name, nil)
 	jetStream(t, agent, "STREAM.DELETE.TOOLFLEET_JOBS", nil)
 
-	again, runs := counted(t, f.srv)
+	again, runs := countingFleet(t, f.srv)
 	defer again.close()
 	again.run(canonical("s", "b", call{"count", ""}))
 	if runs.Load() != 1 {
@@ -91,7 +91,7 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 				defer f.close()
 				f.log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 				gate := make(chan struct{})
-				runs := bounded(f, provision.Config{}, gate)
+				runs := startBounded(f, provision.Config{}, gate)
 				b := canonical("s", "b", call{"put", ""}, call{"echo", `{"n":1}`})
 				f.submit(b)
 				f.until("the write runs", func() bool { return runs.Load() == 1 })
@@ -104,7 +104,7 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 					t.Errorf("a reply without %s: %s", name, rawjson.MustMarshal(reply))
 				}
 				if _, err := f.conn.First(context.Background(), name, ">"); !errors.Is(err, bus.ErrNoStream) {
-					t.Errorf("%s was made anew: %v", name, err)
+					t.Errorf("%s was created again: %v", name, err)
 				}
 				says(t, "the log", log.String(), "level=WARN", name[len("TOOLFLEET_"):])
 				c, err := coordinator.New(f.conn, coordinator.Config{})
@@ -138,11 +138,11 @@ func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				f.log = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-				runs := bounded(f, provision.Config{}, nil)
+				runs := startBounded(f, provision.Config{}, nil)
 				jetStream(t, f.conn, what, nil)
 				b := canonical("s", "b", call{"put", ""}, call{"echo", `{"n":1}`})
 				f.submit(b)
-				f.until("it is said", func() bool { return strings.Contains(log.String(), "no such consumer") })
+				f.until("the log says that the consumer is missing", func() bool { return strings.Contains(log.String(), "no such consumer") })
 				reply, err := f.await(b, 5*time.Minute)
 				if err != nil || reply.Results[0].Status != messages.StatusOK || runs.Load() != 1 {
 					t.Fatalf("%s, %v, after %d runs of the write", rawjson.MustMarshal(reply), err, runs.Load())

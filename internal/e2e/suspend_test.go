@@ -77,7 +77,7 @@ func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
 			if err := srv.Restart(); err != nil {
 				t.Fatal(err)
 			}
-			f.until("connected again", f.conn.Connected)
+			f.until("the agent is connected again", f.conn.Connected)
 			f.grants(p, "alice", q)
 			w, c = f.worker(p.worker(t, refunds)), f.coordinator(p.coordinator())
 			time.Sleep(mayRest)

@@ -23,7 +23,7 @@ func TestAWorkerOfOneTenant(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)
 		defer f.close()
-		f.kept(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
+		f.recordedTool(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, func(context.Context, int) (tool.Output, error) { return tool.Text("paid"), nil })
 		f.coordinator(coordinator.Config{})
 		conn := f.connect("bound")
 		w, err := worker.New(conn, f.tools, worker.Config{Logger: f.log})

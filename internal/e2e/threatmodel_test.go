@@ -15,9 +15,9 @@ import (
 // Only a coordinator may publish jobs. A job that another identity publishes reaches no queue,
 // so it runs nowhere.
 func TestAJobByHandRunsNothing(t *testing.T) {
-	s := newSiege(t)
+	s := newAttackedFleet(t)
 	defer s.close()
-	s.asked()
+	s.openQuestion()
 	var n wire.Names
 	job := n.Lane(true, "nobody", s.victim().Call(7)) // no worker takes jobs of this queue
 	jobs := func() int {
@@ -27,7 +27,7 @@ func TestAJobByHandRunsNothing(t *testing.T) {
 		}
 		return len(found)
 	}
-	for _, who := range append([]string{"http", "operator"}, mouthpieces...) {
+	for _, who := range append([]string{"http", "operator"}, outsiders...) {
 		in := s.ids.Intruder(s.srv, who)
 		in.Publish(job, in.Inbox(), nil, []byte(`{}`))
 		in.Flush()
@@ -44,9 +44,9 @@ func TestAJobByHandRunsNothing(t *testing.T) {
 // results of any call, and can empty the store of large bodies with a header.
 func TestWhatATakenOverWorkerCanDo(t *testing.T) {
 	ids := natstest.NewIdentities(t)
-	s := newSiegeAs(t, ids)
+	s := newAttackedFleetAs(t, ids)
 	defer s.close()
-	s.asked()
+	s.openQuestion()
 	in := s.ids.Intruder(s.srv, "worker")
 	stored := func(stream, subject string) int {
 		found, err := s.operator.All(t.Context(), stream, subject)
@@ -56,13 +56,13 @@ func TestWhatATakenOverWorkerCanDo(t *testing.T) {
 		return len(found)
 	}
 	in.Publish("toolfleet.result.globex.s.b.0", "", nil, []byte(`{}`))
-	s.until("the result of a call that it never had", func() bool { return stored("TOOLFLEET_RESULTS", "toolfleet.result.globex.s.b.0") == 1 })
+	s.until("a result of a call that this worker never had is stored", func() bool { return stored("TOOLFLEET_RESULTS", "toolfleet.result.globex.s.b.0") == 1 })
 	for range 3 {
 		in.Publish("$O.TOOLFLEET_OBJECTS.C.x", "", nil, []byte("a body"))
 	}
-	s.until("large bodies", func() bool { return stored("OBJ_TOOLFLEET_OBJECTS", ">") == 3 })
+	s.until("the large bodies are stored", func() bool { return stored("OBJ_TOOLFLEET_OBJECTS", ">") == 3 })
 	in.Publish("$O.TOOLFLEET_OBJECTS.M.x", "", map[string][]string{"Nats-Rollup": {"all"}}, nil)
-	s.until("they are gone", func() bool { return stored("OBJ_TOOLFLEET_OBJECTS", ">") == 1 })
+	s.until("the large bodies are deleted", func() bool { return stored("OBJ_TOOLFLEET_OBJECTS", ">") == 1 })
 }
 
 var testInSource = regexp.MustCompile(`(?m)^func (Test\w+)\(`)

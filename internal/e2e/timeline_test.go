@@ -38,7 +38,7 @@ func TestTheTimelineOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
 		var running *atomic.Int32
-		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
+		f := watchedFleet(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		if _, err := f.client.Timeline(t.Context(), "s", "never"); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("a batch that nobody knows: %v", err)
@@ -118,7 +118,7 @@ func TestATimelineBeforeThePlan(t *testing.T) {
 			f.worker(worker.Config{})
 			f.coordinator(coordinator.Config{})
 			f.submit(canonical("s", "first", call{"gate", ""}))
-			f.until("the first runs", func() bool { return running.Load() == 1 })
+			f.until("the first batch runs", func() bool { return running.Load() == 1 })
 			return open
 		},
 	} {
@@ -160,11 +160,11 @@ func TestATimelineBeforeThePlan(t *testing.T) {
 
 // A tool is announced again with another kind while its calls run. The timeline shows the
 // kinds and stages of the plan.
-func TestATimelineIsThePlans(t *testing.T) {
+func TestATimelineKeepsToThePlan(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
 		var running *atomic.Int32
-		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindRead) })
+		f := watchedFleet(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindRead) })
 		defer f.close()
 		reads := canonical("s", "reads", call{"gate", ""}, call{"echo", ""})
 		mixed := canonical("other", "mixed", call{"count", ""}, call{"gate", ""}, call{"echo", ""})
@@ -180,7 +180,7 @@ func TestATimelineIsThePlans(t *testing.T) {
 			return told
 		}
 		before := map[messages.SessionID][]string{"s": {" 0", "read 0"}, "other": {"write 0", "read 1", "read 1"}}
-		f.until("the other reads have ended", func() bool { return kinds("s", "reads")[1] == "read 0" })
+		f.until("the timeline shows the read that has ended", func() bool { return kinds("s", "reads")[1] == "read 0" })
 		more := &tool.Registry{}
 		promise := schemas.Tool{Name: "gate", Kind: messages.KindWrite, InputSchema: []byte(`{"type":"object"}`)}
 		if err := more.Add(promise, tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text("done"), nil })); err != nil {
@@ -210,10 +210,10 @@ func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()
 		var running *atomic.Int32
-		f := watchable(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
+		f := watchedFleet(t, srv, func(f *fleet) { open, running = f.behindGate("gate", messages.KindWrite) })
 		defer f.close()
 		f.submit(canonical("s", "first", call{"gate", ""}))
-		f.until("the first runs", func() bool { return running.Load() == 1 })
+		f.until("the first batch runs", func() bool { return running.Load() == 1 })
 		bad := canonical("s", "bad", call{"echo", ""})
 		bad.Provider = "nobody"
 		following := make(chan error, 2)
@@ -240,7 +240,7 @@ func TestTheTimelineOfABatchWithoutEvents(t *testing.T) {
 }
 
 func TestTheTimelineOfARefusedBatch(t *testing.T) {
-	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), nil)
 	defer f.close()
 	b := canonical("s", "b")
 	b.Provider = "nobody"
@@ -257,7 +257,7 @@ func TestTheTimelineOfARefusedBatch(t *testing.T) {
 
 // A timeline may be larger than a message on NATS.
 func TestALargeTimeline(t *testing.T) {
-	f := watchable(t, natstest.Server(t, natstest.Fast), nil)
+	f := watchedFleet(t, natstest.Server(t, natstest.Fast), nil)
 	defer f.close()
 	var calls []call
 	for range messages.MaxCalls {
@@ -305,7 +305,7 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 		if err := <-following; err != nil {
 			t.Fatal(err)
 		}
-		f.gone(b) // the log holds the arguments
+		f.awaitGone(b) // the log holds the arguments
 		done := f.timeline("s", "b")
 		checkFeed(t, done.Events, 2)
 		checkFeed(t, live.all(), 2)

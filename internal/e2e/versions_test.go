@@ -93,9 +93,9 @@ func (s *shop) serve(versions ...string) part {
 	return s.f.workerWith(s.registry(versions...), worker.Config{Slots: 3})
 }
 
-// catalogue stores the catalogue of an agent that fetched the definitions while only this
+// storeCatalogue stores the catalogue of an agent that fetched the definitions while only this
 // version was served. names limits it to some of the tools.
-func (s *shop) catalogue(version string, names ...string) (digest string) {
+func (s *shop) storeCatalogue(version string, names ...string) (digest string) {
 	s.f.t.Helper()
 	var tools []schemas.Tool
 	for _, t := range s.definitions(version) {
@@ -113,8 +113,9 @@ func (s *shop) catalogue(version string, names ...string) (digest string) {
 	return digest
 }
 
-// of returns, for each call of a batch, the version that ran it, or its status and error code.
-func (s *shop) of(r messages.Reply) string {
+// versionsOf returns, for each call of a batch, the version that ran it, or its status and
+// error code.
+func (s *shop) versionsOf(r messages.Reply) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var words []string
@@ -128,17 +129,17 @@ func (s *shop) of(r messages.Reply) string {
 	return strings.Join(words, ", ")
 }
 
-// calling returns a batch with one call of look and one of pay.
-func calling(session, id, catalogue, input string) messages.Batch {
+// lookAndPay returns a batch with one call of look and one of pay.
+func lookAndPay(session, id, catalogue, input string) messages.Batch {
 	b := canonical(session, id, call{"look", input}, call{"pay", input})
 	b.Catalogue = catalogue
 	return b
 }
 
 const (
-	both  = `{"v1":1,"v2":1}`
-	only1 = `{"v1":1}`
-	only2 = `{"v2":1}`
+	fitsBoth = `{"v1":1,"v2":1}`
+	fitsV1   = `{"v1":1}`
+	fitsV2   = `{"v2":1}`
 )
 
 // A worker serves two versions of its tools. A call gets the version in the catalogue that its
@@ -151,31 +152,31 @@ func TestVersionsOfACall(t *testing.T) {
 		s := newShop(f)
 		c := f.coordinator(coordinator.Config{})
 		w := s.serve("1", "2")
-		first, second, part := s.catalogue("1"), s.catalogue("2"), s.catalogue("1", "pay")
-		never, none := messages.Digest(nil), s.catalogue("3")
+		first, second, part := s.storeCatalogue("1"), s.storeCatalogue("2"), s.storeCatalogue("1", "pay")
+		never, none := messages.Digest(nil), s.storeCatalogue("3")
 		f.until("the tools are announced", func() bool { return len(f.announced()) == 2 })
 		n := 0
 		check := func(when, catalogue, input, want string) {
 			t.Helper()
 			n++
-			if got := s.of(f.run(calling(fmt.Sprint("s", n), fmt.Sprint("b", n), catalogue, input))); got != want {
+			if got := s.versionsOf(f.run(lookAndPay(fmt.Sprint("s", n), fmt.Sprint("b", n), catalogue, input))); got != want {
 				t.Errorf("%s, %s: got %s, want %s", when, input, got, want)
 			}
 		}
 		const v1, v2, v1v2 = "version 1, version 1", "version 2, version 2", "version 2, version 1"
 		const gone = "validation_error tool_version_gone, validation_error tool_version_gone"
 		const unfit = "validation_error invalid_arguments, validation_error invalid_arguments"
-		check("no catalogue", "", both, v2)
-		check("no catalogue", "", only1, unfit)
-		check("catalogue of 1", first, both, v1)
-		check("catalogue of 1", first, only2, unfit)
-		check("catalogue of 2", second, both, v2)
-		check("catalogue of 1, pay only", part, both, v1v2)
-		check("an unknown catalogue", never, both, v2)
-		check("an unknown catalogue", never, only1, gone)
-		check("a version that nobody ever served", none, both, v2)
+		check("no catalogue", "", fitsBoth, v2)
+		check("no catalogue", "", fitsV1, unfit)
+		check("catalogue of 1", first, fitsBoth, v1)
+		check("catalogue of 1", first, fitsV2, unfit)
+		check("catalogue of 2", second, fitsBoth, v2)
+		check("catalogue of 1, pay only", part, fitsBoth, v1v2)
+		check("an unknown catalogue", never, fitsBoth, v2)
+		check("an unknown catalogue", never, fitsV1, gone)
+		check("a version that nobody ever served", none, fitsBoth, v2)
 
-		b := calling("bad", "bad", "no digest", both)
+		b := lookAndPay("bad", "bad", "no digest", fitsBoth)
 		f.submit(b)
 		var refusal *messages.Refusal
 		if r, err := f.await(b, time.Minute); !errors.As(err, &refusal) || refusal.Class != messages.ClassMalformedMessage || !strings.Contains(refusal.Message, "64 hex digits") {
@@ -188,11 +189,11 @@ func TestVersionsOfACall(t *testing.T) {
 		c.stop()
 		f.coordinator(coordinator.Config{})
 		w = s.serve("2")
-		f.staffed(1)
-		check("1 is gone", first, both, v2)
-		check("1 is gone", first, only1, gone)
-		check("1 is gone", second, both, v2)
-		r := f.run(calling("told", "told", first, only1)).Results[1]
+		f.awaitWorkers(1)
+		check("1 is gone", first, fitsBoth, v2)
+		check("1 is gone", first, fitsV1, gone)
+		check("1 is gone", second, fitsBoth, v2)
+		r := f.run(lookAndPay("told", "told", first, fitsV1)).Results[1]
 		f.wantWords(r, "pay", "definition", "v2")
 		if details, _ := json.Marshal(r.Err.Details); !strings.Contains(string(details), `"violations"`) || r.Err.Retryable {
 			t.Errorf("details %s, retryable %v", details, r.Err.Retryable)
@@ -201,11 +202,11 @@ func TestVersionsOfACall(t *testing.T) {
 		// The update is rolled back: workers serve only version 1 again.
 		w.stop()
 		s.serve("1")
-		f.staffed(1)
-		check("rolled back", "", only1, v1)
-		check("rolled back", first, only1, v1)
-		check("rolled back", second, both, v1)
-		check("rolled back", second, only2, gone)
+		f.awaitWorkers(1)
+		check("rolled back", "", fitsV1, v1)
+		check("rolled back", first, fitsV1, v1)
+		check("rolled back", second, fitsBoth, v1)
+		check("rolled back", second, fitsV2, gone)
 	})
 }
 
@@ -230,22 +231,22 @@ func TestTheDigestOfAnAnswerNamesItsVersions(t *testing.T) {
 		}
 		given := fetch()
 		newer := s.serve("2")
-		f.staffed(2)
-		if got := s.of(f.run(calling("s", "before", "", both))); got != "version 2, version 2" {
+		f.awaitWorkers(2)
+		if got := s.versionsOf(f.run(lookAndPay("s", "before", "", fitsBoth))); got != "version 2, version 2" {
 			t.Errorf("no catalogue: %s", got)
 		}
-		if got := s.of(f.run(calling("s", "named", given.Digest, both))); got != "version 1, version 1" {
+		if got := s.versionsOf(f.run(lookAndPay("s", "named", given.Digest, fitsBoth))); got != "version 1, version 1" {
 			t.Errorf("the catalogue of the answer: %s", got)
 		}
 		next := fetch()
 		if next.Digest == given.Digest || !strings.Contains(string(next.Tools), `"v2"`) || strings.Contains(string(next.Tools), `"v1"`) {
 			t.Errorf("the next answer: %s", next.Tools)
 		}
-		if got := s.of(f.run(calling("s", "next", next.Digest, both))); got != "version 2, version 2" {
+		if got := s.versionsOf(f.run(lookAndPay("s", "next", next.Digest, fitsBoth))); got != "version 2, version 2" {
 			t.Errorf("the catalogue of the next answer: %s", got)
 		}
 		newer.stop()
-		f.staffed(1)
+		f.awaitWorkers(1)
 		if again := fetch(); again.Digest != given.Digest || string(again.Tools) != string(given.Tools) {
 			t.Errorf("after the rollback: %s", again.Tools)
 		}
@@ -261,12 +262,12 @@ func TestAVersionWhoseWorkersAreStarting(t *testing.T) {
 		input string
 		want  string
 	}{
-		"they come":               {[]string{"1", "2"}, 10 * time.Second, both, "version 1, version 1"},
-		"others come":             {[]string{"2"}, 10 * time.Second, both, "version 2, version 2"},
-		"others come, no fit":     {[]string{"2"}, 10 * time.Second, only1, "validation_error tool_version_gone, validation_error tool_version_gone"},
-		"they come late":          {[]string{"1", "2"}, 45 * time.Second, both, "version 2, version 2"},
-		"they come late, no fit":  {[]string{"1", "2"}, 45 * time.Second, only1, "validation_error tool_version_gone, validation_error tool_version_gone"},
-		"they come, with a delay": {[]string{"1"}, 29 * time.Second, both, "version 1, version 1"},
+		"they come":               {[]string{"1", "2"}, 10 * time.Second, fitsBoth, "version 1, version 1"},
+		"others come":             {[]string{"2"}, 10 * time.Second, fitsBoth, "version 2, version 2"},
+		"others come, no fit":     {[]string{"2"}, 10 * time.Second, fitsV1, "validation_error tool_version_gone, validation_error tool_version_gone"},
+		"they come late":          {[]string{"1", "2"}, 45 * time.Second, fitsBoth, "version 2, version 2"},
+		"they come late, no fit":  {[]string{"1", "2"}, 45 * time.Second, fitsV1, "validation_error tool_version_gone, validation_error tool_version_gone"},
+		"they come, with a delay": {[]string{"1"}, 29 * time.Second, fitsBoth, "version 1, version 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -275,15 +276,15 @@ func TestAVersionWhoseWorkersAreStarting(t *testing.T) {
 				s := newShop(f)
 				f.coordinator(coordinator.Config{})
 				w := s.serve("1", "2")
-				first := s.catalogue("1")
+				first := s.storeCatalogue("1")
 				f.until("the tools are announced", func() bool { return len(f.announced()) == 2 })
 				w.stop()
-				f.staffed(0)
-				b := calling("s", "b", first, tc.input)
+				f.awaitWorkers(0)
+				b := lookAndPay("s", "b", first, tc.input)
 				f.submit(b)
 				time.Sleep(tc.after)
 				s.serve(tc.come...)
-				if got := s.of(f.reply(b, time.Minute)); got != tc.want {
+				if got := s.versionsOf(f.reply(b, time.Minute)); got != tc.want {
 					t.Errorf("got %s, want %s", got, tc.want)
 				}
 			})
@@ -299,19 +300,19 @@ func TestATakeoverKeepsTheVersions(t *testing.T) {
 		defer f.close()
 		s := newShop(f)
 		s.serve("1")
-		kill := f.mortal(coordinator.Config{})
-		b := canonical("s", "b", call{"pay", `{"v1":1,"v2":1,"wait":1}`}, call{"pay", both}, call{"look", both})
+		kill := f.killableCoordinator(coordinator.Config{})
+		b := canonical("s", "b", call{"pay", `{"v1":1,"v2":1,"wait":1}`}, call{"pay", fitsBoth}, call{"look", fitsBoth})
 		f.submit(b)
 		f.until("the first write runs", func() bool { return s.waits.Load() == 1 })
 		kill()
 		s.serve("2")
-		f.staffed(2)
+		f.awaitWorkers(2)
 		f.coordinator(coordinator.Config{})
-		if got := s.of(f.run(calling("other", "other", "", both))); got != "version 2, version 2" {
+		if got := s.versionsOf(f.run(lookAndPay("other", "other", "", fitsBoth))); got != "version 2, version 2" {
 			t.Errorf("a new batch: %s", got)
 		}
 		close(s.gate)
-		if got := s.of(f.reply(b, time.Minute)); got != "version 1, version 1, version 1" {
+		if got := s.versionsOf(f.reply(b, time.Minute)); got != "version 1, version 1, version 1" {
 			t.Errorf("the batch that was taken over: %s", got)
 		}
 	})
@@ -337,8 +338,8 @@ func TestARollingUpdateOfVersions(t *testing.T) {
 		for range 2 {
 			f.coordinator(coordinator.Config{})
 		}
-		catalogues := map[string]string{"": "", "1": s.catalogue("1"), "2": s.catalogue("2")}
-		f.run(calling("warm", "warm", "", both))
+		catalogues := map[string]string{"": "", "1": s.storeCatalogue("1"), "2": s.storeCatalogue("2")}
+		f.run(lookAndPay("warm", "warm", "", fitsBoth))
 		bounced := f.bounces()
 		began := time.Now()
 		opened := map[string]time.Time{"1": began}
@@ -372,11 +373,11 @@ func TestARollingUpdateOfVersions(t *testing.T) {
 		running.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
 				named := []string{"", "1", "2"}[n%3]
-				input := both
+				input := fitsBoth
 				if n%2 == 0 && named != "" {
-					input = map[string]string{"1": only1, "2": only2}[named]
+					input = map[string]string{"1": fitsV1, "2": fitsV2}[named]
 				}
-				one := &sent{batch: calling(fmt.Sprint("s", n%41), fmt.Sprint("b", n), catalogues[named], input), named: named, submitted: time.Now()}
+				one := &sent{batch: lookAndPay(fmt.Sprint("s", n%41), fmt.Sprint("b", n), catalogues[named], input), named: named, submitted: time.Now()}
 				load = append(load, one)
 				running.Go(func() {
 					one.reply = f.run(one.batch)
@@ -400,7 +401,7 @@ func TestARollingUpdateOfVersions(t *testing.T) {
 		}
 		count := map[string]int{}
 		for _, one := range load {
-			got := s.of(one.reply)
+			got := s.versionsOf(one.reply)
 			want := fmt.Sprintf("version %s, version %[1]s", one.named)
 			count[one.named+": "+got]++
 			switch {
@@ -427,7 +428,7 @@ func TestARollingUpdateOfVersions(t *testing.T) {
 		if s.twice > 0 {
 			t.Errorf("%d writes ran twice", s.twice)
 		}
-		f.until("no job is left", func() bool { return f.left(bus.Jobs) == 0 })
+		f.until("no job is left", func() bool { return f.messageCount(bus.Jobs) == 0 })
 	})
 }
 
@@ -466,7 +467,7 @@ func TestACallThatMayHaveRunKeepsItsVersion(t *testing.T) {
 					return tools
 				}
 				first := f.workerWith(registry("1"), worker.Config{Drain: 5 * time.Minute})
-				kill := f.mortal(coordinator.Config{})
+				kill := f.killableCoordinator(coordinator.Config{})
 				f.until("the tools are known", func() bool { return len(f.announced()) == 2 })
 				catalog, err := schemas.NewCatalog(schemas.Tool{Name: "note", Version: "1", Kind: kind, ConcurrencySafe: &safe, TimeoutMS: 600_000, InputSchema: json.RawMessage(`{"type":"object","required":["v1"]}`)})
 				if err != nil {
@@ -477,9 +478,9 @@ func TestACallThatMayHaveRunKeepsItsVersion(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.submit(b)
-				f.until("one has ended and one runs", func() bool { return ended.Load() == 1 && began.Load() == 2 })
+				f.until("one call has ended and one runs", func() bool { return ended.Load() == 1 && began.Load() == 2 })
 				f.workerWith(registry("2"), worker.Config{})
-				f.staffed(2)
+				f.awaitWorkers(2)
 				drained := make(chan struct{})
 				go func() { first.stop(); close(drained) }()
 				time.Sleep(time.Second)

@@ -42,7 +42,7 @@ const auditEnded wire.Verb = "audit.ended"
 // schema.
 func TestEveryMessageFitsItsSchema(t *testing.T) {
 	t.Parallel()
-	f, _ := counted(t, natstest.Server(t, natstest.Fast))
+	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	sawAll := everyMessageFits(t, f)
 	for _, p := range messages.Providers {
@@ -54,7 +54,7 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 	}
 	conflict := batchIn(messages.Canonical, "s", "mixed canonical", call{"echo", ""})
 	// The refusal of a run request is only published when the first batch has left the log.
-	f.gone(conflict)
+	f.awaitGone(conflict)
 	if _, err := f.client.Run(t.Context(), conflict); err == nil {
 		t.Error("another body under an id that was used was not refused")
 	}
@@ -100,7 +100,7 @@ func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	f.coordinator(coordinator.Config{})
 	hung := canonical("s", "hung", call{"hang", ""}, call{"flaky", ""})
 	f.submit(hung)
-	f.until("its read hangs", hanging.Load)
+	f.until("the read runs", hanging.Load)
 	if _, err := f.client.Steer(t.Context(), hung.Session, json.RawMessage(`{"role":"user","content":"hurry"}`), messages.SteerAfterBatch, client.Reason{By: "the user"}); err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func everyMessageFits(t *testing.T, f *fleet) (sawAll func(...wire.Verb)) {
 		seen[verb]++
 		name, known := schemaOf[verb]
 		if !known {
-			t.Errorf("nobody knows what travels on %s", m.Subject)
+			t.Errorf("no schema is known for messages on %s", m.Subject)
 			return
 		}
 		if len(m.Data) == 0 && verb == wire.VerbGet {
@@ -172,7 +172,7 @@ func TestTheSameIdsElsewhere(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		bounded(f, provision.Config{}, nil)
+		startBounded(f, provision.Config{}, nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		for _, where := range []string{"_.s", "_.other", "tenant.s", "tenant.other"} {
@@ -191,10 +191,10 @@ func TestFieldsOfALaterVersion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := bounded(f, provision.Config{}, nil)
+		runs := startBounded(f, provision.Config{}, nil)
 		f.stops[0]() // the worker leaves
 		f.append("s.b", []byte(`{"v":1,"id":"b","session":"s","provider":"canonical","later":{"n":1},"message":{"calls":[{"id":"c0","name":"put","input":{}}]}}`))
-		f.until("the job is in the queue", func() bool { return f.left(bus.Jobs) == 1 })
+		f.until("the job is in the queue", func() bool { return f.messageCount(bus.Jobs) == 1 })
 		ctx := context.Background()
 		job, err := f.conn.First(ctx, f.conn.Names().Stream(bus.Jobs), ">")
 		if err != nil {

@@ -27,8 +27,9 @@ func (w *wiretap) record(who, what, subject string) {
 	w.subjects[who+" "+what+" "+subject] = true
 }
 
-// of returns the sorted subjects that an identity used. what is "publish" or "subscribe".
-func (w *wiretap) of(who, what string) (subjects []string) {
+// subjectsOf returns the sorted subjects that an identity used. what is "publish" or
+// "subscribe".
+func (w *wiretap) subjectsOf(who, what string) (subjects []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for line := range w.subjects {

@@ -107,8 +107,8 @@ func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, 
 //	REPLIES    the reply
 //	AUDIT      the lines of all its calls, in one message, at the same time as the reply
 //
-// Jobs, results of reads, presence and events cost none. The server also syncs the state of the
-// coordinators' consumer, at most ten times a second however many batches there are.
+// Jobs, results of reads, presence and events cost none. The server also syncs the state of
+// the coordinators' consumer, at most ten times a second however many batches there are.
 func TestDurabilityBudget(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -262,7 +262,7 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 		c.t.Fatal(err)
 	}
 	var q messages.Approval
-	c.until("the call of "+id+" asks", func() (is bool) {
+	c.until("a person is asked about the call of "+id, func() (is bool) {
 		var err error
 		q, err = c.client.Approval(c.t.Context(), b.Session, b.ID, 0)
 		return err == nil
@@ -301,7 +301,7 @@ func (c *canaries) found() []string {
 	texts := map[string]string{"the AUDIT stream": c.record()}
 	c.server.kill()
 	for _, of := range []string{"coordinator", "worker"} {
-		c.until("the "+of+" notices", func() bool { return strings.Contains(c.sinks["the log of the "+of](), "connection to NATS lost") })
+		c.until("the "+of+" notices that the server is gone", func() bool { return strings.Contains(c.sinks["the log of the "+of](), "connection to NATS lost") })
 		texts["the metrics of the "+of] = c.sinks["the metrics of the "+of]()
 		delete(c.sinks, "the metrics of the "+of)
 	}
@@ -342,7 +342,7 @@ func TestNoSecretLeavesTheProcesses(t *testing.T) {
 
 // At the level debug, the log shows the texts of probes, hooks and refusals, so that an
 // operator sees why they fail. It never shows arguments, results or credentials.
-func TestWhatDebugShows(t *testing.T) {
+func TestTheLogAtLevelDebug(t *testing.T) {
 	t.Parallel()
 	c := newCanaries(t, "TOOLFLEET_LOG_LEVEL=debug")
 	c.work()
@@ -376,7 +376,7 @@ func TestContentInTracesByRequest(t *testing.T) {
 
 // Daemons cannot start because of wrong settings that contain secrets. No message contains a
 // secret.
-func TestAWrongStartTellsNoSecret(t *testing.T) {
+func TestAFailedStartShowsNoSecret(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)
 	tools, _ := p.tools()

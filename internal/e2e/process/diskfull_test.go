@@ -100,9 +100,9 @@ func TestTheDiskIsFull(t *testing.T) {
 		t.Fatal("a full disk took every batch")
 	}
 	// A server that was only slow to answer has not met the full disk yet.
-	p.until("a stream takes nothing any more", func() bool { out, _, _ := p.tell("doctor"); return strings.Contains(out, "restart the NATS server") })
+	p.until("a stream accepts no messages", func() bool { out, _, _ := p.exec("doctor"); return strings.Contains(out, "restart the NATS server") })
 	giveBack()
-	out, _, code := p.tell("doctor")
+	out, _, code := p.exec("doctor")
 	says(t, "the doctor", out, "fail", "writable", "TOOLFLEET_BATCHES", "restart the NATS server")
 	if code != 1 {
 		t.Errorf("the doctor ends with %d", code)
@@ -128,7 +128,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	if again, err := c.Get(ctx, done.Session, done.ID); err != nil || string(again.Reinjection) != string(before.Reinjection) {
 		t.Errorf("the reply from before: %s, %v", again.Reinjection, err)
 	}
-	if out, _, _ := p.tell("doctor"); strings.Contains(out, "restart the NATS server") {
+	if out, _, _ := p.exec("doctor"); strings.Contains(out, "restart the NATS server") {
 		t.Errorf("after the restart the doctor says\n%s", out)
 	}
 }

@@ -31,7 +31,7 @@ func TestANewBuildStartsOnTheDataOfTheOldOne(t *testing.T) {
 	}
 	addr := natstest.FreeAddr(t)
 	p := &processes{t: t, url: "nats://" + addr, path: filepath.Join(old, "toolfleet")}
-	file, dir := p.effects()
+	file, dir := p.effectTools()
 	body, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +121,7 @@ func TestANewBuildStartsOnTheDataOfTheOldOne(t *testing.T) {
 			t.Errorf("batch %s ended as %s, want %s", b.ID, s, want[b.ID])
 		}
 	}
-	_, dones := noted(dir)
+	_, dones := ledgerLines(dir)
 	writes := map[string]int{} // by fence and key; a read has no fence
 	for _, line := range dones {
 		if f := strings.Fields(line); len(f) > 2 {

@@ -57,9 +57,9 @@ func TestTheDashboardHasData(t *testing.T) {
 	prom.rulesAreSound()
 	prom.has(metricNames(t))
 	f.until("the alert about the lost write fires", func() bool { return prom.alert("ToolfleetOutcomeUnknown") == "firing" })
-	f.until("the alert about the junk is on its way", func() bool { return prom.alert("ToolfleetDeadLetters") != "" })
+	f.until("the alert about the junk is pending", func() bool { return prom.alert("ToolfleetDeadLetters") != "" })
 	f.loop()
-	f.until("the alert about rounds that come to nothing fires", func() bool { return prom.alert("ToolfleetMaxRoundsBurned") == "firing" })
+	f.until("the alert about rounds without calls fires", func() bool { return prom.alert("ToolfleetMaxRoundsBurned") == "firing" })
 	f.until("a slow tool burns its budget", func() bool {
 		f.linger()
 		return len(prom.without([]query{{"", `tool:toolfleet_slow_calls:burn_rate1h{tool="sluggish"} > 14.4`}})) == 0
@@ -233,7 +233,7 @@ func (f *observed) linger() {
 func (f *observed) answer(b messages.Batch) {
 	f.t.Helper()
 	var q messages.Approval
-	f.until("the refund asks", func() (asks bool) {
+	f.until("a person is asked about the refund", func() (asks bool) {
 		var err error
 		q, err = f.agent.Approval(f.t.Context(), b.Session, b.ID, 0)
 		return err == nil

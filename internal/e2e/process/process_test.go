@@ -177,8 +177,8 @@ func (p *processes) client() *client.Client {
 	return c
 }
 
-// tell runs a command to its end and returns its stdout, stderr and exit status.
-func (p *processes) tell(args ...string) (stdout, stderr string, code int) {
+// exec runs a command to its end and returns its stdout, stderr and exit status.
+func (p *processes) exec(args ...string) (stdout, stderr string, code int) {
 	p.t.Helper()
 	cmd := exec.Command(p.executable(), args...)
 	cmd.Env = append(append(os.Environ(), "NATS_URL="+p.url, "TOOLFLEET_CONFIG=none"), p.env...)
@@ -233,7 +233,7 @@ func (p *processes) tools() (file, ledger string) {
 func TestTwoWorkersShareABatch(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)
-	file, dir := p.effects()
+	file, dir := p.effectTools()
 	p.ready("coordinator")
 	p.worker(file, "w1", "--slots", "4")
 	p.worker(file, "w2", "--slots", "4")
@@ -264,7 +264,7 @@ func TestTwoWorkersShareABatch(t *testing.T) {
 func TestAWorkerIsKilledDuringARead(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s")
-	file, dir := p.effects()
+	file, dir := p.effectTools()
 	p.ready("coordinator")
 	victim := p.worker(file, "victim")
 	c := p.client()

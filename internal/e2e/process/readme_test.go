@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A snippet is a fenced block of README.md. The comment on the line before, <!-- test: VERB -->,
-// says what the test does with it:
+// A snippet is a fenced block of README.md. The comment on the line before, <!-- test: VERB
+// -->, says what the test does with it:
 //
 //	run             runs its commands with bash, in a folder that has the examples
 //	start           starts each of its lines as a daemon, which runs until stop
@@ -43,8 +43,8 @@ type snippet struct {
 
 var mark = regexp.MustCompile(`^<!-- test: (\w+),? ?(.*) -->$`)
 
-// snippets returns every block of a document. A block without a comment is an error, because no
-// test would run it.
+// snippets returns every block of a document. A block without a comment is an error, because
+// no test would run it.
 func snippets(document string) ([]snippet, error) {
 	var all []snippet
 	var open *snippet // the current block

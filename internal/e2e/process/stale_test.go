@@ -18,18 +18,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// hasty returns a fleet of processes with short leases. A worker that stalls for a second, as
-// on a busy machine, keeps its lease. A worker stops its tool two seconds before others may
-// take the call.
-func hasty(t *testing.T) *processes {
+// newProcessesWithShortLeases returns a fleet of processes with short leases. A worker that
+// stalls for a second, as on a busy machine, keeps its lease. A worker stops its tool two
+// seconds before others may take the call.
+func newProcessesWithShortLeases(t *testing.T) *processes {
 	t.Helper()
 	return newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=3s", "TOOLFLEET_GRACE=1s", "TOOLFLEET_DRAIN=1s")
 }
 
-// effects writes a tools file with the read look and the writes once, idem and check. Each run
-// writes its start and its worker into the ledger, waits until the file "go" exists, and then
-// writes its effect.
-func (p *processes) effects() (file string, dir string) {
+// effectTools writes a tools file with the read look and the writes once, idem and check. Each
+// run writes its start and its worker into the ledger, waits until the file "go" exists, and
+// then writes its effect.
+func (p *processes) effectTools() (file string, dir string) {
 	p.t.Helper()
 	dir = p.t.TempDir()
 	file = filepath.Join(dir, "tools.yaml")
@@ -77,7 +77,7 @@ func (p *processes) exited(d *daemon) <-chan struct{} {
 	return done
 }
 
-func noted(dir string) (starts, dones []string) {
+func ledgerLines(dir string) (starts, dones []string) {
 	body, _ := os.ReadFile(filepath.Join(dir, "ledger"))
 	for line := range strings.Lines(string(body)) {
 		word, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -92,7 +92,7 @@ func noted(dir string) (starts, dones []string) {
 
 func (p *processes) started(dir string, n int) {
 	p.t.Helper()
-	p.until(fmt.Sprintf("%d runs have started", n), func() bool { starts, _ := noted(dir); return len(starts) >= n })
+	p.until(fmt.Sprintf("%d runs have started", n), func() bool { starts, _ := ledgerLines(dir); return len(starts) >= n })
 }
 
 func (p *processes) goOn(dir string) {
@@ -120,9 +120,9 @@ func (p *processes) result(c *client.Client, b messages.Batch) messages.Result {
 	return p.reply(c, b).Results[0]
 }
 
-// dead reports whether the process of a run has ended. The run's line in the ledger ends with
-// its process id.
-func dead(line string) bool {
+// hasEnded reports whether the process of a run has ended. The run's line in the ledger ends
+// with its process id.
+func hasEnded(line string) bool {
 	var pid int
 	_, err := fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &pid)
 	return err == nil && syscall.Kill(pid, 0) == syscall.ESRCH
@@ -138,8 +138,8 @@ func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 	}{{"once", messages.StatusOutcomeUnknown}, {"idem", messages.StatusOK}} {
 		t.Run(row.tool, func(t *testing.T) {
 			t.Parallel()
-			p := hasty(t)
-			file, dir := p.effects()
+			p := newProcessesWithShortLeases(t)
+			file, dir := p.effectTools()
 			p.ready("coordinator")
 			sleeper := p.worker(file, "sleeper")
 			c := p.client()
@@ -154,14 +154,14 @@ func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 			if row.tool == "idem" {
 				p.started(dir, 2) // the heir has taken the call over and waits too
 				sleeper.signal(syscall.SIGCONT)
-				starts, _ := noted(dir)
-				p.until("the run of the sleeper is dead", func() bool { return dead(starts[0]) })
+				starts, _ := ledgerLines(dir)
+				p.until("the process of the paused worker's run has ended", func() bool { return hasEnded(starts[0]) })
 				p.goOn(dir)
 			}
 			r := p.result(c, b)
 			sleeper.signal(syscall.SIGCONT)
-			starts, _ := noted(dir)
-			p.until("the run of the sleeper is dead", func() bool { return dead(starts[0]) })
+			starts, _ := ledgerLines(dir)
+			p.until("the process of the paused worker's run has ended", func() bool { return hasEnded(starts[0]) })
 			p.goOn(dir)
 			// Both workers still serve calls: nothing waits for the old claim. If the machine
 			// stalls, a lease may lapse without a fault, so these calls may run again.
@@ -174,7 +174,7 @@ func TestAWorkerSleepsThroughItsLease(t *testing.T) {
 			if r.Status != row.want || again.Status != row.want || again.Worker != r.Worker {
 				t.Errorf("the result is %+v, and later %+v; want %s", r, again, row.want)
 			}
-			starts, dones := noted(dir)
+			starts, dones := ledgerLines(dir)
 			if row.want == messages.StatusOK {
 				key := func(line string) string { return strings.Fields(line)[2] }
 				if r.Worker != "heir" || key(starts[0]) != key(starts[1]) || strings.Fields(starts[0])[1] == strings.Fields(starts[1])[1] {
@@ -275,8 +275,8 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 	for _, tool := range []string{"once", "idem", "check"} {
 		t.Run(tool, func(t *testing.T) {
 			t.Parallel()
-			p := hasty(t)
-			file, dir := p.effects()
+			p := newProcessesWithShortLeases(t)
+			file, dir := p.effectTools()
 			p.ready("coordinator")
 			straight := p.url
 			w := newCutProxy(t, strings.TrimPrefix(straight, "nats://"))
@@ -291,7 +291,7 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 			p.started(dir, 1)
 			p.worker(file, "heir")
 			w.setCut(true)
-			starts, _ := noted(dir)
+			starts, _ := ledgerLines(dir)
 			if tool == "once" {
 				if r := p.result(c, b); r.Status != messages.StatusOutcomeUnknown {
 					t.Errorf("result %+v", r)
@@ -299,7 +299,7 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 			} else {
 				p.started(dir, 2)
 			}
-			if !dead(starts[0]) { // a takeover means that the lease has lapsed
+			if !hasEnded(starts[0]) { // a takeover means that the lease has lapsed
 				t.Error("the tool of the worker that was cut off outlived its lease")
 			}
 			p.goOn(dir)
@@ -308,7 +308,7 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 			if tool != "once" && (r.Status != messages.StatusOK || r.Worker != "heir") {
 				t.Errorf("result %+v", r)
 			}
-			if _, dones := noted(dir); tool != "once" && len(dones) != 1 {
+			if _, dones := ledgerLines(dir); tool != "once" && len(dones) != 1 {
 				t.Errorf("effects %q", dones)
 			}
 		})
@@ -327,7 +327,7 @@ func TestTwoSIGTERMs(t *testing.T) {
 			t.Parallel()
 			// The test does not wait for the lease or the drain.
 			p := newProcesses(t, "TOOLFLEET_LEASE=10m", "TOOLFLEET_DRAIN=10m")
-			file, dir := p.effects()
+			file, dir := p.effectTools()
 			p.ready("coordinator")
 			going := p.worker(file, "going")
 			c := p.client()
@@ -339,7 +339,7 @@ func TestTwoSIGTERMs(t *testing.T) {
 			p.worker(file, "heir")
 			exited := p.exited(going)
 			going.signal(syscall.SIGTERM)
-			p.until("it drains", func() bool { return strings.Contains(going.log.String(), "draining") })
+			p.until("the worker drains", func() bool { return strings.Contains(going.log.String(), "draining") })
 			select {
 			case <-exited:
 				t.Fatal("a drain of ten minutes is over at once")
@@ -351,8 +351,8 @@ func TestTwoSIGTERMs(t *testing.T) {
 			case <-time.After(time.Minute):
 				t.Fatal("two SIGTERMs did not end it")
 			}
-			starts, _ := noted(dir)
-			if !dead(starts[0]) {
+			starts, _ := ledgerLines(dir)
+			if !hasEnded(starts[0]) {
 				t.Error("its tool is still running")
 			}
 			if row.tool != "once" {
@@ -362,7 +362,7 @@ func TestTwoSIGTERMs(t *testing.T) {
 			if r := p.result(c, b); r.Status != row.want {
 				t.Errorf("result %+v", r)
 			}
-			if _, dones := noted(dir); row.want == messages.StatusOK && len(dones) != 1 {
+			if _, dones := ledgerLines(dir); row.want == messages.StatusOK && len(dones) != 1 {
 				t.Errorf("effects %q", dones)
 			}
 		})

@@ -19,21 +19,21 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	p.ready("coordinator")
 	p.ready("worker", "--tools", file)
 	conn := p.bus()
-	if out, _, code := p.tell("dead", "ls", "-o", "json"); out != `{"dead":[]}`+"\n" || code != 0 {
+	if out, _, code := p.exec("dead", "ls", "-o", "json"); out != `{"dead":[]}`+"\n" || code != 0 {
 		t.Errorf("no dead letters: %q, exit status %d", out, code)
 	}
-	if out, talk, code := p.tell("dead", "ls"); out != "" || !strings.Contains(talk, "there are no dead letters") || code != 0 {
+	if out, talk, code := p.exec("dead", "ls"); out != "" || !strings.Contains(talk, "there are no dead letters") || code != 0 {
 		t.Errorf("no dead letters: %q, %q, exit status %d", out, talk, code)
 	}
 	junk := "no batch\x1b[31m\nand more\xff\u202e"
 	if _, err := conn.Append(t.Context(), "toolfleet.batch._.*.b", bus.Header{"X-From": {"a\x07b"}}, []byte(junk)); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the batch is a dead letter", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "batch._.*.b") })
+	p.until("the batch is a dead letter", func() bool { out, _, _ := p.exec("dead", "ls"); return strings.Contains(out, "batch._.*.b") })
 	if _, err := conn.Append(t.Context(), "toolfleet.read.default._.s.b.0", nil, []byte("no job")); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the job is a dead letter", func() bool { out, _, _ := p.tell("dead", "ls"); return strings.Contains(out, "read.default") })
+	p.until("the job is a dead letter", func() bool { out, _, _ := p.exec("dead", "ls"); return strings.Contains(out, "read.default") })
 
 	reply, err := p.client().Run(t.Context(), canonical("s", "after", call{"echo", `{"n":1}`}, call{"note", ""}))
 	if err != nil || reply.Status != messages.ReplyCompleted {
@@ -46,7 +46,7 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 			wire.DeadLetter
 		} `json:"dead"`
 	}
-	out, _, _ := p.tell("dead", "ls", "-o", "json")
+	out, _, _ := p.exec("dead", "ls", "-o", "json")
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Dead) != 2 {
 		t.Fatalf("dead ls -o json: %v\n%s", err, out)
 	}
@@ -55,23 +55,23 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 		t.Errorf("listed are\n%+v\n%+v", batch, job)
 	}
 
-	out, _, _ = p.tell("dead", "show", "1")
+	out, _, _ = p.exec("dead", "show", "1")
 	says(t, "dead show", out, "toolfleet.batch._.*.b", `no batch\x1b[31m`, "\n  and more", `\xff\u202e`, `X-From: a\x07b`)
 	if strings.ContainsAny(out, "\x1b\x07\u202e") {
 		t.Errorf("dead show prints what a terminal obeys: %q", out)
 	}
-	out, _, _ = p.tell("doctor")
+	out, _, _ = p.exec("doctor")
 	says(t, "the doctor", out, "2 messages could not be processed", batch.Reason[:20], job.Reason[:20], "toolfleet dead ls")
 
-	_, talk, code := p.tell("dead", "drop", "1", "2", "9")
+	_, talk, code := p.exec("dead", "drop", "1", "2", "9")
 	says(t, "dead drop", talk, "dead letter 2 is deleted", "there is no dead letter 9")
 	if code != 1 {
 		t.Errorf("dropping what is not there ends with %d", code)
 	}
-	if out, _, _ := p.tell("doctor"); strings.Contains(out, "could not be processed") {
+	if out, _, _ := p.exec("doctor"); strings.Contains(out, "could not be processed") {
 		t.Errorf("after the drop the doctor says\n%s", out)
 	}
-	if _, talk, code := p.tell("dead", "show", "1"); code != 1 || !strings.Contains(talk, "dead ls") {
+	if _, talk, code := p.exec("dead", "show", "1"); code != 1 || !strings.Contains(talk, "dead ls") {
 		t.Errorf("what was dropped is shown: %s", talk)
 	}
 }
@@ -81,10 +81,10 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 func TestAnUnsafeServerIsRefused(t *testing.T) {
 	t.Parallel()
 	p, server := serverOn(t, natstest.DataDir(t), []string{"--sync", "1m"})
-	p.until("the server says what it risks", func() bool { return strings.Contains(server.log.String(), "lost with the power") })
+	p.until("the server's log names the risk", func() bool { return strings.Contains(server.log.String(), "lost with the power") })
 	file, _ := p.tools()
 	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
-		_, talk, code := p.tell(args...)
+		_, talk, code := p.exec(args...)
 		if code != 1 {
 			t.Errorf("%s ends with %d", args[0], code)
 		}
@@ -95,7 +95,7 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 	for _, args := range [][]string{{"coordinator"}, {"worker", "--tools", file}} {
 		d := p.ready(args...)
 		// The output may still be in the pipe.
-		p.until("the "+args[0]+" says what is accepted", func() bool {
+		p.until("the "+args[0]+" logs the accepted risk", func() bool {
 			said := d.log.String()
 			return strings.Contains(said, "unsafe_sync accepts that") && strings.Contains(said, "interval")
 		})
@@ -103,10 +103,10 @@ func TestAnUnsafeServerIsRefused(t *testing.T) {
 	if reply, err := p.client().Run(t.Context(), canonical("s", "b", call{"note", ""})); err != nil || reply.Status != messages.ReplyCompleted {
 		t.Errorf("a batch on a server that is accepted: %s, %v", reply.Status, err)
 	}
-	out, _, _ := p.tell("status")
+	out, _, _ := p.exec("status")
 	says(t, "status", out, "sync: interval: a power failure may lose accepted batches; unsafe_sync accepts that")
-	out, _, _ = p.tell("status", "-o", "json")
+	out, _, _ = p.exec("status", "-o", "json")
 	says(t, "status -o json", out, `"sync":"interval"`, `"unsafe_sync":true`)
-	out, _, _ = p.tell("doctor")
+	out, _, _ = p.exec("doctor")
 	says(t, "doctor", out, "unsafe_sync accepts that")
 }

@@ -133,11 +133,11 @@ func TestACommandEndsWithoutItsCollector(t *testing.T) {
 	for _, name := range []string{"down", "never answers"} {
 		// However long the batch takes, no trace is sent before its end.
 		p := &processes{t: t, env: []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + urls[name], "OTEL_BSP_SCHEDULE_DELAY=600000"}}
-		stdout, stderr, code := p.tell("run", "../../../examples/anthropic.json", "--root", "../../..")
+		stdout, stderr, code := p.exec("run", "../../../examples/anthropic.json", "--root", "../../..")
 		if code != 0 || !strings.HasPrefix(stdout, "{") || !endsWithTraces(stderr, "completed: 5 calls") {
 			t.Errorf("%s: run ends with %d\n%s\n%s", name, code, stdout, stderr)
 		}
-		_, stderr, code = p.tell("run", refusedMessage(t), "--provider", "anthropic")
+		_, stderr, code = p.exec("run", refusedMessage(t), "--provider", "anthropic")
 		if code != 1 || !endsWithTraces(stderr, "refused (duplicate_id)") {
 			t.Errorf("%s: a run that is refused ends with %d\n%s", name, code, stderr)
 		}
@@ -198,7 +198,7 @@ func TestACollectorThatComesBack(t *testing.T) {
 	}
 	open()
 	run("after")
-	p.until("the collector has a later one", func() bool { return has("after") })
+	p.until("the collector has a later batch", func() bool { return has("after") })
 }
 
 // The whole fleet runs inside one command. All spans belong to one service and one trace.
@@ -206,7 +206,7 @@ func TestOneProcessIsOneService(t *testing.T) {
 	t.Parallel()
 	backend := newOTLP(t)
 	p := &processes{t: t, env: append(backend.env(), "OTEL_SERVICE_NAME=")}
-	if _, stderr, code := p.tell("run", "../../../examples/anthropic.json", "--root", "../../.."); code != 0 {
+	if _, stderr, code := p.exec("run", "../../../examples/anthropic.json", "--root", "../../.."); code != 0 {
 		t.Fatalf("run ends with %d\n%s", code, stderr)
 	}
 	// The command sends all spans before it ends.

@@ -304,7 +304,7 @@ func TestTheTraceOfACallThatWaited(t *testing.T) {
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	p.until("the batch rests", func() bool { return len(backend.all()) >= strings.Count(asked, "\n")+6+4 })
+	p.until("the batch is suspended", func() bool { return len(backend.all()) >= strings.Count(asked, "\n")+6+4 })
 	resting := time.Now() // no span is open from now on
 	<-time.NewTimer(700 * time.Millisecond).C
 	var open messages.PendingList

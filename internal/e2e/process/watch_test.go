@@ -27,7 +27,7 @@ func TestWatchingABatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines, events := p.watcher("watch", "s", "--since", "1h"), p.watcher("watch", "s", "--since", "1h", "-o", "json")
-	p.until("the watchers tell what was before, and so listen", func() bool {
+	p.until("the watchers show the earlier batch, so they watch", func() bool {
 		return strings.Contains(lines.out.String(), "before  completed") && strings.Contains(events.out.String(), `"reply"`)
 	})
 	// The import takes two seconds, so that the watcher gets its progress: no timeline has
@@ -83,7 +83,7 @@ func TestWatchingABatch(t *testing.T) {
 		t.Errorf("the import told %v", fractions)
 	}
 
-	picture, stderr, code := p.tell("batch", "get", "turn-7", "--session", "s", "--timeline")
+	picture, stderr, code := p.exec("batch", "get", "turn-7", "--session", "s", "--timeline")
 	if code != 0 {
 		t.Fatal(stderr)
 	}
@@ -114,7 +114,7 @@ func (p *processes) watcher(args ...string) *watcher {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { _ = w.Process.Kill() })
-	p.until("it watches", func() bool { return strings.Contains(w.talk.String(), "watching session") })
+	p.until("the watcher watches", func() bool { return strings.Contains(w.talk.String(), "watching session") })
 	return w
 }
 

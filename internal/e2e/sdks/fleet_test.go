@@ -141,7 +141,7 @@ type conversations struct {
 	all map[messages.SessionID]*conversation // guarded by mu
 }
 
-func (s *conversations) of(id messages.SessionID) *conversation {
+func (s *conversations) conversationOf(id messages.SessionID) *conversation {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.all == nil {

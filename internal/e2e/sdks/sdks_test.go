@@ -98,13 +98,13 @@ func (s *conversations) serve(f *testFleet) {
 		if err := json.Unmarshal(c.Input, &input); err != nil {
 			return tool.Output{}, err
 		}
-		of := s.of(c.Session)
+		of := s.conversationOf(c.Session)
 		of.mu.Lock()
 		defer of.mu.Unlock()
 		return tool.Text(fmt.Sprintf("%d %s", of.notes, input.Note)), nil
 	})
 	f.add(schemas.Tool{Name: "note", Kind: messages.KindWrite}, "", func(_ context.Context, c tool.Call) (tool.Output, error) {
-		of := s.of(c.Session)
+		of := s.conversationOf(c.Session)
 		of.mu.Lock()
 		defer of.mu.Unlock()
 		of.notes++
@@ -114,7 +114,7 @@ func (s *conversations) serve(f *testFleet) {
 		return tool.Output{}, &messages.Error{Code: messages.CodeToolError, Message: "The shop is closed."}
 	})
 	f.add(schemas.Tool{Name: "meet", Kind: messages.KindRead}, "", func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		of := s.of(c.Session)
+		of := s.conversationOf(c.Session)
 		of.log("enters")
 		if len(of.history()) == 3 {
 			close(of.full)
@@ -127,16 +127,16 @@ func (s *conversations) serve(f *testFleet) {
 	})
 	f.add(schemas.Tool{Name: "steps", Kind: messages.KindRead}, "", func(ctx context.Context, c tool.Call) (tool.Output, error) {
 		c.Progress(messages.Progress{Fraction: 0.5, Text: "half"})
-		return tool.Text("stepped"), wait(ctx, s.of(c.Session).steps)
+		return tool.Text("stepped"), wait(ctx, s.conversationOf(c.Session).steps)
 	})
 	// idle is a read, so that its end is known when it is cut off.
 	f.add(schemas.Tool{Name: "idle", Kind: messages.KindRead}, "", func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		of := s.of(c.Session)
+		of := s.conversationOf(c.Session)
 		of.entered <- c.Batch
 		return tool.Text("was not cut off"), wait(ctx, of.gate)
 	})
 	f.add(schemas.Tool{Name: "hold", Kind: messages.KindWrite}, "", func(ctx context.Context, c tool.Call) (tool.Output, error) {
-		of := s.of(c.Session)
+		of := s.conversationOf(c.Session)
 		of.log("enters")
 		of.entered <- c.Batch
 		err := wait(ctx, of.gate)
@@ -229,8 +229,8 @@ func (r *runner) tell(p *process, what string) {
 	must(r.t, err)
 }
 
-func (r *runner) of(name string) *conversation {
-	return r.seen.of(messages.SessionID(r.session + "-" + name))
+func (r *runner) conversationOf(name string) *conversation {
+	return r.seen.conversationOf(messages.SessionID(r.session + "-" + name))
 }
 
 func (r *runner) all() {
@@ -241,7 +241,7 @@ func (r *runner) all() {
 	r.read(p, "call")
 	r.read(p, "error")
 	r.read(p, "order")
-	if got := r.of("order").notes; got != r.rounds {
+	if got := r.conversationOf("order").notes; got != r.rounds {
 		r.t.Errorf("order: %d notes, want %d", got, r.rounds)
 	}
 	if a := r.read(p, "together"); a.Swapped != nil {
@@ -252,11 +252,11 @@ func (r *runner) all() {
 		r.t.Logf("together: %d of %d reads came before their write", *a.Swapped, r.rounds)
 	}
 	r.read(p, "reads")
-	if got, want := strings.Join(r.of("reads").history(), " "), "enters enters enters leaves leaves leaves"; got != want {
+	if got, want := strings.Join(r.conversationOf("reads").history(), " "), "enters enters enters leaves leaves leaves"; got != want {
 		r.t.Errorf("reads: %s, want %s", got, want)
 	}
 	if a := r.read(p, "progress"); a.Go {
-		close(r.of("progress").steps)
+		close(r.conversationOf("progress").steps)
 		r.read(p, "progress")
 	}
 	r.cancel(p)
@@ -275,7 +275,7 @@ func (r *runner) cancel(p *process) {
 		}
 		r.t.Logf("cancel: not tried: %s", a.Cannot)
 		return
-	case batch := <-r.of("cancel").entered:
+	case batch := <-r.conversationOf("cancel").entered:
 		r.tell(p, "entered")
 		if a := <-answers; !a.Go {
 			r.t.Fatalf("cancel: %+v", a)
@@ -311,7 +311,7 @@ func (r *runner) kill() {
 	if a := r.read(first, "kill"); !a.Go {
 		return
 	}
-	of := r.of("kill")
+	of := r.conversationOf("kill")
 	select {
 	case <-of.entered:
 	case <-time.After(time.Minute):

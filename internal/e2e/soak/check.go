@@ -74,9 +74,9 @@ func (k callKey) String() string { return fmt.Sprintf("%s#%d", k.batch, k.index)
 type line struct {
 	ledger.Entry
 	place int
-	// shut means that the session already had a newer fence at this start. A tool that checks
-	// the fence refuses such a start.
-	shut bool
+	// staleFence means that the session already had a newer fence at this start. A tool that
+	// checks the fence refuses such a start.
+	staleFence bool
 }
 
 // runs holds the lines of the ledger about one call.
@@ -123,7 +123,7 @@ func (c *checker) readLedger() {
 				c.report(Twice, key.String(), "the claim %d was used for two starts", e.Fence)
 			}
 			used[e.Fence] = key
-			l.shut = e.Fence < newest[e.Session]
+			l.staleFence = e.Fence < newest[e.Session]
 			newest[e.Session] = max(newest[e.Session], e.Fence)
 		}
 		r.starts = append(r.starts, l)
@@ -257,7 +257,7 @@ func (c *checker) effects(key callKey, tool Tool, r *runs) {
 		}
 		attempts[s.Attempt] = true
 		c.keys[s.Key] = key
-		if s.shut && !c.wasStopped(s.Worker, s.At) {
+		if s.staleFence && !c.wasStopped(s.Worker, s.At) {
 			c.report(Stray, key.String(), "%s started it after it had lost its claim, and nothing had stopped it", s.Worker)
 		}
 	}

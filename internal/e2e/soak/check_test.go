@@ -277,7 +277,7 @@ func answered() *History {
 	return h
 }
 
-func TestWhatPeopleSayIsHeldToWhatRan(t *testing.T) {
+func TestDecisionsAreComparedWithWhatRan(t *testing.T) {
 	for _, v := range Check(*answered()) {
 		t.Error(v)
 	}

@@ -72,7 +72,7 @@ func lastPlace(r *runs, result *messages.Result, write bool) int {
 		return at
 	}
 	for _, s := range r.starts {
-		if !s.shut {
+		if !s.staleFence {
 			at = max(at, s.place)
 		}
 	}

@@ -125,7 +125,7 @@ func (r *Report) readLedger(h History) {
 	c.readLedger()
 	for _, runs := range c.runs {
 		for _, s := range runs.starts {
-			if s.shut {
+			if s.staleFence {
 				r.Shut++
 			}
 		}

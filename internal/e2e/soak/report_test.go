@@ -40,7 +40,7 @@ func TestAReportMeasures(t *testing.T) {
 
 // A worker was killed while a coordinator was away too, so its takeover counts as disturbed. A
 // retry is no takeover.
-func TestWhatWasBrokenMeanwhileIsNoMeasure(t *testing.T) {
+func TestATakeoverDuringAnotherFaultIsNotMeasured(t *testing.T) {
 	h := good()
 	h.Faults[0].At, h.Faults[0].Until = after(10500*time.Millisecond), after(11*time.Second)
 	h.Faults = append(h.Faults, Fault{Member: "coordinator-1", Process: "coordinator-1.1", Act: Kill, At: after(10 * time.Second), Until: after(10600 * time.Millisecond)})

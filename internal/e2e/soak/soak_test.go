@@ -69,7 +69,7 @@ func TestTheServerRestartsUnderLoad(t *testing.T) {
 	}
 }
 
-func TestAMixIsReadAndDealt(t *testing.T) {
+func TestParsingAndDealingAMix(t *testing.T) {
 	mix, err := ParseMix("worker=3, zero")
 	if err != nil || mix.String() != "worker=3,zero=1" {
 		t.Fatalf("got %s, err %v", mix, err)
