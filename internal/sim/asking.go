@@ -13,20 +13,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// This file has the people who are asked about calls, and their answers.
+// This file simulates the people who are asked about calls, and their answers.
 
-// policy is the set of rules that a worker was started with.
+// policy is the set of rules with which a worker was started.
 type policy struct {
 	version string
-	denies  string // the tool that it denies; "" none
+	denies  string // the tool that it denies; "": none
 }
 
-// policies are the policies of a run, in the order in which they come. All of them ask
-// about the same tools.
+// policies are the policies of a run, in the order in which the workers get them. Each policy
+// asks people about the same tools.
 var policies = []policy{{version: "p1"}, {version: "p2"}, {version: "p3", denies: "askonce"}, {version: "p4", denies: "askagain"}}
 
-// People and their keys. The keys are made once for all runs, because making a key costs
-// more than running a history.
+// keys has the key of each person, by name. The keys are made once for all runs, because
+// making a key takes longer than running a history.
 var (
 	keys      = map[string]approval.Key{}
 	approvers = func() approval.Approvers {
@@ -47,15 +47,15 @@ var (
 	}()
 )
 
-// Asked makes each person decide about a question, at some time.
+// Asked makes each person decide about a question at some time.
 func (f *Fleet) Asked(key wire.CallKey, q messages.Approval) {
 	for _, name := range rawjson.SortedKeys(keys) {
 		f.people.Spawn(name, func(t *world.Task) { f.answer(t, name, key, q) })
 	}
 }
 
-// answer sends one person's answer. It may approve, edit, deny, come too late, go to two
-// coordinators at once, or not come at all.
+// answer sends one person's answer. The person may approve, edit, deny, answer too late,
+// answer two coordinators at once, or not answer at all.
 func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.Approval) {
 	verdict, wait := []messages.Verdict{messages.VerdictApprove, messages.VerdictApprove, messages.VerdictApprove, messages.VerdictEdit, messages.VerdictDeny}[f.Rng.IntN(5)], 30*time.Second
 	switch r := f.Rng.IntN(10); {
@@ -67,7 +67,7 @@ func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.
 		wait = f.shape.AskFor
 	case r < 8:
 		wait = 2 * f.shape.AskFor
-	case r < 9: // at the same time as the expiry
+	case r < 9: // at about the time at which the question expires
 		wait = time.Second
 		t.Wait(q.Expires.Add(-wait/2), nil)
 	}
@@ -88,7 +88,7 @@ func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.
 	f.decide(t, key, q, d)
 }
 
-// decide sends a decision until a coordinator answers.
+// decide sends a decision again and again until a coordinator answers.
 func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d messages.Decision) {
 	for range 5 {
 		answer, ok := f.request(t, decision{key, d})
@@ -100,8 +100,8 @@ func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d m
 	}
 }
 
-// request sends a request to one coordinator as a core message. ok is false if no answer
-// came; then the request may have been carried out or not.
+// request sends a request to one coordinator as a core message. ok is false if no answer came.
+// Then the coordinator may or may not have carried the request out.
 func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 	inbox := "inbox." + t.Nonce()
 	t.Subscribe(inbox)
@@ -120,13 +120,13 @@ func (f *Fleet) request(t *world.Task, what any) (answer any, ok bool) {
 	return t.Hear(inbox)
 }
 
-// startReform changes the policy or the version of the tools once. Then it restarts the
-// workers one after another.
+// startReform starts a process that changes the policy or the version of the tools once. The
+// process then restarts the workers one after another.
 func (f *Fleet) startReform() {
 	p := f.Start("r", nil)
 	p.Spawn("reform", func(t *world.Task) {
 		within := f.shape.AskFor
-		if f.Rng.IntN(2) == 0 { // while many calls run
+		if f.Rng.IntN(2) == 0 { // a time when many calls run
 			within = 20 * time.Second
 		}
 		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
@@ -146,7 +146,7 @@ func (f *Fleet) startReform() {
 	})
 }
 
-// anyBehind returns a worker that still has the old policy or tools.
+// anyBehind returns a worker that still has the old policy or the old tools.
 func (f *Fleet) anyBehind() *worker {
 	for _, w := range f.workers {
 		if (w.policy != f.policy || w.file.Version != f.version) && !w.Doomed && !w.leave && f.Alive(w.Process) {

@@ -48,7 +48,9 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 		if next.Unknown {
 			result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "closed")
 		}
-		if e.Seq == 0 { // before it runs a call that does not claim, a worker looks for its result
+		// Before a worker runs a call that does not claim, it looks for the result of the
+		// call.
+		if e.Seq == 0 {
 			stored, err := d.writeResult(key, result)
 			if err != nil {
 				all = false
@@ -79,7 +81,7 @@ func (d *drive) withdrawAll() error {
 	})
 }
 
-// ends copies the stored results to results, and returns the newest record of each call.
+// ends copies the stored results into results, and returns the newest record of each call.
 func (d *drive) ends(results []messages.Result) (newest map[int]records.CallEntry, err error) {
 	known, err := truth(d.Task).Calls(anytime, d.sub.Key)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// coordinator handles deliveries in the same way as package coordinator, with the real
-// batch.Machine.
+// coordinator handles deliveries as package coordinator does, with the real batch.Machine.
 type coordinator struct {
 	*world.Process
 	fleet *Fleet
@@ -40,7 +39,7 @@ func (f *Fleet) startCoordinator() {
 	})
 }
 
-// begin starts to take batches and requests.
+// begin starts the tasks that take batches and requests.
 func (c *coordinator) begin() {
 	c.answerRequests()
 	c.Spawn("pull", func(t *world.Task) {
@@ -112,7 +111,7 @@ func (c *coordinator) decline(t *world.Task, d *broker.Delivery) {
 	t.Nak(d, min(200*time.Millisecond<<min(d.Count-1, 10), 3*AckWait))
 }
 
-// takeOver drives the session of a batch that waits behind others, from the session's head.
+// takeOver drives the session of a batch that is behind the head, beginning with the head.
 func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	head, found, err := c.settledHead(t, delivery.Body.(*Submission).Key)
 	switch {
@@ -125,13 +124,12 @@ func (c *coordinator) takeOver(t *world.Task, delivery *broker.Delivery) {
 	}
 }
 
-// sweep looks for heads without a driver, after each restart of the server and at
-// intervals.
+// sweep looks for heads without a driver: after each restart of the server, and at intervals.
 func (c *coordinator) sweep(t *world.Task) {
 	for wait := AckWait; ; wait = judge.SweepEvery {
 		last := t.Restarted
 		t.Wait(t.Now.Add(wait), func() bool { return t.Restarted.After(last) })
-		if t.Restarted.After(last) { // wait until messages on their way have arrived
+		if t.Restarted.After(last) { // let messages that are on their way arrive first
 			t.Sleep(AckWait + time.Duration(t.Rng.Int64N(int64(AckWait/2))))
 		}
 		all, err := open(t, AckWait)
@@ -150,7 +148,7 @@ func (c *coordinator) sweep(t *world.Task) {
 	}
 }
 
-// open returns the batches in the log that are at least this old, the oldest first.
+// open returns the batches in the log that are at least as old as age, the oldest first.
 func open(t *world.Task, age time.Duration) (all []records.Accepted, err error) {
 	err = truth(t).EachOpen(anytime, "*", "*", func(a records.Accepted) bool {
 		if t.Now.Sub(a.Stored) >= age {
@@ -161,7 +159,7 @@ func open(t *world.Task, age time.Duration) (all []records.Accepted, err error) 
 	return all, err
 }
 
-// accepted decodes a message of the log as the journal does.
+// accepted decodes a message of the log with the real journal.
 func accepted(t *world.Task, m *broker.Message) records.Accepted {
 	a, err := truth(t).Accepted(store.Msg(m))
 	if err != nil {
@@ -170,9 +168,9 @@ func accepted(t *world.Task, m *broker.Message) records.Accepted {
 	return a
 }
 
-// attend drives one head, unless this coordinator drives it already.
+// attend drives a head, unless this coordinator drives it already.
 func (c *coordinator) attend(t *world.Task, head records.Accepted) {
-	next, _, err := c.settledHead(t, head.Key) // also removes batches that have their reply
+	next, _, err := c.settledHead(t, head.Key) // it also removes batches that have their reply
 	for tries := 0; err != nil && tries < 3; tries++ {
 		t.Sleep(AckWait)
 		next, _, err = c.settledHead(t, head.Key)
@@ -185,12 +183,13 @@ func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 	}
 }
 
-// settledHead is like nextHead, but leaves a head with a young reply to its driver.
+// settledHead is like nextHead, but if the reply of a head is young, it leaves the head to its
+// driver.
 func (c *coordinator) settledHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, AckWait)
 }
 
-// nextHead returns the oldest batch of the session that has no reply yet.
+// nextHead returns the oldest batch of the session that has no reply.
 func (c *coordinator) nextHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, 0)
 }

@@ -22,15 +22,15 @@ type drive struct {
 	accepted    records.Accepted
 	sub         *Submission
 	machine     *batch.Machine
-	delivery    *broker.Delivery // nil if the batch came without a delivery
+	delivery    *broker.Delivery // nil if there is no delivery of the batch
 	heard       []wire.Notice
 	broken      bool // no driver can bring the batch to its end
 	reply       *messages.Reply
 	over        bool // the driver has ended
-	nudged      bool // asked to read the journal now
+	nudged      bool // another task has asked the driver to read the journal now
 	staffed     bool // workers have come or gone
 	jobs        *placement.Jobs
-	late        bool // another coordinator may have driven the batch before, or drives it now
+	late        bool // another coordinator may drive the batch, or has driven it
 	sure        bool // controls were read after the newest known record
 	born        time.Time
 	isFirst     bool // the batch has its first delivery
@@ -38,7 +38,7 @@ type drive struct {
 	line     *line
 	turn     batch.Turn // the newest turn that the machine got
 	turned   bool       // the turn has changed
-	finished bool       // the batch has left the log; set when the driver has ended
+	finished bool       // the batch has left the log; set when the driver ends
 }
 
 // run drives the batch, and reports whether the batch has left the log.
@@ -59,11 +59,13 @@ func (d *drive) run() (finished bool) {
 	first, waited := d.accepted.Stored.After(d.line.since), d.Now.Sub(d.born) > AckWait/2
 	again, resumed := !first || waited || d.delivery == nil || d.delivery.Count > 1 || d.Knew(d.accepted.Stored), false
 	d.isFirst = !again
-	if !again { // while calls wait for long, a coordinator reads the journal later
+	if !again { // a coordinator reads the journal later while calls wait for long
 		config.FirstPoll += time.Duration(d.coordinator.fleet.Rng.Int64N(int64(Poll - config.FirstPoll)))
 	}
 	d.machine = batch.New(plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools), config)
-	if again { // read the jobs first: a worker stores the end of a call before it removes the job
+	// Read the jobs first, because a worker stores the end of a call before it removes the
+	// job.
+	if again {
 		err := d.jobs.Adopt(anytime, d.Now)
 		if err == nil {
 			resumed, err = d.recall()
@@ -170,7 +172,7 @@ func (d *drive) controls() ([]batch.Event, error) {
 
 func (d *drive) events(k records.Known) []batch.Event { return recall.Calls(k, d.recalled()) }
 
-// recalled returns what package recall needs to know of the batch.
+// recalled returns what package recall needs to know about the batch.
 func (d *drive) recalled() recall.Batch {
 	return recall.Batch{
 		Calls: len(d.sub.Plan.Calls), Claims: d.machine.Claims, Local: local,
@@ -178,8 +180,8 @@ func (d *drive) recalled() recall.Batch {
 	}
 }
 
-// local converts a time of the server to the clock of the processes. In the simulation both
-// are the same.
+// local converts a time of the server to the clock of the processes. In the simulation the two
+// clocks are the same.
 func local(t time.Time) time.Time { return t }
 
 func (d *drive) claims(i int) bool { return d.machine.Claims(i) }
@@ -201,7 +203,7 @@ func (d *drive) step(e batch.Event) {
 	}
 }
 
-// follow notes that the journal has a newer record, so that controls must be read again.
+// follow records that the journal has a newer record, so that controls must be read again.
 func (d *drive) follow(e batch.Event) {
 	if _, is := e.(batch.Recorded); is {
 		d.sure = false
@@ -301,8 +303,8 @@ func (d *drive) end(want batch.End) []batch.Event {
 	return []batch.Event{batch.Recorded{Index: want.Index, Record: record, Seq: seq}}
 }
 
-// publishedElsewhere reports whether another coordinator has published the job of a call.
-// It returns true at most once per driver.
+// publishedElsewhere reports whether another coordinator has published the job of a call. It
+// returns true at most once for each driver.
 func (d *drive) publishedElsewhere(key wire.CallKey) bool {
 	if d.late {
 		return false
@@ -316,8 +318,8 @@ func (d *drive) publishedElsewhere(key wire.CallKey) bool {
 	return d.late
 }
 
-// finish stores the reply and removes the batch from the log: by its delivery if it has
-// one, otherwise by its sequence.
+// finish stores the reply and removes the batch from the log. It removes the batch by its
+// delivery, or by its sequence if there is no delivery.
 func (d *drive) finish() bool {
 	if d.Insist(func() error {
 		_, err := truth(d.Task).WriteReply(anytime, d.accepted, *d.reply)
@@ -327,7 +329,8 @@ func (d *drive) finish() bool {
 	}
 	d.line.isOver(d)
 	_ = d.Insist(func() error {
-		if held := d.delivery; held != nil && !d.Knew(d.accepted.Stored) { // after a restart the sequence may belong to another batch
+		// After a restart, the sequence in the delivery may be that of another batch.
+		if held := d.delivery; held != nil && !d.Knew(d.accepted.Stored) {
 			confirmed := false
 			err := d.Ask("ack", held.Subject, func() error { confirmed = held.Ack(); return nil })
 			if err == nil && confirmed {

@@ -19,24 +19,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Settings of every fleet: the defaults of the daemons.
+// Settings of every fleet. They are the defaults of the daemons, except Slots.
 const (
 	AckWait  = judge.AckWait
 	Lease    = judge.Lease
 	Grace    = judge.Grace
 	Poll     = AckWait / 3
 	BatchTTL = judge.BatchTTL
-	Slots    = 3 // fewer than the daemons have, so that calls wait for a slot
+	Slots    = 3 // fewer than the daemons have, so that calls have to wait for a slot
 )
 
 var machineConfig = batch.Config{
 	Window: 3, FirstPoll: 200 * time.Millisecond, Poll: Poll, QueueTimeout: time.Minute, Unserved: 30 * time.Second, Grace: Grace, Waits: BatchTTL, Poison: judge.Lapses,
 }
 
-// Shape is the size of a fleet and the work that it gets.
+// Shape is the size of a fleet and its work.
 type Shape struct {
 	Coordinators, Workers int
-	// Sessions holds the batches of each session, each as a list of the tools that it
+	// Sessions has the batches of each session, each as a list of the tools that the batch
 	// calls:
 	//
 	//   - read, sum: reads that may overlap
@@ -59,18 +59,19 @@ type Shape struct {
 	// soon.
 	AskFor time.Duration
 	Prompt bool
-	// Reforms is how often the policy or the version of the tools changes in a run.
+	// Reforms is how many times the policy or the version of the tools changes in a run.
 	Reforms int
 	// Parts says which part of the tools each worker has, beginning with the first worker.
-	// Further workers have all tools. Old is the number of workers of the previous version.
+	// Workers after the last part have all tools. Old is the number of workers of the previous
+	// version.
 	Parts []staff.Part
 	Old   int
-	// Bounded says that the pool has max_in_flight, so that all workers share its queue.
+	// Bounded says that the pool has max_in_flight. Then all workers share its queue.
 	Bounded bool
-	// Gaps is how often workers go away for a while: those of one part, or all.
+	// Gaps is how many times workers are away for a while: those of one part, or all.
 	Gaps int
-	// Late makes agents send some batches only when others are answered. They send some
-	// batches again when only the reply of these batches is still kept.
+	// Late makes agents send some batches only after others are answered, and send some
+	// batches again after everything about them but the reply is deleted.
 	Late bool
 }
 
@@ -86,11 +87,11 @@ type Fleet struct {
 	policy  policy // of workers that start from now on
 	version int    // version of the tools file of workers that start from now on
 	people  *world.Process
-	// All workers and coordinators of the run, including those that have ended.
+	// workers, posts and coordinators include those of the run that have ended.
 	workers      []*worker
 	posts        []*post
 	coordinators []*coordinator
-	// submissions holds every batch that agents publish, by its bytes in the log.
+	// submissions has every batch that agents publish, by its bytes in the log.
 	submissions map[string]*Submission
 }
 
@@ -126,7 +127,7 @@ func NewFleet(shape Shape, faults world.Faults, rng *rand.Rand) *Fleet {
 // Slowest returns the longest time between a grant and the job that follows it.
 func (f *Fleet) Slowest() time.Duration { return f.judge.Slowest() }
 
-// startSpeaker sends one control to a session at a random time.
+// startSpeaker starts a process that sends one control to a session at a random time.
 func (f *Fleet) startSpeaker(key wire.BatchKey) {
 	control := []messages.Control{
 		{Abort: []byte(`"b0"`)}, {Abort: []byte("true")}, {When: messages.SteerBetweenGroups}, {When: messages.SteerImmediate},
@@ -167,14 +168,14 @@ func submission(session, id string, tools []string) *Submission {
 	return sub
 }
 
-// startAgent publishes a batch until it is acknowledged, and waits for the reply. Sometimes
-// the agent loses its memory and publishes the batch again.
+// startAgent starts an agent, which publishes a batch until the batch is acknowledged and then
+// waits for the reply. Sometimes the agent forgets the batch and publishes it again.
 func (f *Fleet) startAgent(sub *Submission) {
 	f.agents++
 	p := f.Start("a", nil)
 	p.Spawn("submit", func(t *world.Task) {
 		within := 3 * time.Second
-		if f.shape.Late && f.Rng.IntN(2) == 0 { // the other batches are answered by then
+		if f.shape.Late && f.Rng.IntN(2) == 0 { // the other batches have their replies by then
 			within = 90 * time.Second
 		}
 		t.Sleep(time.Duration(f.Rng.Int64N(int64(within))))
@@ -206,8 +207,8 @@ func (f *Fleet) startAgent(sub *Submission) {
 	})
 }
 
-// Run runs the fleet until every batch is answered and nothing is left to do. The error
-// names the rule that was broken.
+// Run runs the fleet until every batch is answered and no task has anything to do. The error
+// says which rule was broken.
 func (f *Fleet) Run() (err error) {
 	defer f.Close()
 	defer func() {
@@ -242,9 +243,9 @@ func (f *Fleet) unfinished() bool {
 	return f.agents > 0 || f.log.Len() > 0 || len(f.Stream(jobsStream).Messages()) > 0
 }
 
-// restless is a number of steps that no fleet needs at one moment. A fleet that takes more
-// is stuck.
+// restless is more steps than any fleet needs at one moment. A fleet that takes more steps is
+// stuck.
 const restless = 100_000
 
-// patience is longer than any fleet may take, even with all faults.
+// patience is longer than any fleet may take, even with every fault.
 const patience = 12 * time.Hour

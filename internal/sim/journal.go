@@ -25,8 +25,7 @@ var (
 // Submission is a batch that an agent publishes.
 type Submission = judge.Submission
 
-// truth returns the real journal, which uses this task's connection to the model of the
-// broker.
+// truth returns the real journal. It uses this task's connection to the model of the broker.
 func truth(t *world.Task) *records.Journal { return store.Journal(t) }
 
 // anytime is the context of a request without a deadline.
@@ -37,7 +36,7 @@ type journal struct{ *world.Task }
 
 // entry is a stored record of a call.
 type entry struct {
-	seq    uint64 // 0: there is none
+	seq    uint64 // 0: there is no record
 	record wire.CallRecord
 }
 

@@ -26,25 +26,25 @@ type line struct {
 	c         *coordinator
 	key       wire.BatchKey // of its first batch
 	batches   session.Line[*drive]
-	driven    map[*drive]bool    // drivers of batches that were not given up
+	driven    map[*drive]bool    // drivers of the batches that are being driven
 	left      []*drive           // drivers whose task has ended
 	more      bool               // whether the log may hold another batch
-	reading   bool               // the first read of the log is not done
+	reading   bool               // the first read of the log is still to come
 	offers    []*broker.Delivery // deliveries of batches that are not read yet
 	suspended time.Time          // the latest time to resume; zero while the session is not suspended
 	again     bool               // a batch was read while the session was suspended
-	since     time.Time          // batches stored later have certainly had no other driver
+	since     time.Time          // a batch that was stored later has had no other driver
 }
 
-// ends reports whether the session is suspended, which ends all its drivers.
+// ends reports whether the session is suspended. Suspending ends all drivers of the session.
 func (l *line) ends() bool { return !l.suspended.IsZero() }
 
-// driveLine drives a session from its head. It reports whether the session was given up.
+// driveLine drives a session from its head. It reports whether it gave the session up.
 func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery *broker.Delivery, offers ...*broker.Delivery) (givenUp bool) {
 	if other := c.lines[head.Key.Session]; other != nil {
 		other.more = true
 		for _, d := range other.batches.All() {
-			d.nudged = true // it may be about to be suspended
+			d.nudged = true // the session may be about to be suspended
 		}
 		if delivery != nil {
 			offers = append(offers, delivery)
@@ -76,7 +76,7 @@ func (l *line) run(t *world.Task, head records.Accepted, delivery *broker.Delive
 	if delivery == nil || delivery.Count > 1 {
 		l.since = t.Now
 	}
-	// No notice comes about batches that are already in the log.
+	// No notice comes for batches that are already in the log.
 	l.more = delivery == nil || delivery.Count > 1
 	l.reading = l.more
 	l.begin(head, delivery)
@@ -130,7 +130,7 @@ func (l *line) offered(a records.Accepted) *broker.Delivery {
 	return nil
 }
 
-// returnOffers hands back the deliveries that were offered and not used.
+// returnOffers hands the deliveries that were offered and not used back to the broker.
 func (l *line) returnOffers(t *world.Task) {
 	offers := l.offers
 	l.offers = nil
@@ -139,7 +139,7 @@ func (l *line) returnOffers(t *world.Task) {
 	}
 }
 
-// readLog reads batches behind those that are driven, and drives them.
+// readLog reads batches behind the driven ones, and drives them.
 func (l *line) readLog(t *world.Task) error {
 	for {
 		if n, _ := l.batches.Successors(); !l.batches.Empty() && n+1 >= lookahead {
@@ -167,7 +167,7 @@ func (l *line) readLog(t *world.Task) error {
 	}
 }
 
-// next reads the oldest batch of the log that is not in the line.
+// next reads the oldest batch in the log that is not in the line.
 func (l *line) next(t *world.Task) (a records.Accepted, found bool, err error) {
 	for after := l.batches.Last(); ; after = a.Seq {
 		a, found, err = truth(t).Next(anytime, l.key.Tenant, l.key.Session, after)
@@ -177,7 +177,7 @@ func (l *line) next(t *world.Task) (a records.Accepted, found bool, err error) {
 	}
 }
 
-// begin drives a batch in a task of its own.
+// begin drives a batch in its own task.
 func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
 	sub := l.c.fleet.submissions[string(a.Body)]
 	d := &drive{coordinator: l.c, line: l, accepted: a, sub: sub, delivery: delivery, born: l.c.Now}
@@ -195,9 +195,9 @@ func (l *line) begin(a records.Accepted, delivery *broker.Delivery) {
 	})
 }
 
-// leave ends the driver of a batch. A batch that has left the log leaves the line. A batch
-// that was given up stays in the line. last means that no batch of the line is driven any
-// more.
+// leave ends the driver of a batch. If the batch has left the log, leave removes it from the
+// line. If the driver gave it up, it stays in the line. last means that no batch of the line
+// is being driven.
 func (l *line) leave(d *drive, now time.Time) (last bool) {
 	if l.c.live[d.sub.Key] == d {
 		delete(l.c.live, d.sub.Key)
@@ -212,7 +212,7 @@ func (l *line) leave(d *drive, now time.Time) (last bool) {
 	return len(l.driven) == 0
 }
 
-// step gives an event to a batch's machine and updates the turns of the line.
+// step gives an event to a batch's machine, and then updates the turns of the line.
 func (l *line) step(d *drive, e batch.Event) (wants []batch.Effect) {
 	if turn := l.batches.Turn(d); d.turn != turn {
 		d.turn = turn
@@ -236,8 +236,8 @@ func (l *line) giveTurns() {
 	}
 }
 
-// suspendIfQuiet ends the drivers of all batches, if every batch only waits and none has
-// news.
+// suspendIfQuiet ends the drivers of all batches if every batch only waits and there is no
+// news for any of them. It reports whether the session is suspended.
 func (l *line) suspendIfQuiet() bool {
 	if l.ends() {
 		return true
@@ -258,7 +258,7 @@ func (l *line) suspendIfQuiet() bool {
 	return true
 }
 
-// lookForControls makes batches that wait for an earlier batch look for controls.
+// lookForControls wakes the batches that wait for an earlier batch if a control concerns them.
 func (l *line) lookForControls(t *world.Task) {
 	entries, err := truth(t).Controls(anytime, l.key.Tenant, l.key.Session)
 	if err != nil {
@@ -271,8 +271,8 @@ func (l *line) lookForControls(t *world.Task) {
 	}
 }
 
-// awaitTurn waits until the first call of the batch may start, or until no call should
-// start any more. It returns false if the driver ends before that.
+// awaitTurn waits until the first call of the batch may start, or until no call should start
+// any more. It returns false if the session is suspended meanwhile.
 func (d *drive) awaitTurn() bool {
 	end := d.accepted.Stored.Add(BatchTTL)
 	if !d.mayStart() {
@@ -310,7 +310,7 @@ func (d *drive) mayStart() bool {
 	return false
 }
 
-// beginsSafe reports whether the first call that is not refused may run beside others.
+// beginsSafe reports whether the first call that is not refused may run beside other calls.
 func (d *drive) beginsSafe() bool {
 	for _, call := range plan.New(d.sub.Calls, d.coordinator.fleet.staff.Tools).Calls {
 		if call.Refused == nil {
@@ -330,7 +330,7 @@ func (f *Fleet) Drives(key wire.BatchKey) (all []judge.Drive) {
 	return all
 }
 
-// view returns what the judge sees of the driver.
+// view returns what the judge needs to know about the driver.
 func (d *drive) view() judge.Drive {
 	return judge.Drive{Process: d.coordinator.Process, Sub: d.sub, Born: d.born, First: d.isFirst}
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// This file is a short form of package pipeline: the decisions of people, the claim, the
-// run of the tool, and the end of a cancelled run.
+// This file is a short form of package pipeline: the decisions of people, the claim, the run
+// of the tool, and the end of a cancelled run.
 
-// phases takes the call through its phases and returns the event with its end.
+// phases runs the phases of the call, and returns the event with which they end.
 func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 	if a.cause != nil {
 		return a.unstarted()
@@ -31,7 +31,7 @@ func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 		return *end
 	}
 	onCrash := staff.Tool(a.job.Tool).OnCrash
-	if a.job.Kind != messages.KindWrite { // running it again changes nothing
+	if a.job.Kind != messages.KindWrite { // running such a call again changes nothing
 		onCrash = messages.OnCrashIdempotent
 	}
 	a.post(machine.Wanted{Frozen: call.Frozen{Input: a.input, ArgsHash: a.argsHash, OnCrash: onCrash, Deadline: time.Minute}})
@@ -58,7 +58,7 @@ func (a *attempt) phases(t *world.Task, prior *wire.CallRecord) machine.Event {
 	return machine.Ended{Result: a.run.End(a.cutAt, true)}
 }
 
-// cut cancels the run. A running tool dies at once.
+// cut cancels the run. A running tool ends at once.
 func (a *attempt) cut(cause error) {
 	a.cause, a.cutAt = cause, a.Now
 	if a.run != nil && !a.run.Done {
@@ -67,13 +67,13 @@ func (a *attempt) cut(cause error) {
 	}
 }
 
-// unstarted returns the end of a run that was cancelled before its tool was started.
+// unstarted returns the end of a run that was cancelled before its tool started.
 func (a *attempt) unstarted() machine.Event {
 	var stop *wire.Stop
 	switch {
 	case !errors.As(a.cause, &stop):
 		return machine.Ended{Err: a.cause}
-	// An earlier attempt may have been applied.
+	// An earlier attempt may have been applied, so the outcome is unknown.
 	case a.grant.Attempt > 1 && a.claims() && a.repeatable():
 		return machine.Ended{Result: a.unrun(messages.StatusOutcomeUnknown, messages.CodeOutcomeUnknown)}
 	}
@@ -94,8 +94,8 @@ func (a *attempt) repeatable() bool {
 	return a.job.Kind != messages.KindWrite || staff.Tool(a.job.Tool).OnCrash == messages.OnCrashIdempotent
 }
 
-// freeze sets the input of the attempt. Hooks of this fleet make another input each time,
-// so an input is kept once it is stored.
+// freeze sets the input of the attempt. The hooks of this fleet make another input each time,
+// so a stored input must be used again.
 func (a *attempt) freeze(prior *wire.CallRecord) {
 	switch {
 	case prior == nil || prior.ArgsHash == "":

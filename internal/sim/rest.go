@@ -18,7 +18,7 @@ import (
 // This file is the counterpart of suspend.go and resume.go in package coordinator, and of
 // the part of coordinator/approvals that applies decisions.
 
-// request is a request to a coordinator: a decision, or a control of a session.
+// request is what a coordinator is asked to do: store a decision, or a control of a session.
 type request struct {
 	inbox string
 	what  any
@@ -34,7 +34,8 @@ type speech struct {
 	messages.Control
 }
 
-// answerRequests starts to answer requests on the coordinator's subject, its door.
+// answerRequests starts the tasks that answer requests. door is the coordinator's subject for
+// requests.
 func (c *coordinator) answerRequests() {
 	door := "doors." + c.Name
 	c.Subscribe(door)
@@ -99,7 +100,7 @@ func (c *coordinator) decide(t *world.Task, asked decision) (messages.DecisionSt
 	return "", busy
 }
 
-// wake drives the head of a session, if due is nil or reports true.
+// wake drives the head of a session if due is nil or returns true.
 func (c *coordinator) wake(t *world.Task, lane wire.BatchKey, due func(*world.Task, wire.BatchKey) (bool, error)) {
 	var first uint64
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
@@ -128,7 +129,8 @@ func (c *coordinator) waitsForPeople(t *world.Task, key wire.BatchKey) (bool, er
 	return err == nil && recall.WaitsForPeople(known), err
 }
 
-// rest ends the driver if the batch only waits for people. It reports whether it did.
+// rest ends the driver if the batch only waits for people. It reports whether the driver has
+// to end.
 func (d *drive) rest() bool {
 	for !d.broken {
 		until, waits := d.machine.Rest()
@@ -145,8 +147,8 @@ func (d *drive) rest() bool {
 	return false
 }
 
-// lookOnce reads the journal from the leader until it succeeds, because no poll follows for
-// minutes.
+// lookOnce reads the journal from the leader. It tries until it succeeds, because no poll
+// follows for minutes.
 func (d *drive) lookOnce() {
 	var events []batch.Event
 	_ = d.Insist(func() error {
@@ -164,7 +166,7 @@ func (d *drive) lookOnce() {
 	d.sure = true
 }
 
-// look reads the journal after a nudge.
+// look reads the journal after another task has set nudged.
 func (d *drive) look() {
 	if _, rests := d.machine.Rest(); rests {
 		d.lookOnce()

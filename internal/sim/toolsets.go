@@ -15,19 +15,19 @@ import (
 	machine "github.com/toolfleet/toolfleet/worker/attempt"
 )
 
-// This file is the counterpart of internal/worker/presence.go and coordinator/toolsets.go,
-// with the real package placement: workers announce themselves, and coordinators follow the
-// announcements.
+// This file is the counterpart of internal/worker/presence.go and coordinator/toolsets.go:
+// workers announce themselves, and coordinators follow the announcements. It uses the real
+// package placement.
 
-// post is a place for a worker. When a worker is gone, another one takes its post.
+// post is a place for a worker. When a worker has ended, another worker gets its post.
 type post struct {
 	part   staff.Part
-	old    bool // its workers are of the previous version
-	closed bool // no worker may take it at present
+	old    bool // the workers of this post are of the previous version
+	closed bool // at present no worker may have the post
 	vacant bool
 }
 
-// jobQueue is the consumer of a queue of jobs. The server removes it when nobody has pulled
+// jobQueue is the consumer of a queue of jobs. The server removes the consumer if nobody pulls
 // for five minutes.
 type jobQueue struct {
 	*broker.Queue
@@ -71,8 +71,8 @@ func (f *Fleet) queueOf(token string) *jobQueue {
 	return q
 }
 
-// serve announces the worker and then its tools. Then the worker takes jobs from its queue,
-// and from time to time from the queue of the pool.
+// serve announces the worker, and then the worker's tools. After that the worker takes jobs
+// from its queue, and sometimes from the queue of the pool.
 func (w *worker) serve(t *world.Task) {
 	f := w.fleet
 	own, pool := f.queueOf(w.queue), f.queueOf(staff.Pool)
@@ -117,8 +117,8 @@ func (w *worker) announce(t *world.Task) {
 	}
 }
 
-// stay announces the worker again after each restart of the server, because the
-// announcement may be lost.
+// stay announces the worker again after each restart of the server, because the restart may
+// have lost the announcement.
 func (w *worker) stay(t *world.Task) {
 	for {
 		last := t.Restarted
@@ -133,7 +133,7 @@ func (w *worker) stay(t *world.Task) {
 	}
 }
 
-// gone is called when the worker has ended. Its announcement stays for a while.
+// gone is called when the worker has ended. The worker's announcement stays for a while.
 func (w *worker) gone() {
 	w.ended = w.Now
 	w.fleet.people.Spawn("lapse", func(t *world.Task) {
@@ -148,8 +148,8 @@ func (w *worker) gone() {
 	w.fleet.queueOf(w.queue).left = w.Now
 }
 
-// drain ends the worker as a signal does. If it is the last worker of its toolset, it first
-// takes the jobs in its queue.
+// drain ends the worker in the way of a signal. If it is the last worker of its toolset, it
+// first takes the jobs that are left in its queue.
 func (w *worker) drain() {
 	w.Count("drains")
 	w.Logf(w.Name, "DRAINS", "%d calls", len(w.inHand))
@@ -185,7 +185,7 @@ func (w *worker) needed(t *world.Task) (needed bool) {
 	return needed
 }
 
-// startGap makes one worker or all of them go away for a while.
+// startGap starts a process that sends one worker or all workers away for a while.
 func (f *Fleet) startGap() {
 	p := f.Start("g", nil)
 	p.Spawn("gap", func(t *world.Task) {
@@ -228,8 +228,8 @@ func (f *Fleet) Workers() (all []judge.Worker) {
 	return all
 }
 
-// followStaff tells the coordinator which workers are present. It calls ready after the
-// first time.
+// followStaff updates the coordinator's board whenever the announcements of workers change. It
+// calls ready after the first update.
 func (c *coordinator) followStaff(t *world.Task, ready func()) {
 	for seen := -1; ; {
 		t.Wait(world.Never, func() bool { return c.fleet.staff.Revision != seen })
@@ -324,8 +324,7 @@ func (d *drive) newJobs() *placement.Jobs {
 	})
 }
 
-// isGone reports whether no worker has the tool of a call. It reads the announcements
-// again.
+// isGone reports whether no worker has the tool of a call. It reads the announcements again.
 func (d *drive) isGone(index int) (events []batch.Event, gone bool) {
 	var fleet *toolset.Fleet
 	if d.ReadUntil(world.Never, "workers", d.Name, func() error {

@@ -16,13 +16,14 @@ import (
 )
 
 // worker carries out the effects of the real attempt.Machine on the model of the broker, as
-// package lane does on a server. Its phases are a model of package pipeline: see phases.go.
+// package lane does on a server. Its phases are a short form of package pipeline: see
+// phases.go.
 type worker struct {
 	*world.Process
 	fleet  *Fleet
 	policy policy
 	inHand []*attempt
-	drains bool // takes no more jobs, and ends when it holds none
+	drains bool // takes no more jobs, and ends when it has none
 
 	post  *post
 	file  staff.File
@@ -49,13 +50,13 @@ type attempt struct {
 	machine  *machine.Machine
 	job      wire.Job
 	queued   time.Time // when the job was stored
-	served   bool      // the worker serves its tool
+	served   bool      // the worker serves the tool of the job
 	key      wire.CallKey
 	delivery *broker.Delivery // the newest delivery of the job
 	lost     int              // deliveries of the job that were lost with their workers
-	mails    []mail           // events that the machine has not got yet
+	mails    []mail           // events for the machine, still to be handled
 
-	// What the phases know:
+	// Fields of the phases:
 	input    []byte // frozen
 	argsHash string // of input
 	answer   *answer
@@ -70,14 +71,14 @@ type mail struct {
 	delivery *broker.Delivery
 }
 
-// answer is what the phases get when they want to start the tool.
+// answer is the answer to the phases when they want to start the tool.
 type answer struct {
 	grant call.Grant
 	err   error
 }
 
-// take starts an attempt for a delivery. If the worker already has the job, the attempt
-// that it has gets the delivery.
+// take starts an attempt for a delivery. If the worker already has the job, it passes the
+// delivery on to the attempt at that job.
 func (w *worker) take(d *broker.Delivery) {
 	job := d.Body.(wire.Job)
 	key := wire.BatchKey{Tenant: messages.OneTenant, Session: string(job.Session), Batch: string(job.Batch)}.Call(job.Index)
@@ -108,7 +109,7 @@ func (w *worker) take(d *broker.Delivery) {
 	})
 }
 
-// view returns what the judge sees of the attempt.
+// view returns what the judge needs to know about the attempt.
 func (a *attempt) view() *judge.Attempt {
 	return &judge.Attempt{
 		Process: a.Process, Key: a.key, Job: a.job, Grant: a.grant, Input: a.input, ArgsHash: a.argsHash, Policy: a.worker.policy.version,
@@ -168,7 +169,7 @@ func (a *attempt) perform(effect machine.Effect) {
 		if e.What == machine.LeaseMissed {
 			a.Count("leases lost")
 		}
-	// A request that is not aborted ends after a while, so Abort does nothing.
+	// A request ends after a while even without Abort, so Abort does nothing.
 	case machine.Abort, machine.Emit, machine.Report, machine.Log:
 	default:
 		a.worker.Spawn("asks", func(t *world.Task) { a.post(a.ask(journal{t}, effect)) })
@@ -187,7 +188,7 @@ func (a *attempt) settle(s machine.Settle) {
 	}
 }
 
-// ask makes the machine's request to the journal.
+// ask makes a request of the machine to the journal.
 func (a *attempt) ask(j journal, question machine.Effect) machine.Event {
 	var err error
 	switch q := question.(type) {

@@ -1,8 +1,9 @@
-// Package broker is a model of a JetStream server: the streams, shared pull consumers and
-// core messages that the protocol uses. Its clock moves only when it is told to. It answers
-// every command as the real server does: tests run random commands on both.
+// Package broker is a model of a JetStream server: the streams, shared pull consumers and core
+// messages that the protocol uses. Its clock moves only when the caller moves it. It answers
+// every command as the real server does: tests run random commands on both and compare the
+// answers.
 //
-// The model loses nothing by itself. [Broker.Restart], [Broker.PowerLoss] and the like
+// The model loses nothing by itself. Methods such as [Broker.Restart] and [Broker.PowerLoss]
 // decide what is left after a crash of the server.
 package broker
 
@@ -16,14 +17,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Errors of a command. After [ErrUnknown], and only then, the server has not answered.
+// Errors of a command. [ErrUnknown] means that the server has not answered.
 var (
 	ErrConflict = bus.ErrConflict // the server's 10071
 	ErrExists   = bus.ErrExists   // the server's 10077
 	ErrUnknown  = bus.ErrUnknown  // a timeout
 )
 
-// Broker is the server.
+// Broker is the model of the server.
 type Broker struct {
 	Now     time.Time
 	streams []*Stream
@@ -35,8 +36,8 @@ type Broker struct {
 	Restarted time.Time
 }
 
-// Message is a message in a stream. Nobody changes a body that is stored. Messages of the
-// journal also have bytes and a header, because the journal reads what it has written.
+// Message is a message in a stream. A stored body never changes. A message of the journal also
+// has bytes and a header, because the journal reads what it has written.
 type Message struct {
 	Subject string
 	Seq     uint64
@@ -53,14 +54,17 @@ type Packet struct {
 	Data   []byte
 }
 
-// StreamConfig holds the settings of a stream that matter here.
+// StreamConfig has those settings of a stream that the model needs.
 type StreamConfig struct {
 	Name     string
 	Subjects []string
-	// Queue streams keep one message per subject, refuse a second one, and remove a message
-	// that is acknowledged. Other streams keep every message for MaxAge.
-	Queue  bool
-	Async  bool          // a write is acknowledged before it is on the disk, so a power loss may delete the newest messages
+	// Queue says that the stream keeps one message for each subject, refuses a second one, and
+	// removes a message when it is acknowledged. Any other stream keeps every message for
+	// MaxAge.
+	Queue bool
+	// Async says that the server acknowledges a write before the write is on the disk. A power
+	// loss may then delete the newest messages.
+	Async  bool
 	MaxAge time.Duration // 0: for ever
 }
 
@@ -69,10 +73,10 @@ type Stream struct {
 	StreamConfig
 	last uint64     // sequence of the newest message that was ever stored
 	msgs []*Message // in sequence
-	gone []removed  // messages of a queue that were removed lately, in the order of removal
+	gone []removed  // messages of a queue that were lately removed, in the order of removal
 }
 
-// removed is a removed message with the time of its removal. The server writes removals to
+// removed is a removed message with the time of its removal. The server writes the removal to
 // the disk a moment later.
 type removed struct {
 	*Message
@@ -82,7 +86,7 @@ type removed struct {
 // unwritten is how long the server may take to write a removal to the disk.
 const unwritten = 2 * time.Second
 
-// Streams returns the streams of a fleet that hold batches and calls.
+// Streams returns the streams of a fleet that have batches and calls.
 func Streams(n wire.Names, batchTTL, replyTTL time.Duration) []StreamConfig {
 	all := func(verbs ...wire.Verb) (filters []string) {
 		for _, v := range verbs {
@@ -137,8 +141,8 @@ func (b *Broker) Append(subject string, body any) (uint64, error) {
 	return s.last, nil
 }
 
-// CompareAndSet stores a message if the newest message of its subject has the sequence last (0:
-// there is none).
+// CompareAndSet stores a message if the newest message of its subject has the sequence last.
+// last is 0 for a subject without messages.
 func (b *Broker) CompareAndSet(subject string, body any, last uint64) (uint64, error) {
 	newest := uint64(0)
 	if m := b.taking(subject).Last(subject); m != nil {
@@ -163,7 +167,7 @@ func (b *Broker) Delete(stream string, seq uint64) {
 	}
 }
 
-// Subscribe opens an inbox for core messages. While no inbox is open, they are lost.
+// Subscribe opens an inbox for core messages. A message is lost if no inbox is open for it.
 func (b *Broker) Subscribe(subject string) { b.inboxes[subject] = []any{} }
 
 // Unsubscribe closes an inbox.
@@ -176,7 +180,7 @@ func (b *Broker) Publish(subject string, body any) {
 	}
 }
 
-// Heard returns how many core messages an inbox holds, and whether the inbox is open.
+// Heard returns how many core messages an inbox has, and whether the inbox is open.
 func (b *Broker) Heard(subject string) (n int, open bool) {
 	inbox, open := b.inboxes[subject]
 	return len(inbox), open
@@ -219,8 +223,8 @@ func (s *Stream) First(filter string) *Message { return s.next(1, filter) }
 // Next returns the oldest message after a sequence that matches the filter, or nil.
 func (s *Stream) Next(after uint64, filter string) *Message { return s.next(after+1, filter) }
 
-// next returns the oldest message at or after a sequence that matches one of the filters (none: any
-// message), or nil.
+// next returns the oldest message at or after a sequence that matches one of the filters, or
+// nil. Without filters, every message matches.
 func (s *Stream) next(from uint64, filters ...string) *Message {
 	for _, m := range s.msgs {
 		if m.Seq >= from && matchesOne(filters, m.Subject) {
@@ -281,9 +285,9 @@ func (s *Stream) removeAt(now time.Time, seq uint64) bool {
 	return found
 }
 
-// fallBack restores a stream after a restart that lost removals, because they were not on
-// the disk. Each message that was removed lately is back if comesBack returns true for it.
-// Sequences after the newest message may be given out again.
+// fallBack restores a stream after a restart that lost removals, because they were not on the
+// disk. Each message that was lately removed comes back if comesBack returns true for it. The
+// server may give sequences after the newest message to new messages.
 func (s *Stream) fallBack(now time.Time, comesBack func() bool) {
 	for _, r := range s.gone {
 		if now.Sub(r.at) <= unwritten && s.Last(r.Subject) == nil && comesBack() {
@@ -310,8 +314,8 @@ func matchesOne(filters []string, subject string) bool {
 	return len(filters) == 0 || slices.ContainsFunc(filters, func(f string) bool { return matches(f, subject) })
 }
 
-// matches reports whether a filter matches a subject. * stands for one token. > stands for
-// one or more tokens at the end.
+// matches reports whether a filter matches a subject. * stands for one token, and > for one or
+// more tokens at the end.
 func matches(filter, subject string) bool {
 	for {
 		f, restOfFilter, moreFilter := strings.Cut(filter, ".")

@@ -8,38 +8,38 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// QueueConfig holds the settings of a durable pull consumer that matter here.
+// QueueConfig has those settings of a durable pull consumer that the model needs.
 type QueueConfig struct {
 	Stream      string
 	Filters     []string // none: everything in the stream
 	AckWait     time.Duration
-	MaxInFlight int  // unsettled deliveries; 0: no bound
-	InMemory    bool // the server loses it when it ends; a puller makes it again
+	MaxInFlight int  // limit on unsettled deliveries; 0: no limit
+	InMemory    bool // the server loses the consumer when it ends; a puller makes it again
 }
 
-// Queue is a durable consumer that many parties pull from. A delivery proves nothing: a
-// message may be delivered twice, even to two parties at once. A party may still settle a
-// message after the consumer has given up on it.
+// Queue is a durable consumer from which many processes pull. A message may be delivered
+// twice, even to two processes at once. A process may settle a message although the consumer
+// has already made it due again.
 type Queue struct {
 	QueueConfig
 	stream *Stream
 	state  queueState
-	// written is the part of the state that is on the disk. The consumer writes it a moment
-	// later: see [Broker.Advance].
+	// written is the part of the state that is on the disk. The consumer writes its state a
+	// moment after it changes: see [Broker.Advance].
 	written queueState
 }
 
 // queueState is what a consumer knows of its deliveries.
 type queueState struct {
-	next    uint64           // the first sequence that was not delivered yet
+	next    uint64           // the first sequence that was not delivered
 	pending map[uint64]dueAt // delivered and not settled
-	due     []uint64         // to be delivered again before any new message, in this order
-	again   map[uint64]int   // how often a message was delivered again
+	due     []uint64         // messages to deliver again before any new message, in this order
+	again   map[uint64]int   // how many times a message was delivered again
 }
 
-// dueAt says when an unsettled message is delivered again, and when after a restart of the
-// server. The disk holds the time of the message and not of its delivery, so after a
-// restart most are due at once.
+// dueAt has two times at which an unsettled message is delivered again: without and with a
+// restart of the server. The disk has the time of the message and not the time of its
+// delivery. So after a restart, most messages are due at once.
 type dueAt struct{ at, afterRestart time.Time }
 
 func until(t time.Time) dueAt { return dueAt{t, t} }
@@ -57,10 +57,12 @@ func (s queueState) clone() queueState {
 	return queueState{s.next, maps.Clone(s.pending), slices.Clone(s.due), maps.Clone(s.again)}
 }
 
-// Delivery is a message in the hands of one party.
+// Delivery is a message that one process has got.
 type Delivery struct {
 	*Message
-	Count int // how often the message was delivered, as far as the consumer knows, including this time
+	// Count is how many times the message was delivered, this time included, as far as the
+	// consumer knows.
+	Count int
 	queue *Queue
 	b     *Broker
 }
@@ -74,8 +76,8 @@ func (b *Broker) Queue(config QueueConfig) *Queue {
 	return q
 }
 
-// Pull delivers the next message, or returns nil. Messages that are due again come first,
-// then the oldest that was never delivered.
+// Pull delivers the next message, or returns nil. Messages that are due again come first. Then
+// comes the oldest message that was never delivered.
 func (b *Broker) Pull(q *Queue) *Delivery {
 	q.collectDue(b.Now)
 	s := &q.state
@@ -104,8 +106,8 @@ func (q *Queue) deliver(b *Broker, m *Message) *Delivery {
 	return &Delivery{m, 1 + q.state.again[m.Seq], q, b}
 }
 
-// collectDue makes messages due that were not settled in time, those that waited longest
-// first.
+// collectDue makes the messages due that were not settled in time. The longest overdue message
+// comes first.
 func (q *Queue) collectDue(now time.Time) {
 	var due []uint64
 	for seq, p := range q.state.pending {
@@ -122,8 +124,8 @@ func (q *Queue) collectDue(now time.Time) {
 	q.state.due = append(q.state.due, due...)
 }
 
-// Ack removes the message from the queue. It reports whether the server confirms that. The
-// server does not if it has forgotten the delivery in a crash.
+// Ack removes the message from the queue. It reports whether the server confirms the removal.
+// The server does not confirm it if it has forgotten the delivery in a crash.
 func (d *Delivery) Ack() (confirmed bool) {
 	q := d.queue
 	if d.Seq >= q.state.next {
@@ -134,7 +136,7 @@ func (d *Delivery) Ack() (confirmed bool) {
 	return true
 }
 
-// Term is the same as Ack here: nobody gets the message again.
+// Term is the same as Ack in this model: the message is never delivered again.
 func (d *Delivery) Term() { d.Ack() }
 
 // Nak makes the message due again after delay. Until then it counts as in flight.
@@ -156,8 +158,8 @@ func (d *Delivery) Nak(delay time.Duration) {
 	}
 }
 
-// InProgress extends the delivery by another AckWait, unless the message is already due
-// again.
+// InProgress extends the delivery by another AckWait. It does nothing if the message is
+// already due again.
 func (d *Delivery) InProgress() {
 	s := &d.queue.state
 	d.queue.collectDue(d.b.Now)
@@ -166,15 +168,15 @@ func (d *Delivery) InProgress() {
 	}
 }
 
-// gone forgets a message that has left the stream.
+// gone removes from the state a message that has left the stream.
 func (q *Queue) gone(seq uint64) {
 	delete(q.state.pending, seq)
 	delete(q.state.again, seq)
 	q.state.due = slices.DeleteFunc(q.state.due, func(due uint64) bool { return due == seq })
 }
 
-// Advance moves the clock. Consumers write their state within a tenth of a second, so after
-// Advance the disk has everything that happened before.
+// Advance moves the clock. Consumers write their state within a tenth of a second. So after
+// Advance, the disk has everything that happened before.
 func (b *Broker) Advance(d time.Duration) {
 	for _, q := range b.queues {
 		q.written = q.state.clone()
@@ -182,9 +184,8 @@ func (b *Broker) Advance(d time.Duration) {
 	b.Now = b.Now.Add(d)
 }
 
-// Restart restarts the server after a kill or a stop. Streams keep all acknowledged
-// messages. Consumers know what they have written. The order of due messages is never
-// written.
+// Restart restarts the server after a kill or a stop. Streams keep all acknowledged messages.
+// Consumers keep the state that they have written. They never write the order of due messages.
 func (b *Broker) Restart() {
 	b.Restarted = b.Now
 	for _, s := range b.streams {
@@ -203,22 +204,24 @@ func (b *Broker) Restart() {
 				q.gone(seq)
 			}
 		}
-		q.state.next = min(q.state.next, q.stream.last+1) // after a power loss, sequences that the consumer knows may be given out again
+		// After a power loss, the server may give sequences that the consumer knows to new
+		// messages.
+		q.state.next = min(q.state.next, q.stream.last+1)
 		q.collectDue(b.Now)
 		slices.Sort(q.state.due)
 	}
 }
 
-// Stop is like [Broker.Restart], but consumers lose nothing, because they have written
-// everything.
+// Stop is like [Broker.Restart], but consumers lose no state, because they have written all of
+// it.
 func (b *Broker) Stop() {
 	b.Advance(0)
 	b.Restart()
 }
 
-// RestartBehind is like [Broker.Restart], but streams have lost some removals that
-// consumers know. Such a message is back in the stream and is never delivered again. The
-// sequences of removed newest messages may be given out again.
+// RestartBehind is like [Broker.Restart], but streams have lost some removals that consumers
+// know. A message that was removed is then back in the stream, and is never delivered again.
+// The server may give the sequences of removed newest messages to new messages.
 func (b *Broker) RestartBehind(comesBack func() bool) {
 	for _, s := range b.streams {
 		if s.Queue {
@@ -228,8 +231,8 @@ func (b *Broker) RestartBehind(comesBack func() bool) {
 	b.Stop()
 }
 
-// PowerLoss is like [Broker.Restart], but async streams lose their newest messages, as many
-// as lose returns. Their sequences are given out again.
+// PowerLoss is like [Broker.Restart], but async streams lose their newest messages, as many as
+// lose returns. The server gives the sequences of these messages to new messages.
 func (b *Broker) PowerLoss(lose func(stored int) int) {
 	for _, s := range b.streams {
 		if s.Async {
@@ -252,14 +255,14 @@ func JobsQueue(n wire.Names, token string, ackWait time.Duration, maxInFlight in
 	return QueueConfig{Stream: n.Stream("JOBS"), AckWait: ackWait, MaxInFlight: maxInFlight, InMemory: true, Filters: n.QueueOf(token)}
 }
 
-// Delivered reports whether, as far as the consumer knows, it has delivered the message at
-// a sequence.
+// Delivered reports whether the consumer has delivered the message at a sequence, as far as it
+// knows.
 func (q *Queue) Delivered(seq uint64) bool { return seq < q.state.next }
 
 // Holds reports whether the queue has a message that was never delivered.
 func (q *Queue) Holds() bool { return q.stream.next(q.state.next, q.Filters...) != nil }
 
-// Forget replaces the consumer by a new one. The consumer must have no unsettled
+// Forget replaces the consumer by a new one. Call it only when the consumer has no unsettled
 // deliveries.
 func (q *Queue) Forget() { q.state = q.stream.fresh() }
 
@@ -273,7 +276,7 @@ func (b *Broker) Waiting(q *Queue) bool {
 	return (q.MaxInFlight == 0 || len(s.pending) < q.MaxInFlight) && q.stream.next(s.next, q.Filters...) != nil
 }
 
-// Len returns how many messages the stream of a queue holds.
+// Len returns how many messages the stream of a queue has.
 func (q *Queue) Len() int { return len(q.stream.msgs) }
 
 // EachDue calls each for every unsettled delivery, with the time at which its message is

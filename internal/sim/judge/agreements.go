@@ -11,19 +11,19 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// agreements is the part of the ledger about people: what each has signed, what they were
-// told, and what ran afterwards.
+// agreements is the part of the ledger about people: what each person has signed, which
+// answers the people got, and what ran afterwards.
 type agreements struct {
 	decidedAt map[string]time.Time      // when a decision was stored, by the nonce of its record
-	yes       map[words]map[string]bool // the people who signed for exactly these words
-	settled   map[askedAt]int           // how many people were told that their decision settled the question
+	yes       map[words]map[string]bool // by words: the people who have signed for exactly them
+	settled   map[askedAt]int           // by question: the people told that they settled it
 	chain     map[wire.CallKey][]stored // all records of a call
 	jobs      map[wire.CallKey]time.Time
 	slowest   time.Duration // the longest time between a grant and its job
 	nextLook  time.Time
 }
 
-// words is what a person agrees to: these arguments of this call, under this policy.
+// words is what a person agrees to: these arguments of this call under this policy.
 type words struct {
 	key              wire.CallKey
 	argsHash, policy string
@@ -47,7 +47,7 @@ func newAgreements() *agreements {
 	}
 }
 
-// Said records a decision that a person signed.
+// Said records a decision that a person has signed.
 func (l *Ledger) Said(key wire.CallKey, d messages.Decision) {
 	hash := d.ArgsHash
 	l.Logf("", "SIGNS", "%s: %s to %s", d.By, d.Verdict, key)
@@ -64,8 +64,8 @@ func (l *Ledger) Said(key wire.CallKey, d messages.Decision) {
 	l.yes[w][d.By] = true
 }
 
-// Told checks the answer to a person. At most one decision settles a question, and it must
-// be in the journal.
+// Told checks the answer to a person's decision. At most one decision settles a question, and
+// the journal must have that decision.
 func (l *Ledger) Told(key wire.CallKey, q messages.Approval, d messages.Decision, answer messages.DecisionAnswer) {
 	if answer.Error != nil {
 		l.Count("decisions refused: " + string(answer.Error.Class))
@@ -126,7 +126,7 @@ func (l *Ledger) follows(key wire.CallKey, next wire.CallRecord, seq uint64) {
 		l.Fail("call %s is granted by the answer to another question", key)
 	}
 	l.chain[key] = append(chain, stored{next, seq, now})
-	if next.State == wire.Parked { // for the first time, or because another person has to agree too
+	if next.State == wire.Parked { // the first question, or one for another person
 		l.Count("questions")
 		l.fleet.Asked(key, *next.Approval)
 	}
@@ -167,7 +167,7 @@ func grantedUnder(chain []stored) string {
 	return ""
 }
 
-// published records a job and checks it.
+// published records a job and checks it against the rules for jobs.
 func (l *Ledger) published(key wire.CallKey, job wire.Job) {
 	l.jobs[key] = l.Now
 	if a := l.batches[key.BatchKey]; job.Kind == messages.KindWrite && (a.plan == nil || a.plan[key.Index].InputHash != wire.InputHash(job.Input)) {
@@ -183,7 +183,7 @@ func (l *Ledger) published(key wire.CallKey, job wire.Job) {
 	}
 }
 
-// waits returns the newest record of a call, and whether there is one.
+// waits returns the newest record of a call, and whether the call has a record.
 func (l *Ledger) waits(key wire.CallKey) (stored, bool) {
 	chain := l.chain[key]
 	if len(chain) == 0 {
@@ -192,9 +192,8 @@ func (l *Ledger) waits(key wire.CallKey) (stored, bool) {
 	return chain[len(chain)-1], true
 }
 
-// mayStart checks the start of a run against the decisions of people. Enough people must
-// have agreed to exactly these arguments under this policy, and the call must not have
-// ended.
+// mayStart checks the start of a run against the decisions of people. Enough people must have
+// agreed to exactly these arguments under this policy. The call must not have ended.
 func (l *Ledger) mayStart(a *Attempt) {
 	people := staff.People(a.Job.Tool)
 	if people == 0 {
@@ -220,21 +219,21 @@ func (l *Ledger) mayStart(a *Attempt) {
 	}
 }
 
-// restAtMost is the longest time for which nobody may look at a suspended batch.
+// restAtMost is the longest time for which no coordinator may read a suspended batch.
 const restAtMost = 5 * time.Minute
 
-// slack is added to every promised time, for lost messages and dying parties.
+// slack is added to every time limit of the rules, for lost messages and dying processes.
 const slack = 4 * time.Minute
 
-// prompt is how long a person or an agent waits at most if there is no fault.
+// prompt is the longest time that a person or an agent waits if there is no fault.
 const prompt = 2 * time.Minute
 
-// quietSince reports whether there was no fault from well before a time until now.
+// quietSince reports whether there was no fault since this time, and for some time before it.
 func (l *Ledger) quietSince(at time.Time) bool {
 	return l.calm(at.Add(-prompt)) == l.Now.Sub(at.Add(-prompt))
 }
 
-// calm returns how long there has been no fault, counted from a time at the earliest.
+// calm returns how long there has been no fault. It counts from since, or from a later fault.
 func (l *Ledger) calm(since time.Time) time.Duration {
 	if l.Disturbed.After(since) {
 		since = l.Disturbed
@@ -242,8 +241,8 @@ func (l *Ledger) calm(since time.Time) time.Duration {
 	return l.Now.Sub(since)
 }
 
-// Look checks the promises about batches that stand still. A suspended batch has no driver,
-// and what is stored for it waits for at most restAtMost.
+// Look checks the rules about batches that make no progress. A suspended batch must have no
+// driver. A decision or control that is stored for it must be applied within restAtMost.
 func (l *Ledger) Look() {
 	now := l.Now
 	if now.Before(l.nextLook) {
@@ -263,12 +262,12 @@ func (l *Ledger) Look() {
 }
 
 // headPatience is how long an answered batch may keep back a later one. Usually the next
-// delivery of the later batch finds the answered one. If that delivery is lost, the next
-// sweep does.
+// delivery of the later batch makes a coordinator find the answered batch. If that delivery is
+// lost, the next sweep finds it.
 const headPatience = SweepEvery + 2*AckWait
 
-// headsMove checks guarantee 1: an answered batch does not keep back a later batch of its
-// session.
+// headsMove checks guarantee 1 for later batches: an answered batch must not keep back a later
+// batch of its session.
 func (l *Ledger) headsMove() {
 	heads := map[string]*broker.Message{}
 	for _, m := range l.Stream(store.Log).Messages() {
@@ -286,8 +285,7 @@ func (l *Ledger) headsMove() {
 	}
 }
 
-// rests reports whether every open call of the current stage waits for people, and since
-// when.
+// rests reports whether every open call of the current stage waits for people, and since when.
 func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
 	now, stage := l.Now, -1
 	for i := range a.sub.Plan.Calls {
@@ -319,8 +317,8 @@ func (l *Ledger) rests(a *account) (since time.Time, rests bool) {
 	return since, stage >= 0
 }
 
-// isFree checks a batch that has waited for people since a time: no process drives it, and
-// every control has been applied.
+// isFree checks a batch that has waited for people since a time: no process may drive it, and
+// every control must have been applied.
 func (l *Ledger) isFree(a *account, since time.Time) {
 	now := l.Now
 	for _, d := range l.fleet.Drives(a.sub.Key) {
@@ -332,7 +330,7 @@ func (l *Ledger) isFree(a *account, since time.Time) {
 		if !c.aborts(a) {
 			continue
 		}
-		both := since // since when both are stored
+		both := since // the time since which both are stored
 		if c.at.After(both) {
 			both = c.at
 		}

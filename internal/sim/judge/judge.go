@@ -1,6 +1,6 @@
-// Package judge watches a simulated fleet from outside. It records what really ran, and
-// checks it against the rules. Nothing in the fleet reads these records. At the first
-// broken rule it stops the history.
+// Package judge watches a simulated fleet from outside. It records what really ran, and checks
+// this record against the rules. The fleet never reads the record. At the first broken rule,
+// the judge stops the history.
 package judge
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/call"
 )
 
-// Settings of every fleet: the defaults of the daemons, or less, so that runs reach the
-// limits.
+// Settings of every fleet. They are the defaults of the daemons, or less where runs would not
+// reach the limit otherwise.
 const (
 	AckWait    = 10 * time.Second
 	Lease      = 10 * time.Second
@@ -29,7 +29,7 @@ const (
 	Attempts   = 3
 )
 
-// Fleet is what the judge needs to know of the fleet.
+// Fleet is what the judge needs to know about the fleet.
 type Fleet interface {
 	// Asked lets people decide about a question.
 	Asked(key wire.CallKey, q messages.Approval)
@@ -39,17 +39,19 @@ type Fleet interface {
 	Drives(key wire.BatchKey) []Drive
 }
 
-// Submission is a batch that an agent publishes. It is already decoded and planned, because
-// decoding and planning are not tested here.
+// Submission is a batch that an agent publishes. It is decoded and planned from the start,
+// because the simulation does not test decoding and planning.
 type Submission struct {
-	Key   wire.BatchKey
-	Plan  plan.Plan // made with the first version of every tool; the kind of a tool is the same in all versions
+	Key wire.BatchKey
+	// Plan is made with the first version of every tool. The kind of a tool is the same in all
+	// versions.
+	Plan  plan.Plan
 	Calls []messages.ToolCall
 	// Refused: the batch cannot be decoded.
 	Refused bool
 }
 
-// Attempt is what a worker knows of a job that it runs.
+// Attempt is what a worker knows about a job that it runs.
 type Attempt struct {
 	*world.Process
 	Key    wire.CallKey
@@ -59,7 +61,7 @@ type Attempt struct {
 	Input  []byte
 	Lost   int // deliveries of the job that were lost with their workers
 	Claims bool
-	Served bool // the worker has the tool in the job's version
+	Served bool // the worker has the tool in the version of the job
 	Run    *Run
 	// ArgsHash is the hash of Input. Policy is the worker's policy.
 	ArgsHash, Policy string
@@ -83,7 +85,7 @@ type Drive struct {
 	Sub  *Submission
 	Born time.Time
 	// First says that this driver has the first delivery of the batch, so it does not read
-	// earlier records. Another driver may still have come and gone while this process
+	// earlier records. Even then another driver may have driven the batch while this process
 	// slept.
 	First bool
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Ledger records what really happened, and checks it.
+// Ledger records what really happens, and checks it against the rules.
 type Ledger struct {
 	*world.World
 	*agreements
@@ -23,7 +23,7 @@ type Ledger struct {
 	batches      map[wire.BatchKey]*account
 	order        []*account                  // in the order in which the log accepted them
 	aborted      map[wire.BatchKey]time.Time // when the newest abort by the batch's id was stored
-	lost         map[wire.CallKey]int        // the most deliveries of one job that were lost with their workers
+	lost         map[wire.CallKey]int        // by call: the most lost deliveries of one job
 	controls     map[string][]control        // by session
 }
 
@@ -36,25 +36,25 @@ type control struct {
 // account records what happened to one batch.
 type account struct {
 	sub     *Submission
-	seq     uint64          // sequence in the log when the batch was first accepted
-	at      time.Time       // when the batch was first accepted
-	reply   *messages.Reply // the stored one
-	replied time.Time       // when it was stored
-	// By call:
+	seq     uint64          // sequence at which the log first accepted the batch
+	at      time.Time       // when the log first accepted the batch
+	reply   *messages.Reply // the stored reply
+	replied time.Time       // when the reply was stored
+	// The following fields are by call, except aborted, plan and plannedAt.
 	runs      [][]*Run
 	claimed   []bool
-	ended     []bool             // a record that ends the call is or was stored
-	durable   []bool             // that record survives a power loss
+	ended     []bool             // a record that ends the call is stored, or was
+	durable   []bool             // the record that ends the call survives a power loss
 	handed    []bool             // the call was handed back
-	silent    []bool             // a worker was lost with the call, and a driver gave the call up
-	aborted   bool               // the batch was aborted by its id before it was accepted, so no call may run
-	plan      []wire.PlannedCall // the stored plan; nil: none is stored
+	silent    []bool             // a driver gave the call up after a worker was lost with it
+	aborted   bool               // the batch was aborted before it was accepted, so no call may run
+	plan      []wire.PlannedCall // the stored plan; nil if none is stored
 	plannedAt time.Time          // when the plan was stored
-	// sent is when each driver's first job was stored, for drivers of which calls have
-	// started.
+	// sent is when each driver's first job was stored. It has only drivers with a call that
+	// has started.
 	sent map[string]time.Time
-	// The stored ends of each call: in the call's own journal, in a plan record, and among
-	// the results.
+	// The stored ends of each call: recorded in the call's own journal, planned in a plan
+	// record, and results in the stream of results.
 	recorded, planned []*messages.Result
 	results           [][]messages.Result
 }
@@ -72,7 +72,7 @@ type Run struct {
 	Dead    bool // it was killed
 	claimed bool // the run has a claim
 	fails   bool
-	again   bool // it fails without being applied, and another attempt may succeed
+	again   bool // the run fails without being applied, and another attempt may succeed
 }
 
 // Violation is a rule that was broken.
@@ -80,7 +80,8 @@ type Violation string
 
 func (v Violation) Error() string { return string(v) }
 
-// New returns the ledger of a fleet with this many coordinators, before its first step.
+// New returns the ledger of a fleet with this many coordinators, before the fleet's first
+// step.
 func New(w *world.World, f Fleet, coordinators int) *Ledger {
 	return &Ledger{
 		World: w, agreements: newAgreements(), fleet: f, coordinators: coordinators, batches: map[wire.BatchKey]*account{},
@@ -88,14 +89,14 @@ func New(w *world.World, f Fleet, coordinators int) *Ledger {
 	}
 }
 
-// Fail stops the history with a broken rule.
+// Fail stops the history, because a rule is broken.
 func (l *Ledger) Fail(format string, args ...any) { panic(Violation(fmt.Sprintf(format, args...))) }
 
 // Stored records and checks every message that a stream stores.
 func (l *Ledger) Stored(m *broker.Message) {
 	switch body := m.Body.(type) {
 	case *Submission:
-		if l.batches[body.Key] == nil { // a batch that was accepted before runs nothing
+		if l.batches[body.Key] == nil { // a batch that was submitted again runs nothing
 			n := len(body.Plan.Calls)
 			a := &account{
 				sub: body, seq: m.Seq, at: m.Time, runs: make([][]*Run, n), ended: make([]bool, n), durable: make([]bool, n), handed: make([]bool, n), silent: make([]bool, n), claimed: make([]bool, n),
@@ -135,7 +136,7 @@ func (l *Ledger) Stored(m *broker.Message) {
 		a, i := l.call(m.Subject)
 		a.handed[i] = true
 	case wire.PlanRecord:
-		if len(body.Calls) > 0 { // only the first record has them
+		if len(body.Calls) > 0 { // only the first record has the calls
 			l.isFirst(m)
 			a := l.batch(m.Subject)
 			a.plan, a.plannedAt = body.Calls, m.Time
@@ -153,13 +154,13 @@ func (l *Ledger) Stored(m *broker.Message) {
 		a.reply, a.replied = &body, m.Time
 		l.isWhole(a)
 		l.isOver(a)
-		for i, result := range body.Results { // a person may still answer a question that nobody asks any more
+		for i, result := range body.Results { // a person may still answer a question that is closed
 			l.isStored(a, i, result)
 		}
 	}
 }
 
-// isFirst checks that no more than one message is stored under a subject.
+// isFirst checks that the message is the only one under its subject.
 func (l *Ledger) isFirst(m *broker.Message) {
 	stream := map[wire.Verb]string{wire.VerbResult: store.Results, wire.VerbFinal: store.Replies}[store.VerbOf(m.Subject)]
 	if stream == "" {
@@ -213,7 +214,7 @@ func (l *Ledger) Began(a *Attempt) *Run {
 		worker: a.Process, claimed: a.Claims, attempt: a.Grant.Attempt, index: i, tool: a.Job.Tool, call: a.Job.CallID,
 		started: a.Now, Takes: l.takes(a.Claims), fails: l.Rng.IntN(12) == 0,
 	}
-	if n := len(before); n > 0 && before[n-1].again { // a call that failed is likely to fail again
+	if n := len(before); n > 0 && before[n-1].again { // likely to fail again
 		r.fails = l.Rng.IntN(2) == 0
 	}
 	r.again = r.fails && l.Rng.IntN(2) == 0
@@ -245,7 +246,7 @@ func (l *Ledger) isClaimed(a *Attempt) {
 	l.Fail("call %s runs as attempt %d under fence %d, and its journal holds no such claim", a.Key, a.Grant.Attempt, a.Grant.Fence)
 }
 
-// takes returns a random duration for a run: mostly short, sometimes longer than a lease.
+// takes returns a random duration for a run: mostly short, but sometimes longer than a lease.
 func (l *Ledger) takes(write bool) time.Duration {
 	rng := l.Rng
 	switch {
@@ -257,7 +258,7 @@ func (l *Ledger) takes(write bool) time.Duration {
 	return time.Duration(rng.IntN(4500)) * time.Millisecond
 }
 
-// Over records the end of a run. The run must end at least one grace before its lease does,
+// Over records the end of a run. The run must end at least one grace before its lease ends,
 // unless the worker slept.
 func (l *Ledger) Over(a *Attempt) {
 	until := a.Run.started
@@ -295,9 +296,9 @@ func (r *Run) End(now time.Time, stopped bool) messages.Result {
 //
 //   - Every call of an earlier stage has ended. If one of the two calls runs alone, the
 //     end is durable.
-//   - Earlier batches of the session are answered. If the call may run beside others,
-//     two things are enough: the plans of the earlier batches are stored, and each call
-//     in them that could run alone has ended durably.
+//   - Earlier batches of the session are answered. For a call that may run beside others,
+//     less is enough: the plans of the earlier batches are stored, and each call in them that
+//     could run alone has ended durably.
 //
 // A read that has ended may run again if its job was delivered twice. Its second result is
 // ignored.
@@ -318,7 +319,7 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	switch {
 	case alone && a.plan == nil:
 		l.Fail("call %d of %s starts, runs alone, and no plan is stored", i, a.sub.Key)
-	case alone || call.ConcurrencySafe && !a.replanned(a.sent[at.Job.Notify]): // else the job comes from a driver with another plan
+	case alone || call.ConcurrencySafe && !a.replanned(a.sent[at.Job.Notify]): // else the driver had another plan
 		l.inStage(a, i, handedBack)
 	}
 	for _, other := range l.order {
@@ -343,10 +344,10 @@ func (l *Ledger) inOrder(a *account, at *Attempt) {
 	}
 }
 
-// replanned reports whether a plan with other stages was stored after a time. A driver
-// stores no plan if all its calls are reads that overlap, so the next may plan with other
-// definitions. Jobs of the first driver then still run in the stages of its own plan: see
-// docs/rough-edges.md.
+// replanned reports whether a plan with other stages was stored after a time. If all calls of
+// a batch are reads that overlap, its driver stores no plan, so the next driver may plan with
+// other definitions. Jobs of the first driver then still run in the stages of the first
+// driver's plan: see docs/rough-edges.md.
 func (a *account) replanned(after time.Time) bool {
 	return a.plan != nil && after.Before(a.plannedAt) && slices.ContainsFunc(a.plan, func(c wire.PlannedCall) bool {
 		return c.Stage != a.sub.Plan.Calls[c.Index].Stage
@@ -359,7 +360,9 @@ func (l *Ledger) inStage(a *account, i int, handedBack bool) {
 	for j := range a.sub.Plan.Calls {
 		other := a.plannedCall(j)
 		before := other.Stage < call.Stage
-		if other.Stage == call.Stage && handedBack { // the call runs at the end of its stage, after earlier calls that were handed back
+		// A call that was handed back runs at the end of its stage, after earlier calls that
+		// were handed back.
+		if other.Stage == call.Stage && handedBack {
 			before = j != i && (j < i || !staff.HandsBack(other.PlannedCall.Tool))
 		}
 		switch {
@@ -374,7 +377,7 @@ func (l *Ledger) inStage(a *account, i int, handedBack bool) {
 	}
 }
 
-// plannedCall returns a call from the stored plan. If no plan is stored, the call is from
+// plannedCall returns a call of the stored plan. If no plan is stored, it returns the call of
 // the plan with the first version of every tool.
 func (a *account) plannedCall(i int) plan.Call {
 	call := a.sub.Plan.Calls[i]
@@ -384,8 +387,8 @@ func (a *account) plannedCall(i int) plan.Call {
 	return call
 }
 
-// mayRepeat checks a second run of a call against guarantee 3: the tool must allow it, and
-// the earlier run must be dead, or its lease and grace over.
+// mayRepeat checks a second run of a call against guarantee 3. The tool must allow a second
+// run. The first run must be dead, or its lease and grace must be over.
 func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	if before.Done && before.again {
 		l.Count("retries of writes")
@@ -400,7 +403,7 @@ func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	}
 	var newest time.Time
 	for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.Key)) {
-		if r := m.Body.(wire.CallRecord); r.Attempt != before.attempt || !isClaim(r) { // a question or a grant gives no lease
+		if r := m.Body.(wire.CallRecord); r.Attempt != before.attempt || !isClaim(r) { // no lease
 			continue
 		}
 		if over := m.Time.Add(Lease + Grace); a.Now.Before(over) {
@@ -422,7 +425,7 @@ func (l *Ledger) AtTheEnd() {
 		if a.reply == nil {
 			l.Fail("%s was accepted and has no reply", a.sub.Key)
 		}
-		l.isWhole(a) // the reply must still be right
+		l.isWhole(a) // the reply must still have the true results
 		l.Count("batches")
 		for _, r := range a.reply.Results {
 			l.Count("results: " + string(r.Status))
@@ -430,8 +433,8 @@ func (l *Ledger) AtTheEnd() {
 	}
 }
 
-// isOver checks guarantee 2 when a reply is stored: the next write of the session may start
-// now. So every call must have a record that ends it, and no claimed run may go on.
+// isOver checks guarantee 2 when a reply is stored, because the next write of the session may
+// start then. Every call must have a record that ends it, and no claimed run may continue.
 func (l *Ledger) isOver(a *account) {
 	if a.sub.Refused {
 		return

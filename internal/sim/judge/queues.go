@@ -11,8 +11,8 @@ import (
 
 // This file is the part of the ledger about workers and queues.
 
-// IsGone checks the end of a call that no worker took: while the call waited, no worker was
-// there for it.
+// IsGone checks the end of a call that no worker took. While the call waited, there must have
+// been no worker for it.
 func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
 	patience := map[messages.Code]time.Duration{
 		messages.CodeToolVersionGone: 10 * time.Second, messages.CodeQueueTimeout: 90 * time.Second, messages.CodeWorkerLost: 90 * time.Second,
@@ -35,8 +35,8 @@ func (l *Ledger) IsGone(d Drive, r messages.Result, digest string) {
 	}
 }
 
-// Takes checks the promise about the queue of a toolset: a worker takes a job from it only
-// if it has the tool.
+// Takes checks the rule for the queue of a toolset: a worker takes a job from the queue only
+// if it has the tool of the job.
 func (l *Ledger) Takes(a *Attempt, token string) {
 	if token != staff.Pool && !a.Served {
 		l.Fail("%s takes the job of call %s from queue %s, and does not have %s in that version", a.Name, a.Key, token, a.Job.Tool)
@@ -53,9 +53,9 @@ func (l *Ledger) deserted(age time.Duration) bool {
 	return true
 }
 
-// awake returns since when the worker has been announced without sleeping. While a worker
-// sleeps, its announcement lapses. If a restart of the server loses the announcement then,
-// the worker does not make it again.
+// awake returns since when the worker has been announced without a sleep. While a worker
+// sleeps, its announcement may be deleted because of its age. If a restart of the server then
+// loses the announcement too, the worker does not make it again.
 func (w Worker) awake() time.Time { return latest(w.Since, w.Slept) }
 
 // takesJobs reports whether a worker is alive, is announced, and takes jobs.
@@ -64,8 +64,8 @@ func (l *Ledger) takesJobs(w Worker) bool {
 }
 
 // queuesMove checks that no job stays in a queue without workers while another queue has
-// workers for its tool. Such a job must soon be moved, or removed if its batch is over. If
-// its call has ended or waits for a person, the job may stay until the batch ends.
+// workers with its tool. Such a job must soon be moved. If its batch is over, it must soon be
+// removed. If its call has ended or waits for a person, the job may stay until the batch ends.
 func (l *Ledger) queuesMove() {
 	for _, m := range l.Stream(store.Jobs).Messages() {
 		token, key, err := store.Names.Job(m.Subject)
@@ -75,7 +75,7 @@ func (l *Ledger) queuesMove() {
 		account := l.batches[key.BatchKey]
 		newest, _ := l.waits(key)
 		job, since := m.Body.(wire.Job), m.Time
-		// A call that was handed back waits for a job in the other lane. Its job in the old
+		// A call that was handed back waits for a job in the other lane, so its job in the old
 		// lane is useless.
 		useless := account.ended[key.Index] || newest.record.State == wire.Parked || account.handed[key.Index] && job.ConcurrencySafe
 		over := account.reply != nil

@@ -11,7 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// isWhole checks a reply against guarantees 1 and 3: it has the true result of every call.
+// isWhole checks a reply against guarantees 1 and 3: it must have the true result of every
+// call.
 func (l *Ledger) isWhole(a *account) {
 	if r := a.reply; (r.Status == messages.ReplyRefused) != a.sub.Refused || len(r.Results) != len(a.sub.Plan.Calls) {
 		l.Fail("%s has %d calls and %d results (%s)", a.sub.Key, len(a.sub.Plan.Calls), len(r.Results), r.Status)
@@ -27,11 +28,11 @@ func (a *account) isUnknown(i int) bool {
 	return a.recorded[i] != nil && a.recorded[i].Status == messages.StatusOutcomeUnknown
 }
 
-// isStored checks the result of a call against its stored end. The call's own journal
-// counts first, then a plan record, then the results. A record that a power loss has
-// deleted still counts as stored. If several coordinators drive a batch, one may know the
-// result of a read that was deleted, while another has stored a later result. Then both are
-// right.
+// isStored checks the result of a call against its stored end: in the call's own journal, or
+// else in a plan record, or else in the stream of results. A record that a power loss has
+// deleted still counts as stored. If several coordinators drive a batch, one of them may know
+// a result of a read that was deleted, while another has stored a later result. Then the reply
+// may have one or the other.
 func (l *Ledger) isStored(a *account, i int, r messages.Result) {
 	call, alone := a.plannedCall(i), l.coordinators == 1
 	stored := a.results[i]
@@ -53,12 +54,13 @@ func (l *Ledger) isStored(a *account, i int, r messages.Result) {
 }
 
 func equal(a, b messages.Result) bool {
-	a.WasConcurrent, b.WasConcurrent = false, false // the reply sets this field, from all results
+	a.WasConcurrent, b.WasConcurrent = false, false // the reply sets this field from all results
 	return bytes.Equal(rawjson.MustMarshal(a), rawjson.MustMarshal(b))
 }
 
-// isWanted checks the reason for not running a call: the batch was aborted or steered, or
-// an earlier outcome is unknown.
+// isWanted checks the reason why a call did not run. If the result says aborted or steered,
+// the batch must have been aborted or steered. An unknown outcome before the call is a reason
+// too.
 func (l *Ledger) isWanted(a *account, i int, r messages.Result) {
 	if r.Err == nil {
 		return
@@ -72,7 +74,8 @@ func (l *Ledger) isWanted(a *account, i int, r messages.Result) {
 	}
 }
 
-// isSaid reports whether such a control was stored for the batch before a time.
+// isSaid reports whether a control for which what returns true was stored for the batch before
+// a time.
 func (l *Ledger) isSaid(a *account, by time.Time, what func(control, *account) bool) bool {
 	return slices.ContainsFunc(l.controls[a.sub.Key.Session], func(c control) bool { return c.at.Before(by) && what(c, a) })
 }
@@ -90,7 +93,7 @@ func (c control) stops(a *account) bool {
 }
 
 // meansTheLog checks that a control covers every batch that was in the log well before the
-// control.
+// control was stored.
 func (l *Ledger) meansTheLog(session string, record wire.ControlRecord, at time.Time) {
 	for _, a := range l.order {
 		if a.sub.Key.Session == session && a.reply == nil && at.Sub(a.at) > slack && record.UpTo < a.seq {
@@ -99,7 +102,7 @@ func (l *Ledger) meansTheLog(session string, record wire.ControlRecord, at time.
 	}
 }
 
-// Sends checks a job that a driver sends against what the driver has read when it began.
+// Sends checks a job that a driver sends against what was stored when the driver began.
 func (l *Ledger) Sends(d Drive, i int) {
 	a := l.batches[d.Sub.Key]
 	switch {
@@ -118,7 +121,7 @@ func (l *Ledger) isTrue(a *account, i int, r messages.Result) {
 	if r.Index != i || r.CallID != call.ID {
 		l.Fail("result %d of %s is that of call %d (%s)", i, a.sub.Key, r.Index, r.CallID)
 	}
-	came := false    // a run that this result can be from ended well
+	came := false    // a run that may have given this result ended well
 	applied := false // a run may have changed the world
 	for _, run := range runs {
 		applied = applied || !run.again || !run.Done

@@ -1,4 +1,4 @@
-// Package staff holds the tools of simulated workers: tools files in several versions, and the
+// Package staff has the tools of simulated workers: tools files in several versions, and the
 // bucket in which workers announce themselves.
 package staff
 
@@ -35,8 +35,7 @@ type File struct {
 	Part    Part
 }
 
-// all holds the tools of each version. There is one tool for each promise that a tool can
-// make.
+// all has the tools of each version. There is a tool for each promise that a tool can make.
 var all = func() (versions [Versions]schemas.Catalog) {
 	for v := range versions {
 		alone, safe := false, true
@@ -65,7 +64,7 @@ var all = func() (versions [Versions]schemas.Catalog) {
 	return versions
 }()
 
-// First has every tool in the first version.
+// First has every tool, in the first version.
 var First = all[0]
 
 // Tool returns a tool of the first version.
@@ -74,11 +73,11 @@ func Tool(name string) schemas.Tool {
 	return tool
 }
 
-// Fixed reports whether a call of the tool may run beside others for every possible input.
+// Fixed reports whether a call of the tool may run beside others with every possible input.
 func Fixed(tool, digest string) bool { return !HandsBack(tool) && !Alone(tool, digest) }
 
 // Alone reports whether calls of the tool run alone. This may differ between versions, so
-// it looks up the digest.
+// Alone looks the digest up.
 func Alone(tool, digest string) bool {
 	for _, version := range all {
 		if t, has := version.Lookup(tool); has && t.Digest == digest {
@@ -91,8 +90,8 @@ func Alone(tool, digest string) bool {
 	return false
 }
 
-// HandsBack reports whether a call of the tool may turn out to run alone only when its
-// input is known.
+// HandsBack reports whether workers hand calls of the tool back: only the final input shows
+// that such a call must run alone.
 func HandsBack(tool string) bool { return strings.HasPrefix(tool, "stern") }
 
 // People returns how many people have to allow a call of the tool.
@@ -126,9 +125,9 @@ func (f File) Serves(tool, digest string) bool {
 	return slices.ContainsFunc(f.Tools(), func(t schemas.Tool) bool { return t.Name == tool && t.Digest == digest })
 }
 
-// Presence returns the announcement of a worker with this file. queue is the token of the
-// queue from which the worker takes jobs. A worker of the previous version uses the queue
-// of the pool, and does not announce a queue.
+// Presence returns the announcement of a worker with this file, and the token of the queue
+// from which the worker takes jobs. A worker of the previous version uses the queue of the
+// pool, and announces no queue.
 func (f File) Presence(worker string, slots int, old, bounded bool) (p wire.Presence, queue string) {
 	p = wire.Presence{Worker: worker, Pools: []string{Pool}, Slots: slots, Toolsets: map[string]map[string]string{Pool: {}}}
 	var digests []string
@@ -147,7 +146,7 @@ func (f File) Presence(worker string, slots int, old, bounded bool) (p wire.Pres
 	return p, queue
 }
 
-// Lapse is how long the announcement of a killed worker stays.
+// Lapse is how long the announcement of a killed worker stays in the bucket.
 const Lapse = 30 * time.Second
 
 // Bucket holds the announcements of workers and their tools.
@@ -168,7 +167,7 @@ func (b *Bucket) Put(p wire.Presence) {
 	b.Revision++
 }
 
-// Define adds the tools of a file. A tool replaces a known one of the same name.
+// Define adds the tools of a file. They replace known tools of the same names.
 func (b *Bucket) Define(f File) {
 	known := map[string]schemas.Tool{}
 	for _, t := range append(b.Tools.Tools(), f.Tools()...) {

@@ -31,8 +31,9 @@ var (
 // Journal returns the journal on a task's connection.
 func Journal(t *world.Task) *records.Journal { return records.In(store{t}, noObjects{}, clock{t}) }
 
-// store is a task's connection as the journal sees it. Each method is one command. The
-// process may die before or after it, and the command or its answer may be lost.
+// store is a task's connection, with the methods that the journal needs. Each method is one
+// command. The process may die before or after the command. The command or its answer may be
+// lost.
 type store struct{ *world.Task }
 
 var _ records.Store = store{}
@@ -59,9 +60,9 @@ func (s store) Append(ctx context.Context, subject string, h bus.Header, data []
 	return seq, err
 }
 
-// Delete deletes the message with a sequence. A request does not outlive the connection on
-// which it was sent. Otherwise it could reach a restarted server late and delete the message
-// that has got the sequence since.
+// Delete deletes the message with a sequence. It fails if the server has restarted since the
+// request was sent. Without this rule, a late request could delete another message: the one
+// that got the sequence after the restart.
 func (s store) Delete(ctx context.Context, stream string, seq uint64) error {
 	sent := s.Now(ctx)
 	return s.AskUntil(deadline(ctx), "delete", fmt.Sprint(stream, " ", seq), func() error {
@@ -100,7 +101,7 @@ func (s store) NewestAt(ctx context.Context, stream string, seq uint64) (bus.Msg
 	return s.At(ctx, stream, seq)
 }
 
-// one reads one message. The error is bus.ErrNotFound when there is none.
+// one reads one message. The error is bus.ErrNotFound if there is none.
 func (s store) one(ctx context.Context, what, subject string, find func() *broker.Message) (msg bus.Msg, err error) {
 	err = s.ReadUntil(deadline(ctx), what, subject, func() error {
 		m := find()
@@ -148,19 +149,20 @@ func (s store) Scan(ctx context.Context, stream, filter string, from bus.From, e
 	return err
 }
 
-// noObjects stands in for the object store, which is not needed: no record of the
-// simulation is large.
+// noObjects replaces the object store. No record of the simulation is so large that it needs
+// one.
 type noObjects struct{}
 
 func (noObjects) Put(context.Context, []byte) (messages.Ref, error) { panic("sim: no objects") }
 func (noObjects) Get(context.Context, messages.Ref) ([]byte, error) { panic("sim: no objects") }
 
-// Msg returns a message as the broker delivers it.
+// Msg returns a message in the form of package bus.
 func Msg(m *broker.Message) bus.Msg {
 	return bus.Msg{Subject: m.Subject, Seq: m.Seq, Time: m.Time, Header: m.Header, Data: m.Data}
 }
 
-// packed decodes a record that is about to be stored. The ledger reads the decoded form.
+// packed decodes a record that is about to be stored, because the ledger reads the decoded
+// form.
 func packed(subject string, h bus.Header, data []byte) broker.Packet {
 	p := broker.Packet{Header: h, Data: data}
 	switch verb := VerbOf(subject); verb {
@@ -213,7 +215,7 @@ func VerbOf(subject string) wire.Verb {
 	return wire.Verb(verb)
 }
 
-// clock is the simulation's time for the journal's timeouts.
+// clock gives the journal the simulation's time for its timeouts.
 type clock struct{ *world.Task }
 
 func (c clock) Now() time.Time { return c.Task.Now }
@@ -222,7 +224,7 @@ func (c clock) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 	return By(ctx, c.Task.Now.Add(d)), func() {}
 }
 
-// bounded is a context whose deadline is in simulated time. It has no Done channel; the
+// bounded is a context with a deadline in simulated time. It has no Done channel, because the
 // commands of a task check the deadline themselves.
 type bounded struct {
 	context.Context

@@ -16,17 +16,17 @@ func (Calm) breaks(*Process) bool  { return false }
 func (Calm) skip(*World) bool      { return false }
 func (Calm) delay() time.Duration  { return 0 }
 
-// Storm injects faults at random times, until a number of commands has been sent. A command
-// is one request from a process to the server.
+// Storm injects faults at random times, until a number of commands has been sent. A command is
+// one request from a process to the server.
 type Storm struct {
 	rng *rand.Rand
-	// How rare each fault is: one in so many commands. 0: never.
+	// The next fields say how rare each fault is: one fault in so many commands. 0: never.
 	message, crash, restart, power, pause, hurry, bug int
-	until                                             int // commands
+	until                                             int // number of commands
 }
 
-// NewStorm returns a storm with a random mixture of faults. Some storms are all crashes,
-// some all lost messages, and some have no faults.
+// NewStorm returns a storm with a random mixture of faults. Some storms have only crashes,
+// some only lost messages, and some no faults.
 func NewStorm(rng *rand.Rand) *Storm {
 	rate := func(most int) int {
 		if rng.IntN(3) == 0 {
@@ -58,10 +58,11 @@ func (s *Storm) before(p *Process) fault {
 	return none
 }
 
-// mortal reports whether the process may die: coordinators and workers do, agents do not.
+// mortal reports whether the process may die. Coordinators and workers may die, agents may
+// not.
 func (s *Storm) mortal(p *Process) bool { return p.again != nil }
 
-// between injects faults also into processes that are not about to send a command.
+// between injects faults into any process, also into one that is not about to send a command.
 func (s *Storm) between(w *World) {
 	if w.commands > s.until {
 		return
@@ -119,26 +120,26 @@ func (s *Storm) delay() time.Duration {
 type Hit struct {
 	Command int // counted from 1
 	What    string
-	// Whom is the number of a coordinator or worker. It is for faults that hit another
-	// process than the sender of the command.
+	// Whom is the number of a coordinator or worker. It is for faults that hit another process
+	// than the one that sends the command.
 	Whom int
 }
 
-// hits are the kinds of a [Hit] with their faults.
+// hits maps each kind of [Hit] to its fault.
 var hits = map[string]fault{
 	"lost": lost, "answer lost": ackLost, "late": late, "dies before": dies, "dies after": diesAfter, "cut off": cutOff,
 	"restart": none, "power loss": none, "dies meanwhile": none, "pauses": none,
 }
 
-// OfMessage reports whether the fault affects only a message, so that no process dies or
-// sleeps.
+// OfMessage reports whether the fault affects only a message. With such a fault, no process
+// dies or sleeps.
 func (h Hit) OfMessage() bool {
 	f := hits[h.What]
 	return f != none && f != dies && f != diesAfter
 }
 
-// Hits lists every fault at a command. parties is the number of coordinators and workers in the
-// fleet.
+// Hits lists every possible fault at a command. parties is the number of coordinators and
+// workers in the fleet.
 func Hits(command, parties int) []Hit {
 	var all []Hit
 	for _, what := range rawjson.SortedKeys(hits) {
@@ -152,7 +153,7 @@ func Hits(command, parties int) []Hit {
 	return all
 }
 
-// Script is a list of exactly the faults to inject.
+// Script is the list of the faults to inject. There are no others.
 type Script []Hit
 
 func (s Script) before(p *Process) fault {
@@ -169,7 +170,7 @@ func (s Script) before(p *Process) fault {
 	return none
 }
 
-// meanwhile injects a fault into another process, just before the command.
+// meanwhile injects a fault of another process or of the server, just before the command.
 func (s Script) meanwhile(w *World, hit Hit) {
 	w.Disturbed = w.Now
 	w.Logf("", "!!", "%s %d", hit.What, hit.Whom)

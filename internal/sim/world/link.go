@@ -7,18 +7,18 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 )
 
-// fault is what goes wrong with a command on its way to the server and back.
+// fault is what happens to a command on its way to the server and back.
 type fault int
 
 const (
 	none      fault = iota
 	lost            // the command never arrives
-	ackLost         // the command arrives and its answer does not
+	ackLost         // the command arrives, but its answer does not
 	late            // the command arrives after its sender has given up waiting
 	slow            // the command takes long
 	dies            // the sender dies before it sends the command
 	diesAfter       // the sender dies before it gets the answer
-	cutOff          // the command arrives; then the server restarts without answering, and is away for a while
+	cutOff          // the command arrives; the server restarts before it answers
 )
 
 var faultNames = [...]string{
@@ -32,27 +32,27 @@ type Faults interface {
 	before(p *Process) fault
 	// between is called before every step. It may kill and pause processes, and restart the server.
 	between(w *World)
-	// breaks is called at every step of a driver. If it returns true, a bug or a damaged record
-	// ends the driver's work on the batch.
+	// breaks is called at every step of a driver. If it returns true, the driver cannot
+	// continue the batch, as after a bug or with a damaged record.
 	breaks(p *Process) bool
-	// skip reports whether the clock moves on although a process could act, as if all
-	// processes were slow for a moment.
+	// skip reports whether the clock moves although a process could act. It simulates a moment
+	// in which all processes are slow.
 	skip(w *World) bool
 	// delay returns how long a slow command takes.
 	delay() time.Duration
 }
 
-// CallTimeout is how long a party waits for an answer of the server.
+// CallTimeout is how long a process waits for an answer of the server.
 const CallTimeout = 5 * time.Second
 
-// Ask sends one command to the server and waits for the answer. If none comes, it returns
+// Ask sends one command to the server and waits for the answer. If no answer comes, it returns
 // bus.ErrUnknown.
 func (t *Task) Ask(what, subject string, do func() error) error {
 	return t.AskUntil(Never, what, subject, do)
 }
 
-// ReadUntil is like AskUntil, for a command that only reads. After a restart the server
-// answers reads later than writes.
+// ReadUntil is like AskUntil, for a command that only reads. After a restart, the server needs
+// longer until it answers reads than until it answers writes.
 func (t *Task) ReadUntil(deadline time.Time, what, subject string, do func() error) error {
 	return t.AskUntil(deadline, what, subject, func() error {
 		if t.Now.Before(t.unready) {
@@ -92,7 +92,7 @@ func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() erro
 	}
 	t.mayDie()
 	switch {
-	case away: // the sender notices that at once
+	case away: // the sender notices at once that the server is away
 		t.Wait(t.Now.Add(50*time.Millisecond), nil)
 	case f == lost || f == ackLost || f == late:
 		err = bus.ErrUnknown
@@ -104,7 +104,7 @@ func (t *Task) AskUntil(deadline time.Time, what, subject string, do func() erro
 	return err
 }
 
-// Tell sends one command to the server without waiting for an answer.
+// Tell sends one command to the server. It does not wait for an answer.
 func (t *Task) Tell(what, subject string, do func()) {
 	t.Wait(t.Now, nil)
 	switch f := t.order(what, subject); {
@@ -137,15 +137,14 @@ func (t *Task) order(what, subject string) fault {
 	return f
 }
 
-// mayDie ends the task here if its process is about to die.
+// mayDie ends the task at this point if its process is about to die.
 func (t *Task) mayDie() {
 	if t.Doomed {
 		t.Wait(Never, nil)
 	}
 }
 
-// Take takes a delivery from a queue. A delivery that is lost on its way counts as
-// delivered.
+// Take takes a delivery from a queue. A delivery that is lost on its way counts as delivered.
 func (t *Task) Take(q *broker.Queue) (d *broker.Delivery) {
 	t.Wait(t.Now, nil)
 	f := t.order("pull", q.Stream)
@@ -173,7 +172,7 @@ func (t *Task) Nak(d *broker.Delivery, delay time.Duration) {
 	t.Tell("nak", d.Subject, func() { d.Nak(delay) })
 }
 
-// Insist repeats try until it succeeds or its error is final.
+// Insist repeats try until it succeeds, or until its error is terminal.
 func (t *Task) Insist(try func() error) error {
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
 		err := try()

@@ -1,8 +1,8 @@
-// Package world runs parties one at a time, on a clock that it moves itself. It injects
+// Package world runs processes, one at a time, on a clock that it moves itself. It injects
 // faults: messages are lost or late, processes die and sleep, the server restarts.
 //
-// A seed decides which party acts next. The package knows nothing of batches and calls;
-// package sim adds the parties.
+// A seed decides which process acts next. This package does not know batches and calls.
+// Package sim adds the processes of a fleet.
 package world
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sim/broker"
 )
 
-// World holds the parties and the clock, and decides which party acts next.
+// World has the processes and the clock, and decides which process acts next.
 //
-// A party is a process with some tasks. A task is plain sequential code that stops before
-// every command to the server. If its process is killed at such a stop, that is a crash
-// between two commands.
+// A process has some tasks. A task is plain sequential code that stops before every command to
+// the server. If its process is killed at such a stop, the process has crashed between two
+// commands.
 type World struct {
 	*broker.Broker
 	Rng       *rand.Rand
@@ -32,52 +32,52 @@ type World struct {
 	nonces    int // nonces used so far
 	history   *strings.Builder
 	tally     map[string]int // counts of what happened
-	// Until away the server answers nothing, and until unready it answers no reads.
+	// The server answers nothing until away, and no reads until unready.
 	away, unready time.Time
 	Disturbed     time.Time // time of the last fault
 }
 
-// Process is a group of tasks that die together, with everything that they know.
+// Process is a group of tasks. They die together, and everything that they know is lost.
 type Process struct {
 	*World
 	Name   string
 	born   time.Time
 	tasks  []*Task
-	paused time.Time // until then it does nothing
-	Slept  time.Time // the end of its last sleep in which it should have acted
-	Doomed bool      // it dies before any process acts again
-	again  func()    // starts another process of its kind, with a new name
-	Bye    func()    // called when it has ended, with the effects that others notice
+	paused time.Time // the process does nothing until then
+	Slept  time.Time // end of its last sleep in which it should have acted
+	Doomed bool      // the process dies before any process acts again
+	again  func()    // starts another process of the same kind, with a new name
+	Bye    func()    // called when the process has ended; it does what others notice of the end
 }
 
 // Task is one sequence of commands in a process.
 type Task struct {
 	*Process
 	what  string
-	wake  time.Time   // it goes on at this time at the latest
-	ready func() bool // it goes on as soon as ready returns true; nil: only at wake
+	wake  time.Time   // the task continues at this time at the latest
+	ready func() bool // the task continues when ready returns true; nil: only at wake
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool
 	done  bool
 }
 
-// inFlight is a command that will arrive late.
+// inFlight is a command that arrives late.
 type inFlight struct {
 	at time.Time
 	do func()
 }
 
-// killed is the panic that ends a task whose process is dead.
+// killed is the panic value that ends a task whose process is dead.
 type killed struct{}
 
-// New returns a world without parties.
+// New returns a world without processes.
 func New(b *broker.Broker, faults Faults, rng *rand.Rand) *World {
 	return &World{Broker: b, faults: faults, Rng: rng, tally: map[string]int{}}
 }
 
-// Start starts a process. When it dies, again starts another of its kind. If again is nil,
-// it does not die.
+// Start starts a process. When the process dies, again starts another of the same kind. If
+// again is nil, the process never dies.
 func (w *World) Start(kind string, again func()) *Process {
 	w.names++
 	p := &Process{World: w, Name: fmt.Sprint(kind, w.names), born: w.Now, again: again, Bye: func() {}}
@@ -102,7 +102,7 @@ func (p *Process) Spawn(what string, run func(*Task)) {
 	p.tasks = append(p.tasks, t)
 }
 
-// Wait lets other tasks act until the time has come or ready returns true. ready may be
+// Wait lets other tasks act until the time until has come, or ready returns true. ready may be
 // nil.
 func (t *Task) Wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = until, ready
@@ -122,8 +122,8 @@ func (t *Task) runnable() bool {
 // Never is later than any time of a run.
 var Never = time.Date(3000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Step lets one task run to its next command. If none can, it moves the clock to the next
-// moment at which one can. It returns false if no task waits for anything.
+// Step lets one task run to its next command. If no task can run, it moves the clock to the
+// next moment at which a task can. It returns false if no task waits for anything.
 func (w *World) Step() bool {
 	for _, p := range slices.Clone(w.Processes) {
 		if p.Doomed {
@@ -164,7 +164,7 @@ func (w *World) Step() bool {
 	return true
 }
 
-// arrive executes late commands that are due. It reports whether there were any.
+// arrive executes the late commands that are due. It reports whether there were any.
 func (w *World) arrive() (any bool) {
 	for n := 0; n < len(w.inFlight); {
 		if late := w.inFlight[n]; !w.Now.Before(late.at) {
@@ -200,7 +200,7 @@ func (w *World) next() time.Time {
 	return next
 }
 
-// kill ends a process between two commands, and starts another of its kind.
+// kill ends a process between two commands, and starts another of the same kind.
 func (w *World) kill(p *Process) {
 	w.Disturbed = w.Now
 	w.Logf(p.Name, "DIES", "")
@@ -213,8 +213,8 @@ func (w *World) kill(p *Process) {
 	p.again()
 }
 
-// outage restarts the server. The server is away for a random time, no longer than most, and
-// may have lost its latest removals.
+// outage restarts the server. The server is away for a random time of at most most, and may
+// have lost its latest removals.
 func (w *World) outage(most time.Duration) {
 	w.Logf("", "OUTAGE", "of the server")
 	w.Count("outages")
@@ -230,7 +230,7 @@ func (p *Process) Knew(stored time.Time) bool {
 	return !stored.After(p.born) || !stored.After(p.Restarted)
 }
 
-// Close ends everything.
+// Close ends all tasks.
 func (w *World) Close() {
 	for _, p := range w.Processes {
 		for _, t := range p.tasks {
