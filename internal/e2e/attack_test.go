@@ -212,8 +212,8 @@ func (s *attackedFleet) bodies(q messages.Approval) [][]byte {
 	}
 }
 
-// withoutSecret replaces the secret in a body of the attack. So a secret that an intruder
-// receives comes from the victim.
+// withoutSecret replaces the secret in a body that an intruder sends. So an intruder that
+// receives the secret has it from the victim.
 func withoutSecret(body []byte) []byte {
 	return []byte(strings.ReplaceAll(string(body), acmeSecret, "guess"))
 }
@@ -237,7 +237,7 @@ func (s *attackedFleet) attack(in *natstest.Intruder, own bool, q messages.Appro
 		}
 		in.Flush()
 	}
-	// The intruder may publish these subjects, but it may not use these reply subjects.
+	// Subjects that the intruder may publish, with reply subjects that it may not use.
 	var n wire.Names
 	for i, reply := range subjects {
 		if strings.ContainsAny(reply, "*>") || strings.Contains(reply, "globex") {
@@ -254,8 +254,8 @@ func (s *attackedFleet) attack(in *natstest.Intruder, own bool, q messages.Appro
 	}
 }
 
-// allowedIn reports whether an agent of the tenant may publish this subject, and the subject
-// is about this session.
+// allowedIn reports whether a subject is about this session and may be published by an agent
+// of the tenant.
 func allowedIn(subject, session string) bool {
 	for _, may := range []string{"toolfleet.batch._.*.*", "toolfleet.run._.*.*", "toolfleet.get._.*.*", "toolfleet.control._.*"} {
 		if matches(may, subject) && strings.Contains(subject, "."+session) {

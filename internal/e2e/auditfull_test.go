@@ -60,9 +60,9 @@ func fullStream(f *fleet, name string) (cfg coordinator.Config, freeSpace func()
 // twice.
 func TestABatchWaitsForItsAuditLines(t *testing.T) {
 	for name, lost := range map[string]func(f *fleet, p part, l *link){
-		"the coordinator goes on":              func(*fleet, part, *link) {},
-		"another gets the delivery":            func(_ *fleet, p part, _ *link) { p.stop() },
-		"another finds it as the next to come": func(f *fleet, _ part, l *link) { l.set(conditions{silent: true}, conditions{silent: true}) },
+		"the coordinator goes on":                 func(*fleet, part, *link) {},
+		"another coordinator gets the delivery":   func(_ *fleet, p part, _ *link) { p.stop() },
+		"another coordinator finds it in the log": func(f *fleet, _ part, l *link) { l.set(conditions{silent: true}, conditions{silent: true}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -100,7 +100,7 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 				if name != "the coordinator goes on" {
 					f.coordinator(coordinator.Config{Provision: cfg.Provision, Lookahead: 1})
 					// JetStream does not deliver the batch again within this time.
-					if strings.HasPrefix(name, "another finds") {
+					if strings.HasPrefix(name, "another coordinator finds") {
 						// Requests go to one of two coordinators, of which one is silent. The
 						// other gets one of these requests.
 						f.until("a coordinator wakes the session", func() bool {

@@ -23,9 +23,9 @@ import (
 
 // silences are the directions in which a link drops everything without an error.
 var silences = map[string]struct{ up, down conditions }{
-	"in both directions":     {conditions{silent: true}, conditions{silent: true}},
-	"in what the party says": {up: conditions{silent: true}},
-	"in what it hears":       {down: conditions{silent: true}},
+	"in both directions": {conditions{silent: true}, conditions{silent: true}},
+	"from the client":    {up: conditions{silent: true}},
+	"to the client":      {down: conditions{silent: true}},
 }
 
 // fiveSeconds returns a tool that runs for five seconds and then appends the time to ended.

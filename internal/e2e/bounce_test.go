@@ -203,10 +203,10 @@ func TestACallThatNoWorkerServesForLong(t *testing.T) {
 		wait      time.Duration
 		code      messages.Code
 	}{
-		"nobody is there":               {false, 10 * time.Second, 90 * time.Second, messages.CodeQueueTimeout},
-		"others are":                    {true, 10 * time.Second, 60 * time.Second, messages.CodeToolVersionGone},
-		"others are, start_wait counts": {true, 70 * time.Second, 70 * time.Second, messages.CodeToolVersionGone},
-		"others are, it takes too long": {true, 2 * time.Minute, 90 * time.Second, messages.CodeToolVersionGone},
+		"no worker is there":                              {false, 10 * time.Second, 90 * time.Second, messages.CodeQueueTimeout},
+		"other workers are there":                         {true, 10 * time.Second, 60 * time.Second, messages.CodeToolVersionGone},
+		"other workers are there, start_wait counts":      {true, 70 * time.Second, 70 * time.Second, messages.CodeToolVersionGone},
+		"other workers are there, start_wait is too long": {true, 2 * time.Minute, 90 * time.Second, messages.CodeToolVersionGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -236,7 +236,7 @@ func TestTheWorkerIsLostInThePause(t *testing.T) {
 				f.hasRun(l, 1)
 				time.Sleep(time.Second)
 				kill()
-				die() // the coordinator too
+				die() // kills the coordinator too
 				f.worker(worker.Config{})
 				f.coordinator(coordinator.Config{})
 				f.wantStatuses(f.reply(b, time.Minute), "ok")

@@ -115,8 +115,8 @@ func fill(t *testing.T, conn *bus.Conn, subject string) {
 	}
 }
 
-// A stream of the journal is full. No call starts and no end is reported that cannot be
-// recorded. Once there is room, the batch goes on.
+// A stream of the journal is full. No call starts, and no end is reported, before the journal
+// can record it. Once there is room, the batch goes on.
 func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 	for _, tt := range []struct {
 		stream, junk string

@@ -120,7 +120,8 @@ func TestOneCallBatchesKeepTheirOrder(t *testing.T) {
 }
 
 // Agents send one call in a batch: a write and a read in turn, a write between two reads, or a
-// random mix. Two coordinators are killed in turn. The order of reads and writes stays.
+// random mix. Two coordinators are killed in turn. Each read still sees exactly the writes
+// before it.
 func TestOneCallBatchesKeepTheirOrderUnderKills(t *testing.T) {
 	for name, calls := range map[string][]string{"write, read": {"put", "count"}, "read, write, read": {"count", "put", "count"}, "mix": nil} {
 		t.Run(name, func(t *testing.T) {

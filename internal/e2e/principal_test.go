@@ -119,7 +119,7 @@ func TestWhoAsks(t *testing.T) {
 				}
 			}
 		}
-		if got := run("ann", api, "bob", prod); got != messages.StatusOK { // the first one counts
+		if got := run("ann", api, "bob", prod); got != messages.StatusOK { // the first user counts
 			t.Errorf("the same batch of another user: %s", got)
 		}
 	})

@@ -125,16 +125,16 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 		breakText string
 		breakPart float64
 	}{
-		"the decision does not arrive":            {"toolfleet.approval.decide.", 0},
-		"the record does not arrive":              {`"state":"granted"`, 0},
-		"half of the record arrives":              {`"state":"granted"`, 0.5},
-		"it is stored, and its ack does not":      {`"stream":"TOOLFLEET_CALLS"`, 0},
-		"it is taken off no list":                 {"$KV.TOOLFLEET_approvals.", 0},
-		"it is not put on record for people":      {"toolfleet.audit.", 0},
-		"it is not answered":                      {`"ok":true,"state":"granted"`, 0},
-		"half of the answer arrives":              {`"ok":true,"state":"granted"`, 0.5},
-		"it is answered, and wakes nobody":        {"toolfleet.notify.coordinators", 0},
-		"it is answered, and no job is published": {"toolfleet.write.", 0},
+		"the decision does not arrive":                  {"toolfleet.approval.decide.", 0},
+		"the record does not arrive":                    {`"state":"granted"`, 0},
+		"half of the record arrives":                    {`"state":"granted"`, 0.5},
+		"the record is stored, its ack is lost":         {`"stream":"TOOLFLEET_CALLS"`, 0},
+		"the question stays in the list":                {"$KV.TOOLFLEET_approvals.", 0},
+		"the audit line is not stored":                  {"toolfleet.audit.", 0},
+		"the decision is not answered":                  {`"ok":true,"state":"granted"`, 0},
+		"half of the answer arrives":                    {`"ok":true,"state":"granted"`, 0.5},
+		"the decision is answered, no batch is woken":   {"toolfleet.notify.coordinators", 0},
+		"the decision is answered, no job is published": {"toolfleet.write.", 0},
 	} {
 		for _, forGood := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, for good: %t", name, forGood), func(t *testing.T) {
@@ -186,21 +186,21 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 		broken    string // status of the call
 		lost      string // status if the worker is lost and the call may run once
 	}{
-		"the job does not arrive":              {false, "toolfleet.write.", 0, ok, ok},
-		"the question does not arrive":         {false, `"state":"parked"`, 0, ok, ok},
-		"half of the question arrives":         {false, `"state":"parked"`, 0.5, ok, ok},
-		"it is stored, and its ack does not":   {false, `"stream":"TOOLFLEET_CALLS"`, 0, ok, ok},
-		"it is stored, and the job is not":     {false, "PUB $JS.ACK.TOOLFLEET_JOBS.", 0, ok, ok},
-		"it is stored, and nobody told":        {false, `"record":{`, 0, ok, ok},
-		"granted, the job does not arrive":     {true, "toolfleet.write.", 0, ok, ok},
-		"granted, the grant is not seen":       {true, `"state":"granted"`, 0, ok, ok},
-		"granted, it is not put on record":     {true, "toolfleet.audit.", 0, ok, unknown},
-		"granted, the claim does not arrive":   {true, `"state":"claimed"`, 0, ok, ok},
-		"granted, half of the claim arrives":   {true, `"state":"claimed"`, 0.5, ok, ok},
-		"claimed, and its ack does not arrive": {true, `"stream":"TOOLFLEET_CALLS"`, 0, ok, unknown},
-		"executed, the result does not arrive": {true, `"state":"ended"`, 0, ok, unknown},
-		"executed, half of the result arrives": {true, `"state":"ended"`, 0.5, ok, unknown},
-		"executed, the job's ack is lost":      {true, "PUB $JS.ACK.TOOLFLEET_JOBS.", 0, ok, ok},
+		"the job does not arrive":                        {false, "toolfleet.write.", 0, ok, ok},
+		"the question does not arrive":                   {false, `"state":"parked"`, 0, ok, ok},
+		"half of the question arrives":                   {false, `"state":"parked"`, 0.5, ok, ok},
+		"the record is stored, its ack is lost":          {false, `"stream":"TOOLFLEET_CALLS"`, 0, ok, ok},
+		"the question is stored, its job is not settled": {false, "PUB $JS.ACK.TOOLFLEET_JOBS.", 0, ok, ok},
+		"the question is stored, no notice arrives":      {false, `"record":{`, 0, ok, ok},
+		"granted, the job does not arrive":               {true, "toolfleet.write.", 0, ok, ok},
+		"granted, the grant is not seen":                 {true, `"state":"granted"`, 0, ok, ok},
+		"granted, the audit line is not stored":          {true, "toolfleet.audit.", 0, ok, unknown},
+		"granted, the claim does not arrive":             {true, `"state":"claimed"`, 0, ok, ok},
+		"granted, half of the claim arrives":             {true, `"state":"claimed"`, 0.5, ok, ok},
+		"claimed, the claim's ack is lost":               {true, `"stream":"TOOLFLEET_CALLS"`, 0, ok, unknown},
+		"executed, the result does not arrive":           {true, `"state":"ended"`, 0, ok, unknown},
+		"executed, half of the result arrives":           {true, `"state":"ended"`, 0.5, ok, unknown},
+		"executed, the job's ack is lost":                {true, "PUB $JS.ACK.TOOLFLEET_JOBS.", 0, ok, ok},
 	} {
 		for _, crash := range []messages.OnCrash{messages.OnCrashOnce, messages.OnCrashIdempotent} {
 			for _, forGood := range []bool{false, true} {

@@ -87,7 +87,7 @@ func hostileSubjects() (subjects []string) {
 func (s *attackedFleet) tryReplySubjects(in *natstest.Intruder, who string) {
 	s.t.Helper()
 	rights, _ := s.ids.May(who)
-	in.Publish("toolfleet.call.acme.intruder.b.0", "", nil, []byte(`{}`)) // the record to ask for
+	in.Publish("toolfleet.call.acme.intruder.b.0", "", nil, []byte(`{}`)) // the requests below ask for it
 	for i, right := range rights {
 		subject, body := subjectFor(right, i), bodyFor(right)
 		for j, reply := range hostileSubjects() {

@@ -79,10 +79,10 @@ func heap() (inUse int64) {
 	return int64(m.HeapAlloc)
 }
 
-// many is 10,000 in make soak.
+// many is the size of two tests. `make soak` sets it to 10,000.
 var many = flag.Int("many", 1_000, "how many calls wait in TestManyApprovals, and how many sessions TestManySessionsLeaveNothingBehind has")
 
-// long is set in make soak.
+// long runs the long form of some tests. `make soak` sets it.
 var long = flag.Bool("long", false, "run the long form of tests that repeat the same with other timing")
 
 // repeats returns how often a test repeats: usual, or often in the long form. With -short,

@@ -87,12 +87,12 @@ func TestWatchReportsWhatHappenedWhileItWasAway(t *testing.T) {
 	}{
 		"three batches":                {missed: 3},
 		"the coordinator is restarted": {missed: 3, during: func(_ *fleet, restart func()) { restart() }},
-		"one was submitted again": {missed: 3, during: func(f *fleet, _ func()) {
+		"one batch is submitted again": {missed: 3, during: func(f *fleet, _ func()) {
 			f.run(canonical("s", "before", call{"echo", ""}))
 			f.run(canonical("s", "away0", call{"echo", ""}, call{"count", ""}, call{"nope", ""}))
 		}},
-		"more than the list has room for": {missed: 300},
-		"it breaks again and again": {missed: 30, back: func(l *link, conn *bus.Conn) {
+		"more batches than a list holds": {missed: 300},
+		"the link breaks again and again": {missed: 30, back: func(l *link, conn *bus.Conn) {
 			var times atomic.Int32
 			conn.OnReconnect(func() {
 				if times.Add(1) < 10 {

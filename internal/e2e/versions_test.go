@@ -262,12 +262,12 @@ func TestAVersionWhoseWorkersAreStarting(t *testing.T) {
 		input string
 		want  string
 	}{
-		"they come":               {[]string{"1", "2"}, 10 * time.Second, fitsBoth, "version 1, version 1"},
-		"others come":             {[]string{"2"}, 10 * time.Second, fitsBoth, "version 2, version 2"},
-		"others come, no fit":     {[]string{"2"}, 10 * time.Second, fitsV1, "validation_error tool_version_gone, validation_error tool_version_gone"},
-		"they come late":          {[]string{"1", "2"}, 45 * time.Second, fitsBoth, "version 2, version 2"},
-		"they come late, no fit":  {[]string{"1", "2"}, 45 * time.Second, fitsV1, "validation_error tool_version_gone, validation_error tool_version_gone"},
-		"they come, with a delay": {[]string{"1"}, 29 * time.Second, fitsBoth, "version 1, version 1"},
+		"both versions come":              {[]string{"1", "2"}, 10 * time.Second, fitsBoth, "version 1, version 1"},
+		"only version 2 comes":            {[]string{"2"}, 10 * time.Second, fitsBoth, "version 2, version 2"},
+		"only version 2 comes, no fit":    {[]string{"2"}, 10 * time.Second, fitsV1, "validation_error tool_version_gone, validation_error tool_version_gone"},
+		"both versions come late":         {[]string{"1", "2"}, 45 * time.Second, fitsBoth, "version 2, version 2"},
+		"both versions come late, no fit": {[]string{"1", "2"}, 45 * time.Second, fitsV1, "validation_error tool_version_gone, validation_error tool_version_gone"},
+		"version 1 comes just in time":    {[]string{"1"}, 29 * time.Second, fitsBoth, "version 1, version 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -53,7 +53,8 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 		f.run(batchIn(p, "s", "mixed "+string(p), calls...))
 	}
 	conflict := batchIn(messages.Canonical, "s", "mixed canonical", call{"echo", ""})
-	// The refusal of a run request is only published when the first batch has left the log.
+	// While the first batch is in the log, the run handler refuses another body itself, and no
+	// refusal is published.
 	f.awaitGone(conflict)
 	if _, err := f.client.Run(t.Context(), conflict); err == nil {
 		t.Error("another body under an id that was used was not refused")

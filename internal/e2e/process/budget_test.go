@@ -98,8 +98,9 @@ func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, 
 	return byStream, others
 }
 
-// The syncs of a batch of 8 reads and 2 writes, counted at a real server. They decide how many
-// batches a disk can take, so each is listed here; one more is a regression.
+// A batch of 8 reads and 2 writes runs on a real server, and its syncs are counted. They
+// decide how many batches a disk can take. Each sync is listed here, and one more is a
+// regression:
 //
 //	BATCHES    the publish; the removal once the reply is stored
 //	CALLS      the plan with the reads before the first write; claim and end of each write;
@@ -107,8 +108,9 @@ func countSyncs(t *testing.T, process int, do func()) (byStream map[string]int, 
 //	REPLIES    the reply
 //	AUDIT      the lines of all its calls, in one message, at the same time as the reply
 //
-// Jobs, results of reads, presence and events cost none. The server also syncs the state of
-// the coordinators' consumer, at most ten times a second however many batches there are.
+// Jobs, results of reads, announcements of workers and events cost no sync. The server also
+// syncs the state of the coordinators' consumer, at most ten times a second however many
+// batches there are.
 func TestDurabilityBudget(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -17,21 +17,21 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A snippet is a fenced block of README.md. The comment on the line before, <!-- test: VERB
-// -->, says what the test does with it:
+// A snippet is a fenced block of README.md. A comment on the line before the block, such as
+// <!-- test: run -->, says with a verb what the test does with the block:
 //
-//	run             runs its commands with bash, in a folder that has the examples
-//	start           starts each of its lines as a daemon, which runs until stop
-//	stop            has no block: ends the daemons, as Ctrl-C does
-//	stdout          the last run's stdout; "stdout, three times": as often
-//	stderr          the last run's stderr, its lines in any order
-//	begin           starts a command in another terminal; the next blocks go on
-//	waits           that command's stderr when it cannot go on by itself
-//	ends            its stderr after that until it ends; its stdout becomes the last run's
-//	terminal, TEXT  runs its command at a terminal and answers its question with TEXT
-//	screen          what that terminal showed
-//	file PATH       is a part of that file, word for word
-//	skip, REASON    nothing
+//	run             run its commands with bash, in a folder that has the examples
+//	start           start each of its lines as a daemon, which runs until stop
+//	stop            end the daemons, as Ctrl-C does; this verb has no block
+//	stdout          compare it with the stdout of the last run; "stdout, three times": repeated
+//	stderr          compare it with the stderr of the last run, its lines in any order
+//	begin           start its command in another terminal, and follow the next blocks meanwhile
+//	waits           compare it with the stderr of the begun command when that waits
+//	ends            compare it with the rest of that stderr; its stdout becomes the last run's
+//	terminal, TEXT  run its command at a terminal and answer the question with TEXT
+//	screen          compare it with the screen of that terminal
+//	file PATH       look for it in that file, word for word
+//	skip, REASON    do nothing
 //
 // In an output, … stands for any text, spaces do not count, and all durations are equal.
 type snippet struct {

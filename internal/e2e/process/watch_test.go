@@ -30,9 +30,8 @@ func TestWatchingABatch(t *testing.T) {
 	p.until("the watchers show the earlier batch, so they watch", func() bool {
 		return strings.Contains(lines.out.String(), "before  completed") && strings.Contains(events.out.String(), `"reply"`)
 	})
-	// The import takes two seconds, so that the watcher gets its progress: no timeline has
-	// progress. A watcher that is still reading the timeline of a new batch misses earlier
-	// progress.
+	// A watcher first reads the timeline of a new batch, which has no progress, and misses the
+	// progress reports of that time. The import takes two seconds, so that later reports come.
 	b := canonical("s", "turn-7", call{"lookup_order", `{"order_id":"A-1001"}`}, call{"import", `{"rows":10,"row_ms":200}`}, call{"nope", ""})
 	if err := c.Submit(t.Context(), b); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 // batches, and within a batch in the order of the provider message.
 func (c *checker) order() {
 	type progress struct {
-		write, any  int // the last ledger line at which a write, and any call, had ended
+		write, any  int // last ledger lines at which a write, or any call, had ended
 		writer, who callKey
 	}
 	sessions := map[string]*progress{}

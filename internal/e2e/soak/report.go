@@ -46,7 +46,7 @@ type Report struct {
 	// Retaken counts the idempotent calls that were started more than once, including retries.
 	// Shut counts the starts with an old fence, which a tool that checks fences refuses.
 	Retaken, Shut int
-	// Unknowns counts the wrong answers that an acknowledged batch is unknown.
+	// Unknowns counts the answers that wrongly say that an acknowledged batch is unknown.
 	Unknowns int
 	// Jobs counts the jobs that were in their queue when every batch had its reply.
 	Jobs int

@@ -180,8 +180,8 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	return f.collect(whole, l, r)
 }
 
-// warm waits for the first reply. Faults begin after that, so that none hits a fleet that is
-// starting.
+// warm waits for the first reply. Faults begin after that, so that no fault hits a fleet
+// that is starting.
 func (l *load) warm(ctx context.Context) error {
 	for begun := time.Now(); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if _, answered := l.progress(); answered > 0 {
