@@ -19,7 +19,7 @@ func List(dir string) ([]Identity, error) {
 	return s.list()
 }
 
-// Add makes one more identity, with a folder of its own. The server takes it after a reload.
+// Add makes one more identity, with a folder of its own. The server accepts it after a reload.
 func Add(dir string, i Identity) (Identity, error) {
 	all, err := List(dir)
 	if err != nil {
@@ -50,9 +50,9 @@ func Add(dir string, i Identity) (Identity, error) {
 	return i, writeFolder(dir, i, url, authority, append(all, i))
 }
 
-// Renew gives an identity another key, in the place of the one that is there. Programs read the
-// file at their next connect, and the server takes the new key, and refuses the old one, after
-// a reload.
+// Renew gives an identity a new key, which replaces the old key file. Programs read the file
+// at their next connect. After a reload, the server accepts the new key and refuses the old
+// one.
 func Renew(dir, name string) (Identity, error) {
 	i, err := find(dir, name)
 	if err != nil {
@@ -73,8 +73,8 @@ func Renew(dir, name string) (Identity, error) {
 	return i, os.Rename(file+".new", file)
 }
 
-// Remove takes an identity out of the server's files. The server disconnects it after a reload. Its
-// folder stays.
+// Remove removes an identity from the server's files. After a reload, the server disconnects
+// the identity. The folder of the identity stays.
 func Remove(dir, name string) (Identity, error) {
 	i, err := find(dir, name)
 	if err != nil {
@@ -99,8 +99,9 @@ func find(dir, name string) (Identity, error) {
 
 var includeLine = regexp.MustCompile(`include "([^"]+)"`)
 
-// Accounts returns who is who as one text: identities.conf with what it includes. It is for servers
-// whose own configuration comes from elsewhere, such as a chart's.
+// Accounts returns the accounts and users as one text: identities.conf with the files that it
+// includes. It is for a server whose own configuration comes from elsewhere, for example from
+// a chart.
 func Accounts(dir string) (string, error) {
 	if _, err := List(dir); err != nil {
 		return "", err
@@ -108,7 +109,8 @@ func Accounts(dir string) (string, error) {
 	return flat(filepath.Join(dir, "nats", "identities.conf"))
 }
 
-// flat returns a file with the files that it includes in their places.
+// flat returns the text of a file. The files that it includes stand in the places of the
+// include lines.
 func flat(file string) (string, error) {
 	body, err := os.ReadFile(file)
 	if err != nil {

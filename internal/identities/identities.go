@@ -1,5 +1,6 @@
-// Package identities writes who is who in a fleet: the keys of every part, the configuration of the
-// NATS server that knows them, and TLS. Its templates are the files of deploy/nats.
+// Package identities writes the identities of a fleet: a key for every part, the configuration
+// of the NATS server that knows these keys, and TLS. Its templates are the files of
+// deploy/nats.
 //
 //	FOLDER/
 //	  nats/         for the NATS server: server.conf and what it includes, its certificate
@@ -7,11 +8,12 @@
 //	  worker/       for one worker; one folder for each of the other keys too
 //	  ca/           the trial authority's key, which stays where it was made
 //
-// No file is ever replaced, except by [Certificate]. Nothing in the server's files is secret
-// but the key of its certificate: they hold the public halves.
+// Files are never replaced, except by [Renew], [Add], [Remove] and [Certificate]. The server's
+// files hold only the public halves of keys. The one secret among them is the key of the
+// server's certificate.
 //
-// The server's users stand one to a line, with kind and name behind it, so that people can read and
-// edit the files, and [Add] and [Remove] still find their lines.
+// The server's files have one user per line, with kind and name in a comment behind it. People
+// can thus read and edit the files, and [Add] and [Remove] still find their lines.
 package identities
 
 import (
@@ -48,47 +50,50 @@ const (
 // Kinds lists all kinds.
 var Kinds = []Kind{Coordinator, Worker, HTTP, Operator, Approver, Agent}
 
-// Identity is who a program or a person is at the NATS server.
+// Identity is a user of the NATS server: a program or a person.
 type Identity struct {
 	Kind Kind   `json:"kind"`
 	Name string `json:"name"`
-	// Tenant of an agent, or of a worker that works for one tenant only.
+	// Tenant is the tenant of an agent, or of a worker that works for one tenant only.
 	Tenant string `json:"tenant,omitempty"`
-	Key    string `json:"key"` // public half
+	Key    string `json:"key"` // the public half
 
-	file string // with its line, where the identity was read
+	file string // the file that has the identity's line; set when it was read
 }
 
-// InboxPrefix is where answers to the identity come in.
+// InboxPrefix returns the prefix of the subjects on which the identity receives answers.
 func (i Identity) InboxPrefix() string { return "_INBOX." + string(i.Kind) }
 
 // Options say what [New] writes. The zero value is a fleet on this machine, without agents.
 type Options struct {
-	Tenants   []string // of agents; each gets an agent of its name
-	Workers   []string // names; none: one worker
-	Approvers []string // names
-	// Hosts are the names and addresses at which clients reach the server. The first is that of the
-	// settings. None: localhost, 127.0.0.1 and ::1.
+	Tenants   []string // tenants of agents; each tenant gets an agent with its name
+	Workers   []string // names of workers; none: one worker
+	Approvers []string // names of approvers
+	// Hosts are the names and addresses at which clients reach the server. The settings use
+	// the first one. None: localhost, 127.0.0.1 and ::1.
 	Hosts []string
-	// URL of the settings; "" = the first host, port 4222.
+	// URL is the server's URL in the settings. "": the first host, port 4222.
 	URL string
-	// At is the folder of the server's files on its machine; "" = where they are written.
+	// At is the folder of the server's files on the server's machine. "": the folder to which
+	// New writes them.
 	At       string
 	TLS      TLS
-	MaxStore string // bound of all streams on disk, such as 10GB; "" = none
+	MaxStore string // limit of all streams on disk, such as 10GB; "": no limit
 }
 
-// nameForm matches the names of identities. They are names of files, and stand in a comment.
+// nameForm matches the names of identities. A name is also the name of a folder, and stands in
+// a comment of a configuration file.
 var nameForm = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}$`)
 
-// serverConf is the name of the file that the NATS server is started with.
+// serverConf is the name of the configuration file of the NATS server.
 const serverConf = "server.conf"
 
-// ServerFile returns the file that the NATS server is started with, in the folder of [New].
+// ServerFile returns the path of the NATS server's configuration file in a folder that [New]
+// has written.
 func ServerFile(dir string) string { return filepath.Join(serverOf(dir).dir, serverConf) }
 
-// New writes everything into a folder, and returns the identities. If the folder has a file
-// already, it changes nothing.
+// New writes the files of a fleet into a folder, and returns the identities. If the folder has
+// a file already, New changes nothing and returns an error.
 func New(dir string, o Options) ([]Identity, error) {
 	o.Hosts = slices.Clone(o.Hosts)
 	if len(o.Hosts) == 0 {
@@ -125,7 +130,7 @@ func New(dir string, o Options) ([]Identity, error) {
 			return nil, err
 		}
 	}
-	// It comes last: a folder without it is one that New has not finished.
+	// This file comes last: a folder without it shows that New has not finished.
 	return all, write(ServerFile(dir), conf)
 }
 
@@ -149,7 +154,7 @@ func (o Options) identities() []Identity {
 	return all
 }
 
-// check returns what is wrong with the names of identities.
+// check returns an error that joins what is wrong with the names of identities.
 func check(all []Identity) error {
 	var errs []error
 	seen := map[string]bool{"nats": true, "ca": true}
@@ -174,12 +179,12 @@ func check(all []Identity) error {
 	return errors.Join(errs...)
 }
 
-// reserved are the words that the NATS server's configuration does not read as the name of an
+// reserved lists words that the NATS server's configuration does not read as the name of an
 // account.
 var reserved = []string{"INCLUDE", "TRUE", "FALSE", "YES", "NO", "ON", "OFF"}
 
-// checkTenant returns what is wrong with the name of a tenant, which becomes the name of an
-// account.
+// checkTenant returns an error if a tenant cannot have this name. The name of a tenant becomes
+// the name of an account.
 func checkTenant(tenant string) error {
 	switch upper := strings.ToUpper(tenant); {
 	case !messages.IsToken(tenant) || tenant == "_" || strings.HasPrefix(tenant, "="):
@@ -193,7 +198,7 @@ func checkTenant(tenant string) error {
 	return nil
 }
 
-// free returns an error if there is a file in a folder. Empty folders in it do not count: a
+// free returns an error if there is a file in a folder. Empty folders in it are allowed: a
 // container may have them from its volumes.
 func free(dir string) error {
 	half := fileIsThere(filepath.Join(dir, "nats", "identities.conf")) && !fileIsThere(ServerFile(dir))
@@ -217,7 +222,8 @@ func fileIsThere(name string) bool {
 	return err == nil
 }
 
-// write writes a new file that only its owner may read, and the folders above it.
+// write writes a new file that only its owner may read. It also makes the folders above the
+// file.
 func write(file string, body []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
@@ -230,7 +236,7 @@ func write(file string, body []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// replace puts another content in the place of a file, at once.
+// replace replaces the content of a file in one step.
 func replace(file string, body []byte) error {
 	next := file + ".new"
 	if err := removeStale(next); err != nil {
@@ -242,7 +248,7 @@ func replace(file string, body []byte) error {
 	return os.Rename(next, file)
 }
 
-// removeStale removes a file that a program left when it was killed before it gave it its name.
+// removeStale removes a temporary file that a killed program has left behind.
 func removeStale(file string) error {
 	if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -250,7 +256,7 @@ func removeStale(file string) error {
 	return nil
 }
 
-// unpack writes the templates, without their users and tenants.
+// unpack writes the templates without their users and tenants.
 func (s server) unpack(maxStore string) error {
 	return fs.WalkDir(natsfiles.Files, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || path.Dir(name) == "tenants" || name == serverConf {

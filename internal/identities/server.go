@@ -12,19 +12,21 @@ import (
 	natsfiles "github.com/toolfleet/toolfleet/deploy/nats"
 )
 
-// server is the folder of the NATS server's files.
+// server is the folder with the NATS server's files.
 type server struct{ dir string }
 
-// serverOf returns the NATS server's files in the folder of [New].
+// serverOf returns the folder with the NATS server's files, in a folder that [New] has
+// written.
 func serverOf(dir string) server { return server{dir: filepath.Join(dir, "nats")} }
 
-// userLine is the line of a user: its key, then kind and name behind it.
+// userLine matches the line of a user: its key, and behind it the kind and the name.
 var userLine = regexp.MustCompile(`(?m)^ *\{ nkey: (\S+), .*\} # (\w+) (\S+)\n`)
 
 // tenantInclude is the line of identities.conf that includes the file of a tenant.
 func tenantInclude(tenant string) string { return "  include \"tenants/" + tenant + ".conf\"\n" }
 
-// KeyFile returns where the secret half of an identity's key is, in the folder of [New].
+// KeyFile returns the file with the secret half of an identity's key, in a folder that [New]
+// has written.
 func KeyFile(dir, name string) string { return filepath.Join(dir, name, "key.nkey") }
 
 // file returns the file with the users of an identity's kind.
@@ -42,7 +44,8 @@ func (s server) file(i Identity) string {
 	return filepath.Join(s.dir, "users", "fleet.conf")
 }
 
-// add makes a key, writes it into the identity's folder, and adds its user to the server's files.
+// add makes a key, writes it into the identity's folder, and adds its user to the server's
+// files.
 func (s server) add(i Identity) (Identity, error) {
 	file := s.file(i)
 	if err := s.account(i); err != nil {
@@ -64,8 +67,9 @@ func (s server) add(i Identity) (Identity, error) {
 	return i, replace(file, slices.Concat(text[:end], []byte(line), text[end:]))
 }
 
-// account makes the account of a tenant's agents or of a tenant's workers, unless identities.conf
-// includes it already. It includes a file that is there, as after a command that was killed.
+// account makes the account of a tenant's agents, or of a tenant's workers, unless
+// identities.conf includes it already. If the account's file exists already, because an
+// earlier command was killed, account only adds the line that includes it.
 func (s server) account(i Identity) error {
 	if i.Tenant == "" {
 		return nil
@@ -96,8 +100,8 @@ func (s server) account(i Identity) error {
 	return s.include(text, line, s.file(i), func() (string, error) { return workersOf(i.Tenant, account, text) })
 }
 
-// include writes a file with an account, and identities.conf with the line that includes it, in
-// front of its last brace, which ends the accounts.
+// include writes the file of an account, if it does not exist. It also adds the line that
+// includes it to identities.conf, in front of the last brace, which ends the accounts.
 func (s server) include(text, line, file string, content func() (string, error)) error {
 	end := strings.LastIndex(text, "}")
 	if end < 0 {
@@ -115,7 +119,7 @@ func (s server) include(text, line, file string, content func() (string, error))
 	return replace(filepath.Join(s.dir, "identities.conf"), []byte(text[:end]+line+text[end:]))
 }
 
-// agentsOf returns the account of a tenant's agents.
+// agentsOf returns the configuration of the account of a tenant's agents.
 func agentsOf(tenant string) (string, error) {
 	body, err := fs.ReadFile(natsfiles.Files, "tenants/acme.conf")
 	text := userLine.ReplaceAllString(string(body), "")
@@ -129,8 +133,8 @@ var (
 	usersFile    = regexp.MustCompile(`include "users/workers.conf"`)
 )
 
-// workersOf returns the account of a tenant's workers: that of all workers, held to the records,
-// events and stops of the tenant.
+// workersOf returns the configuration of the account of a tenant's workers. It is the account
+// of all workers, limited to the records, events and stops of the tenant.
 func workersOf(tenant, account, text string) (string, error) {
 	block := workersBlock.FindString(text)
 	if block == "" {
@@ -143,7 +147,7 @@ func workersOf(tenant, account, text string) (string, error) {
 	return "# Workers of the tenant " + tenant + ": records, events and stops of its calls only.\n\n" + block, nil
 }
 
-// list returns the identities in the server's files.
+// list returns the identities that the server's files have.
 func (s server) list() (all []Identity, err error) {
 	for _, pattern := range []string{"users/*.conf", "workers/*.conf", "tenants/*.conf"} {
 		files, err := filepath.Glob(filepath.Join(s.dir, filepath.FromSlash(pattern)))
@@ -167,17 +171,18 @@ func (s server) list() (all []Identity, err error) {
 	return all, nil
 }
 
-// remove takes the line of an identity out of the server's files.
+// remove removes the line of an identity from the server's files.
 func (s server) remove(i Identity) error {
 	return s.edit(i, func(string) string { return "" })
 }
 
-// rekey puts another key into the line of an identity.
+// rekey replaces the key in the line of an identity.
 func (s server) rekey(i Identity, key string) error {
 	return s.edit(i, func(line string) string { return strings.Replace(line, i.Key, key, 1) })
 }
 
-// edit changes the line of an identity, in the file in which [server.list] has found it.
+// edit changes the line of an identity, in the file in which [server.list] has found the
+// identity.
 func (s server) edit(i Identity, change func(line string) string) error {
 	text, err := os.ReadFile(i.file)
 	if err != nil {

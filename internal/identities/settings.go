@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// settingsFile is the name of the settings in the folder of an identity.
+// settingsFile is the name of the settings file in the folder of an identity.
 const settingsFile = "toolfleet.yaml"
 
-// writeFolder writes what an identity needs beside its key: the settings, and the authority
-// that the server's certificate comes from, if there is one.
+// writeFolder writes the files that an identity needs beside its key: the settings and, if
+// there is one, the certificate of the authority that signed the server's certificate.
 func writeFolder(dir string, i Identity, url string, authority []byte, all []Identity) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Settings with the identity %s (%s), from `toolfleet identities`. Paths are relative to this file.\n", i.Name, i.Kind)
@@ -33,7 +33,7 @@ func writeFolder(dir string, i Identity, url string, authority []byte, all []Ide
 	return write(filepath.Join(dir, i.Name, settingsFile), []byte(text.String()))
 }
 
-// keysOf returns the public keys of a kind.
+// keysOf returns the public keys of the identities of a kind.
 func keysOf(kind Kind, all []Identity) (keys []string) {
 	for _, i := range all {
 		if i.Kind == kind {
@@ -45,7 +45,7 @@ func keysOf(kind Kind, all []Identity) (keys []string) {
 
 var urlLine = regexp.MustCompile(`(?m)^  url: (.+)$`)
 
-// urlOf returns the server's URL from the settings of an identity that is there.
+// urlOf returns the server's URL, from the settings of an identity that exists already.
 func urlOf(dir string, all []Identity) (string, error) {
 	for _, i := range all {
 		text, err := os.ReadFile(filepath.Join(dir, i.Name, settingsFile))

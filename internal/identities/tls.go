@@ -22,16 +22,16 @@ import (
 	natsfiles "github.com/toolfleet/toolfleet/deploy/nats"
 )
 
-// TLS says where the server's certificate comes from. The zero value makes a trial authority and a
-// certificate of it.
+// TLS says where the server's certificate comes from. With the zero value, New makes a trial
+// authority, and a certificate that this authority signs.
 type TLS struct {
 	None bool // the server speaks no TLS
-	// Cert, Key and CA are files that are there already, on the server's machine too. Clients trust
-	// CA, or the authorities of their systems if it is empty.
+	// Cert, Key and CA are files that exist already, here and on the server's machine. Clients
+	// trust CA or, if it is empty, the authorities of their systems.
 	Cert, Key, CA string
 }
 
-// How long the certificates of the trial authority, and its own, hold.
+// How long certificates are valid: those that the trial authority signs, and its own.
 const (
 	certificateHolds = 365 * 24 * time.Hour
 	authorityHolds   = 10 * certificateHolds
@@ -58,8 +58,9 @@ func (t TLS) scheme() string {
 	return "tls://"
 }
 
-// write writes the certificates. at is the folder of the server's files on its machine. It returns
-// what server.conf holds, and the authority that clients trust; nil if it is that of their systems.
+// write writes the certificates. at is the folder of the server's files on the server's
+// machine. write returns the content of server.conf and the authority that clients trust. The
+// authority is nil if clients trust those of their systems.
 func (t TLS) write(dir, at string, hosts []string) (server, authority []byte, err error) {
 	template, err := fs.ReadFile(natsfiles.Files, serverConf)
 	if err != nil {
@@ -100,7 +101,8 @@ func (t TLS) write(dir, at string, hosts []string) (server, authority []byte, er
 
 func authorityFile(dir string) string { return filepath.Join(dir, "ca", "ca.crt") }
 
-// readAuthority returns the authority that clients trust; nil if it is that of their systems.
+// readAuthority returns the authority that clients trust, or nil if clients trust those of
+// their systems.
 func readAuthority(dir string) ([]byte, error) {
 	body, err := os.ReadFile(authorityFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,8 +111,8 @@ func readAuthority(dir string) ([]byte, error) {
 	return body, err
 }
 
-// Certificate makes another certificate of the trial authority for the server, in the place of the
-// one that is there. The server takes it after a reload.
+// Certificate makes a new certificate for the server, signed by the trial authority. It
+// replaces the old one. The server uses it after a reload.
 func Certificate(dir string, hosts []string) error {
 	if _, err := List(dir); err != nil {
 		return err
@@ -134,7 +136,7 @@ func newAuthority(dir string) ([]byte, error) {
 	return cert, err
 }
 
-// newCertificate makes a certificate for the server and stores it.
+// newCertificate makes a certificate for the server and passes it to store.
 func newCertificate(dir string, hosts []string, store func(string, []byte) error) error {
 	issuer, err := tls.LoadX509KeyPair(authorityFile(dir), filepath.Join(dir, "ca", "ca.key"))
 	if err != nil {
@@ -161,7 +163,8 @@ func newCertificate(dir string, hosts []string, store func(string, []byte) error
 	return err
 }
 
-// sign makes a key and its certificate, both as PEM. Without an issuer it signs itself.
+// sign makes a key and its certificate, both as PEM. Without an issuer, the key signs its own
+// certificate.
 func sign(template *x509.Certificate, issuer *tls.Certificate) (cert, key []byte, err error) {
 	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

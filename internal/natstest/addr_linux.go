@@ -9,9 +9,9 @@ import (
 
 // HoldAddr is like [FreeAddr], but the caller keeps the address until it calls release.
 //
-// A socket that is bound to the address and does not listen holds it. Linux lets other programs
-// listen on this port if they name it and both sides allow the reuse of addresses, as Go does for
-// every listener. It does not choose a bound port for a program that asks for any free one.
+// A socket that is bound to the address and does not listen holds it. Linux never gives a
+// bound port to a program that asks for any free port. A program that names the port can still
+// listen on it, if both sockets allow the reuse of addresses. Go does so for every listener.
 func HoldAddr() (addr string, release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

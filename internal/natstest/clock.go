@@ -9,14 +9,16 @@ import (
 	"github.com/nats-io/nats-server/v2/server/ats"
 )
 
-// nats-server keeps one rough clock per process, in its package ats, and expires stored messages by
-// it. The goroutine behind it waits on a channel. If it were started inside a bubble, it would stop
-// the bubble's time. Outside of bubbles it gives the real time to a bubble, so that every message
-// in a stream with a MaxAge expires at the first check. So this package registers for the clock
-// once, stops that goroutine, and sets the clock itself: by real time outside of bubbles, by
-// simulated time inside one.
+// nats-server keeps one rough clock per process, in its package ats. It expires stored
+// messages by this clock. A goroutine drives the clock and waits on a channel. If the
+// goroutine were started inside a bubble, the bubble's time would stand still. If it runs
+// outside of bubbles, the server in a bubble gets the real time, and every message in a stream
+// with a MaxAge expires at the first check. Therefore this package registers for the clock
+// once, stops that goroutine, and sets the clock itself: to the real time outside of bubbles,
+// to the simulated time inside a bubble.
 //
-// A rename in the server is a link error here; TestBubbleExpires finds any other change.
+// If nats-server renames these variables, the link fails. TestBubbleExpires finds any other
+// change.
 //
 //go:linkname serverTime github.com/nats-io/nats-server/v2/server/ats.utime
 var serverTime atomic.Int64
@@ -26,7 +28,7 @@ var serverClockDone chan struct{}
 
 const (
 	realTick = ats.TickInterval
-	// Simulated days pass in a test, and a rougher tick makes them faster.
+	// Simulated days pass in a test. A rougher tick makes them pass faster.
 	bubbleTick = time.Second
 )
 
@@ -44,8 +46,8 @@ func startClock() {
 	realClock.stop = keepClock(realTick)
 }
 
-// stopClock hands the clock over to a bubble. It panics when another bubble runs: a test called
-// t.Parallel.
+// stopClock stops the real clock, so that a bubble can set the server's clock. It panics if
+// another bubble runs, because a test has called t.Parallel.
 func stopClock() {
 	realClock.once.Do(func() {
 		ats.Register()
@@ -61,8 +63,8 @@ func stopClock() {
 	realClock.stop = nil
 }
 
-// keepClock sets the server's clock to the caller's time (real or simulated), now and at every
-// tick, until stop.
+// keepClock sets the server's clock to the caller's time (real or simulated), at once and at
+// every tick, until stop is called.
 func keepClock(tick time.Duration) (stop func()) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	serverTime.Store(time.Now().UnixNano())

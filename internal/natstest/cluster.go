@@ -15,15 +15,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Nodes is how many servers a [Cluster] has: as many as a stream has replicas.
+// Nodes is how many servers a [Cluster] has. It equals the number of replicas of a stream.
 const Nodes = 3
 
-// within bounds every wait for a cluster: for a leader, or for a node that restarts.
+// within limits every wait for a cluster: for a leader, or for a node that restarts.
 const within = time.Minute
 
-// Cluster is three servers in this process that replicate streams over real routes on the loopback
-// interface, each with a folder of its own. It needs real time, so it cannot be used inside a
-// bubble. Its methods are for one goroutine at a time.
+// Cluster is three servers in this process that replicate streams. They are connected by real
+// routes on the loopback interface, and each has its own folder. A cluster needs real time, so
+// it cannot be used inside a bubble. Its methods are for one goroutine at a time.
 type Cluster struct {
 	tb    testing.TB
 	nodes [Nodes]*node
@@ -35,9 +35,9 @@ type node struct {
 	log  *lastError // of srv
 }
 
-// lastError is a server's log that keeps only the last error, to explain a failed start.
+// lastError is a server's log that keeps only the last error, which explains a failed start.
 type lastError struct {
-	// Logger stays nil: the server calls no other method than those below.
+	// Logger stays nil. The server calls only the methods below, which lastError has itself.
 	server.Logger
 	last atomic.Pointer[string]
 }
@@ -57,7 +57,8 @@ func (l *lastError) String() string {
 	return "it reports no error"
 }
 
-// StartCluster starts a cluster that ends with the test, and returns once it has a leader.
+// StartCluster starts a cluster that ends with the test. It returns when the cluster has a
+// leader.
 func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	tb.Helper()
 	var o devserver.Options
@@ -95,7 +96,8 @@ func StartCluster(tb testing.TB, options ...Option) *Cluster {
 	return c
 }
 
-// freePort returns a port that stays the test's, so that a restarted node keeps its address.
+// freePort returns a port that belongs to the test until it ends, so that a restarted node
+// keeps its address.
 func freePort(tb testing.TB) int {
 	tb.Helper()
 	addr, err := net.ResolveTCPAddr("tcp", FreeAddr(tb))
@@ -105,7 +107,7 @@ func freePort(tb testing.TB) int {
 	return addr.Port
 }
 
-// begin starts a node and does not wait for it.
+// begin starts a node and does not wait until it is ready.
 func (c *Cluster) begin(i int) {
 	c.tb.Helper()
 	srv, err := server.NewServer(c.nodes[i].opts.Clone())
@@ -124,7 +126,7 @@ func (c *Cluster) ready(i int) {
 	}
 }
 
-// URL returns the addresses of all nodes, for a client that can use any.
+// URL returns the addresses of all nodes, for a client that may use any node.
 func (c *Cluster) URL() string {
 	all := make([]string, Nodes)
 	for i := range all {
@@ -133,8 +135,8 @@ func (c *Cluster) URL() string {
 	return strings.Join(all, ",")
 }
 
-// URLOf returns the address of one node. A connected client learns the others, and moves to them
-// when this node stops.
+// URLOf returns the address of one node. A connected client learns the addresses of the other
+// nodes, and moves to one of them when this node stops.
 func (c *Cluster) URLOf(i int) string { return fmt.Sprint("nats://127.0.0.1:", c.nodes[i].opts.Port) }
 
 // Leader returns the node that leads a stream, and waits until there is one.
@@ -148,7 +150,7 @@ func (c *Cluster) Leader(stream string) int {
 	return leader
 }
 
-// leader returns the node that leads a stream at this moment; -1: none does.
+// leader returns the node that leads a stream at this moment, or -1 if no node does.
 func (c *Cluster) leader(stream string) int {
 	for i, n := range c.nodes {
 		if n.srv != nil && n.srv.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream) {
@@ -171,9 +173,9 @@ func (c *Cluster) Follower(stream string) int {
 	return -1
 }
 
-// StepDown makes the leader of a stream step down, and returns when another node leads. If the old
-// leader is elected again at once, because the others are behind, it makes it step down again. It
-// returns the node that led before.
+// StepDown makes the leader of a stream step down, and returns when another node leads. The
+// old leader may be elected again at once, because the other nodes are behind. Then StepDown
+// makes it step down again. StepDown returns the node that led before.
 func (c *Cluster) StepDown(stream string) (leader int) {
 	c.tb.Helper()
 	leader = c.Leader(stream)
@@ -204,8 +206,8 @@ func (c *Cluster) Stop(i int) {
 	n.srv = nil
 }
 
-// Restart starts a node again over its folder and on its address, and stops it first if it runs. It
-// may still be behind when Restart returns: see [Cluster.Current].
+// Restart starts a node again with its folder and on its address. If the node runs, Restart
+// stops it first. The node may still be behind when Restart returns: see [Cluster.Current].
 func (c *Cluster) Restart(i int) {
 	c.tb.Helper()
 	c.Stop(i)
@@ -213,7 +215,7 @@ func (c *Cluster) Restart(i int) {
 	c.ready(i)
 }
 
-// Current returns when a node holds all of a stream.
+// Current returns when a node has all messages of a stream.
 func (c *Cluster) Current(i int, stream string) {
 	c.tb.Helper()
 	c.until(fmt.Sprintf("node %d holds all of stream %s", i, stream), func() bool {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// DataDir returns a folder for the data of a server, which is removed when the test ends. It is in
-// memory if the system has room there: a server syncs every message, and on a disk the tests of
-// several packages would wait for each other.
+// DataDir returns a folder for the data of a server, which is removed when the test ends. The
+// folder is in memory if the system has room there. A server syncs every message, so on a disk
+// the tests of several packages would wait for each other.
 func DataDir(tb testing.TB) string {
 	tb.Helper()
 	memory := inMemory()

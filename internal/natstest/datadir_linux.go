@@ -2,7 +2,8 @@ package natstest
 
 import "syscall"
 
-// minFreeMemory is how much memory must be free. In containers it is often only 64 MB.
+// minFreeMemory is how much memory must be free for a folder in memory. In containers, often
+// only 64 MB are free.
 const minFreeMemory = 2 << 30
 
 // inMemory returns the folder of a file system in memory, or "".

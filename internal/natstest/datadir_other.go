@@ -2,5 +2,5 @@
 
 package natstest
 
-// inMemory returns "": no folder is known to be in memory.
+// inMemory returns "", because no folder of this system is known to be in memory.
 func inMemory() string { return "" }

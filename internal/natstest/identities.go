@@ -16,13 +16,13 @@ import (
 // Tenants lists the agent tenants of a server with [Identities].
 var Tenants = []string{"acme", "globex"}
 
-// Identities are the identities that `toolfleet identities new` makes, in a folder of the test.
+// Identities are identities as `toolfleet identities new` makes them, in a folder of the test.
 type Identities struct {
 	tb   testing.TB
-	home string // what is made, for each identity a folder
-	dir  string // the server's files
-	// keys has the public halves, seeds the files of the keys, and inboxes the prefixes of reply
-	// subjects, by the identity's name.
+	home string // the folder with a folder for each identity
+	dir  string // the folder with the server's files
+	// keys holds the public halves of keys, seeds the files with the keys, and inboxes the
+	// prefixes of reply subjects. Each is by the name of the identity.
 	keys, seeds, inboxes map[string]string
 }
 
@@ -41,7 +41,7 @@ func NewIdentities(tb testing.TB) *Identities {
 	return ids
 }
 
-// Add makes another identity. A server that runs takes it after Reload.
+// Add makes another identity. A running server accepts it after Reload.
 func (ids *Identities) Add(i identities.Identity) {
 	ids.tb.Helper()
 	made, err := identities.Add(ids.home, i)
@@ -55,7 +55,7 @@ func (ids *Identities) know(i identities.Identity) {
 	ids.keys[i.Name], ids.seeds[i.Name], ids.inboxes[i.Name] = i.Key, identities.KeyFile(ids.home, i.Name), i.InboxPrefix()
 }
 
-// edit writes a file of the copy from another file or from itself, with replacements.
+// edit writes the file to with the text of the file from, after it has made replacements.
 func (ids *Identities) edit(to, from string, oldnew ...string) {
 	ids.tb.Helper()
 	text, err := os.ReadFile(filepath.Join(ids.dir, from))
@@ -67,9 +67,9 @@ func (ids *Identities) edit(to, from string, oldnew ...string) {
 	}
 }
 
-// Witness adds an identity "witness" without any permission set to the fleet's own account, which
-// hears everything there. Only a test that looks for what others bring about there adds it, before
-// the server starts.
+// Witness adds an identity "witness" to the fleet's own account. It has no limits there, so it
+// receives every message of the account. It is for a test that watches what other identities
+// cause there. Call Witness before the server starts.
 func (ids *Identities) Witness() {
 	ids.tb.Helper()
 	const first = "{ nkey: "
@@ -84,7 +84,7 @@ func (ids *Identities) Option(o *devserver.Options) {
 	o.Config = identities.ServerFile(ids.home)
 }
 
-// Renew gives an identity a new key. The old key is refused after the next Reload of the server.
+// Renew gives an identity a new key. After the next Reload, the server refuses the old key.
 func (ids *Identities) Renew(who string) {
 	ids.tb.Helper()
 	key, err := approval.NewKey()
@@ -106,8 +106,8 @@ func (ids *Identities) Renew(who string) {
 	}
 }
 
-// Seed returns the file with an identity's key: coordinator, worker, http, operator, approver,
-// witness, or a tenant's name for its agent.
+// Seed returns the file with the key of an identity: coordinator, worker, http, operator,
+// approver, witness, or the name of a tenant for its agent.
 func (ids *Identities) Seed(who string) string {
 	ids.tb.Helper()
 	if ids.keys[who] == "" {
@@ -124,7 +124,7 @@ func (ids *Identities) Inbox(who string) string {
 	return "_INBOX." + who
 }
 
-// May returns what an identity may publish and subscribe to, in its own account.
+// May returns the subjects that an identity may publish and subscribe to, in its own account.
 func (ids *Identities) May(who string) (publish, subscribe []string) {
 	ids.tb.Helper()
 	opts, err := server.ProcessConfigFile(identities.ServerFile(ids.home))

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Intruder is a plain NATS client with the key of an identity. It does what toolfleet never does:
-// it uses any subject, any reply subject, any header. It ends with the test.
+// Intruder is a plain NATS client with the key of an identity. Unlike toolfleet, it may use
+// any subject, any reply subject and any header. It ends with the test.
 type Intruder struct {
 	tb    testing.TB
 	nc    *nats.Conn
@@ -29,7 +29,8 @@ type Intercepted struct {
 	Data                         []byte
 }
 
-// Intruder connects to the server with the identity who, to try what it may not do.
+// Intruder connects to the server with the identity who. The test then tries things that this
+// identity may not do.
 func (ids *Identities) Intruder(srv *devserver.Server, who string) *Intruder {
 	ids.tb.Helper()
 	i := &Intruder{tb: ids.tb, inbox: ids.Inbox(who)}
@@ -52,13 +53,13 @@ func (ids *Identities) Intruder(srv *devserver.Server, who string) *Intruder {
 // Inbox returns a reply subject to which the intruder may subscribe.
 func (i *Intruder) Inbox() string { return i.inbox + ".any" }
 
-// Publish publishes a message. A message that the client itself refuses is dropped.
+// Publish publishes a message. If the client itself refuses the message, nothing happens.
 func (i *Intruder) Publish(subject, reply string, header map[string][]string, data []byte) {
 	_ = i.nc.PublishMsg(&nats.Msg{Subject: subject, Reply: reply, Header: header, Data: data})
 }
 
-// Subscribe subscribes, if the server allows it. It skips a subject with ">" in the middle, because
-// the server would close the connection.
+// Subscribe tries to subscribe. It skips a subject with ">" in the middle, because the server
+// would close the connection.
 func (i *Intruder) Subscribe(subject string) {
 	if strings.Contains(subject, ">.") {
 		return
@@ -70,7 +71,7 @@ func (i *Intruder) Subscribe(subject string) {
 	})
 }
 
-// Flush returns when the server has seen everything that was published.
+// Flush returns when the server has processed everything that was published.
 func (i *Intruder) Flush() {
 	i.tb.Helper()
 	if err := i.nc.FlushTimeout(time.Minute); err != nil {
@@ -78,14 +79,14 @@ func (i *Intruder) Flush() {
 	}
 }
 
-// Received returns what the intruder received.
+// Received returns the messages that the intruder received.
 func (i *Intruder) Received() []Intercepted {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return append([]Intercepted(nil), i.received...)
 }
 
-// Refused returns how many times the server refused the intruder something.
+// Refused returns how many requests of the intruder the server has refused.
 func (i *Intruder) Refused() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

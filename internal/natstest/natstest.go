@@ -1,8 +1,9 @@
-// Package natstest gives a test a real NATS server in its own process: in real time ([Server]) or
-// in a testing/synctest bubble ([Bubble]), where ten seconds of waiting take a few milliseconds.
+// Package natstest gives a test a real NATS server in the test's own process. The server runs
+// in real time ([Server]), or in a testing/synctest bubble ([Bubble]). In a bubble, ten
+// seconds of waiting take a few milliseconds.
 //
-// There is no mock of JetStream. A server starts in about 4 ms, needs no port and no container, and
-// its data is gone with the test.
+// There is no mock of JetStream. A server starts in about 4 ms and needs no port and no
+// container. Its data is removed with the test.
 package natstest
 
 import (
@@ -14,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// Tests with servers make much garbage and keep little. Without this, a fifth of their time would
-// go to garbage collection.
+// Tests with servers make much garbage and keep little. With the default setting, a fifth of
+// their time would go to garbage collection.
 func init() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
@@ -47,12 +48,12 @@ func Server(tb testing.TB, options ...Option) *devserver.Server {
 // Option changes the server of a test.
 type Option func(*devserver.Options)
 
-// Fast leaves syncing to the operating system. Use it for tests with many thousand messages that
-// are not about what survives a crash.
+// Fast lets the operating system decide when to sync. Use it for tests with many thousand
+// messages, unless they are about what survives a crash.
 func Fast(o *devserver.Options) { o.SyncInterval = time.Hour }
 
-// Listening opens a port on the loopback interface, for tests with subprocesses. Do not use it in
-// a bubble.
+// Listening opens a port on the loopback interface, for tests with subprocesses. Do not use it
+// in a bubble.
 func Listening(o *devserver.Options) { o.Listen = anyPort }
 
 const anyPort = "127.0.0.1:0"
