@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// If the full audit lines of a batch cannot be stored, it gets lines with less in them.
+// The full audit lines of a batch cannot be stored: the batch gets bare lines, which say less.
 func TestBareLinesAreBetterThanNone(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -38,8 +38,8 @@ func TestBareLinesAreBetterThanNone(t *testing.T) {
 	})
 }
 
-// If the audit line of a refused batch cannot be stored, the batch stays in the log, as any other
-// does.
+// The audit line of a refused batch cannot be stored: the batch stays in the log, like any
+// batch whose lines are missing.
 func TestARefusalWaitsForItsRecord(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -49,7 +49,8 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 		o.must(err)
 		refuse := func(c *Coordinator, id messages.BatchID) (finished, open bool) {
 			key := wire.KeyOf(messages.OneTenant, "aside", id)
-			// The coordinator believes that a peer drives the batch, so it takes no delivery of it.
+			// The coordinator believes that a peer drives the batch, so it does not take the
+			// batch's delivery.
 			o.pretendElsewhere(c, key)
 			body := []byte(`{"v":1,"id":"elsewhere","session":"s","provider":"canonical","message":{"calls":[]}}`)
 			_, err := o.conn.Append(t.Context(), o.names.Of(wire.VerbBatch, key), nil, body)
@@ -76,8 +77,8 @@ func TestARefusalWaitsForItsRecord(t *testing.T) {
 	})
 }
 
-// The audit log has the trace id of a batch. The id is made from the batch's place in the log, and
-// not from a hash of what the agent sent.
+// The audit log shows the trace id of a batch. This id is made from the batch's place in the
+// log and not from a hash of the agent's message, so it tells nothing about the message.
 func TestATraceSaysNothingOfItsBatch(t *testing.T) {
 	r := newTraces()
 	id := func(a journal.Accepted) string {

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// submitLarge stores a batch of one call whose body has about the given size.
+// submitLarge stores a batch of one call, with a body of about the given size.
 func (o *office) submitLarge(session, id string, size int) {
 	o.t.Helper()
 	call := map[string]any{"id": "c0", "name": "refund", "input": map[string]any{"pad": strings.Repeat("x", size)}}
@@ -30,8 +30,8 @@ func (o *office) store(b messages.Batch) wire.BatchKey {
 	return key
 }
 
-// drives waits until a coordinator drives this many batches. It then checks that, some polls later,
-// it does not drive more.
+// drives waits until a coordinator drives want batches. Then it waits some polls more, and
+// checks that the coordinator does not drive more.
 func (o *office) drives(c *Coordinator, want int) {
 	o.t.Helper()
 	driven := func() int {
@@ -58,7 +58,8 @@ func TestLookaheadBoundsTheBatchesOfASession(t *testing.T) {
 	}
 }
 
-// Within a session, the batches behind the first one have bodies of 8 MiB together, at most.
+// Many large batches wait in a session: those behind the first one hold bodies of 8 MiB
+// together, at most.
 func TestTheBodiesOfASessionAreBounded(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -70,13 +71,13 @@ func TestTheBodiesOfASessionAreBounded(t *testing.T) {
 	})
 }
 
-// All sessions together have such a limit too. The first batch of a session never waits because of
-// it.
+// The bodies of all sessions together are bounded too. The first batch of a session never
+// waits because of this bound.
 func TestTheBodiesOfAllSessionsAreBounded(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
 		const size = 900 << 10
-		if !c.bodies.TryAcquire(maxAllSuccessors - 2<<20) { // as if many sessions held them
+		if !c.bodies.TryAcquire(maxAllSuccessors - 2<<20) { // as if the batches of many sessions held them
 			t.Fatal("the bodies are taken")
 		}
 		for n := range 4 {
@@ -87,8 +88,8 @@ func TestTheBodiesOfAllSessionsAreBounded(t *testing.T) {
 	})
 }
 
-// Batches that are not the first of their session need a place. All sessions share the places, and
-// give them back.
+// Each batch that is not the first of its session needs a place. All sessions share the
+// places, and a batch gives its place back at its end.
 func TestThePlacesOfSuccessorsAreShared(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		const slots = 2
@@ -98,7 +99,7 @@ func TestThePlacesOfSuccessorsAreShared(t *testing.T) {
 			all = append(all, o.submit("s", fmt.Sprint("b", n), 1), o.submit("other", fmt.Sprint("b", n), 1))
 		}
 		o.drives(c, slots+slots)
-		for _, key := range all { // no worker takes their calls, so these expire
+		for _, key := range all { // no worker takes their calls, so the batches expire
 			o.reply(key, 20*time.Minute)
 		}
 		o.until("the places are given back", time.Minute, func() bool {
@@ -107,7 +108,7 @@ func TestThePlacesOfSuccessorsAreShared(t *testing.T) {
 	})
 }
 
-// A batch that becomes the first of its session needs no place any more.
+// A batch becomes the first of its session: it gives its place back.
 func TestTheFirstBatchHasNoPlace(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -124,9 +125,9 @@ func TestTheFirstBatchHasNoPlace(t *testing.T) {
 	})
 }
 
-// TestABatchThatIsBackInTheLog: a batch behind the oldest one has its reply already. It is in the
-// log again because the server lost its removal. The broker never delivers it. The driver of the
-// session still publishes the reply again and removes the batch.
+// A batch behind the oldest one already has its reply. It is in the log again because the
+// server lost its removal, and the broker never delivers it. The driver of the session
+// publishes the reply again and removes the batch.
 func TestABatchThatIsBackInTheLog(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		conn := o.connect("coordinator")

@@ -10,8 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// TestAnotherBodysClaimIsWaitedOut: the journal holds the plan of another body under the id, and a
-// live claim on a call that the new body does not have. The batch is answered after that claim.
+// The journal holds the plan of another batch with the same id, and a live claim on a call
+// that the new batch does not have. The new batch gets its reply only after that claim has
+// ended.
 func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := wire.KeyOf(messages.OneTenant, "s", "b")
@@ -30,8 +31,8 @@ func TestAnotherBodysClaimIsWaitedOut(t *testing.T) {
 	})
 }
 
-// TestARefusalWaitsOutALiveClaim: a coordinator of another version has begun a batch, and this one
-// cannot decode it. The batch is refused only after the claim on its call has ended.
+// A coordinator of another version has begun a batch that this coordinator cannot decode. This
+// coordinator refuses the batch only after the claim on its call has ended.
 func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		b := messages.Batch{V: 1, ID: "b", Session: "s", Provider: "newer", Message: []byte(`{"calls":[]}`)}
@@ -42,7 +43,7 @@ func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 		o.must(err)
 		_, err = o.conn.Append(o.t.Context(), o.names.Of(wire.VerbBatch, key), nil, rawjson.MustMarshal(b))
 		o.must(err)
-		time.Sleep(time.Second) // simulated: it is older than the connection of the coordinator
+		time.Sleep(time.Second) // simulated: then the batch is older than the coordinator's connection
 		o.coordinator(Config{})
 		began := time.Now()
 		o.reply(key, 30*time.Minute)
@@ -52,9 +53,9 @@ func TestARefusalWaitsOutALiveClaim(t *testing.T) {
 	})
 }
 
-// TestAClosedCallIsEndedInItsJournal: a driver that closed the batch stored the result of a write
-// that nobody had claimed. It stopped before it stored the record. Without the record a worker
-// could still claim the call.
+// A driver closed a batch and stored the result of a write that nobody had claimed. It stopped
+// before it stored the call's record. The next driver stores the record, because without it a
+// worker could still claim the call.
 func TestAClosedCallIsEndedInItsJournal(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
@@ -74,7 +75,7 @@ func TestAClosedCallIsEndedInItsJournal(t *testing.T) {
 	})
 }
 
-// TestAClosedCallAsksNobody: closing a call also closes the question about it.
+// A call is closed while a person is asked about it: the question is closed too.
 func TestAClosedCallAsksNobody(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.worker()
@@ -93,8 +94,8 @@ func TestAClosedCallAsksNobody(t *testing.T) {
 	})
 }
 
-// TestABatchThatNobodyDroveExpires: the fleet was away for longer than records are kept. No call
-// runs, and the results say that.
+// The fleet was away for longer than records are kept: no call of the batch runs, and the
+// results say so.
 func TestABatchThatNobodyDroveExpires(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)
@@ -107,8 +108,8 @@ func TestABatchThatNobodyDroveExpires(t *testing.T) {
 	})
 }
 
-// TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout: a batch waits long for a coordinator.
-// After that, its calls wait for a worker as long as any others.
+// A batch waits long for a coordinator: after that, its calls wait for a worker as long as the
+// calls of any batch.
 func TestABatchThatWaitedForItsCoordinatorHasOneQueueTimeout(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)

@@ -30,7 +30,7 @@ func (o *office) asked() (wire.CallKey, messages.Approval) {
 	return key, o.rests(key, c)
 }
 
-// A refused decision changes nothing, and its audit line has no arguments.
+// A decision is refused: it changes nothing, and its audit line has no arguments.
 func TestDecisionsThatAreRefused(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
@@ -86,7 +86,7 @@ func TestDecisionsThatAreRefused(t *testing.T) {
 		if still := o.rests(key); o.runs.Load() != 0 || len(still.Decisions) != 0 {
 			t.Errorf("ran %d times, decisions %+v", o.runs.Load(), still.Decisions)
 		}
-		// The call is granted, and then the same decision is sent again.
+		// The decision grants the call, and then the same decision is sent again.
 		if answer := o.decide(key, approve); answer.State != messages.DecisionGranted {
 			t.Errorf("answered %+v, %+v", answer, answer.Error)
 		}
@@ -138,8 +138,8 @@ func TestAnEditRunsWithItsArguments(t *testing.T) {
 	})
 }
 
-// The call needs two people and a ticket. The first approves and the second edits, so the first has
-// to approve again.
+// A critical call needs two people and a ticket. The first person approves and the second one
+// edits, so the first person has to approve again.
 func TestTwoHaveToAgreeToWhatIsCritical(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.ask = func(q *messages.Approval) { q.Tier, q.Approvers, q.Ticket = messages.TierCritical, 2, true }
@@ -174,8 +174,8 @@ func TestTwoHaveToAgreeToWhatIsCritical(t *testing.T) {
 	})
 }
 
-// If several coordinators get decisions at the same moment, one counts. The sender of a late one
-// learns whose decision counted.
+// Several coordinators get decisions at the same moment: one decision counts. The sender of a
+// late decision learns whose decision counted.
 func TestTheFirstDecisionCounts(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		for range 3 {
@@ -245,7 +245,8 @@ func TestShowAndList(t *testing.T) {
 	})
 }
 
-// The list has more questions than the server returns at once, and none that have expired.
+// There are more open questions than the server returns at once: the list has all of them, and
+// none that has expired.
 func TestALongList(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		const open = 1500
@@ -278,10 +279,11 @@ func TestALongList(t *testing.T) {
 	})
 }
 
-// refusalBurst is how many refused decisions package approvals logs at once.
+// refusalBurst is how many refused decisions package approvals writes to the log at once.
 const refusalBurst = 100
 
-// A flood of forged decisions fills neither the audit log nor the process's log.
+// A flood of forged decisions comes: the audit log and the process's log get only a bounded
+// number of lines.
 func TestAFloodOfForgeriesIsNotAllWrittenDown(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/bus/inspect"
 )
 
-// Many batches ask about the jobs of one queue at once, and the server is asked once. If the answer
-// is that a job was not delivered, the server is asked again soon.
+// Many batches ask about jobs of one queue at the same time: the server is asked once. If it
+// says that a job was not delivered, it is asked again soon.
 func TestTheServerIsAskedOnceAboutAQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked, upTo := 0, uint64(5)

@@ -26,16 +26,17 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// The times that package fleetgauges keeps towards those who read the metrics.
+// The bounds of package fleetgauges that a reader of metrics notices: the longest wait, and
+// the greatest age of values.
 const (
 	scrapeTimeout = 2 * time.Second
 	fleetMaxAge   = 5 * time.Second
 )
 
-// scraped returns the metrics of a collector by name{label}, without those about bytes.
+// scraped returns the metrics of a collector as name{label}, except those that count bytes.
 func scraped(t *testing.T, collector prometheus.Collector) map[string]float64 {
 	t.Helper()
-	reg := prometheus.NewPedanticRegistry() // also compares the descriptions with the metrics
+	reg := prometheus.NewPedanticRegistry() // this registry also compares the descriptions with the metrics
 	reg.MustRegister(collector)
 	families, err := reg.Gather()
 	if err != nil {
@@ -58,7 +59,7 @@ func scraped(t *testing.T, collector prometheus.Collector) map[string]float64 {
 	return seen
 }
 
-// some returns the metrics that have one of the names.
+// some returns only the metrics with one of these names.
 func some(seen map[string]float64, names ...string) map[string]float64 {
 	out := maps.Clone(seen)
 	maps.DeleteFunc(out, func(name string, _ float64) bool {
@@ -70,7 +71,7 @@ func some(seen map[string]float64, names ...string) map[string]float64 {
 
 var poolGauges = []string{"pool_pending", "pool_in_flight", "pool_load", "oldest_pending_call_age_seconds", "pool_slots", "pool_workers", "pool_unserved", "pool_toolsets"}
 
-// present announces a worker.
+// present announces a worker with these pools.
 func (o *office) present(name string, slots int, pools ...string) {
 	o.t.Helper()
 	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
@@ -78,7 +79,7 @@ func (o *office) present(name string, slots int, pools ...string) {
 	o.must(bucket.Put(o.t.Context(), name, rawjson.MustMarshal(wire.Presence{V: 1, Worker: name, Slots: slots, Pools: pools, Tools: []string{o.tool.Name}})))
 }
 
-// Three calls wait. Then two workers come, and each takes a call and holds it for a minute.
+// Three calls wait. Then two workers come, and each takes one call and holds it for a minute.
 func TestGaugesOfPools(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -111,7 +112,7 @@ func TestGaugesOfPools(t *testing.T) {
 			return pull.New(conn, pool.Stream, pool.Name).Run(ctx, pull.NewSlots(2), func(d *pull.Delivery) { <-ctx.Done() })
 		})
 		time.Sleep(10 * time.Second)
-		want("two are in hand", 1, 2, 10, 15, 2, 0, 1) // they went to the workers' queue when these came
+		want("two are in hand", 1, 2, 10, 15, 2, 0, 1) // the jobs went to the queue of the workers when these were announced
 	})
 }
 
@@ -137,7 +138,7 @@ func TestGaugesOfQuestionsAndStreams(t *testing.T) {
 			"fleet_up": 1, "batches_open": 2, "approvals_pending{low}": 0, "approvals_pending{medium}": 0, "approvals_pending{high}": 2, "approvals_pending{critical}": 0,
 			"stream_messages{BATCHES}": 2, "stream_messages{JOBS}": 0, "stream_messages{RESULTS}": 0, "stream_messages{REPLIES}": 0, "stream_messages{DEAD}": 0,
 			"stream_messages{AUDIT}": 2, "stream_max_bytes{AUDIT}": 1 << 30,
-			"stream_messages{CALLS}": 4, // a plan and a parked call of each
+			"stream_messages{CALLS}": 4, // two calls, each with a plan and a parked record
 		}
 		if diff := cmp.Diff(want, some(got, "fleet_up", "batches_open", "approvals_pending", "stream_messages", "stream_max_bytes")); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
@@ -159,8 +160,8 @@ func heads(t *testing.T, gauges *fleetgauges.Gauges) map[string]float64 {
 	return some(scraped(t, gauges), "heads_stuck")
 }
 
-// One batch has its reply and is in the log again, and another was never driven. Both count as
-// stuck, but not the batches behind them.
+// One batch has its reply and is in the log again. Another batch was never driven. Both count
+// as stuck, and the batches behind them do not.
 func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, stop := o.coordinator(Config{})
@@ -194,8 +195,8 @@ func TestGaugesOfHeadsThatAreStuck(t *testing.T) {
 	})
 }
 
-// A batch has its reply, is in the log again, and is never delivered. An abort makes a coordinator
-// remove it: the doctor names that command.
+// A batch has its reply, is in the log again, and is never delivered. An abort makes a
+// coordinator remove it. `toolfleet doctor` tells operators to use this abort.
 func TestAnAbortRemovesAHeadThatHasItsReply(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		empty := func() bool {
@@ -238,8 +239,8 @@ func (o *office) idle() *Coordinator {
 	return c
 }
 
-// A head may wait long for a worker or a person. Neither it nor the batches behind it count as
-// stuck.
+// A head waits long for a worker or a person: neither the head nor the batches behind it count
+// as stuck.
 func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(30 * time.Minute) }
@@ -272,8 +273,8 @@ func TestGaugesOfHeadsThatAreNotStuck(t *testing.T) {
 	})
 }
 
-// The server is asked once in five seconds, however many readers of the metrics there are. If it
-// does not answer, a reader waits two seconds at most, and gets no old values.
+// Many readers of metrics ask at once: the server is asked once in five seconds. If the server
+// does not answer, a reader waits two seconds at most, and gets no values instead of old ones.
 func TestGaugesAskTheServerSeldom(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -312,7 +313,8 @@ func TestGaugesAskTheServerSeldom(t *testing.T) {
 	})
 }
 
-// mute is a server that can be made to lose every message to it, while the connection stays up.
+// mute is a server that can be made to lose every message that it is sent, while the
+// connection stays up.
 type mute struct {
 	*devserver.Server
 	deaf *atomic.Bool
@@ -335,8 +337,8 @@ func (c mutedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// The server does not answer. A reader of the metrics waits for that two seconds at most, once in
-// seven seconds, and gets no values.
+// The server does not answer: a reader of the metrics waits two seconds at most, and only once
+// in seven seconds. It gets no values.
 func TestGaugesOfASilentServer(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		deaf := new(atomic.Bool)

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A question whose arguments a person edited and approved ends as granted.
+// A person edits and approves the arguments: the question ends as granted.
 func TestTheTimelineOfAnEdit(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()
@@ -33,8 +33,8 @@ func TestTheTimelineOfAnEdit(t *testing.T) {
 	})
 }
 
-// A grant that somebody else than a coordinator has written names nobody in the timeline whose
-// signature does not hold, or holds for another call.
+// A record of a grant that no coordinator wrote has signatures that do not hold, or that are
+// for another call. The timeline does not name those people.
 func TestTheTimelineNamesWhoHasSigned(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key, q := o.asked()

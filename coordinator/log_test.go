@@ -29,7 +29,7 @@ func (w *written) Write(p []byte) (int, error) {
 	return w.text.Write(p)
 }
 
-// lines returns the lines with this message.
+// lines returns the log lines with this message.
 func (w *written) lines(message string) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -47,13 +47,13 @@ func (o *office) logs() *written {
 	return w
 }
 
-// A batch that waited for a person is not logged as taken over, and its duration includes the wait.
-// Log lines about a decision have the same fields as other lines about the call.
+// A batch waits for a person: it is not logged as taken over, and its duration includes the
+// wait. Log lines about a decision have the same fields as other lines about the call.
 func TestTheLogOfABatchThatWaited(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()
 		key, q := o.asked()
-		time.Sleep(12 * time.Minute) // the batch is looked at meanwhile
+		time.Sleep(12 * time.Minute) // the coordinator looks at the batch several times meanwhile
 		o.decide(key, o.decision(q, messages.VerdictApprove, "alice"))
 		o.reply(key.BatchKey, soon)
 		o.until("it is said that it is replied to", soon, func() bool { return len(log.lines("replied")) == 1 })
@@ -74,7 +74,7 @@ func TestTheLogOfABatchThatWaited(t *testing.T) {
 	})
 }
 
-// A refused decision is logged as often as it is in the audit log, and without arguments.
+// A refused decision is logged as often as it has an audit line, and without arguments.
 func TestTheLogOfRefusedDecisions(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()
@@ -100,8 +100,8 @@ func TestTheLogOfRefusedDecisions(t *testing.T) {
 	})
 }
 
-// A refused batch has one log line, which quotes nothing. If the refusal is the fleet's fault, the
-// line is written where the fault is found.
+// A refused batch has one log line, which quotes nothing of the batch. If the fleet itself
+// caused the refusal, the line is written where the cause is found.
 func TestTheLogOfARefusedBatch(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		log := o.logs()

@@ -16,7 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// counted returns the metrics of a registry by name{labels}; for a histogram, its count.
+// counted returns the metrics of a registry as name{labels}. For a histogram it returns the
+// count.
 func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -38,8 +39,8 @@ func counted(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	return seen
 }
 
-// One batch waits for a person, one calls unknown tools, one is refused, and one has no calls. Only
-// a batch with calls that all ended ok counts as a success.
+// One batch waits for a person, one calls unknown tools, one is refused, and one has no calls.
+// Only a batch with calls that all end ok counts as a success.
 func TestWhatACoordinatorCounts(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -47,7 +48,7 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 		o.worker()
 		key := o.submitWith("s", "b", 1, nil)
 		q := o.rests(key.Call(0), c)
-		time.Sleep(11 * time.Minute) // two looks, and not at the moment of a third one
+		time.Sleep(11 * time.Minute) // the coordinator looks twice, and a third look is not due just now
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "agent"))
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice"))
 		o.reply(key, soon)
@@ -64,7 +65,7 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 	if n := got["toolfleet_batch_redeliveries_total"]; n < 2 || n > 3 { // one for each look for an answer
 		t.Errorf("%v redeliveries", n)
 	}
-	// One for each look, and one for the answer.
+	// One for each look, and one for the person's answer.
 	if n := got["toolfleet_batches_resumed_total"]; n < 3 || n > 4 {
 		t.Errorf("%v drives that went on", n)
 	}
@@ -108,7 +109,7 @@ func TestWhatACoordinatorCounts(t *testing.T) {
 	}
 }
 
-// If a batch's trace is sampled, the metric of its duration has the trace as an exemplar.
+// The trace of a batch is sampled: the metric of its duration has the trace as an exemplar.
 func TestADurationHasItsTrace(t *testing.T) {
 	for parent, want := range map[string]string{agents: agentTrace, "00-" + agentTrace + "-" + agentSpan + "-00": "", "": ""} {
 		reg := prometheus.NewRegistry()

@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// ear records what coordinators request from the server and publish.
+// ear records what coordinators publish and what they ask the server.
 type ear struct {
 	o *office
 
@@ -75,7 +75,8 @@ func (e *ear) pastReads(key wire.BatchKey) (n int) {
 	return n
 }
 
-// wantSettledOnce checks that no delivery was settled twice, and that the log is empty.
+// wantSettledOnce checks that every batch has left the log, and that no delivery was settled
+// twice.
 func (e *ear) wantSettledOnce() {
 	e.o.t.Helper()
 	e.o.until("the log is empty", 2*time.Minute, func() bool {
@@ -94,7 +95,8 @@ func (e *ear) wantSettledOnce() {
 	}
 }
 
-// busyRun adds a session run to a coordinator. The run takes offers and never reads the log.
+// busyRun adds a session run to a coordinator. This run takes offers of batches and never
+// reads the log.
 func (o *office) busyRun(c *Coordinator) *sessionRun {
 	o.t.Helper()
 	s := c.newSessionRun(wire.BatchKey{Tenant: messages.OneTenant, Session: "s"})
@@ -110,8 +112,8 @@ func (s *sessionRun) held() int {
 	return len(s.offers)
 }
 
-// TestTheNextBatchOfASessionIsFresh: batches of a session are sent at once. Each is driven by its
-// first delivery, and nobody looks for what earlier drivers may have left.
+// Batches of a session are sent at once: each is driven by its first delivery. No coordinator
+// reads what earlier drivers may have left.
 func TestTheNextBatchOfASessionIsFresh(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -131,8 +133,8 @@ func TestTheNextBatchOfASessionIsFresh(t *testing.T) {
 	})
 }
 
-// TestAnOfferAtTheEndOfARun: each batch is sent at the moment at which its predecessor is answered,
-// so that it is offered to a run that ends.
+// Each batch is sent at the moment at which the batch before it is answered. So it is offered
+// to a run that is ending, and still gets its reply.
 func TestAnOfferAtTheEndOfARun(t *testing.T) {
 	for _, lookahead := range []int{1, 32} {
 		t.Run(fmt.Sprint(lookahead), func(t *testing.T) {
@@ -159,8 +161,8 @@ func TestAnOfferAtTheEndOfARun(t *testing.T) {
 	}
 }
 
-// TestAnOfferAroundTheEndOfARun: a run holds as many offers as it may drive batches, without their
-// bodies. At its end it hands them back. It takes no offer between its end and its removal.
+// A run holds as many offers as it may drive batches, without their bodies. At its end it
+// hands the offers back. Between its end and its removal it takes no offer.
 func TestAnOfferAroundTheEndOfARun(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 2})
@@ -194,8 +196,8 @@ func TestAnOfferAroundTheEndOfARun(t *testing.T) {
 	})
 }
 
-// TestAnOfferThatWaitsForLong: a run is so busy that another coordinator comes to drive the batch
-// that it was offered. The run then looks at what the other has done, and the call runs once.
+// A run is so busy that another coordinator starts to drive a batch that the run was offered.
+// The run then reads what the other coordinator has done, and the call runs once.
 func TestAnOfferThatWaitsForLong(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		busy, _ := o.coordinator(Config{})
@@ -216,7 +218,7 @@ func TestAnOfferThatWaitsForLong(t *testing.T) {
 		o.worker()
 		other, _ := o.coordinator(Config{})
 		time.Sleep(busy.cfg.AckWait + time.Second)                       // simulated
-		o.running.Go(func() { other.driveSession(t.Context(), a, nil) }) // as a peer that has not heard of the run
+		o.running.Go(func() { other.driveSession(t.Context(), a, nil) }) // as a peer that does not know of the run
 		q := o.rests(key.Call(0), other)
 		if fresh() {
 			t.Error("a batch that another coordinator may have driven is fresh")
@@ -235,8 +237,8 @@ func TestAnOfferThatWaitsForLong(t *testing.T) {
 	})
 }
 
-// TestOffersDuringADrain: batches come for a session while its coordinator shuts down. Each is
-// answered, by that coordinator or by another one.
+// Batches come for a session while its coordinator shuts down: each is answered, by this
+// coordinator or by another one.
 func TestOffersDuringADrain(t *testing.T) {
 	for _, lookahead := range []int{1, 2, 32} {
 		t.Run(fmt.Sprint(lookahead), func(t *testing.T) {

@@ -25,8 +25,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// office has coordinators, people, and a worker. The worker asks people about every call (it parks
-// the call), and runs it once it is granted.
+// office is a fleet with coordinators, people and one worker. The worker parks every call, so
+// that people are asked, and runs it once it is granted.
 type office struct {
 	t       *testing.T
 	srv     *devserver.Server
@@ -42,7 +42,7 @@ type office struct {
 	running sync.WaitGroup
 	runs    atomic.Int32
 	hold    time.Duration // how long a call runs
-	// ask shapes the questions that the worker asks. May be nil
+	// ask changes the questions that the worker asks. May be nil.
 	ask func(*messages.Approval)
 }
 
@@ -165,7 +165,7 @@ func (o *office) stayPresent(ctx context.Context, conn *bus.Conn) (done func()) 
 	return func() { cancel(); announcing.Wait() }
 }
 
-// work parks a call, or runs it if it was granted.
+// work plays the worker: it parks a call, or runs it if it was granted.
 func (o *office) work(conn *bus.Conn, d *pull.Delivery) {
 	var job wire.Job
 	_ = json.Unmarshal(d.Data, &job)
@@ -227,7 +227,8 @@ func (o *office) question(now time.Time, job wire.Job) messages.Approval {
 	return q
 }
 
-// until waits in simulated time until is returns true.
+// until waits in simulated time until is returns true, and fails the test after the time
+// within.
 func (o *office) until(what string, within time.Duration, is func() bool) {
 	o.t.Helper()
 	for began := time.Now(); !is(); {
@@ -253,7 +254,8 @@ func (o *office) submit(session, id string, calls int) wire.BatchKey {
 	return key
 }
 
-// rests waits until a person is asked about the call and no coordinator drives its batch any more.
+// rests waits until a person is asked about the call and no coordinator drives its batch. It
+// returns the question.
 func (o *office) rests(key wire.CallKey, all ...*Coordinator) messages.Approval {
 	o.t.Helper()
 	var q messages.Approval
@@ -301,8 +303,8 @@ func (o *office) say(session string, control messages.Control) {
 	o.must(err)
 }
 
-// grant stores a decision as the handler does, and resumes nothing, as if the coordinator had died
-// after the write.
+// grant stores a decision as the handler does. It resumes nothing, as if the coordinator had
+// died after the write.
 func (o *office) grant(key wire.CallKey) {
 	o.t.Helper()
 	entry, err := o.journal.Question(o.t.Context(), key)
@@ -322,7 +324,7 @@ func (o *office) grant(key wire.CallKey) {
 	o.must(err)
 }
 
-// reply waits for the reply of a batch.
+// reply waits for the reply of a batch, and returns it.
 func (o *office) reply(key wire.BatchKey, within time.Duration) (reply messages.Reply) {
 	o.t.Helper()
 	o.until("batch "+key.String()+" has its reply", within, func() bool {
@@ -359,7 +361,7 @@ func (o *office) audited() (types []messages.AuditType, lines []messages.AuditRe
 	return types, lines
 }
 
-// inOffice runs a test with an embedded server in simulated time.
+// inOffice runs a test with an office on an embedded server, in simulated time.
 func inOffice(t *testing.T, kind messages.Kind, test func(*testing.T, *office)) {
 	t.Helper()
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -369,10 +371,12 @@ func inOffice(t *testing.T, kind messages.Kind, test func(*testing.T, *office)) 
 	})
 }
 
-// soon is much shorter than session.MaxSuspend, and than the poll of a suspended batch.
+// soon is much shorter than session.MaxSuspend and than the poll of a suspended batch. So what
+// happens within it was not found by a poll.
 const soon = 2 * time.Second
 
-// pretendElsewhere makes a coordinator believe that a peer drives a batch, until stop is called.
+// pretendElsewhere makes a coordinator believe that a peer drives a batch, until stop is
+// called.
 func (o *office) pretendElsewhere(c *Coordinator, key wire.BatchKey) (stop func()) {
 	notice := func(n wire.Notice) {
 		n.Batch, n.Worker = key.String(), "a peer"

@@ -23,8 +23,8 @@ func (o *office) askFor(wait time.Duration) {
 	o.ask = func(q *messages.Approval) { q.Expires = q.Asked.Add(wait) }
 }
 
-// TestAReadBehindARestingSessionStarts: a session is suspended because its read waits for a person.
-// A read that comes later starts all the same.
+// A session is suspended because its read waits for a person: a read that comes later starts
+// all the same.
 func TestAReadBehindARestingSessionStarts(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -39,7 +39,8 @@ func TestAReadBehindARestingSessionStarts(t *testing.T) {
 	})
 }
 
-// TestADecisionOnALaterBatch: two batches wait for people, and the later one is answered first.
+// Two batches of a session wait for people, and the question of the later one is answered
+// first: the later batch gets its reply first.
 func TestADecisionOnALaterBatch(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -56,8 +57,8 @@ func TestADecisionOnALaterBatch(t *testing.T) {
 	})
 }
 
-// TestAbortBehindARestingSession: a session is suspended because its first write waits for a
-// person. The write of the second batch is aborted; its reply comes at once.
+// A session is suspended because its first write waits for a person. The second batch, whose
+// write waits for the first, is aborted: its reply comes at once.
 func TestAbortBehindARestingSession(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32})
@@ -65,14 +66,15 @@ func TestAbortBehindARestingSession(t *testing.T) {
 		o.worker()
 		first, second := o.submit("s", "first", 1), o.submit("s", "second", 1)
 		o.rests(first.Call(0), c)
-		time.Sleep(time.Minute) // simulated: the session has rested for long
+		time.Sleep(time.Minute) // simulated: the session is suspended for long
 		o.say("s", messages.Control{Abort: []byte(`"second"`)})
 		o.reply(second, time.Minute)
 	})
 }
 
-// TestAbortOfABatchThatWaits: a write waits behind one that runs for long. Its abort is stored, and
-// the coordinator that stored it dies before it tells anybody. The driver of the session finds it.
+// A write waits behind one that runs for long. Its abort is stored, and the coordinator that
+// stored it dies before it tells the driver. The driver of the session finds the abort by
+// itself.
 func TestAbortOfABatchThatWaits(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.coordinator(Config{Lookahead: 32})
@@ -92,8 +94,8 @@ func TestAbortOfABatchThatWaits(t *testing.T) {
 	})
 }
 
-// TestALaterBatchExpiresOnTime: a batch waits behind a long question. It ends when its own time is
-// up, although the session is suspended.
+// A batch waits behind a long question: it ends when its own time is over, although the
+// session is suspended.
 func TestALaterBatchExpiresOnTime(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Lookahead: 32, BatchTTL: time.Hour})
@@ -105,8 +107,8 @@ func TestALaterBatchExpiresOnTime(t *testing.T) {
 	})
 }
 
-// TestNothingStartsBehindABatchThatWasGivenUp: a batch is given up here, so that another driver
-// takes it. It has no reply yet, so the write behind it does not start here.
+// A batch without a reply is given up by this session run, so that another driver takes it:
+// the write behind it does not start in this run.
 func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}
@@ -126,7 +128,7 @@ func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 		d.machine = batch.New(p, batch.Config{Window: 8, QueueTimeout: time.Hour, Poll: time.Hour, FirstPoll: time.Hour, NotAfter: now.Add(time.Hour)})
 		record := wire.PlanRecord{Calls: p.Record()}
 		for i, n := range names {
-			if n == "read" { // it has ended
+			if n == "read" { // the read has ended
 				record.Results = append(record.Results, messages.Result{Index: i, CallID: "read", Tool: "read", Status: messages.StatusOK})
 			}
 		}
@@ -134,7 +136,7 @@ func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 		s.take(d)
 		return d
 	}
-	b1 := run("b1", 1, "write") // its write is at a worker
+	b1 := run("b1", 1, "write") // the write of b1 is at a worker
 	b2 := run("b2", 2, "read", "write")
 	s.step(b1, now, batch.Begin{})
 	dispatched := func(effects []batch.Effect) (n int) {
@@ -148,15 +150,15 @@ func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 	if dispatched(s.step(b2, now, batch.Begin{})) > 0 {
 		t.Fatal("b2 overtakes")
 	}
-	s.leave(b1)   // unfinished: an error, or the end of the drain
-	for range 2 { // steps that the cancellation comes too late for
+	s.leave(b1)   // given up without a reply, after an error or at the end of the drain
+	for range 2 { // steps that run before the cancellation is noticed
 		if dispatched(s.step(b2, now, batch.Tick{})) > 0 {
 			t.Error("the write of b2 starts although b1 is not over")
 		}
 	}
 }
 
-// faultyTracer panics when the second batch is driven, which no driver survives.
+// faultyTracer panics when the second batch is first driven. The panic ends that drive.
 type faultyTracer struct {
 	trace.Tracer
 	batches atomic.Int32
@@ -169,8 +171,8 @@ func (f *faultyTracer) Start(ctx context.Context, name string, options ...trace.
 	return f.Tracer.Start(ctx, name, options...)
 }
 
-// TestAnErrorHoldsUpOneBatch: one batch of three cannot be driven at first. The run of the batch
-// before it goes on, and all are answered.
+// One batch of three cannot be driven at first: the run of the batch before it goes on, and
+// all three are answered.
 func TestAnErrorHoldsUpOneBatch(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		tracer := &faultyTracer{Tracer: noop.NewTracerProvider().Tracer("")}

@@ -24,7 +24,7 @@ func TestPace(t *testing.T) {
 	}
 	wants(most)
 	for range 1000 {
-		p.waited(-time.Second) // clocks step
+		p.waited(-time.Second) // the clock of the machine may be set back
 	}
 	wants(least)
 }

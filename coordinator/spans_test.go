@@ -53,7 +53,7 @@ func (r traces) named(name string) (spans []sdktrace.ReadOnlySpan) {
 	return spans
 }
 
-// allEnded fails the test if a span is open.
+// allEnded fails the test if a span has not ended.
 func (r traces) allEnded(t *testing.T) {
 	t.Helper()
 	ended := map[trace.SpanID]int{}
@@ -84,7 +84,7 @@ func links(s sdktrace.ReadOnlySpan) (all []string) {
 	return all
 }
 
-// spanOf returns the span that a traceparent names.
+// spanOf returns the span context that a traceparent names.
 func spanOf(t *testing.T, parent string) trace.SpanContext {
 	t.Helper()
 	link, ok := tracing.Link(parent, "")
@@ -94,7 +94,7 @@ func spanOf(t *testing.T, parent string) trace.SpanContext {
 	return link.SpanContext
 }
 
-// submitWith is like submit, with headers.
+// submitWith stores a batch like submit, with headers.
 func (o *office) submitWith(session, id string, calls int, header bus.Header) wire.BatchKey {
 	o.t.Helper()
 	var list []map[string]any
@@ -108,10 +108,10 @@ func (o *office) submitWith(session, id string, calls int, header bus.Header) wi
 	return key
 }
 
-// helper is a worker that ends every call at once, except those that shun selects. It keeps the
-// headers of the jobs that it gets.
+// helper is a worker that ends every call at once, except the deliveries that shun selects. It
+// keeps the headers of its jobs.
 type helper struct {
-	shun func(job wire.Job, nth int) bool // nth delivery of the call, from 1
+	shun func(job wire.Job, nth int) bool // nth counts the deliveries of the call from 1
 
 	mu      sync.Mutex
 	headers map[int][]string // the traceparents of the deliveries, by call; guarded by mu
@@ -238,7 +238,7 @@ func TestTheTraceOfABatch(t *testing.T) {
 	}
 }
 
-// The poll publishes a job again. Both have one span, and the same header.
+// The poll publishes a job again: both publications have one span and the same header.
 func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -256,8 +256,8 @@ func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 	r.allEnded(t)
 }
 
-// The span of a stage ends with its last call, even if the batch then waits for something else.
-// Here there is no room for the reply.
+// The span of a stage ends with its last call, even if the batch then waits for something
+// else. In this test the reply has to wait for room in its stream.
 func TestAStageEndsWithItsLastCall(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -281,8 +281,8 @@ func TestAStageEndsWithItsLastCall(t *testing.T) {
 	}
 }
 
-// The agent sends no trace context. All drivers of a batch use one trace, and another batch has
-// another.
+// The agent sends no trace context: all drivers of a batch use one trace, and another batch
+// has another trace.
 func TestABatchIsOneTraceWhoeverDrivesIt(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
@@ -321,7 +321,8 @@ func TestABatchIsOneTraceWhoeverDrivesIt(t *testing.T) {
 	}
 }
 
-// A batch that waits for a person has a span before and after the wait, and none during it.
+// A batch waits for a person: there is one span before the wait and one after it, and none
+// during it.
 func TestTheTraceOfABatchThatRests(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -372,8 +373,8 @@ func TestTheTraceOfABatchThatRests(t *testing.T) {
 	})
 }
 
-// The record that a coordinator writes about a call keeps the span of the attempt. A refusal marks
-// the span in which it happened.
+// A coordinator writes a record about a call: the record keeps the span of the attempt. A
+// refusal marks the span in which it happened.
 func TestTheTraceOfWhatIsRefused(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -386,7 +387,7 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 		o.must(err)
 		o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "agent"))
 		o.reply(key, 2*time.Minute)
-		// The spans end after the reply.
+		// The spans end only after the reply.
 		o.until("both drives are ended", soon, func() bool { return len(r.named(tracing.ProcessBatch)) == 2 })
 		ended, _, err := o.journal.Newest(t.Context(), key.Call(0))
 		o.must(err)
@@ -418,14 +419,15 @@ func TestTheTraceOfWhatIsRefused(t *testing.T) {
 	}
 }
 
-// A coordinator without a tracer passes the agent's trace context on, and makes nothing of its own.
+// A coordinator without a tracer passes the agent's trace context on, and creates no trace
+// context of its own.
 func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		log := o.logs()
 		o.coordinator(Config{})
 		h := o.helper(nil)
 		o.reply(o.submitWith("s", "b", 2, bus.Header{"TraceParent": {agents}, "tracestate": {"vendor=1"}}), soon)
-		// The second run does not wait for the log line of the first.
+		// The first reply may be there before its log line, so wait for the line.
 		o.until("the first is told of", soon, func() bool { return len(log.lines("replied")) == 1 })
 		o.reply(o.submitWith("s", "c", 3, nil), soon)
 		b := messages.Batch{V: 1, ID: "d", Session: "s", Provider: messages.Canonical, Message: []byte(`{"calls":[{"id":"1","name":"refund","input":{"amount":1}}]}`)}
@@ -449,15 +451,15 @@ func TestTheAgentsContextGoesThroughASilentCoordinator(t *testing.T) {
 		o.must(err)
 		d := c.newRun(nil, journal.Accepted{Header: bus.Header{"traceparent": {agents}}}, nil)
 		ctx := d.beginSpans(t.Context())
-		synctest.Wait() // allocations of all goroutines are counted
+		synctest.Wait() // so that only our own allocations are counted
 		if n := testing.AllocsPerRun(100, func() { d.spans.SendCall(ctx, plan.Call{}, batch.Dispatch{}) }); n != 0 {
 			t.Errorf("%v allocations for a job", n)
 		}
 	})
 }
 
-// A call that cannot run has a span, and so has a call that no worker took. A later driver makes no
-// second span for them.
+// A call that cannot run has a span, and so has a call that no worker took. A later driver
+// makes no second span for them.
 func TestTheSpanOfACallThatNobodyRan(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {

@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// jobs returns the subjects of all jobs.
+// jobs returns the subjects of all published jobs.
 func (o *office) jobs() (subjects []string) {
 	o.t.Helper()
 	all, err := o.conn.All(o.t.Context(), o.names.Stream(bus.Jobs), ">")
@@ -22,7 +22,7 @@ func (o *office) jobs() (subjects []string) {
 	return subjects
 }
 
-// announce says that a worker with the tool takes jobs from a queue of its own.
+// announce announces a worker that has the tool and takes jobs from a queue of its own.
 func (o *office) announce(worker string) (token string, leave func()) {
 	o.t.Helper()
 	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
@@ -35,8 +35,8 @@ func (o *office) announce(worker string) (token string, leave func()) {
 	return token, func() { o.must(bucket.Delete(o.t.Context(), worker)) }
 }
 
-// TestJobsOfALostToolsetAreMovedByTheNextCoordinator: the last worker of a queue goes while nobody
-// drives the batch. The next driver moves the jobs to another queue.
+// The last worker of a queue leaves while nobody drives the batch: the next driver moves the
+// jobs to another queue.
 func TestJobsOfALostToolsetAreMovedByTheNextCoordinator(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		token, leave := o.announce("first")
@@ -56,8 +56,8 @@ func TestJobsOfALostToolsetAreMovedByTheNextCoordinator(t *testing.T) {
 	})
 }
 
-// TestJobsWithoutABatchAreSweptFromQueuesWithoutWorkers: a job was left behind in a queue without
-// workers, and its batch is over. The sweep removes it. It leaves a job in a queue with workers.
+// A job is left in a queue without workers, and its batch is over: the sweep removes the job.
+// The sweep leaves a job in a queue with workers.
 func TestJobsWithoutABatchAreSweptFromQueuesWithoutWorkers(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		staffed, _ := o.announce("there")

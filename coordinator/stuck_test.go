@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// withhold takes the next delivery of the log and keeps it for ever. To the coordinators it is like
-// a message that a restarted server holds and never delivers again.
+// withhold takes the next delivery of the log and keeps it for ever. For coordinators this
+// looks like a message that a restarted server holds and never delivers again.
 func (o *office) withhold() {
 	o.t.Helper()
 	conn := o.connect("withholder")
@@ -41,7 +41,7 @@ func (o *office) inLog(key wire.BatchKey) bool {
 	return open
 }
 
-// answered stores a reply to a batch that is in the log, as its driver would have.
+// answered stores a reply to a batch that is in the log, as its driver does.
 func (o *office) answered(key wire.BatchKey) {
 	o.t.Helper()
 	accepted, open, err := o.journal.Open(o.t.Context(), key)
@@ -58,9 +58,8 @@ func (o *office) answered(key wire.BatchKey) {
 	o.must(err)
 }
 
-// TestAHeadThatIsAnsweredHoldsUpNobody: after a restart of the server, a batch with its reply is in
-// the log again, and it is never delivered. The next batch of the session makes its coordinator
-// remove it.
+// After a restart of the server, a batch that has its reply is in the log again, and is never
+// delivered. The next batch of the session makes its coordinator remove it.
 func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -73,8 +72,8 @@ func TestAHeadThatIsAnsweredHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// TestAHeadThatIsAnsweredLeavesTheLog: the same, and no later batch comes. The sweep removes the
-// batch.
+// A batch that has its reply is in the log again and is never delivered, and no later batch
+// comes: the sweep removes the batch.
 func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -85,8 +84,8 @@ func TestAHeadThatIsAnsweredLeavesTheLog(t *testing.T) {
 	})
 }
 
-// TestAHeadThatIsNeverDeliveredIsDriven: the oldest batch of a session is never delivered. The next
-// batch of the session makes a coordinator drive it after a while.
+// The oldest batch of a session is never delivered: the next batch of the session makes a
+// coordinator drive it after a while.
 func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -98,8 +97,8 @@ func TestAHeadThatIsNeverDeliveredIsDriven(t *testing.T) {
 	})
 }
 
-// TestABatchThatIsNeverDeliveredIsDriven: the same, and no later batch comes. The sweep drives the
-// batch.
+// A batch is never delivered, and no later batch of its session comes: the sweep finds the
+// batch, and it is driven.
 func TestABatchThatIsNeverDeliveredIsDriven(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		first := o.submit("s", "first", 0)
@@ -109,8 +108,7 @@ func TestABatchThatIsNeverDeliveredIsDriven(t *testing.T) {
 	})
 }
 
-// TestTheSweepLeavesADrivenBatchAlone: another coordinator drives a batch for long. The sweep does
-// not drive it too.
+// Another coordinator drives a batch for long: the sweep does not drive it too.
 func TestTheSweepLeavesADrivenBatchAlone(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		a, _ := o.coordinator(Config{QueueTimeout: 40 * time.Minute})

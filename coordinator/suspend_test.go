@@ -32,7 +32,7 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 					o.worker()
 					key := o.submit("s", "b", 1)
 					o.rests(key.Call(0), all...)
-					time.Sleep(12 * time.Minute) // the broker has delivered it again meanwhile
+					time.Sleep(12 * time.Minute) // the broker delivers the batch again meanwhile
 					q := o.rests(key.Call(0), all...)
 					if answer := o.decide(key.Call(0), o.decision(q, messages.VerdictApprove, "alice")); answer.State != messages.DecisionGranted {
 						t.Fatalf("answered %+v", answer)
@@ -50,8 +50,8 @@ func TestADecisionWakesItsBatchAtOnce(t *testing.T) {
 	}
 }
 
-// A coordinator dies right after it stored a decision, before it resumed the batch. The broker
-// delivers the batch again.
+// A coordinator dies right after it stored a decision and before it resumed the batch: the
+// batch goes on when the broker delivers it again.
 func TestAnAnswerThatWokeNobodyIsFollowed(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -103,7 +103,7 @@ func TestNobodyAnswers(t *testing.T) {
 	})
 }
 
-// An abort, or a steering message, reaches a batch that is suspended.
+// An abort or a steering message comes for a suspended batch: it takes effect at once.
 func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 	for name, say := range map[string]messages.Control{
 		"abort": {Abort: []byte(`"b"`), By: "ops"}, "abort the session": {Abort: []byte(`true`)},
@@ -145,8 +145,8 @@ func TestARestingBatchHearsWhatIsSaid(t *testing.T) {
 	}
 }
 
-// The server restarts while a batch is suspended: the batch is delivered again and suspended again,
-// and nothing is published twice.
+// The server restarts while a batch is suspended: the batch is delivered again and suspended
+// again, and nothing is published twice.
 func TestAServerRestartWhileABatchRests(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -188,8 +188,8 @@ func TestAServerRestartWhileABatchRests(t *testing.T) {
 	})
 }
 
-// A coordinator shuts down while it drives a batch that it resumed, so it has no delivery to give
-// back. Another coordinator goes on.
+// A coordinator resumes a batch, so it has no delivery of it to give back, and shuts down:
+// another coordinator goes on with the batch.
 func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		stops := map[*Coordinator]func(){}
@@ -215,7 +215,7 @@ func TestAWokenBatchOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// Suspended batches use nothing of a coordinator, and the batches behind them go on in order.
+// Suspended batches take no slot of a coordinator, and the batches behind them go on in order.
 func TestManyRestingBatchesCostNothing(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		const sessions = 300
@@ -254,8 +254,8 @@ func TestManyRestingBatchesCostNothing(t *testing.T) {
 	})
 }
 
-// Something new comes for a session that is about to be suspended. Its run gets it, or the sender
-// finds that nobody drives the session.
+// A session is about to be suspended, and something new comes for it: its run gets the news,
+// or the sender finds that nobody drives the session.
 func TestASessionWithNewsIsNotSuspended(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}
@@ -310,8 +310,8 @@ func TestASessionWithNewsIsNotSuspended(t *testing.T) {
 	}
 }
 
-// A control that was stored just before a call was parked is found before the batch is suspended,
-// even if its writer resumed nothing.
+// A control was stored just before a call was parked, and its writer resumed nothing: the
+// driver finds the control before it suspends the batch.
 func TestTheLastLookBeforeABatchRests(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		o.coordinator(Config{})
@@ -327,8 +327,8 @@ func TestTheLastLookBeforeABatchRests(t *testing.T) {
 	})
 }
 
-// A person was asked about a read. A result that is stored elsewhere does not count: the read's own
-// journal says how it ends.
+// A person was asked about a read. A result outside the call's own journal does not count: the
+// journal says how the read ends.
 func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{})
@@ -347,9 +347,9 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	})
 }
 
-// However many controls come, one goroutine waits to resume the batch. A decision needs another
-// goroutine: the one of a control ends once no question is open, and the batch still has to be
-// driven.
+// Many controls come for a suspended batch: one goroutine waits to resume the batch. A
+// decision needs another goroutine, because the goroutine of a control ends once no question
+// is open, while the batch still has to be driven.
 func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	const flood = 200
 	for name, row := range map[string]struct {
@@ -389,8 +389,8 @@ func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	}
 }
 
-// A goroutine that waits to resume a batch does not resume the next one. So a request for the next
-// batch gets a goroutine of its own.
+// A goroutine waits to resume a batch: it does not resume the next batch of the session. A
+// request for the next batch gets its own goroutine.
 func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		c, _ := o.coordinator(Config{Poll: time.Second})
@@ -407,10 +407,10 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 		time.Sleep(17 * time.Second) // the goroutine sleeps for four more seconds
 		head, _, err := o.journal.Head(t.Context(), first.Tenant, first.Session)
 		o.must(err)
-		// This is what another driver would do: it drives this batch, and the next one until that
-		// is suspended.
+		// This is what another driver would do: it drives this batch, and then the next one
+		// until that is suspended.
 		c.driveSession(t.Context(), head, nil)
-		// The second batch has been delivered, and comes again in minutes.
+		// The second batch has been delivered. The broker delivers it again only in minutes.
 		time.Sleep(3 * time.Second)
 		stop := deny(second, o.rests(second.Call(0), c))
 		time.Sleep(20 * time.Second)
@@ -419,7 +419,7 @@ func TestAWaitForOneHeadIsNoneForTheNext(t *testing.T) {
 	})
 }
 
-// A goroutine waits for a slot to resume a batch when its coordinator shuts down. Another
+// A goroutine waits for a slot to resume a batch, and its coordinator shuts down: another
 // coordinator resumes the batch.
 func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
@@ -437,9 +437,9 @@ func TestAWakeWithoutRoomOutlivesItsCoordinator(t *testing.T) {
 	})
 }
 
-// A run has told the other coordinators that it drives a batch. It also tells them that it has
-// ended, even if it got a delivery of its own meanwhile. Otherwise they would think that it still
-// drives the batch, and none would act on the next decision.
+// A run has told the other coordinators that it drives a batch. It also tells them when it has
+// ended, even if it got a delivery of its own meanwhile. Otherwise they would think that it
+// still drives the batch, and none would act on the next decision.
 func TestWhoSaidThatItDrivesSaysThatItRests(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		key := o.submit("s", "b", 1)

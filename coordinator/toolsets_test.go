@@ -13,15 +13,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// A thousand workers come within ten seconds, each with tools of its own. Then each announces every
-// second how busy it is. The coordinator works out what follows a few times a second, and not for
-// each announcement.
+// A thousand workers come within ten seconds, each with its own tools. Then each announces
+// every second how busy it is. The coordinator computes the effect a few times a second, and
+// not for each announcement.
 func TestAnnouncementsAreAppliedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int32
 		s := newToolsets(nil, slog.New(slog.DiscardHandler), func() {
 			changes.Add(1)
-			time.Sleep(10 * time.Millisecond) // as a large fleet takes
+			time.Sleep(10 * time.Millisecond) // as long as it takes in a large fleet
 		})
 		close(s.ready)
 		ctx, cancel := context.WithCancel(context.Background())

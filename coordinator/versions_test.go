@@ -30,8 +30,8 @@ func (o *office) newer(schema string) schemas.Tool {
 	return other
 }
 
-// staffWith announces a worker with this tool. It takes jobs from a queue of its own, or from that
-// of the pool.
+// staffWith announces a worker with this tool. The worker takes jobs from its own queue, or
+// from the queue of the pool.
 func (o *office) staffWith(worker string, t schemas.Tool, fromPool bool) {
 	o.t.Helper()
 	bucket, err := o.conn.Bucket(o.t.Context(), o.names.Stream(bus.BucketWorkers))
@@ -46,15 +46,15 @@ func (o *office) staffWith(worker string, t schemas.Tool, fromPool bool) {
 	})))
 }
 
-// slowed makes a coordinator learn of workers late, as in a fleet of thousands: it waits nine times
-// as long as the last change took to work out.
+// slowed makes a coordinator learn of workers late, as in a fleet of thousands: it waits nine
+// times as long as its last change took.
 func slowed(c *Coordinator, change time.Duration) {
 	changed := c.toolsets.changed
 	c.toolsets.changed = func() { pause(context.Background(), change); changed() }
 }
 
-// A worker of a newer version was announced last and is gone. A coordinator that starts after that
-// takes the version that workers have as the current one.
+// The newest announcement came from a worker that is gone. A coordinator that starts now takes
+// as current the version that the present workers have.
 func TestTheCurrentVersionAfterAStart(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.announce("first")
@@ -68,8 +68,8 @@ func TestTheCurrentVersionAfterAStart(t *testing.T) {
 	})
 }
 
-// A worker of a newer version asks a person about a call, because the planned version is gone. When
-// the person approves, the call runs in the version that they were asked about.
+// The planned version is gone, and a worker of a newer version asks a person about the call:
+// after the approval, the call runs in the version that the person was asked about.
 func TestAnApprovedCallRunsInTheVersionThatWasShown(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, leave := o.announce("first")
@@ -108,8 +108,9 @@ func TestAnApprovedCallRunsInTheVersionThatWasShown(t *testing.T) {
 	})
 }
 
-// A call waits for a version whose worker is away for a moment. Workers have another version, which
-// the input does not fit. The call does not end, and the worker comes back.
+// A call waits for a version whose worker is away for a moment. The workers that are there
+// have another version, which the input does not fit. The call does not end before its worker
+// is back.
 func TestAVersionThatIsAwayForAMoment(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, leave := o.announce("first")
@@ -136,8 +137,8 @@ func TestAVersionThatIsAwayForAMoment(t *testing.T) {
 	})
 }
 
-// A worker is back, and the coordinator does not know that yet. Before it ends the call, it reads
-// the list of workers.
+// A worker is back, and the coordinator does not know it yet: the coordinator reads the list
+// of workers before it ends the call.
 func TestACallDoesNotEndBeforeTheWorkersAreRead(t *testing.T) {
 	inOffice(t, messages.KindWrite, func(t *testing.T, o *office) {
 		_, leave := o.announce("first")
@@ -147,7 +148,7 @@ func TestACallDoesNotEndBeforeTheWorkersAreRead(t *testing.T) {
 		o.until("its job is queued", time.Minute, func() bool { return len(o.jobs()) == 1 })
 		o.staffWith("second", o.newer(`{"type":"object","required":["other"]}`), false)
 		pause(t.Context(), 5*time.Second)
-		slowed(c, 10*time.Second) // so it hears nothing for 90 s after the next change
+		slowed(c, 10*time.Second) // so the coordinator learns nothing for 90 s after the next change
 		leave()
 		pause(t.Context(), time.Second)
 		o.announce("first")
@@ -158,8 +159,8 @@ func TestACallDoesNotEndBeforeTheWorkersAreRead(t *testing.T) {
 	})
 }
 
-// An agent gets the newest definitions and uses them at once. The coordinator does not know yet of
-// the worker that has them.
+// An agent gets the newest definitions and uses them at once, before the coordinator knows of
+// the worker that has them: the call runs in the newest version.
 func TestACatalogueThatIsNewerThanTheCoordinatorKnows(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.announce("first")
@@ -184,7 +185,7 @@ func TestACatalogueThatIsNewerThanTheCoordinatorKnows(t *testing.T) {
 	})
 }
 
-// Agents get their definitions although one announcement cannot be read.
+// One announcement cannot be read: agents still get the definitions.
 func TestDefinitionsBesideAnUnreadableAnnouncement(t *testing.T) {
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {
 		o.announce("first")

@@ -16,7 +16,8 @@ import (
 
 // A coordinator takes over a batch. The stored plan has an exclusive call of a tool that this
 // coordinator does not know: the tool was removed, or only newer coordinators can read its
-// definition. The stored plan counts. No later write starts while that call has a live claim.
+// definition. The stored plan counts, so no later write starts while that call has a live
+// claim.
 func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	write := schemas.Tool{Name: "write", Kind: messages.KindWrite}
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
@@ -45,8 +46,8 @@ func TestAnAdoptedPlanOverridesOurOwnRefusals(t *testing.T) {
 	}
 }
 
-// This coordinator's plan refuses a call, and a worker has ended it under the plan of another one.
-// The worker's record counts, also when it is read before that plan.
+// The plan of this coordinator refuses a call that a worker has ended under another
+// coordinator's plan. The worker's record counts, even if it is read before the other plan.
 func TestARecordOverridesOurOwnRefusal(t *testing.T) {
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
 	calls := []messages.ToolCall{{Index: 0, ID: "c0", Name: "pay", Input: []byte("{}")}}
@@ -69,8 +70,8 @@ func TestARecordOverridesOurOwnRefusal(t *testing.T) {
 	}
 }
 
-// The refusal of a call is stored, in a plan, before the reply. Otherwise another driver, which
-// knows the tool or a worker with its version, would run the call.
+// A call is refused: the refusal is stored in a plan before the reply. Otherwise another
+// driver, which knows the tool or has a worker with its version, would run the call.
 func TestARefusalIsStoredBeforeTheReply(t *testing.T) {
 	pay := schemas.Tool{Name: "pay", Kind: messages.KindWrite}
 	known, err := schemas.NewCatalog(pay)
@@ -87,7 +88,7 @@ func TestARefusalIsStoredBeforeTheReply(t *testing.T) {
 	for name, tools := range map[string]plan.Tools{
 		"unknown tool": {}, "version gone": {Current: newer, Named: &known, Served: func(schemas.Tool) bool { return false }},
 	} {
-		for _, first := range []bool{true, false} { // ours is stored, or theirs
+		for _, first := range []bool{true, false} { // whose plan is stored first: ours or the other driver's
 			m := batch.New(plan.With(calls, tools), config("ours"))
 			wants := m.Step(epoch, batch.Begin{})
 			var record wire.PlanRecord
@@ -122,8 +123,8 @@ func TestARefusalIsStoredBeforeTheReply(t *testing.T) {
 	}
 }
 
-// Two drivers saw different results of a read that ran twice. The one in the plan record counts:
-// the next write builds on it.
+// A read ran twice, and two drivers saw different results. The result in the plan record
+// counts, because the next write builds on it.
 func TestTheRecordedResultCounts(t *testing.T) {
 	m := batch.New(readsThatOverlap(t), config("mine"))
 	m.Step(epoch, batch.Begin{})
@@ -138,7 +139,7 @@ func TestTheRecordedResultCounts(t *testing.T) {
 	}
 }
 
-// The reply says of each result whether its run overlapped another's.
+// Each result in the reply says whether its run overlapped another one.
 func TestResultsShowOverlap(t *testing.T) {
 	for second, want := range map[time.Duration]bool{time.Second: true, 2 * time.Second: false, 3 * time.Second: false} {
 		m := batch.New(readsThatOverlap(t), config("mine"))
@@ -166,7 +167,7 @@ func readsThatOverlap(t *testing.T) plan.Plan {
 	}, catalog)
 }
 
-// results returns the results of the Finish, which is the last effect.
+// results returns the results of the effect Finish, which has to be the last effect.
 func results(t *testing.T, wants []batch.Effect) []messages.Result {
 	t.Helper()
 	if len(wants) > 0 {

@@ -29,8 +29,8 @@ func TestClosingEndsWhatNobodyRuns(t *testing.T) {
 	}
 }
 
-// TestClosingWaitsOutALiveClaim: a call with a claim is ended only when its lease is over. Each
-// renewal begins the lease anew. It counts from when this coordinator first saw the record.
+// A call with a claim is closed only when its lease is over. Each renewal starts the lease
+// anew. The lease counts from when this coordinator first saw the record.
 func TestClosingWaitsOutALiveClaim(t *testing.T) {
 	c := &Closing{Lease: time.Minute, Grace: 2 * time.Second}
 	now := time.Unix(1000, 0)

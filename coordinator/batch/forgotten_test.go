@@ -10,9 +10,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// If the records of a batch may have been deleted, a missing record proves nothing. The write may
-// have been applied, so its outcome is unknown. Only a driver that certainly was the first knows
-// that it was not.
+// The records of a batch may have been deleted, so a missing record proves nothing: the write
+// may have been applied, and its outcome is unknown. Only a driver that is certainly the first
+// one of the batch knows that the write was not applied.
 func TestWhatIsForgottenIsUnknown(t *testing.T) {
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "pay", Kind: messages.KindWrite}, schemas.Tool{Name: "look", Kind: messages.KindRead})
 	if err != nil {
@@ -20,7 +20,7 @@ func TestWhatIsForgottenIsUnknown(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		late      bool
-		after     time.Duration // from the batch's end of time
+		after     time.Duration // counted from the end of the batch's time
 		pay, look messages.Status
 	}{
 		"kept":       {true, time.Minute, messages.StatusExpired, messages.StatusExpired},

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A worker that renews its claim for ever, long after its tool's deadline, does not hold up the
-// batch.
+// A worker renews its claim for ever, long after the deadline of its tool: the batch ends
+// without it.
 func TestAClaimThatOnlyRenewsIsEnded(t *testing.T) {
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "again", Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent})
 	if err != nil {

@@ -67,17 +67,18 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// serverTime is far from the time of the steps, so a mix-up of the two clocks fails a scenario.
+// serverTime is the server's clock. It is far from the machine's time, so a mix-up of the two
+// clocks fails a scenario.
 var serverTime = epoch.Add(-48 * time.Hour)
 
 type story struct {
 	t        *testing.T
 	now      time.Time
 	m        *batch.Machine
-	timeout  time.Duration     // of the batch
+	timeout  time.Duration     // timeout of the batch
 	keep     bool              // whether writes run after an unknown outcome
-	records  []wire.PlanRecord // those that the machine wanted to store
-	states   []string          // of the calls, as last printed
+	records  []wire.PlanRecord // the plan records that the machine wanted to store
+	states   []string          // states of the calls, as printed last
 	passable bool              // whether "passable" was printed
 	out      bytes.Buffer
 }
@@ -99,7 +100,7 @@ func (s *story) run(text string) []byte {
 			s.tell(strings.Fields(line[1:]))
 			continue
 		case line != "" && !strings.HasPrefix(line, "#"):
-			continue // an effect: written anew
+			continue // an effect, which -update writes anew
 		}
 		fmt.Fprintln(&s.out, line)
 	}

@@ -13,10 +13,10 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// world is a simple model of what surrounds the machine: a journal, workers that may take any job
-// that was ever published, and coordinators that may die between any two effects. Whatever happens
-// there, the batch must end with one result per call, and every dispatch must keep the order of
-// calls.
+// world is a simple model of what surrounds the machine. It has a journal, workers that may
+// take any job that was ever published, and coordinators that may die between any two effects.
+// In every history the batch must end with one result per call, and the order of calls must
+// hold for every job.
 type world struct {
 	t    testing.TB
 	seed uint64
@@ -25,13 +25,13 @@ type world struct {
 	plan plan.Plan
 
 	plans   []wire.PlanRecord
-	records map[int][]wire.CallRecord // journals of calls that claim; sequence = global counter
+	records map[int][]wire.CallRecord // journals of calls that claim; sequences count across all calls
 	seqs    map[int]uint64
-	results map[int]messages.Result // of calls that do not claim
+	results map[int]messages.Result // results of calls that do not claim
 	seq     uint64
 	jobs    map[int]bool // published and not settled
 
-	ran map[int]int // how often a call's tool was started
+	ran map[int]int // how often the tool of a call was started
 }
 
 const window = 3
@@ -72,7 +72,7 @@ func (w *world) fatalf(format string, args ...any) {
 	w.t.Fatalf("seed %d: %s", w.seed, fmt.Sprintf(format, args...))
 }
 
-// over reports whether the journal alone says that a call has ended.
+// over reports whether the journal shows that a call has ended.
 func (w *world) over(i int) bool {
 	if w.plan.Calls[i].Refused != nil {
 		return true
@@ -84,7 +84,8 @@ func (w *world) over(i int) bool {
 	return ok
 }
 
-// durable reports whether the call's result would survive the loss of every unsynced stream.
+// durable reports whether the result of a call would survive the loss of every stream that is
+// not synced.
 func (w *world) durable(i int) bool {
 	if w.plan.Calls[i].Refused != nil || w.plan.Calls[i].Claims() || len(w.records[i]) > 0 {
 		return w.over(i)
@@ -148,7 +149,7 @@ func (c *coordinator) look() (found bool) {
 	return found
 }
 
-// perform carries out the oldest effect that is still wanted.
+// perform carries out the oldest effect of the backlog, unless it is not wanted any more.
 func (c *coordinator) perform() {
 	w := c.w
 	effect := c.backlog[0]
@@ -179,7 +180,8 @@ func (c *coordinator) perform() {
 	}
 }
 
-// checkDispatch checks the order of calls, the plan record before a write, and the window.
+// checkDispatch checks a job that the machine publishes: the order of calls, the plan record
+// before a write, and the window.
 func (c *coordinator) checkDispatch(e batch.Dispatch) {
 	w := c.w
 	p := c.m.Plan()
@@ -208,7 +210,7 @@ func (c *coordinator) checkDispatch(e batch.Dispatch) {
 	}
 }
 
-// work lets a worker take a job, and maybe die with it.
+// work plays a worker that takes a job. The worker may die with it.
 func (w *world) work(i int) {
 	call := w.plan.Calls[i]
 	if w.over(i) {
@@ -226,7 +228,7 @@ func (w *world) work(i int) {
 	}
 	if !call.Claims() && len(w.records[i]) == 0 {
 		w.ran[i]++
-		if w.rng.IntN(5) > 0 { // else the worker died, and the job stays
+		if w.rng.IntN(5) > 0 { // otherwise the worker died, and the job stays
 			w.results[i] = result
 			delete(w.jobs, i)
 		}
@@ -234,8 +236,8 @@ func (w *world) work(i int) {
 	}
 	attempt := 1
 	if rs := w.records[i]; len(rs) > 0 && rs[len(rs)-1].State != wire.Granted {
-		// A lapsed claim is taken over only where the tool allows it. The clock jumps, so any age
-		// will do.
+		// A lapsed claim is taken over only if the promise of the tool allows it. The clock
+		// jumps in this model, so every claim counts as lapsed.
 		if call.Claims() && call.Tool.OnCrash != messages.OnCrashIdempotent {
 			delete(w.jobs, i)
 			return
@@ -247,7 +249,7 @@ func (w *world) work(i int) {
 	}
 	w.ran[i]++
 	if w.rng.IntN(4) == 0 {
-		return // died with the claim
+		return // the worker died with the claim
 	}
 	result.Attempt = attempt
 	w.write(i, wire.CallRecord{State: wire.Ended, Attempt: attempt, Result: &result}, w.seqs[i])
@@ -259,7 +261,7 @@ func (w *world) parked(i int) bool {
 	return len(rs) > 0 && rs[len(rs)-1].State == wire.Parked
 }
 
-// decide lets people answer some questions, and leave others to expire.
+// decide plays people who answer some questions and let others expire.
 func (w *world) decide() {
 	for i := range w.plan.Calls {
 		if w.parked(i) && w.rng.IntN(2) == 0 {
@@ -283,7 +285,7 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 				w.fatalf("no end after %d steps: %d of %d calls ended", step, c.m.Ended(), len(w.plan.Calls))
 			}
 			switch {
-			case w.rng.IntN(40) == 0 && lives < 4: // the coordinator dies; another replays the journal
+			case w.rng.IntN(40) == 0 && lives < 4: // the coordinator dies, and another one replays the journal
 				c = w.coordinator(fmt.Sprint("n", lives))
 				lives++
 			case len(c.backlog) > 0:
@@ -297,11 +299,11 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 				}
 				i := open[w.rng.IntN(len(open))]
 				w.work(i)
-				if w.rng.IntN(3) > 0 && w.over(i) { // else the notice is lost
+				if w.rng.IntN(3) > 0 && w.over(i) { // otherwise the notice is lost
 					c.look()
 				}
 			default:
-				if until, rests := c.m.Rest(); rests && until.After(w.now) { // the batch is suspended: a new machine takes over later
+				if until, rests := c.m.Rest(); rests && until.After(w.now) { // the batch is suspended, and a new machine takes it over later
 					w.checkRest()
 					rested++
 					if w.decide(); w.rng.IntN(3) == 0 {
@@ -327,7 +329,8 @@ func TestWhateverHappensTheBatchEnds(t *testing.T) {
 	}
 }
 
-// checkRest fails when the machine rests while a job of the batch is out, or no call is parked.
+// checkRest fails the test if the machine rests while a job of the batch is published or while
+// no call is parked.
 func (w *world) checkRest() {
 	waiting := 0
 	for i := range w.plan.Calls {
@@ -367,7 +370,8 @@ func (w *world) check(results []messages.Result) {
 	}
 }
 
-// An idle machine must not spin: whenever nothing is wanted, its next wake lies ahead.
+// The machine wants nothing done: the time at which it wants to wake lies in the future.
+// Otherwise its driver would loop without a pause.
 func TestWakeLiesAhead(t *testing.T) {
 	for seed := range uint64(300) {
 		w := newWorld(t, seed)

@@ -17,8 +17,8 @@ var (
 	claim = wire.CallRecord{State: wire.Claimed, LeaseMS: 10_000}
 )
 
-// columns holds the events and the effect that are the columns of the table in the package comment,
-// in that order.
+// columns are the columns of the table in the package comment, in its order: each is an event
+// or an effect.
 var columns = []struct {
 	name  string
 	apply func(*Machine)
@@ -34,7 +34,7 @@ var columns = []struct {
 
 func applies(ev Event) func(*Machine) { return func(m *Machine) { m.Step(now, ev) } }
 
-// TestTableOfStates holds the machine to the table in the package comment.
+// TestTableOfStates checks that the machine does what the table in the package comment says.
 func TestTableOfStates(t *testing.T) {
 	for from, cells := range readTable(t) {
 		for n, cell := range cells {
@@ -65,8 +65,7 @@ func TestTableOfStates(t *testing.T) {
 	}
 }
 
-// TestEndingAndEndedLieOverTheState: a call in any state can become ending, leave that again, and
-// become ended.
+// A call in any state can become ending, go back from ending, and become ended.
 func TestEndingAndEndedLieOverTheState(t *testing.T) {
 	for base := waiting; base < ending; base++ {
 		m := machineIn(t, base)
@@ -87,8 +86,8 @@ func TestEndingAndEndedLieOverTheState(t *testing.T) {
 	}
 }
 
-// machineIn returns a machine that has not begun, so that a step applies its event and does no
-// more. Its only call is in the given state.
+// machineIn returns a machine whose only call is in the given state. The machine has not
+// begun, so a step applies its event and does nothing else.
 func machineIn(t *testing.T, base state) *Machine {
 	t.Helper()
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "read", Kind: messages.KindRead})
@@ -108,7 +107,7 @@ func machineIn(t *testing.T, base state) *Machine {
 	return m
 }
 
-// readTable reads the table in the package comment: the cells of each state.
+// readTable returns the table in the package comment: the cells of each state.
 func readTable(t *testing.T) map[state][]string {
 	t.Helper()
 	text, err := os.ReadFile("doc.go")

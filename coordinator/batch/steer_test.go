@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// TestSteeringOfABatchThatMayHaveHadADriver: a message skips every read of a batch that waits. Only
-// a read that a worker may have from an earlier driver goes on.
+// A steering message comes while a batch waits that may have had another driver: every read is
+// skipped, except one whose job a worker may have from the earlier driver.
 func TestSteeringOfABatchThatMayHaveHadADriver(t *testing.T) {
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "read", Kind: messages.KindRead})
 	if err != nil {
@@ -32,9 +32,9 @@ func TestSteeringOfABatchThatMayHaveHadADriver(t *testing.T) {
 	}
 }
 
-// TestSteeringStoresTheEndOfWhatRanAlone: a read that runs alone has ended, and no record has its
-// result. A message skips the first call of the stage after it. The other call may be at a worker,
-// so it goes on, but not before the result is stored.
+// A read that runs alone has ended, and no record has its result. A steering message skips the
+// first call of the next stage. The stage's other call may be at a worker, so it goes on, but
+// only after the result of the read is stored.
 func TestSteeringStoresTheEndOfWhatRanAlone(t *testing.T) {
 	no, yes := false, true
 	catalog, err := schemas.NewCatalog(

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// TestTinyTimeouts: a plan record holds the active time in milliseconds. What is left of a
-// millisecond asks for no further record, however small the timeout is.
+// A plan record holds the active time in whole milliseconds. The rest of a millisecond leads
+// to no further record, however small the timeout is.
 func TestTinyTimeouts(t *testing.T) {
 	catalog, err := schemas.NewCatalog(
 		schemas.Tool{Name: "read", Kind: messages.KindRead}, schemas.Tool{Name: "write", Kind: messages.KindWrite})
@@ -45,8 +45,8 @@ func TestTinyTimeouts(t *testing.T) {
 	}
 }
 
-// TestTheTimeOfABatchWithoutPlaces: other batches of the session have all places of the window. The
-// batch's own time does not run, and begins when it gets a place.
+// Other batches of the session hold all places of the window: the time of this batch does not
+// run. It begins when the batch gets a place.
 func TestTheTimeOfABatchWithoutPlaces(t *testing.T) {
 	catalog, err := schemas.NewCatalog(schemas.Tool{Name: "read", Kind: messages.KindRead})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestTheTimeOfABatchWithoutPlaces(t *testing.T) {
 	if got := dispatched(m.Step(now, batch.Turn{Room: 1})); len(got) != 1 || got[0] != cfg.Timeout {
 		t.Errorf("after a minute without a place, jobs with %v are published; want one with the whole %v", got, cfg.Timeout)
 	}
-	now = now.Add(4 * time.Second) // the first call runs, so the time runs too
+	now = now.Add(4 * time.Second) // the first call runs, so the batch's time runs too
 	if got := dispatched(m.Step(now, batch.Turn{Room: 2})); len(got) != 1 || got[0] != 6*time.Second {
 		t.Errorf("after 4 s with a place, jobs with %v are published; want one with 6 s", got)
 	}

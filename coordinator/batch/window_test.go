@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A call that only waits for room in the window sets no wake time: it goes on when another call
-// ends.
+// A call waits only for room in the window: the machine sets no time to wake, because the end
+// of another call lets this one go on.
 func TestWaitingForTheWindowDoesNotSpin(t *testing.T) {
 	for _, state := range []wire.CallState{wire.Released, wire.Claimed} {
 		safe := true

@@ -31,7 +31,8 @@ var (
 
 func TestDigest(t *testing.T) {
 	body, digest := catalogue.Encode(catalog(t, pay, look))
-	// Agents keep digests for days, so a change of these bytes needs a reason.
+	// Agents keep digests of catalogues for days. So the bytes of a catalogue may change only
+	// for a good reason.
 	if want := "046f79d1ac3368413088be2472adb5fdda729886e9eb672a8e02fe0fe6ca68f6"; digest != want {
 		t.Errorf("digest %s, want %s; the body is %s", digest, want, body)
 	}

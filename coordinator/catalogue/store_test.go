@@ -21,7 +21,7 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	another := catalogue.NewStore(objects.In(c), nil) // of a coordinator that has never seen it
+	another := catalogue.NewStore(objects.In(c), nil) // as another coordinator, which has not seen the catalogue
 	tools, found, err := another.Get(t.Context(), digest)
 	if err != nil || !found || catalogue.Digest(tools) != digest {
 		t.Errorf("stored: %v, %v, %v", tools.Tools(), found, err)
@@ -37,7 +37,8 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// A catalogue that is in use is not forgotten; one that is not used is.
+// A catalogue that is used stays stored. A catalogue that is not used is removed after a
+// while.
 func TestStoreKeepsWhatIsUsed(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Connect(t, srv)
@@ -67,7 +68,7 @@ func TestStoreKeepsWhatIsUsed(t *testing.T) {
 	})
 }
 
-// broken is an object store that does not answer.
+// broken is an object store that fails every request.
 type broken struct{}
 
 func (broken) Put(context.Context, []byte) (messages.Ref, error) {

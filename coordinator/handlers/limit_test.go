@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A history may be large, so only few are made at once. A request waits a while, and is then
-// refused as busy. A tenant has one place at a time, so it cannot take all places.
+// Histories may be large, so only few are made at once. Another request waits for a while and
+// is then refused as busy. A tenant has one place at a time, so no tenant can take all places.
 func TestHistoriesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &Handlers{limiter: newPerTenantLimiter(maxHistories)}

@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// fixture is the log of a session and its replies, without a coordinator.
+// fixture is the log of a session and its replies. There is no coordinator.
 type fixture struct {
 	*testing.T
 	conn    *bus.Conn
@@ -76,7 +76,7 @@ func (x *fixture) list(j *journal.Journal) messages.BatchList {
 	return x.get(j, messages.Get{Batches: true})
 }
 
-// listAfter returns the list that follows one with this place.
+// listAfter returns the list for a watcher whose last list ended at place.
 func (x *fixture) listAfter(place uint64) messages.BatchList {
 	x.Helper()
 	return x.get(x.journal, messages.Get{Batches: true, After: &place})
@@ -91,9 +91,9 @@ func (x *fixture) get(j *journal.Journal, want messages.Get) (list messages.Batc
 	return list
 }
 
-// TestAListHasABatchThatIsEnding: a batch whose reply is stored may still be in the log. The list
-// shows it as ended. If the list showed it as open, with a place past its reply, no later list
-// would have it, and a watcher would never learn of its end.
+// The reply of a batch is stored while the batch is still in the log: the list shows the batch
+// as ended. If the list showed it as open, with a place after its reply, no later list would
+// have it, and a watcher would never learn of its end.
 func TestAListHasABatchThatIsEnding(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		accepted := x.accept()
@@ -105,14 +105,14 @@ func TestAListHasABatchThatIsEnding(t *testing.T) {
 			t.Errorf("after its reply, and in the log: %+v, place %d; want it to have ended at that place", l.Batches, l.Place)
 		}
 		x.must(x.journal.Remove(x.Context(), accepted))
-		if l := x.list(x.journal); len(l.Batches) != 0 || l.Batches == nil { // null would be no list
+		if l := x.list(x.journal); len(l.Batches) != 0 || l.Batches == nil { // it has to be an empty list and not null
 			t.Errorf("out of the log: %#v, want an empty list", l.Batches)
 		}
 	})
 }
 
-// TestAListHasEveryBatchThatIsEnding: batches of a session overlap, so two of them can have their
-// reply and be in the log still. A list that follows an earlier one does not repeat them.
+// Two overlapping batches of a session have their replies and are still in the log: a list
+// that follows an earlier one does not repeat them.
 func TestAListHasEveryBatchThatIsEnding(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		first, second := x.acceptAs("first"), x.acceptAs("second")
@@ -136,8 +136,8 @@ func TestAListHasEveryBatchThatIsEnding(t *testing.T) {
 	})
 }
 
-// TestAListHasABatchThatRunsMeanwhile: a batch is accepted after the log was read for a list, and
-// ends before the replies are read.
+// A batch is accepted after the log was read for a list, and ends before the replies are read:
+// the list has it.
 func TestAListHasABatchThatRunsMeanwhile(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		store := &meanwhile{Conn: x.conn, do: func() {
@@ -151,7 +151,7 @@ func TestAListHasABatchThatRunsMeanwhile(t *testing.T) {
 	})
 }
 
-// meanwhile does something once, right after the log was read.
+// meanwhile is a connection that calls do once, right after the log was read.
 type meanwhile struct {
 	*bus.Conn
 	do func()

@@ -17,7 +17,7 @@ import (
 
 var now = time.Date(2026, 11, 23, 0, 0, 0, 0, time.UTC)
 
-// stream is the stream of jobs.
+// stream stands for the stream of jobs.
 type stream struct {
 	jobs      []placement.Queued
 	delivered bool
@@ -50,7 +50,7 @@ func (s *stream) Remove(_ context.Context, seq uint64) error {
 
 func (s *stream) Delivered(context.Context, placement.Queued) bool { return s.delivered }
 
-// worker has some tools of pool p; a tool is its digest.
+// worker returns a worker with these tools in pool p. A tool is named by its digest.
 func worker(digests ...string) wire.Presence {
 	return wire.Presence{Pools: []string{"p"}, Slots: 1, Queues: map[string]wire.Queue{"p": {Token: token(digests...), Tools: digests}}}
 }
@@ -59,7 +59,7 @@ func token(digests ...string) string { return wire.QueueToken("p", digests) }
 
 var waiting = wire.WaitingQueue("p")
 
-// batchOf is the jobs of a batch with two calls of tool a.
+// batchOf returns the jobs of a batch with two calls of tool a.
 func batchOf(board *placement.Board, s *stream) *placement.Jobs {
 	return placement.New(board, s, placement.Batch{
 		Key: wire.KeyOf("_", "s", "b"), Calls: 2, Silence: 10 * time.Second, Failed: func(int, error) {},
@@ -67,7 +67,8 @@ func batchOf(board *placement.Board, s *stream) *placement.Jobs {
 	})
 }
 
-// publish puts a job where it belongs, as a driver does.
+// publish puts a job into its queue, as a driver does. It checks which queue that is, and the
+// events for the machine.
 func publish(t *testing.T, j *placement.Jobs, s *stream, index int, want string, events ...batch.Event) {
 	t.Helper()
 	got, told := j.For(t.Context(), now, index)
@@ -82,7 +83,7 @@ func out(time.Time, int) (sign time.Time, out bool) { return time.Time{}, true }
 func TestAJobFollowsItsWorkers(t *testing.T) {
 	board, s := placement.NewBoard(), &stream{}
 	j := batchOf(board, s)
-	publish(t, j, s, 0, waiting) // no worker of the pool is there, and one may come
+	publish(t, j, s, 0, waiting) // no worker of the pool is there, but one may come
 	board.Set([]wire.Presence{worker("b")})
 	if got := j.Move(t.Context(), now, out); !cmp.Equal(got, []batch.Event{batch.Unserved{Index: 0, Is: true}}) {
 		t.Fatalf("a worker without its tool comes: %v", got)
@@ -106,7 +107,8 @@ func TestAJobFollowsItsWorkers(t *testing.T) {
 	}
 }
 
-// A job that waited was lost with the server, and is published again when a worker has its tool.
+// A job in the waiting queue was lost with the server: it is published again when a worker has
+// its tool.
 func TestALostJobThatWaited(t *testing.T) {
 	board, s := placement.NewBoard(), &stream{}
 	board.Set([]wire.Presence{worker("b")})
@@ -136,8 +138,9 @@ func TestAJobWithASignOfLifeStays(t *testing.T) {
 	}
 }
 
-// The worker of a queue has gone, and its job may still be there. A new one, maybe of another
-// version of the tool, is not put beside it. Another worker of the old toolset would get it.
+// The worker of a queue has gone, and its job may still be in the queue. A new job, maybe with
+// another version of the tool, is not put into the same queue, where another worker with the
+// old toolset would get it.
 func TestAJobIsNotPutIntoAQueueWithoutItsTool(t *testing.T) {
 	board, s := placement.NewBoard(), &stream{}
 	board.Set([]wire.Presence{worker("old")})
@@ -174,7 +177,7 @@ func TestJobsOfAnEarlierDriver(t *testing.T) {
 	board.Set([]wire.Presence{worker("a")})
 	s.put(token("gone"), 0)
 	s.put(token("a"), 1)
-	s.put(token("a"), 7) // of no call
+	s.put(token("a"), 7) // a job that belongs to no call
 	s.put("", 0)
 	j := batchOf(board, s)
 	if err := j.Adopt(t.Context(), now); err != nil {
@@ -190,7 +193,7 @@ func TestJobsOfAnEarlierDriver(t *testing.T) {
 			t.Errorf("the job of call 0 is still in queue %q", job.Token)
 		}
 	}
-	// A driver that could not remove a job says that one may be left behind.
+	// A driver cannot remove a job: it returns an error, because the job may be left behind.
 	board.Set([]wire.Presence{worker("a", "b")})
 	s.broken = errors.New("no server")
 	j = batchOf(board, s)
@@ -203,7 +206,7 @@ func TestJobsOfAnEarlierDriver(t *testing.T) {
 	}
 }
 
-// Jobs are counted in their queues until they leave, so later ones go elsewhere.
+// Jobs count in their queues until they leave. So later jobs go to other queues.
 func TestJobsAreSharedOut(t *testing.T) {
 	board, s := placement.NewBoard(), &stream{}
 	board.Set([]wire.Presence{worker("a"), worker("a", "b")})
@@ -214,7 +217,7 @@ func TestJobsAreSharedOut(t *testing.T) {
 		t.Errorf("both jobs are in queue %s, and another is empty", first)
 	}
 	j.Leave()
-	for range 20 { // as if none had been there
+	for range 20 { // as if there were none before
 		j = batchOf(board, s)
 		if again, _ := j.For(t.Context(), now, 0); again != first {
 			t.Fatalf("the job goes to %s, and went to %s", again, first)
@@ -223,8 +226,8 @@ func TestJobsAreSharedOut(t *testing.T) {
 	}
 }
 
-// A worker comes while a call is about to end for want of one. The call does not end, whether or
-// not its machine has heard of the worker.
+// A call is about to end because no worker has its tool, and a worker comes: the call does not
+// end, whether or not its machine knows of the worker.
 func TestACallIsNotGoneOnceAWorkerIsThere(t *testing.T) {
 	board, s := placement.NewBoard(), &stream{}
 	board.Set([]wire.Presence{worker("b")})
@@ -241,8 +244,8 @@ func TestACallIsNotGoneOnceAWorkerIsThere(t *testing.T) {
 	}
 }
 
-// A job that no worker has taken for a while goes to a queue with a free slot. One that a worker
-// may have stays.
+// No worker has taken a job for a while: the job moves to a queue with a free slot. A job that
+// a worker may have stays.
 func TestAJobGoesToAFreeSlot(t *testing.T) {
 	for _, taken := range []bool{true, false} {
 		board, s := placement.NewBoard(), &stream{delivered: taken}

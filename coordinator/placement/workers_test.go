@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Workers come, go, and announce how much they have to do. Once the board is rebuilt where that is
-// due, it is the same as if it was made from all announcements at once.
+// Workers come, leave, and announce how busy they are. The board, which is rebuilt only when
+// that is due, is always the same as one made anew from all announcements.
 func TestWorkersKeepTheBoardUpToDate(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -57,7 +57,7 @@ func TestWorkersKeepTheBoardUpToDate(t *testing.T) {
 	}
 }
 
-// Only what changes the queues needs a rebuild.
+// The board is rebuilt only after changes that affect the queues.
 func TestWhenARebuildIsDue(t *testing.T) {
 	workers := placement.NewWorkers(placement.NewBoard())
 	busy, later, draining, greedy := worker("a"), worker("a"), worker("a"), worker("a")

@@ -85,8 +85,8 @@ func TestMalformedArgumentsNeverRun(t *testing.T) {
 	}
 }
 
-// A call without a name names no tool, even where its namespace and an empty name would spell a
-// tool's name.
+// A call has no name: it names no tool, even if its namespace and an empty name together spell
+// a tool's name.
 func TestACallWithoutANameNeverRuns(t *testing.T) {
 	tools, err := schemas.NewCatalog(schemas.Tool{Name: "files__", Kind: messages.KindRead})
 	if err != nil {
@@ -106,7 +106,7 @@ func TestACallWithoutANameNeverRuns(t *testing.T) {
 	}
 }
 
-// A name longer than a record may hold names no tool. The records have its start.
+// A name is longer than a record may hold: it names no tool, and the records have its start.
 func TestAVeryLongNameIsCutInTheRecords(t *testing.T) {
 	p := plan.New(calls(strings.Repeat("é", messages.MaxID)), catalog(t))
 	r := p.Calls[0].Refused
@@ -115,8 +115,9 @@ func TestAVeryLongNameIsCutInTheRecords(t *testing.T) {
 	}
 }
 
-// What a stored plan says of a call counts, whatever this coordinator knows of its tool. Later
-// batches may have passed a call that is fixed there, and wait for one that is not.
+// A stored plan says whether a call is fixed, and this counts, whatever this coordinator knows
+// of the tool. Other drivers go by the stored plan: later batches may pass a fixed call, and
+// wait for one that is not fixed.
 func TestAnAdoptedPlanSaysWhatIsFixed(t *testing.T) {
 	p := plan.New(calls("read", "write"), catalog(t))
 	for _, fixed := range []bool{true, false} {
@@ -129,8 +130,8 @@ func TestAnAdoptedPlanSaysWhatIsFixed(t *testing.T) {
 	}
 }
 
-// The rule for stages in its plainest form: two calls are in one stage exactly when every call from
-// the first to the second may overlap.
+// The plan agrees with the rule for stages in its simplest form: two calls are in one stage
+// exactly if every call from the first to the second may overlap.
 func TestAgainstTheTwin(t *testing.T) {
 	names := []string{"read", "write", "sum", "shy", "nope"}
 	together := map[string]bool{"read": true, "sum": true, "nope": true}

@@ -14,7 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// version is tool x in a version that wants the property with the version's name.
+// version returns a version of tool x whose schema requires a property with the version's
+// name.
 func version(t testing.TB, name string, change ...func(*schemas.Tool)) schemas.Tool {
 	t.Helper()
 	tool := schemas.Tool{Name: "x", Kind: messages.KindRead, InputSchema: json.RawMessage(fmt.Sprintf(`{"type":"object","required":[%q]}`, name))}
@@ -37,32 +38,34 @@ func catalogOf(t testing.TB, tools ...schemas.Tool) schemas.Catalog {
 	return c
 }
 
-// situation is everything that a choice depends on, in words. "" is none.
+// situation is everything on which the choice of a version depends. "" means none.
 type situation struct {
 	current   string // the current version of x
-	catalogue string // "": the batch names none; "unknown"; "empty": without x; or the version of x in it
-	served    string // the versions that workers serve
-	input     string // the properties of the input
+	catalogue string // "": the batch names no catalogue; "unknown"; "empty": x is not in it; or the version of x in it
+	served    string // versions that workers serve
+	input     string // properties of the input
 }
 
-// slowChoice is what DESIGN 9.2 says, read aloud: which version the call uses, or why it uses none.
+// slowChoice follows the rule of the design step by step: it returns the version that the call
+// uses, or the reason why it uses none.
 func slowChoice(s situation) string {
 	if s.current == "" && (s.catalogue == "" || s.catalogue == "unknown" || s.catalogue == "empty") {
 		return "unknown_tool"
 	}
-	// Without catalogue the current version is used. A catalogue says nothing of tools it lacks.
+	// A batch without a catalogue uses the current version. So does a tool that is not in the
+	// catalogue.
 	if s.catalogue == "" || s.catalogue == "empty" {
 		return s.current
 	}
-	// Its calls use those tool versions while a worker serves them.
+	// A call uses the version in the catalogue as long as a worker serves it.
 	if s.catalogue != "unknown" && strings.Contains(s.served, s.catalogue) {
 		return s.catalogue
 	}
-	// The newest version is the one that is named: the job waits for a worker.
+	// The catalogue has the current version: the job waits for a worker.
 	if s.catalogue == s.current {
 		return s.current
 	}
-	// When no worker does, the newest version is used if the input validates against it.
+	// No worker serves the version: the current version is used if the input fits its schema.
 	if s.current != "" && strings.Contains(s.input, s.current) {
 		return s.current
 	}
@@ -129,7 +132,7 @@ func TestChoiceOfAVersion(t *testing.T) {
 	}
 }
 
-// What the model reads about a version that is gone lets it correct the call.
+// A version is gone: the model reads enough to correct the call.
 func TestRefusalOfAVersionThatIsGone(t *testing.T) {
 	tools := plan.Tools{
 		Current: catalogOf(t, version(t, "new")), Named: new(catalogOf(t, version(t, "old"), schemas.Tool{Name: "dropped"})),
@@ -154,7 +157,8 @@ func TestRefusalOfAVersionThatIsGone(t *testing.T) {
 	}
 }
 
-// A call that has not started may go on with another version only if its plan stays as it is.
+// The version of a call that has not started is gone: another version takes its place only if
+// the plan stays the same.
 func TestInsteadOfAVersionThatIsGone(t *testing.T) {
 	safe := new(bool)
 	*safe = true

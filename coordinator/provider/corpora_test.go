@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// corpus returns the folder of a public corpus. The corpora are beside the module, not part of it;
-// without them the test is skipped.
+// corpus returns the folder of a public corpus. The corpora lie beside the module and are not
+// part of it. If they are missing, the test is skipped.
 func corpus(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join("..", "..", "..", "shared", "corpora", name)
@@ -22,8 +22,8 @@ func corpus(t *testing.T, name string) string {
 	return dir
 }
 
-// TestNaughtyStrings sends each string as call id, tool name, argument and output through every
-// dialect.
+// TestNaughtyStrings sends each string through every dialect: as call id, tool name, argument
+// and output.
 func TestNaughtyStrings(t *testing.T) {
 	raw, err := os.ReadFile(filepath.Join(corpus(t, "naughty-strings"), "blns.json"))
 	if err != nil {
@@ -57,7 +57,7 @@ func TestNaughtyStrings(t *testing.T) {
 	t.Logf("%d strings in %d dialects", len(naughty), len(messages.Providers))
 }
 
-// naughtyMessage is a message with one call whose id and name are s.
+// naughtyMessage returns a message with one call whose id and name are s.
 func naughtyMessage(p messages.Provider, s, input string) string {
 	quoted := string(rawjson.Quote(s))
 	message := oneCall[p][0]
@@ -73,7 +73,7 @@ func naughtyMessage(p messages.Provider, s, input string) string {
 	return message
 }
 
-// countText is how many strings of a JSON value are exactly s.
+// countText returns how many strings of a JSON value equal s.
 func countText(t *testing.T, raw json.RawMessage, s string) (n int) {
 	t.Helper()
 	var value any
@@ -101,9 +101,9 @@ func countText(t *testing.T, raw json.RawMessage, s string) (n int) {
 	return n
 }
 
-// TestJSONTestSuite checks the arguments of a call against the JSON test suite: text that must not
-// parse becomes the call's input error, text that must parse is accepted unless it breaks a bound,
-// and nothing panics.
+// TestJSONTestSuite checks the arguments of a call against the JSON test suite. Text that must
+// not parse becomes the call's input error. Text that must parse is accepted, unless it breaks
+// a bound. Nothing panics.
 func TestJSONTestSuite(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(corpus(t, "json-test-suite"), "test_parsing", "*.json"))
 	if err != nil || len(files) == 0 {

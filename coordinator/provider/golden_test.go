@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write what the codecs say into the golden pairs; read the diff")
 
-// folders lists each codec's folder, which holds its golden pairs.
+// folders lists the folder of each codec, with its golden pairs.
 var folders = map[messages.Provider]string{
 	messages.Anthropic:       "anthropic",
 	messages.OpenAIChat:      "openaichat",
@@ -31,9 +31,9 @@ var folders = map[messages.Provider]string{
 	messages.Canonical:       "canonical",
 }
 
-// TestGolden runs every golden pair through Reinject: message.json and results.json in;
-// reinjection.json and calls.json, or error.json, out. Messages in testdata/lenient are accepted
-// although the provider's own SDK would not send or read them.
+// TestGolden runs every golden pair through Reinject. The input is message.json and
+// results.json. The output is reinjection.json and calls.json, or error.json. Messages in
+// testdata/lenient are accepted although the provider's own SDK would not send or read them.
 func TestGolden(t *testing.T) {
 	for p, folder := range folders {
 		files, _ := filepath.Glob(filepath.Join(folder, "testdata", "*.txtar"))
@@ -110,7 +110,7 @@ func texts(files []txtar.File) map[string]string {
 	return m
 }
 
-// indent formats JSON for readers and changes none of its tokens.
+// indent formats JSON for readers, without a change of its tokens.
 func indent(t *testing.T, raw []byte) []byte {
 	t.Helper()
 	var out bytes.Buffer

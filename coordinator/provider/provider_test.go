@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// oneCall is a plain message with one call "a" of the tool "read", in every dialect.
+// oneCall holds plain messages in every dialect, each with one call "a" of the tool "read".
 var oneCall = map[messages.Provider][]string{
 	messages.Anthropic: {
 		`{"role":"assistant","content":[{"type":"text","text":"x"},{"type":"tool_use","id":"a","name":"read","input":{"k":1}}]}`,
@@ -52,9 +52,9 @@ func codecFor(t testing.TB, p messages.Provider) provider.Codec {
 	return codec
 }
 
-// TestForeignMessages: a message under the wrong provider's name is refused. Reading it as "no
-// calls" would leave the agent waiting; reading its calls would answer it in a dialect that its
-// model does not speak.
+// A message is sent under another provider's name: it is refused. If it were read as a message
+// without calls, the agent would wait in vain. If its calls were read, the reply would be in a
+// dialect that its model does not know.
 func TestForeignMessages(t *testing.T) {
 	for _, speaks := range messages.Providers {
 		codec := codecFor(t, speaks)
@@ -123,7 +123,7 @@ func TestReinjectRefuses(t *testing.T) {
 	}
 }
 
-// TestReinjectPrecedence: when a result has several members, its failure is not lost.
+// A result has several members: an error among them is not lost.
 func TestReinjectPrecedence(t *testing.T) {
 	for results, want := range map[string]string{
 		`[{"output":"o","error":"e"}]`:                                     `"error":"e"`,

@@ -40,8 +40,9 @@ func TestNoticesAsEvents(t *testing.T) {
 	}
 }
 
-// A message that skips calls does so in every batch that was in the log, also when the reply of
-// another batch has taken it. It means no batch that came later.
+// A steering message that skips calls applies to every batch that was in the log when it came,
+// even if the reply of another batch has taken it. It does not apply to batches that came
+// later.
 func TestWhichBatchesAMessageSteers(t *testing.T) {
 	at := time.Unix(1000, 0)
 	entries := []journal.ControlEntry{

@@ -48,14 +48,14 @@ func TestThePlacesOfTheWindow(t *testing.T) {
 	for _, turn := range session.Turns(line, 8) {
 		rooms = append(rooms, turn.Room)
 	}
-	// The first may use all that the others do not hold; the others leave it the two that it waits
-	// for. One that may start nothing has no use for a place.
+	// The first batch may use all places that the others do not hold. The others leave it the
+	// two places that it waits for. A batch that may start nothing gets no place.
 	if want := []int{5, 1, 2, 0}; !slices.Equal(rooms, want) {
 		t.Errorf("the rooms are %v, want %v", rooms, want)
 	}
 }
 
-// A batch is passed, which costs a record, only where the next one makes use of it.
+// To pass a batch costs a record. So a batch is passed only if the next one makes use of it.
 func TestWhichBatchesArePassed(t *testing.T) {
 	over, read, write := session.Standing{Over: true}, session.Standing{Safe: true}, session.Standing{}
 	passable := session.Standing{Passable: true, Safe: true}
@@ -82,31 +82,31 @@ func TestWhichBatchesArePassed(t *testing.T) {
 	}
 }
 
-// A call of the twin's session.
+// twinCall is a call of a twinBatch.
 type twinCall struct {
-	tool    string // fixed, changing, exclusive or shy: a read that runs alone
+	tool    string // fixed, changing, exclusive, or shy: a read that runs alone
 	ended   bool
 	durable bool // its end is in a record
-	handed  bool // it was handed back
+	handed  bool // a worker handed it back
 }
 
 func (c twinCall) exclusive() bool { return c.tool == "exclusive" || c.tool == "shy" || c.handed }
 
-// twinBatch is a batch of which everything is known.
+// twinBatch is a batch whose state the slow twin knows completely.
 type twinBatch struct {
 	calls   []twinCall
 	planned bool // its plan record is stored
 	over    bool
 }
 
-// passable is DESIGN 9.1 word by word: the plan record is stored, and each call that is not fixed
-// has ended durably.
+// passable follows the rule of the design word by word: the plan record is stored, and each
+// call that is not fixed has ended durably.
 func (b twinBatch) passable() bool {
 	return b.planned && !slices.ContainsFunc(b.calls, func(c twinCall) bool { return c.tool != "fixed" && !c.durable })
 }
 
-// mayStart is the rule of the order, word by word. The calls of one batch are compared by stage, so
-// that a call that was handed back comes last in its stage.
+// mayStart follows the rule of the order word by word. Calls of one batch are compared by
+// their stage, so a call that was handed back comes last in its stage.
 func mayStart(log []twinBatch, b, i int, stage func(int) int) bool {
 	call := log[b].calls[i]
 	for _, earlier := range log[:b] {
@@ -130,8 +130,8 @@ func (b twinBatch) String() (s string) {
 	return fmt.Sprintf("{planned %v, over %v:%s}", b.planned, b.over, s)
 }
 
-// Each batch publishes exactly the jobs that the rule of the order allows, at any point in the life
-// of a session.
+// At any point in the life of a session, each batch publishes exactly the jobs that the rule
+// of the order allows.
 func TestWhatMayStartAgreesWithTheTwin(t *testing.T) {
 	no := false
 	tools, err := schemas.NewCatalog(
@@ -180,7 +180,8 @@ func TestWhatMayStartAgreesWithTheTwin(t *testing.T) {
 	}
 }
 
-// randomBatch is a batch at some point of its life, and its machine, which has not begun.
+// randomBatch returns a batch at a random point of its life, and its machine, which has not
+// begun.
 func randomBatch(rng *rand.Rand, tools schemas.Catalog) (twinBatch, *batch.Machine) {
 	for {
 		b, m := anyBatch(rng, tools)
@@ -195,7 +196,8 @@ func randomBatch(rng *rand.Rand, tools schemas.Catalog) (twinBatch, *batch.Machi
 	}
 }
 
-// anyBatch may be a batch whose calls have ended out of order.
+// anyBatch returns a random batch. Unlike those of randomBatch, its calls may have ended out
+// of order.
 func anyBatch(rng *rand.Rand, tools schemas.Catalog) (twinBatch, *batch.Machine) {
 	b := twinBatch{planned: rng.IntN(2) == 0, over: rng.IntN(4) == 0}
 	var calls []messages.ToolCall
@@ -217,7 +219,7 @@ func anyBatch(rng *rand.Rand, tools schemas.Catalog) (twinBatch, *batch.Machine)
 		case c.ended:
 			m.Step(time.Unix(0, 0), batch.Ended{Index: i, Result: r})
 		}
-		if c.handed || c.tool == "fixed" && b.planned && rng.IntN(8) == 0 { // a fixed call runs beside others all the same
+		if c.handed || c.tool == "fixed" && b.planned && rng.IntN(8) == 0 { // the hand-back of a fixed call changes nothing: it still runs beside others
 			m.Step(time.Unix(0, 0), batch.HandedBack{Index: i})
 		}
 	}
@@ -227,9 +229,9 @@ func anyBatch(rng *rand.Rand, tools schemas.Catalog) (twinBatch, *batch.Machine)
 	return b, m
 }
 
-// jobs returns the calls whose jobs the machine publishes in its turn, in call order. Plan records
-// are stored at once. No job builds on an end that a power loss could take away, if one of the two
-// calls is exclusive.
+// jobs returns the calls whose jobs the machine publishes in this turn, in call order. It
+// stores plan records at once. It also checks that no job builds on an end that a power loss
+// could take away, if one of the two calls is exclusive.
 func jobs(t *testing.T, b twinBatch, m *batch.Machine, turn batch.Turn) (dispatched []int) {
 	b.calls = slices.Clone(b.calls)
 	m.Step(time.Unix(0, 0), turn)
@@ -255,7 +257,8 @@ func jobs(t *testing.T, b twinBatch, m *batch.Machine, turn batch.Turn) (dispatc
 	return dispatched
 }
 
-// What is said of a batch after its reply is stored does not hold up later ones.
+// The reply of a batch is stored: later news about the batch does not hold up the batches
+// behind it.
 func TestABatchThatIsOverStaysOver(t *testing.T) {
 	line := session.Line[string]{Window: 8}
 	line.Add("first", 1, time.Time{}, 0)
@@ -271,8 +274,9 @@ func TestABatchThatIsOverStaysOver(t *testing.T) {
 	}
 }
 
-// A server that restarts may give the sequence of a batch that has left the log to a new one. So the
-// log is read from the last batch that is still there, and the time tells the two apart.
+// A server that restarts may give a new batch the sequence of one that has left the log. So
+// the log is read on from the last batch that is still in it, and the time of acceptance
+// distinguishes the two.
 func TestASequenceThatIsUsedAgain(t *testing.T) {
 	at := time.Unix(100, 0)
 	line := session.Line[string]{Window: 8}
@@ -294,7 +298,8 @@ func TestASequenceThatIsUsedAgain(t *testing.T) {
 	}
 }
 
-// A session rests if each of its batches does, until the first of them has to be looked at.
+// A session rests if all of its batches rest. It rests until the first of them has to be
+// looked at.
 func TestASessionRests(t *testing.T) {
 	at := time.Unix(100, 0)
 	line := session.Line[string]{Window: 8}

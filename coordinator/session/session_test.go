@@ -40,15 +40,15 @@ func TestTurn(t *testing.T) {
 	}
 }
 
-// entry is one batch in the log of a session, as the slow twin of the lane rule sees it: everything at once.
+// entry is one batch in the log of a session, as the slow twin of the lane rule sees it.
 type entry struct {
 	seq     uint64
-	gone    bool // out of the log
+	gone    bool // it has left the log
 	replied bool
 	stray   bool // it came back into the log after its end, and the broker never delivers it again
 }
 
-// obvious is the lane rule read off the whole log.
+// obvious decides by the lane rule with a view of the whole log.
 func obvious(log []entry, i int, driven bool) Action {
 	inLog := slices.ContainsFunc(log, func(e entry) bool { return !e.gone })
 	before := slices.ContainsFunc(log[:i], func(e entry) bool { return !e.gone })
@@ -93,7 +93,7 @@ func TestTurnAgreesWithItsTwin(t *testing.T) {
 	}
 }
 
-// hand is a coordinator in the test: what it does now, and what it has seen.
+// hand is a coordinator in the model: what it does now, and what it has seen.
 type hand struct {
 	at      int // 0: nothing; 1: has seen whether there is a reply; 2: has seen the head too; 3: drives; 4: has stored the reply
 	batch   int
@@ -101,7 +101,8 @@ type hand struct {
 	head    uint64
 }
 
-// lanes is every state of a lane that two coordinators can bring about, with looks as old as they like.
+// lanes explores every state of a lane that two coordinators can bring about, even if what
+// they have seen is old.
 type lanes struct {
 	t    *testing.T
 	seen map[string]bool
@@ -131,7 +132,7 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 					left := with(log, i, func(e *entry) { e.stray = true })
 					w.explore(left, hands)
 				}
-				if !e.gone && !e.stray { // delivered, at any time and to anybody
+				if !e.gone && !e.stray { // the broker may deliver it at any time to any coordinator
 					step(hand{at: 1, batch: i, replied: e.replied}, log)
 				}
 			}
@@ -140,7 +141,7 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 			step(h, log)
 		case 2:
 			switch Decide(Observation{Seq: log[h.batch].seq, Head: h.head, Replied: h.replied, Deliveries: 2}) {
-			case TakeOver: // heads that have their reply go, and the next is driven
+			case TakeOver: // heads with a reply are removed, and the next one is driven
 				for i, e := range log {
 					if !e.gone && e.seq == headOf(log) && e.replied {
 						step(h, with(log, i, func(e *entry) { e.gone = true }))
@@ -166,9 +167,9 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 		case 3:
 			h.at = 4
 			step(h, with(log, h.batch, func(e *entry) { e.replied = true }))
-			step(hand{}, log) // dies, or lets go
+			step(hand{}, log) // the coordinator dies or gives up the batch
 		case 4:
-			step(hand{}, log) // dies between the reply and the log
+			step(hand{}, log) // the coordinator dies after it stored the reply and before it removed the batch
 			left := with(log, h.batch, func(e *entry) { e.gone = true })
 			next := hand{}
 			for i, e := range left {
@@ -182,7 +183,7 @@ func (w *lanes) explore(log []entry, hands [2]hand) {
 	}
 }
 
-// leads checks the order of the lane: a batch is driven only after all earlier ones have ended.
+// leads checks the order of the lane: a batch is driven only if all earlier ones have ended.
 func (w *lanes) leads(log []entry, h hand) {
 	for _, e := range log[:h.batch] {
 		if !e.replied {
@@ -197,9 +198,9 @@ func with(log []entry, i int, change func(*entry)) []entry {
 	return log
 }
 
-// Two coordinators take up to four batches of a session, some of them submitted again after their
-// end, in every order of reads, ends and crashes: no batch is driven before an earlier one has
-// ended.
+// Two coordinators drive up to four batches of a session, and some batches are submitted again
+// after their end. The test tries every order of reads, ends and crashes: no batch is driven
+// before an earlier one has ended.
 func TestALaneStaysInOrderHoweverOldTheLooks(t *testing.T) {
 	for n := 1; n <= 4; n++ {
 		for again := range 1 << n {
@@ -216,7 +217,7 @@ func TestALaneStaysInOrderHoweverOldTheLooks(t *testing.T) {
 	}
 }
 
-// Whatever happened to the log before, a coordinator that reads it now drives its head.
+// A coordinator that reads the log now drives its head, whatever happened to the log before.
 func TestAFreshLookAtTheHeadGoesOn(t *testing.T) {
 	for _, replied := range []bool{false, true} {
 		for _, driven := range []bool{false, true} {

@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// A worker in short: what it serves in pool "p", as digests. The name of a tool is its digest
+// worker returns a worker that serves these digests in pool "p". A tool's name is its digest
 // without the version.
 func worker(slots, busy int, digests ...string) wire.Presence {
 	return wire.Presence{
@@ -21,7 +21,8 @@ func worker(slots, busy int, digests ...string) wire.Presence {
 	}
 }
 
-// before is a worker of the version before; silent, of one that announces only names.
+// before returns a worker as the version before announces it. The next one, silent, announces
+// only the names of its tools.
 func before(digests ...string) wire.Presence {
 	tools := map[string]string{}
 	for _, d := range digests {
@@ -52,9 +53,9 @@ func TestPlace(t *testing.T) {
 	hostile.Queues["p"] = wire.Queue{Token: "p.>", Tools: []string{"a1"}}
 	stranger := worker(1, 0, "a1")
 	stranger.Queues["p"] = wire.Queue{Token: wire.QueueToken("q", []string{"a1"}), Tools: []string{"a1"}}
-	greedy := worker(1, 0, "a1") // it would take another's calls into a queue of its own
+	greedy := worker(1, 0, "a1") // a worker that would take calls of others into its own queue
 	greedy.Queues["p"] = wire.Queue{Token: "p~0123456789abcdef", Tools: []string{"a1"}}
-	poser := worker(1, 0, "b1") // it would have calls put where workers without the tool take them
+	poser := worker(1, 0, "b1") // a worker that would have calls put into a queue whose workers lack the tool
 	poser.Queues["p"] = wire.Queue{Token: token("b1"), Tools: []string{"a1"}}
 	empty := worker(1, 0, "a1")
 	empty.Queues["p"] = wire.Queue{Token: waiting}
@@ -89,8 +90,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// Jobs are shared out by slots, whether the workers' own count is up to date or not, and every
-// coordinator that knows the same takes the same queue.
+// Jobs are distributed in proportion to the slots, whether or not the workers' own counts are
+// up to date. Coordinators that know the same choose the same queue.
 func TestSharesOut(t *testing.T) {
 	small, large := worker(2, 0, "a1"), worker(6, 0, "a1", "b1")
 	f := toolset.New([]wire.Presence{small, large})
@@ -145,7 +146,8 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// One announcement cannot claim more than a worker can serve, and costs little to read.
+// An announcement is bounded: it cannot claim more than a worker can serve, and is cheap to
+// read.
 func TestBound(t *testing.T) {
 	many := func(n int, prefix string) (all []string) {
 		for i := range n {
@@ -155,7 +157,7 @@ func TestBound(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		announced   wire.Presence
-		slots, busy int // of queue "p", or of the queue of a1 there
+		slots, busy int // of pool "p", or of the queue of a1 in it
 		want        string
 	}{
 		"a worker":        {worker(10, 2, "a1"), 10, 2, ""},
@@ -226,7 +228,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// The rule in other words, without the queues: who takes jobs from where, one worker at a time.
+// The fleet places jobs as a simple twin does, which knows no queues: it asks of one worker at
+// a time which jobs it takes.
 func TestTwin(t *testing.T) {
 	for seed := range uint64(3000) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -238,7 +241,7 @@ func TestTwin(t *testing.T) {
 					digests = append(digests, d)
 				}
 			}
-			if len(digests) == 0 { // there is no such worker
+			if len(digests) == 0 { // this worker does not exist
 				digests = []string{"b1"}
 			}
 			w := [](func() wire.Presence){

@@ -22,7 +22,8 @@ func TestCodec(t *testing.T) { codectest.Run(t, Codec{}, native) }
 
 func FuzzDecode(f *testing.F) { codectest.Fuzz(f, Codec{}, native) }
 
-// nativeMessage is an assistant turn with text, thinking and server tools around the calls.
+// nativeMessage returns an assistant turn with text, thinking and server tools around the
+// calls.
 func nativeMessage(calls ...codectest.Call) string {
 	blocks := []string{
 		`{"type":"thinking","thinking":"hm","signature":"c2ln"}`,

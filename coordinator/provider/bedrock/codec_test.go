@@ -22,7 +22,8 @@ func TestCodec(t *testing.T) { codectest.Run(t, Codec{}, native) }
 
 func FuzzDecode(f *testing.F) { codectest.Fuzz(f, Codec{}, native) }
 
-// nativeMessage is an assistant message with text, reasoning and a server tool around the calls.
+// nativeMessage returns an assistant message with text, reasoning and a server tool around the
+// calls.
 func nativeMessage(calls ...codectest.Call) string {
 	blocks := []string{
 		`{"reasoningContent":{"reasoningText":{"text":"hm","signature":"c2ln"}}}`,

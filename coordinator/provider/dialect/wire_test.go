@@ -36,7 +36,7 @@ func TestQuoteUndoesUnquote(t *testing.T) {
 	}
 }
 
-// FuzzUnquote compares Unquote and Quote with encoding/json, which is right except for lone
+// FuzzUnquote compares Unquote and Quote with encoding/json, which differs only in lone
 // surrogates.
 func FuzzUnquote(f *testing.F) {
 	for _, seed := range []string{`"a"`, `"\ud800"`, `"\ud83d\ude00"`, `"\\\"\n\u0000é<"`} {
@@ -44,7 +44,7 @@ func FuzzUnquote(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, token []byte) {
 		var want string
-		if !utf8.Valid(token) { // a message with such bytes is refused before
+		if !utf8.Valid(token) { // a codec refuses a message with such bytes earlier
 			return
 		}
 		if len(token) < 2 || token[0] != '"' || token[len(token)-1] != '"' || json.Unmarshal(token, &want) != nil {
@@ -74,7 +74,7 @@ func TestValue(t *testing.T) {
 	}
 }
 
-// FuzzValue: Value does not change the value.
+// Value returns the same JSON value.
 func FuzzValue(f *testing.F) {
 	f.Add([]byte(`{"a":[1,"\ud800<",null,1e400]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -177,7 +177,7 @@ func TestRefusalNamesThePlace(t *testing.T) {
 	}
 }
 
-// Parts that no codec reads may be any JSON.
+// Parts of a message that no codec reads may be any JSON, however deep or odd.
 func TestWhatIsNotReadCostsNothing(t *testing.T) {
 	for _, odd := range []string{
 		strings.Repeat("[", 200) + strings.Repeat("]", 200), strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000),

@@ -52,7 +52,8 @@ func TestPlainSchemas(t *testing.T) {
 	}
 }
 
-// Providers that refuse a keyword at the root get it as text.
+// A provider refuses a keyword at the root of a schema: the keyword is exported as text in the
+// description.
 func TestChoiceAtTheRoot(t *testing.T) {
 	const schema = `{"type":"object","properties":{"a":{}},"oneOf":[{"required":["a"]},{"required":["b"]}]}`
 	for _, p := range []messages.Provider{messages.Anthropic, messages.OpenAIChat, messages.OpenAIResponses, messages.Bedrock} {
@@ -84,7 +85,7 @@ func TestPrepareRefuses(t *testing.T) {
 		p     messages.Provider
 		tools []schemas.Tool
 		o     export.Options
-		want  string // "" for no error
+		want  string // "": no error
 	}{
 		{"128", messages.OpenAIChat, many(128), export.Options{}, ""},
 		{"129", messages.OpenAIChat, many(129), export.Options{}, "129 tools: openai-chat takes at most 128 in one request"},
@@ -114,7 +115,7 @@ func TestPrepareRefuses(t *testing.T) {
 	}
 }
 
-// properties is a JSON object of n properties.
+// properties returns a JSON object with n properties of this schema.
 func properties(n int, schema string) string {
 	members := make([]string, n)
 	for i := range members {

@@ -22,8 +22,8 @@ func TestWhatCanBeStrict(t *testing.T) {
 		}
 		return schema
 	}
-	// The letters of want say which exports are strict: D the default of Responses, E exact for
-	// OpenAI, N nullable for OpenAI, A exact for Anthropic.
+	// The letters of want say which exports are strict. D: the default of Responses. E: exact
+	// for OpenAI. N: nullable for OpenAI. A: exact for Anthropic.
 	for _, c := range []struct{ about, schema, want string }{
 		{"no arguments", `{"properties":{}}`, "DENA"},
 		{"all required", `{"properties":{"a":{"type":"string"}},"required":["a"]}`, "DENA"},
@@ -96,7 +96,7 @@ func TestDropNulls(t *testing.T) {
 		{schema, `{ "must": "a", "null": null }`, `{ "must": "a", "null": null }`},
 		{schema, `{"must":null,"other":null}`, `{"must":null,"other":null}`},
 		{schema, `[null]`, `[null]`},
-		// The schema was never exported as nullable, so no model was asked to send null.
+		// The schema is never exported as nullable, so no model is asked to send null.
 		{`{"properties":{"a":{"type":"string","maxLength":3}}}`, `{"a":null}`, `{"a":null}`},
 	} {
 		got, err := export.DropNulls(json.RawMessage(c.schema), json.RawMessage(c.input))
@@ -109,8 +109,8 @@ func TestDropNulls(t *testing.T) {
 	}
 }
 
-// An input that fits the exported schema must fit the tool's own: random inputs that fit the first
-// are validated against the second.
+// An exported schema accepts no more than the tool's own schema: random inputs that fit the
+// export are validated against the tool's schema.
 func TestCopiesAreNoWider(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for _, tool := range exporttest.Tools() {
@@ -164,8 +164,8 @@ func orObject(schema json.RawMessage) json.RawMessage {
 	return schema
 }
 
-// sample is a value that mostly fits a schema: optional properties come and go, some values are
-// null, some objects have a property too many.
+// sample returns a value that mostly fits a schema. Optional properties come and go, some
+// values are null, and some objects have one property too many.
 func sample(t *testing.T, rng *rand.Rand, schema json.RawMessage) any {
 	t.Helper()
 	dec := json.NewDecoder(bytes.NewReader(schema))

@@ -22,7 +22,8 @@ func TestCodec(t *testing.T) { codectest.Run(t, Codec{}, native) }
 
 func FuzzDecode(f *testing.F) { codectest.Fuzz(f, Codec{}, native) }
 
-// nativeMessage is a model's content with text, thoughts and server tools around the calls.
+// nativeMessage returns a model's content with text, thoughts and server tools around the
+// calls.
 func nativeMessage(calls ...codectest.Call) string {
 	parts := []string{
 		`{"text":"hm","thought":true,"thoughtSignature":"c2ln"}`,

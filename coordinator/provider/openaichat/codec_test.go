@@ -21,7 +21,8 @@ func TestCodec(t *testing.T) { codectest.Run(t, Codec{}, native) }
 
 func FuzzDecode(f *testing.F) { codectest.Fuzz(f, Codec{}, native) }
 
-// nativeMessage is an assistant message as OpenAI sends it. Arguments are a string, broken or not.
+// nativeMessage returns an assistant message as OpenAI sends it. Its arguments are strings,
+// which may hold broken JSON.
 func nativeMessage(calls ...codectest.Call) string {
 	if len(calls) == 0 {
 		return `{"role":"assistant","content":"Done.","refusal":null,"annotations":[]}`

@@ -21,7 +21,7 @@ func TestCodec(t *testing.T) { codectest.Run(t, Codec{}, native) }
 
 func FuzzDecode(f *testing.F) { codectest.Fuzz(f, Codec{}, native) }
 
-// nativeMessage is an output list with reasoning and server tools around the calls.
+// nativeMessage returns an output list with reasoning and server tools around the calls.
 func nativeMessage(calls ...codectest.Call) string {
 	items := []string{
 		`{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"c2ln"}`,
@@ -58,7 +58,8 @@ func nativeAnswers(t testing.TB, reinjection json.RawMessage) (answers []codecte
 	return answers
 }
 
-// nativeOutput is a string, or parts.
+// nativeOutput returns the text and the images of an output, which is a string or a list of
+// parts.
 func nativeOutput(t testing.TB, output json.RawMessage) (text string, images []string) {
 	t.Helper()
 	if json.Unmarshal(output, &text) == nil {

@@ -10,7 +10,7 @@ import (
 func anthropicCalls(t testing.TB, message json.RawMessage) (ids []string) {
 	t.Helper()
 	if content := member(message, "content"); len(content) > 0 && content[0] == '"' {
-		return nil // a stored history may hold plain text; the SDK's response type has only blocks
+		return nil // a stored history may hold plain text, and the SDK's response type only has blocks
 	}
 	var m anthropicsdk.Message
 	if err := json.Unmarshal(message, &m); err != nil {

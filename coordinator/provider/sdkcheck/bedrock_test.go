@@ -15,8 +15,9 @@ import (
 	smithydocument "github.com/aws/smithy-go/document"
 )
 
-// The AWS types have no JSON tags: only the SDK's client knows the wire format. So the client reads
-// our JSON as a service's answer, and writes it again as a request that the test keeps.
+// The AWS types have no JSON tags, and only the SDK's client knows the wire format. So the
+// client reads our JSON as the answer of a service, and writes it again in a request, which
+// the test keeps.
 
 // service answers every request with the same body and keeps the last request.
 type service struct{ answer, request []byte }
@@ -34,7 +35,8 @@ func (s *service) Do(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// converse sends messages and tools, and returns the request's body and the message in the answer.
+// converse sends messages and tools. It returns the body of the request, and the message of
+// the answer.
 func converse(t testing.TB, answer json.RawMessage, messages []types.Message, tools *types.ToolConfiguration) ([]byte, types.Message) {
 	t.Helper()
 	s := &service{answer: []byte(`{"output":{"message":` + string(answer) + `},"stopReason":"tool_use",` +
@@ -88,7 +90,8 @@ func bedrockAgain(t testing.TB, reinjection json.RawMessage) []byte {
 	return elements(t, member(request, "messages"))[0]
 }
 
-// bedrockRetold builds the SDK's types by hand: no answer of the service contains tool definitions.
+// bedrockRetold builds the SDK's types by hand, because no answer of the service contains tool
+// definitions.
 func bedrockRetold(t testing.TB, tools json.RawMessage) []byte {
 	t.Helper()
 	var list []struct {
@@ -130,8 +133,8 @@ func bedrockRetold(t testing.TB, tools json.RawMessage) []byte {
 	return member(request, "toolConfig", "tools")
 }
 
-// documentOf returns v with its numbers in the SDK's own type, which writes every json.Number as a
-// string.
+// documentOf returns v with its numbers in the SDK's own type. The SDK would write a
+// json.Number as a string.
 func documentOf(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -28,7 +28,8 @@ func geminiCalls(t testing.TB, message json.RawMessage) (ids []string) {
 	return ids
 }
 
-// geminiAnswered pairs by id and name: the id may be missing, the name has to be the call's.
+// geminiAnswered returns the id and the name of each answer. Gemini pairs by both: the id may
+// be missing, and the name has to be the call's name.
 func geminiAnswered(t testing.TB, reinjection json.RawMessage) (ids []string) {
 	for _, part := range elements(t, member(reinjection, "parts")) {
 		answer := member(part, "functionResponse")
@@ -51,8 +52,8 @@ func geminiRetold(t testing.TB, tools json.RawMessage) []byte {
 	return marshal(t, list)
 }
 
-// strictly decodes JSON into a type of the SDK and fails the test on unknown fields. A type with a
-// reader of its own may still let unknown fields pass.
+// strictly decodes JSON into a type of the SDK, and fails the test on unknown fields. A type
+// with its own decoding may still accept unknown fields.
 func strictly(t testing.TB, raw json.RawMessage, into any) {
 	t.Helper()
 	dec := json.NewDecoder(bytes.NewReader(raw))

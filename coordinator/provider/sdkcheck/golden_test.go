@@ -28,21 +28,22 @@ type codec interface {
 // sdk reads messages and reinjections with one provider's types.
 type sdk struct {
 	codec codec
-	// dir holds the codec and its goldens.
+	// dir is the folder of the codec and its golden pairs.
 	dir string
-	// calls returns the ids of the calls that the SDK sees in a message, in order.
+	// calls returns the ids of the calls that the SDK finds in a message, in order.
 	calls func(t testing.TB, message json.RawMessage) []string
-	// answered returns the ids that a reinjection answers, in order. It reads our JSON without the
-	// SDK.
+	// answered returns the ids that a reinjection answers, in order. It reads the JSON without
+	// the SDK.
 	answered func(t testing.TB, reinjection json.RawMessage) []string
-	// again returns a reinjection, and retold tool definitions, as the SDK writes them after it has
-	// read them.
+	// again returns a reinjection as the SDK writes it after reading it. retold does the same
+	// with tool definitions.
 	again  func(t testing.TB, reinjection json.RawMessage) []byte
 	retold func(t testing.TB, tools json.RawMessage) []byte
-	// floatResults and floatSchemas: the SDK holds the numbers of results, or of schemas, as
-	// float64.
+	// floatResults says that the SDK holds numbers in results as float64, and floatSchemas the
+	// same of numbers in schemas.
 	floatResults, floatSchemas bool
-	// unreadable names goldens whose reinjection the SDK's types cannot hold, with the reason.
+	// unreadable names the golden pairs whose reinjection the SDK's types cannot hold, with
+	// the reason.
 	unreadable map[string]string
 }
 
@@ -76,7 +77,7 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-// checkFolder checks the goldens of a folder below testdata, and counts them.
+// checkFolder checks the golden pairs of a folder below testdata, and returns their number.
 func (s sdk) checkFolder(t *testing.T, folder string, real bool) int {
 	names, err := filepath.Glob(filepath.Join("..", s.dir, "testdata", folder, "*.txtar"))
 	if err != nil {
@@ -95,8 +96,8 @@ func (s sdk) checkFolder(t *testing.T, folder string, real bool) int {
 	return len(names)
 }
 
-// checkGolden checks a golden's reinjection, and its message unless that is a lenient one: the
-// codecs accept some messages that the SDKs cannot represent.
+// checkGolden checks the reinjection of a golden pair. It checks the message too, unless real
+// is false: the codecs accept some messages that the SDKs cannot represent.
 func (s sdk) checkGolden(t *testing.T, golden string, files map[string]json.RawMessage, real bool) {
 	message, reinjection := files["message.json"], files["reinjection.json"]
 	if len(reinjection) == 0 {
@@ -117,7 +118,7 @@ func (s sdk) checkGolden(t *testing.T, golden string, files map[string]json.RawM
 	}
 }
 
-// sameCalls fails the test unless the SDK finds in the message exactly the calls that were
+// sameCalls fails the test if the SDK finds other calls in the message than those that were
 // answered.
 func (s sdk) sameCalls(t testing.TB, message json.RawMessage, answered []string) {
 	t.Helper()
@@ -126,7 +127,7 @@ func (s sdk) sameCalls(t testing.TB, message json.RawMessage, answered []string)
 	}
 }
 
-// TestTools reads what every codec exports with the SDK's types.
+// TestTools reads the exports of every codec with the SDK's types.
 func TestTools(t *testing.T) {
 	for name, s := range sdks {
 		for _, strict := range []export.Strict{export.StrictDefault, export.StrictExact, export.StrictNullable} {
@@ -143,7 +144,7 @@ func TestTools(t *testing.T) {
 	}
 }
 
-// Each of these reinjections differs in one thing from a right one, and the check notices it.
+// Each of these reinjections differs from a right one in one thing: the check fails.
 func TestWrongReinjectionsAreNoticed(t *testing.T) {
 	for _, c := range []struct{ sdk, about, reinjection string }{
 		{"anthropic", "unknown field", `{"role":"user","content":[{"type":"tool_result","tool_use_id":"a","status":"ok"}]}`},
@@ -167,11 +168,11 @@ func TestWrongReinjectionsAreNoticed(t *testing.T) {
 	}
 }
 
-// fails reports whether a check fails, without failing the test itself.
+// fails reports whether a check fails, without failing the test.
 func fails(t *testing.T, check func(testing.TB)) bool {
 	r := &recorder{TB: t}
 	done := make(chan struct{})
-	go func() { // a goroutine of its own, because Fatalf ends it
+	go func() { // on its own goroutine, because Fatalf ends the goroutine
 		defer close(done)
 		check(r)
 	}()
@@ -179,7 +180,8 @@ func fails(t *testing.T, check func(testing.TB)) bool {
 	return r.failed
 }
 
-// recorder is a testing.TB that only records that it failed.
+// recorder is a testing.TB that records whether it failed, and does nothing else with
+// failures.
 type recorder struct {
 	testing.TB
 	failed bool

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// equal compares two values that are neither objects nor lists. With floats, two numbers are equal
-// when they are as float64, which is how some SDKs hold them; the digits we send are exact all the
-// same.
+// equal compares two values that are neither objects nor lists. If floats is set, two numbers
+// are equal if their float64 values are, because some SDKs hold numbers as float64. The digits
+// in our JSON are exact all the same.
 func equal(want, got any, floats bool) bool {
 	w, wok := want.(json.Number)
 	g, gok := got.(json.Number)
@@ -30,8 +30,8 @@ type difference struct {
 
 func (d difference) String() string { return d.path + ": " + d.what }
 
-// diff lists where got, written by an SDK, differs from want, written by the codec. Numbers compare
-// as in [equal].
+// diff lists where got, which an SDK wrote, differs from want, which the codec wrote. Numbers
+// are compared by [equal].
 func diff(t testing.TB, want, got []byte, floats bool) []difference {
 	t.Helper()
 	var out []difference
@@ -104,7 +104,7 @@ func decode(t testing.TB, raw []byte) any {
 	return v
 }
 
-// same fails the test for every difference.
+// same fails the test for every difference between want and got.
 func same(t testing.TB, want, got []byte, floats bool) {
 	t.Helper()
 	for _, d := range diff(t, want, got, floats) {
@@ -112,7 +112,7 @@ func same(t testing.TB, want, got []byte, floats bool) {
 	}
 }
 
-// elements is the members of a JSON list.
+// elements returns the elements of a JSON list.
 func elements(t testing.TB, raw []byte) []json.RawMessage {
 	t.Helper()
 	var list []json.RawMessage
@@ -122,7 +122,7 @@ func elements(t testing.TB, raw []byte) []json.RawMessage {
 	return list
 }
 
-// member is the value under a path of keys, or nil where there is none.
+// member returns the value under a path of keys, or nil if there is none.
 func member(raw json.RawMessage, path ...string) json.RawMessage {
 	for _, key := range path {
 		var m map[string]json.RawMessage

@@ -8,7 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// turns are messages as the providers send them, with each kind of call that a dialect has.
+// turns holds a message of each provider, as the provider sends it, with each kind of call in
+// that dialect.
 var turns = map[string]string{
 	"anthropic": `{"id":"msg_1","type":"message","role":"assistant","model":"claude","stop_reason":"tool_use","stop_sequence":null,
 		"usage":{"input_tokens":1,"output_tokens":1},"content":[
@@ -44,10 +45,10 @@ var turns = map[string]string{
 		{"functionCall":{"name":"lookup","args":{"id":8}}}]}`,
 }
 
-// pixel is a whole PNG image.
+// pixel is a complete PNG image, in base64.
 const pixel = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
-// outcomes are the outcomes that a call can have.
+// outcomes lists outcomes of every kind.
 var outcomes = map[string]messages.Outcome{
 	"text":           messages.Text("a < b && c"),
 	"empty":          messages.Text(""),
@@ -72,8 +73,8 @@ var outcomes = map[string]messages.Outcome{
 	"unknown blocks": {Content: []messages.Block{{Type: "hologram"}}},
 }
 
-// TestOutcomes answers every kind of call with every kind of outcome, and the SDKs read the
-// answers.
+// TestOutcomes answers every kind of call with every kind of outcome. The SDKs have to read
+// the answers.
 func TestOutcomes(t *testing.T) {
 	for name, s := range sdks {
 		turn := json.RawMessage(turns[name])
