@@ -99,10 +99,10 @@ func TestABatchWaitsForItsAuditLines(t *testing.T) {
 				lost(f, first, l)
 				if name != "the coordinator goes on" {
 					f.coordinator(coordinator.Config{Provision: cfg.Provision, Lookahead: 1})
-					// JetStream does not deliver the batch again within this time.
+					// JetStream does not deliver the batch again so soon.
 					if strings.HasPrefix(name, "another coordinator finds") {
-						// Requests go to one of two coordinators, of which one is silent. The
-						// other gets one of these requests.
+						// A request goes to one of two coordinators, of which one is silent.
+						// So the test asks until the other coordinator answers.
 						f.until("a coordinator wakes the session", func() bool {
 							ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 							defer cancel()

@@ -179,7 +179,7 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				pay := f.recordedTool(schemas.Tool{Name: "pay"}, func(ctx context.Context, _ int) (tool.Output, error) {
-					// The call ends before the worker's first sign that it still runs.
+					// The call ends before its worker first reports that it runs.
 					return tool.Text("paid"), pauseArgs{50}.wait(ctx)
 				})
 				l := newLink(t, srv)
@@ -230,8 +230,9 @@ func TestALinkBreaksInAMessage(t *testing.T) {
 	}
 }
 
-// An agent disappears while it sends its batch, or right after. The fleet has nothing of the
-// batch in the first case. In the second it has the whole batch, and the reply can be fetched.
+// An agent disappears while it sends its batch, or right after. In the first case the fleet
+// has nothing of the batch. In the second case it has the whole batch, and the reply can be
+// fetched.
 func TestTheAgentIsGone(t *testing.T) {
 	for name, row := range map[string]struct {
 		breakPart float64

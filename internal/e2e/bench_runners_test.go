@@ -24,15 +24,15 @@ import (
 type runnerTimes struct {
 	name, tool string
 	calls      []time.Duration // how long one call took, in a batch of its own
-	above      []time.Duration // how much longer it took than the builtin tool of its round
+	above      []time.Duration // how much longer than the builtin tool in the same round
 	batches    []time.Duration // how long a batch of many calls took
 }
 
-// BenchmarkRunners compares tools that do nothing, one for each way to run a tool: the time of
-// one call in a batch of its own, and then how many calls of one batch end in a second. They
-// take turns, so that load hits all alike. Those that start a process for each call have
-// rounds of their own, with a builtin as well: after them the caches of the processors are
-// cold. The table of docs/performance.md is its output:
+// BenchmarkRunners compares ways to run a tool, with tools that do nothing. It measures the
+// time of one call in a batch of its own, and then how many calls of one batch end in a
+// second. The tools take turns, so that other load on the machine hits all of them. Tools that
+// start a process for each call have rounds of their own, also with a builtin tool, because
+// they leave the caches of the processors cold. docs/performance.md has its output as a table:
 //
 //	go test ./internal/e2e -run - -bench Runners -benchtime 200x -v
 func BenchmarkRunners(b *testing.B) {

@@ -138,8 +138,8 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 }
 
 // The reply of a batch is stored, and its audit lines wait for room. With a lookahead of 1,
-// the next batch of the session is delivered again meanwhile. It starts nothing before the
-// last event of the first batch.
+// the next batch of the session is delivered again meanwhile. That next batch starts nothing
+// before the last event of the first batch.
 func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -157,8 +157,8 @@ func TestRetries(t *testing.T) {
 	}
 }
 
-// A failure is not retried if it is that of a write that runs once, if its error is final, or
-// if it was the last attempt.
+// A failure is not retried if the write may run only once, if the error is final, or if the
+// attempt was the last one.
 func TestFailuresThatAreNotRetried(t *testing.T) {
 	for _, row := range []struct {
 		name    string

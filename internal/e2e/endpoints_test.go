@@ -77,8 +77,8 @@ func TestTheSameBatchAgainRunsNothing(t *testing.T) {
 }
 
 // Each reply has the member append: the stored reply, and the message on the reply subject. An
-// earlier build may have stored a reply without it. The coordinator adds it when it hands out
-// such a reply.
+// earlier build may have stored a reply without append. The coordinator adds append when it
+// hands that reply out.
 func TestEveryReplyHasAppend(t *testing.T) {
 	f, _ := countingFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

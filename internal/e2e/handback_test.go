@@ -131,7 +131,8 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 		b := canonical("s", "b", call{"look", ""}, sh("ls one"), call{"look", ""})
 		f.submit(b)
 		f.atGate(look, 1)
-		// The call's job from before the hand-back. The test publishes it again later.
+		// queued returns the call's job from before the hand-back. The test publishes that job
+		// again later.
 		queued := func() (bus.Msg, error) {
 			return f.conn.First(context.Background(), f.conn.Names().Stream(bus.Jobs), "toolfleet.read.*._.s.b.1")
 		}

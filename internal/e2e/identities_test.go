@@ -158,7 +158,8 @@ var rarelyUsedRights = map[string]string{
 	"$JS.API.DIRECT.GET.KV_TOOLFLEET_workers": "the last worker of its kind that ends while jobs wait for it",
 }
 
-// checkNoUnusedRights fails for each right that no daemon used and that is not in unseen.
+// checkNoUnusedRights fails for each right that no daemon used and that is not in
+// rarelyUsedRights.
 func (f *identified) checkNoUnusedRights(t *testing.T) {
 	for _, who := range []string{"coordinator", "worker", "http"} {
 		publish, subscribe := f.ids.May(who)
@@ -219,7 +220,8 @@ func TestLostJobsComeBackForWorkers(t *testing.T) {
 	}, ids.Option)
 }
 
-// No identity has one of these forbidden rights, not even through a wildcard.
+// The table lists rights that an identity must not have. No identity has one of its list, not
+// even through a wildcard.
 func TestRightsAreNoWider(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	key := []string{"$JS.API.DIRECT.GET.KV_TOOLFLEET_keys", "$JS.API.STREAM.MSG.GET.KV_TOOLFLEET_keys", "$JS.API.DIRECT.GET.KV_TOOLFLEET_keys.$KV.TOOLFLEET_keys.audit",
@@ -357,7 +359,7 @@ func (f *identified) overHTTP(t *testing.T) {
 				t.Errorf("%s: %s %s: %d %.200s, %v; want %d", tenant, row.method, row.path, res.StatusCode, body, err, row.status)
 			}
 		}
-		// The batch of a client that does not wait for the reply.
+		// A client submits this batch and does not wait for its reply.
 		if err := fleettest.AgentOver(conn, tenant).Submit(ctx, canonical("http", "submitted", call{"rd", `{"k":"h"}`})); err != nil {
 			t.Errorf("%s: submit: %v", tenant, err)
 		}

@@ -244,7 +244,7 @@ func TestALateFirstDeliveryDoesNotRunAReadAgain(t *testing.T) {
 		before, b := canonical("s", "before", call{"slow", `{"ms":1000}`}), canonical("s", "b", call{"slow", `{"ms":120000}`})
 		f.submit(before)
 		f.until("the first batch runs", func() bool { return n.Load() == 1 })
-		f.submit(b) // the only slot is taken, so it is not delivered
+		f.submit(b) // the only slot is taken, so b is not delivered
 		f.until("the second batch runs", func() bool { return n.Load() == 2 })
 		f.coordinator(coordinator.Config{})
 		reply, err := f.await(b, 10*time.Minute)

@@ -19,7 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A result with another call's id is published on the result subject of a call. It is ignored.
+// A result with another call's id is published on the result subject of a call. The result is
+// ignored.
 func TestAForeignResultIsNobodys(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -69,8 +70,8 @@ func TestAHugeNameCostsItsCallAlone(t *testing.T) {
 	})
 }
 
-// The head of a session is a message with a hostile subject and a large body. It goes to the
-// dead letters, and the session goes on.
+// The head of a session is a message with a hostile subject and a large body. The message goes
+// to the dead letters, and the session goes on.
 func TestAHostileHeadIsDeadLettered(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -25,9 +25,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// startBounded starts a fleet with bounded streams. Its tools are echo (a read), blob (a read
-// that returns n bytes) and put (a write). put waits for gate if that is not nil. It returns
-// the number of runs of put.
+// startBounded starts a fleet with bounded streams, and returns the number of runs of put. The
+// tools are echo (a read), blob (a read that returns n bytes) and put (a write). put waits for
+// gate if that is not nil.
 func startBounded(f *fleet, p provision.Config, gate <-chan struct{}) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "echo", Kind: messages.KindRead, MaxOutput: 1 << 30}, func(_ context.Context, c tool.Call) (tool.Output, error) {
@@ -93,7 +93,7 @@ func TestAFullLogRefuses(t *testing.T) {
 					t.Errorf("batch of session %s: %+v, %v", b.Session, reply, err)
 				}
 			}
-			// Run of the client tries again by itself.
+			// The client's Run tries again by itself.
 			if reply := f.run(late); reply.Status != messages.ReplyCompleted || runs.Load() != 3 {
 				t.Errorf("when there is room: %s after %d writes", reply.Status, runs.Load())
 			}
@@ -195,7 +195,7 @@ func TestOutputsOfEverySize(t *testing.T) {
 		message - 64<<10 - 1, message - 64<<10, message - 64<<10 + 1, message - 1, message, message + 1, 16 << 20, cut - 2,
 	} {
 		if testing.Short() && size > 2*message {
-			continue // slow with the race detector, which sees as much in the smaller ones
+			continue // slow with the race detector; smaller sizes suffice
 		}
 		reply := f.run(canonical("s", fmt.Sprint("whole", size), call{"blob", fmt.Sprintf(`{"n":%d}`, size)}))
 		if n := bytes.Count(reply.Reinjection, []byte("x")); n != size || reply.Results[0].Status != messages.StatusOK {

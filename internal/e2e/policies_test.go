@@ -43,8 +43,8 @@ func (f *fleet) countLogs() (count func(level, text string) int) {
 	}
 }
 
-// A coordinator restarts without the fleet's policy. A worker without a policy then takes
-// calls again, and the log says why.
+// A coordinator restarts without the fleet's policy. A worker without a policy then takes its
+// calls, and the log says why.
 func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -72,8 +72,9 @@ func TestACoordinatorComesBackWithoutThePolicy(t *testing.T) {
 	})
 }
 
-// A coordinator has a policy. A worker without one runs none of its calls, and logs the reason
-// once. Workers with a policy take the calls, and log it if theirs is another policy.
+// A coordinator has a policy. A worker without a policy runs none of its calls, and logs the
+// reason once. Workers with a policy take the calls. They log it if their policy is another
+// one.
 func TestAWorkerWithoutThePolicyOfTheFleet(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -21,9 +21,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A batch says with labels what it is for, and an HTTP server signs who sent it. Rules, hooks,
-// tools, questions, start events and the audit log show both. A user's name without that
-// signature, or with another one, is ignored.
+// A batch says with labels what it is for, and an HTTP server signs for which user it was
+// sent. Rules, hooks, tools, questions, start events and the audit log show both. A user
+// without a valid signature is ignored.
 func TestWhoAsks(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

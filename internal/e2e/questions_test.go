@@ -179,8 +179,8 @@ func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 	}
 }
 
-// A batch waits for approval. The batches behind it keep their places, and other sessions do
-// not wait.
+// A batch waits for approval. The batches behind that batch keep their places, and other
+// sessions do not wait.
 func TestALaneBehindAQuestion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -341,7 +341,8 @@ func TestLargeQuestions(t *testing.T) {
 	})
 }
 
-// A batch finds an abort only in its last check before it is suspended. It ends at once.
+// A batch finds an abort only in its last check before it is suspended. The batch ends at
+// once.
 func TestAnAbortThatIsFoundBeforeSuspending(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

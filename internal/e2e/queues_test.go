@@ -108,8 +108,8 @@ func (f *fleet) withdraw(name string) {
 }
 
 // The worker of a running read drains, or its announcement is lost. Workers with another
-// toolset have the read's tool. The read still runs once, and the write behind it starts after
-// it.
+// toolset have the read's tool too. The read still runs once, and the next write of the batch
+// starts after the read.
 func TestARunningReadStaysWithItsWorker(t *testing.T) {
 	for what, change := range map[string]func(*fleet, part) (wait func()){
 		"it drains":                func(_ *fleet, w part) func() { return w.stopInBackground() },
@@ -388,8 +388,8 @@ func TestALateHandBackFromAnotherQueue(t *testing.T) {
 	}
 }
 
-// The last worker of a toolset drains while a call waits for its only slot. Once a second it
-// looks whether another worker has taken the call.
+// The last worker of a toolset drains while a call waits for its only slot. Once a second the
+// worker looks whether another worker has taken the call.
 func TestTheLastWorkerLooksForOthersOnceASecond(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

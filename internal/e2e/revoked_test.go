@@ -52,7 +52,7 @@ func TestRevokedCredentials(t *testing.T) {
 	if err := f.srv.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	f.worker(worker.Config{AckWait: soon.AckWait}) // with the default lease
+	f.worker(worker.Config{AckWait: soon.AckWait}) // this worker has the default lease
 	f.wantStatuses(f.reply(read, time.Minute), "ok")
 	f.wantStatuses(f.reply(write, time.Minute), "outcome_unknown")
 	if runs.Load() != 3 {

@@ -185,8 +185,8 @@ func TestAWorkerWithANewToolsFile(t *testing.T) {
 	})
 }
 
-// A worker is killed while it runs a call and other calls wait for it, and no other worker
-// serves exactly the same tools. When its announcement has lapsed, the calls go to a worker
+// A worker is killed while it runs a call and other calls wait. No other worker serves exactly
+// the same tools. When the killed worker's announcement has lapsed, the calls go to a worker
 // that serves their tool and more tools.
 func TestALostToolsetLosesNoCall(t *testing.T) {
 	for _, promise := range []schemas.Tool{{Kind: messages.KindRead}, {Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}} {

@@ -310,8 +310,8 @@ func TestWatchThroughManyCuts(t *testing.T) {
 	}
 }
 
-// A watcher gives a time. It receives the batches that have ended since then, and at once the
-// open ones.
+// A watcher asks for batches since a time. It receives the batches that have ended since then,
+// and the open batches at once.
 func TestWatchSince(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		var open func()

@@ -242,9 +242,8 @@ func TestASlowSessionDelaysNobody(t *testing.T) {
 	}
 }
 
-// Slow calls fill every slot of the workers and delay all calls behind them in the queue:
-// sessions share the slots of workers. A pool of their own for slow tools keeps the other
-// calls fast.
+// Slow calls fill every slot of the workers and delay all calls behind them, because sessions
+// share the slots. If the slow tools have a pool of their own, the other calls stay fast.
 func TestSlowToolsThatFillTheSlots(t *testing.T) {
 	p99 := map[string]time.Duration{}
 	for _, pool := range []string{"", "slow"} {

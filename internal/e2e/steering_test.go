@@ -136,7 +136,7 @@ func TestSteeringWaitsForAReply(t *testing.T) {
 		}
 		f.wantSteering(f.run(canonical("other", "b", call{"pay", through})), "")
 		first := f.run(canonical("s", "first", call{"pay", through}))
-		f.wantStatuses(first, "ok") // the call came after the message
+		f.wantStatuses(first, "ok") // this call came after the message
 		f.wantSteering(first, `["one",["two"]]`)
 		f.wantSteering(f.run(canonical("s", "second", call{"pay", through})), "")
 		f.steer("s", `3`, "")

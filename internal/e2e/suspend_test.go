@@ -91,8 +91,8 @@ func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
 	})
 }
 
-// Each question extends the life of a batch by the time that approvers have. Its workers use
-// the longer life too.
+// Each question extends the life of a batch by the time that approvers have. The workers of
+// the batch use the longer life too.
 func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -118,8 +118,8 @@ func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 	})
 }
 
-// A read waits for approval, and other reads of its batch have run. After an abort it never
-// runs, and the session goes on.
+// A read waits for approval, and other reads of its batch have run. After an abort the read
+// never runs, and the session goes on.
 func TestAParkedReadIsAborted(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

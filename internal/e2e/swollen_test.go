@@ -18,7 +18,7 @@ import (
 )
 
 // A hook makes the input of a write too large for a claim. The call fails at once with that
-// reason, and does not count as one that kills its workers.
+// reason. It does not count as a call that kills its workers.
 func TestAnInputThatIsTooLargeToBeClaimed(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -97,8 +97,8 @@ func TestTheTimelineOfABatch(t *testing.T) {
 }
 
 // The plan of a batch is not stored yet. The timeline then says only that the calls belong to
-// the batch, because the plan decides everything else. It never reports an end that did not
-// happen.
+// the batch, because the plan decides everything else. So the timeline never reports an end
+// that did not happen.
 func TestATimelineBeforeThePlan(t *testing.T) {
 	late := func(f *fleet) {
 		more := &tool.Registry{}
@@ -305,7 +305,7 @@ func TestTheTimelineOfAQuestion(t *testing.T) {
 		if err := <-following; err != nil {
 			t.Fatal(err)
 		}
-		f.awaitGone(b) // the log holds the arguments
+		f.awaitGone(b) // in the log, the batch still shows its arguments
 		done := f.timeline("s", "b")
 		checkFeed(t, done.Events, 2)
 		checkFeed(t, live.all(), 2)

@@ -187,7 +187,7 @@ func TestTheSameIdsElsewhere(t *testing.T) {
 	})
 }
 
-// A later version adds fields to a batch and a job. They are ignored.
+// A later version adds fields to a batch and a job. The fleet ignores those fields.
 func TestFieldsOfALaterVersion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

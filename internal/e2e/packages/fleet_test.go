@@ -27,7 +27,7 @@ import (
 type fleet struct {
 	url  string // of the HTTP API
 	nats string // of the NATS server
-	dir  string // hold appends its runs to the file runs, and ends when there is a file open
+	dir  string // hold appends its runs to the file "runs", and ends when the file "open" exists
 }
 
 // startFleet starts a fleet with the tools of a program, and waits until the tool name is

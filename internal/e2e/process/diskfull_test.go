@@ -54,7 +54,7 @@ func fillDisk(t *testing.T, dir string) (remove func()) {
 	}
 }
 
-// The disk of the server fills up while batches run. Nothing is acknowledged that is not
+// The disk of the server fills up while batches run. No batch is acknowledged that is not
 // stored, and doctor says what to do. After a restart with free space, every acknowledged
 // batch gets its reply.
 func TestTheDiskIsFull(t *testing.T) {

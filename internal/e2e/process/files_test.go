@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A worker has no free file descriptors. The results of calls that it cannot start say so, the
-// other calls run, and the worker starts calls again later.
+// A worker has too few file descriptors. A call that it cannot start gets a result with that
+// reason, the other calls run, and the worker starts calls again later.
 func TestAWorkerHasNoFilesLeft(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t)

@@ -314,8 +314,8 @@ func TestPowerLoss(t *testing.T) {
 }
 
 // The server syncs every two minutes, as a NATS server does by default, and the power fails.
-// It loses acknowledged batches, which shows that TestPowerLoss can fail. The test logs how
-// many, and requires no number.
+// The server loses acknowledged batches, which shows that TestPowerLoss can fail. The test
+// logs how many are lost, and requires no number.
 func TestPowerLossWithoutSync(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

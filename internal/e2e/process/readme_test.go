@@ -100,7 +100,7 @@ built() {
 mkdir -p bin
 `
 
-// The commands of README.md work, and their outputs are what it shows.
+// The commands of README.md work, and their outputs are those that the page shows.
 func TestReadme(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"bash", "curl"} {

@@ -268,8 +268,8 @@ func (w *cutProxy) setCut(cut bool) {
 	w.cut = cut
 }
 
-// The connection of a worker is cut, and the worker lives. Its tool is dead before another
-// worker may start the call.
+// The connection of a worker is cut while a tool runs. The tool is dead before another worker
+// may start the call.
 func TestACutOffWorkerKillsItsTool(t *testing.T) {
 	t.Parallel()
 	for _, tool := range []string{"once", "idem", "check"} {
@@ -315,8 +315,8 @@ func TestACutOffWorkerKillsItsTool(t *testing.T) {
 	}
 }
 
-// A worker gets SIGTERM while it runs a call, which makes it drain. A second SIGTERM makes it
-// hurry. The call is not lost: if it may run again, it does so without waiting for the lease.
+// A worker gets SIGTERM while it runs a call, and drains. A second SIGTERM makes the worker
+// hurry. A call that may run again then does so without waiting for the lease.
 func TestTwoSIGTERMs(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
@@ -369,8 +369,8 @@ func TestTwoSIGTERMs(t *testing.T) {
 	}
 }
 
-// A call kills each worker that starts it. It ends after it has killed five workers, and the
-// other calls of its batch are answered.
+// A call kills each worker that starts it. The call ends after it has killed five workers, and
+// the other calls of its batch are answered.
 func TestACallThatKillsItsWorkers(t *testing.T) {
 	t.Parallel()
 	p := newProcesses(t, "TOOLFLEET_ACK_WAIT=1s", "TOOLFLEET_LEASE=2s", "TOOLFLEET_GRACE=500ms")

@@ -76,8 +76,8 @@ func TestDeadLettersAreListedAndBlockNothing(t *testing.T) {
 	}
 }
 
-// A server may lose acknowledged messages in a power failure. Daemons refuse that server,
-// unless the settings accept the risk. Then the log shows that they do.
+// A server may lose acknowledged messages in a power failure. Daemons refuse to use that
+// server. If the settings accept the risk, the daemons use the server and log that.
 func TestAnUnsafeServerIsRefused(t *testing.T) {
 	t.Parallel()
 	p, server := serverOn(t, natstest.DataDir(t), []string{"--sync", "1m"})

@@ -201,7 +201,7 @@ func shutOut(h *History) *Fault {
 	return &h.Faults[0]
 }
 
-// noServer makes the server away between two seconds. Then no fault hits w3.
+// noServer records that the server was away between two seconds, and removes the fault of w3.
 func noServer(h *History, from, to int) {
 	h.Faults[1] = Fault{Member: server, Process: "server.1", Act: Kill, At: after(time.Duration(from) * time.Second), Until: after(time.Duration(to) * time.Second)}
 }
