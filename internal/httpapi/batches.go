@@ -13,23 +13,24 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// digestHeader says to which batch an answer belongs: the digest of the batch as the fleet got it.
+// digestHeader is the header that says to which batch an answer belongs. It has the digest of
+// the batch in the form that the fleet got.
 const digestHeader = "Toolfleet-Digest"
 
 const (
-	// busyFor is how long the server retries a batch that the fleet refuses as busy, before it
-	// tells the client to come back. A coordinator that is stopping also refuses, but only for a
-	// moment.
+	// busyFor is how long the server retries a batch that the fleet refuses as busy. After
+	// that the client has to ask again. A coordinator that is stopping also refuses as busy,
+	// but only for a moment.
 	busyFor = 2 * time.Second
-	// askAgain is the Retry-After of the answer about a batch that still runs.
+	// askAgain is the Retry-After of an answer that says that the batch still runs.
 	askAgain = time.Second
 )
 
-// errWaited ends a wait that took as long as the client's Prefer header allows.
+// errWaited ends a wait that has taken as long as the client's Prefer header allows.
 var errWaited = errors.New("the client has waited as long as it prefers")
 
-// putBatch runs a batch and answers with its reply. The same request gets the same answer, and runs
-// nothing again.
+// putBatch runs a batch and answers with its reply. A repeated request gets the same answer,
+// and its batch does not run again.
 func (s *Server) putBatch(w http.ResponseWriter, q *request) error {
 	body, err := batchOf(q)
 	if err != nil {
@@ -41,7 +42,7 @@ func (s *Server) putBatch(w http.ResponseWriter, q *request) error {
 	return s.run(w, q, body, func(r messages.Reply) ([]byte, error) { return rawjson.Marshal(r) })
 }
 
-// putCall runs one call, as a batch of its own, and answers with its result.
+// putCall runs one call, as a batch with only this call, and answers with its result.
 func (s *Server) putCall(w http.ResponseWriter, q *request) error {
 	body, err := callOf(q)
 	if err != nil {
@@ -50,7 +51,7 @@ func (s *Server) putCall(w http.ResponseWriter, q *request) error {
 	return s.run(w, q, body, resultIn)
 }
 
-// run submits a batch, waits for its reply for as long as the client does, and writes what show
+// run submits a batch, waits for its reply as long as the client waits, and writes what show
 // makes of the reply.
 func (s *Server) run(w http.ResponseWriter, q *request, body []byte, show func(messages.Reply) ([]byte, error)) error {
 	release, err := s.waiting.take()
@@ -84,7 +85,7 @@ func (s *Server) run(w http.ResponseWriter, q *request, body []byte, show func(m
 	return nil
 }
 
-// goesOn makes sure that the batch of a client that has stopped waiting is stored. It returns the
+// goesOn makes sure that a batch is stored whose client has stopped waiting. It returns the
 // reply, or client.ErrRunning.
 func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply, error) {
 	reply, err := q.client.Get(q.Context(), q.session, q.batch)
@@ -105,7 +106,8 @@ func (s *Server) goesOn(q *request, body []byte, digest string) (messages.Reply,
 	return messages.Reply{}, client.ErrRunning
 }
 
-// answerRunning says that a batch still runs, which calls have ended, and when to ask again.
+// answerRunning answers that a batch still runs, which of its calls have ended, and when to
+// ask again.
 func answerRunning(w http.ResponseWriter, ended []messages.Result) error {
 	body, err := rawjson.Marshal(messages.State{Status: messages.BatchRunning, Results: ended})
 	if err != nil {
@@ -116,8 +118,8 @@ func answerRunning(w http.ResponseWriter, ended []messages.Result) error {
 	return nil
 }
 
-// withReply adds the stored reply of a refused batch to the error. The reply may hold steering
-// messages.
+// withReply adds the stored reply of a refused batch to the error, because the reply may have
+// steering messages.
 func withReply(err error, reply messages.Reply) error {
 	if reply.Status != messages.ReplyRefused {
 		return err
@@ -127,7 +129,7 @@ func withReply(err error, reply messages.Reply) error {
 	return p
 }
 
-// getBatch answers with the reply of a batch, or with what has happened to it so far.
+// getBatch answers with the reply of a batch, or with its state or timeline up to now.
 func (s *Server) getBatch(w http.ResponseWriter, q *request) error {
 	query := q.URL.Query()
 	if query.Get("timeline") != "" {
@@ -170,13 +172,15 @@ func (s *Server) deleteBatch(w http.ResponseWriter, q *request) error {
 	return answerControl(w, seq, err)
 }
 
-// batchOf makes a batch of the members of a request's body, each as it was written.
+// batchOf makes a batch from the members of a request's body. It leaves each member as it was
+// written.
 func batchOf(q *request) ([]byte, error) {
 	members, err := membersOf(q.body)
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := members["message"]; !ok { // the fleet would refuse it too, and store the refusal under this id
+	// The fleet would refuse such a batch too, but it would store the refusal under this id.
+	if _, ok := members["message"]; !ok {
 		missing := messages.MissingMember("message", q.body)
 		missing.Message += `. Want {"provider": "anthropic", "message": …}, where message is what the model's API gave you`
 		return nil, missing
@@ -184,7 +188,7 @@ func batchOf(q *request) ([]byte, error) {
 	return join(q, members)
 }
 
-// callOf makes a batch of the one call in a request's body.
+// callOf makes a batch with the one call in a request's body.
 func callOf(q *request) ([]byte, error) {
 	members, err := membersOf(q.body)
 	if err != nil {
@@ -210,7 +214,8 @@ func callOf(q *request) ([]byte, error) {
 	return join(q, members)
 }
 
-// join writes a batch with the ids of the path. Ids in the body may only repeat those.
+// join writes a batch with the ids of the path. An id in the body must be the same as in the
+// path.
 func join(q *request, members map[string]json.RawMessage) ([]byte, error) {
 	for name, id := range map[string]string{"id": string(q.batch), "session": string(q.session)} {
 		var own string
@@ -225,7 +230,7 @@ func join(q *request, members map[string]json.RawMessage) ([]byte, error) {
 	return rawjson.JoinMembers(members), nil
 }
 
-// membersOf returns the members of a body, which is a JSON object.
+// membersOf returns the members of a body, which must be a JSON object.
 func membersOf(body []byte) (map[string]json.RawMessage, error) {
 	if len(body) == 0 {
 		return nil, malformed("the body is empty; want a JSON object")
@@ -244,7 +249,7 @@ func malformed(message string) error {
 	return newProblem(http.StatusUnprocessableEntity, string(messages.ClassMalformedMessage), message)
 }
 
-// resultIn returns the result of the only call of a canonical batch, with its output.
+// resultIn returns the result of the only call in a reply, with its output.
 func resultIn(reply messages.Reply) ([]byte, error) {
 	result, err := reply.Single()
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// resumeHeader names the last event that a client was shown.
+// resumeHeader is the header in which a client names the last event that it got.
 const resumeHeader = "Last-Event-ID"
 
-// sessionEvents streams the events of a session: first the past events of the open batches, then
-// every later event. A client that reconnects with the id of its last event continues after it, on
-// this server or any other.
+// sessionEvents streams the events of a session: first the past events of the open batches,
+// then every later event. A client that reconnects with the id of its last event gets the
+// events after it, from this server or any other.
 func (s *Server) sessionEvents(w http.ResponseWriter, q *request) error {
 	last := q.Header.Get(resumeHeader)
 	p, resume := parsePosition(last)
@@ -43,8 +43,8 @@ func (s *Server) sessionEvents(w http.ResponseWriter, q *request) error {
 	})
 }
 
-// liveEvents streams what happens now in all sessions of the tenant. An event of type gap says that
-// events before it may have been missed.
+// liveEvents streams the present events of all sessions of the tenant. An event of type gap
+// says that events before it may be missing.
 func (s *Server) liveEvents(w http.ResponseWriter, q *request) error {
 	return s.stream(w, q, func(q *request, opened func() *stream) error {
 		events, leave, err := s.live.join(q)
@@ -88,8 +88,8 @@ func gap() messages.Event {
 	return messages.Event{V: messages.Version, Type: messages.EventGap, Index: -1, Time: time.Now()}
 }
 
-// stream keeps a stream open until show returns or the client is gone. show calls opened as soon as
-// it misses no later event. That sends the headers, so the client knows it too.
+// stream keeps a stream open until show returns or the client is gone. show must call opened
+// when it misses no later event. opened sends the headers, so the client knows that too.
 func (s *Server) stream(w http.ResponseWriter, q *request, show func(q *request, opened func() *stream) error) error {
 	release, err := s.streams.take()
 	if err != nil {

@@ -1,9 +1,10 @@
 // Package httpapi is the HTTP API of a fleet, for agents without a NATS client.
 //
-// A server is a client of the fleet's endpoints on NATS and keeps nothing. Any number of servers
-// can serve one fleet, and a client that has lost its server asks another one.
+// A server is a client of the fleet's endpoints on NATS and has no state of its own. Any
+// number of servers can serve one fleet. A client that has lost its server can ask another
+// server.
 //
-//	routes.go    which handler answers which request; openapi.json describes the same
+//	routes.go    which handler answers which request; openapi.json has the same routes
 //	request.go   who asks, about which session and batch, with which body
 //	problem.go   which status an error has
 //	batches.go   batches and single calls: run, get, abort
@@ -13,7 +14,7 @@
 //	people.go    questions to people, and their decisions
 //
 // A batch is made from the bytes of the request, so a repeated request makes the same batch.
-// Package access decides who may ask.
+// Package access decides who may send requests.
 package httpapi
 
 import (
@@ -36,15 +37,15 @@ import (
 
 // Config holds the settings of a Server.
 type Config struct {
-	// Access finds out who asks. Required.
+	// Access finds out who sends a request. Required.
 	Access access.Control
-	// Origins are the web origins whose pages may use the API, for example https://ops.example.com.
-	// Default: none.
+	// Origins are the web origins whose pages may use the API, for example
+	// https://ops.example.com. Default: none.
 	Origins []string
-	// MaxOpen bounds three things separately: requests whose body is being read, requests that wait
-	// for a batch, and event streams. Default 4096.
+	// MaxOpen limits each of three things: requests whose body is being read, requests that
+	// wait for a batch, and event streams. Default 4096.
 	MaxOpen int
-	// Signer signs which user asks for a batch. nil: the fleet knows only the tenant.
+	// Signer signs which user asks for a batch. nil: the fleet learns only the tenant.
 	Signer *principal.Signer
 	// Version is the version of this build. MCP clients see it.
 	Version string
@@ -52,7 +53,7 @@ type Config struct {
 	Health http.Handler
 
 	Logger  *slog.Logger // nil: silent
-	Tracer  trace.Tracer // nil: no spans; trace context is passed on in any case
+	Tracer  trace.Tracer // nil: no spans. The trace context is passed on in any case
 	Metrics *Metrics     // nil: not counted
 }
 
@@ -82,11 +83,11 @@ type Server struct {
 	readers  readers
 	live     liveFeeds
 	mcp      *mcpserver.Server
-	closing  context.Context // ends when the server stops
+	closing  context.Context // ends when the server is told to stop
 	close    context.CancelCauseFunc
 }
 
-// New returns a server that asks the fleet with the clients of clientOf.
+// New returns a server that uses the clients of clientOf for its requests to the fleet.
 func New(clientOf func(tenant string) *client.Client, cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
 	if cfg.Access == nil {
@@ -108,28 +109,28 @@ func New(clientOf func(tenant string) *client.Client, cfg Config) (*Server, erro
 	return s, nil
 }
 
-// Times that a client has. A client that takes longer is cut off.
+// Time limits of a client. The server closes the connection of a client that takes longer.
 const (
 	headersIn = 5 * time.Second  // to send the headers
 	bodyIn    = 30 * time.Second // to send the body
-	readIn    = 20 * time.Second // to read what is written
-	idleFor   = time.Minute      // between two requests of a connection
+	readIn    = 20 * time.Second // to read what the server writes
+	idleFor   = time.Minute      // between two requests on a connection
 	closeIn   = 3 * time.Second  // to read its answer after the server was told to stop
 )
 
-// maxHeaders bounds the request line and the headers. Two percent-encoded ids of 8 KiB and a token
-// fit.
+// maxHeaders limits the request line and the headers, in bytes. There is room for two
+// percent-encoded ids of 8 KiB and a token.
 const maxHeaders = 96 << 10
 
-// errClosing ends requests that wait when the server stops.
+// errClosing ends waiting requests when the server stops.
 var errClosing = errors.New("this server is stopping; ask again")
 
-// Serve answers on a listener until ctx ends, and then returns nil. Requests that wait are told to
-// ask again.
+// Serve answers on a listener until ctx ends, and then returns nil. Requests that are still
+// waiting get the answer that they should ask again.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	srv := &http.Server{
 		Handler: s.Handler(), ReadHeaderTimeout: headersIn, IdleTimeout: idleFor, MaxHeaderBytes: maxHeaders,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // a client that breaks off is no fault
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug), // clients may break off
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(l) }()
@@ -152,10 +153,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// places bounds how many requests of one sort are open.
+// places limits how many requests of one kind are open.
 type places chan struct{}
 
-// take takes a place, for the caller to release. The error says that all are taken.
+// take takes a place. The caller must release it. The error says that all places are taken.
 func (p places) take() (release func(), err error) {
 	select {
 	case p <- struct{}{}:

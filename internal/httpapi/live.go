@@ -9,16 +9,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// liveFeeds gives each live event of a tenant to all streams of the tenant on this server.
+// liveFeeds passes the live events of a tenant to all its streams on this server.
 type liveFeeds struct {
 	closing context.Context // ends when the server stops
 	running sync.WaitGroup
 
 	mu  sync.Mutex
-	all map[string]*liveFeed // by tenant, those with streams; guarded by mu
+	all map[string]*liveFeed // the feeds that have streams, by tenant; guarded by mu
 }
 
-// liveFeed is the live events of one tenant.
+// liveFeed is the subscription to the live events of one tenant.
 type liveFeed struct {
 	streams map[*liveQueue]bool // guarded by mu of liveFeeds
 	begun   chan struct{}       // closed once events arrive
@@ -26,18 +26,18 @@ type liveFeed struct {
 	err     error // why no events arrive; set before begun is closed
 }
 
-// liveQueue holds the events that one stream has not written yet. It is closed after the last
+// liveQueue has the events that one stream has not written yet. It is closed after the last
 // event.
 type liveQueue struct {
 	queue  chan messages.Event
-	missed atomic.Bool // the queue was full
+	missed atomic.Bool // an event was dropped because the queue was full
 }
 
-// maxQueued bounds the events that wait for a slow client.
+// maxQueued limits the events that wait for a slow client.
 const maxQueued = 256
 
-// join gives a stream the live events of its tenant, until it leaves. The error says why there are
-// none.
+// join gives a stream the live events of its tenant until the stream calls leave. The error
+// says why there are no events.
 func (l *liveFeeds) join(q *request) (events *liveQueue, leave func(), err error) {
 	feed, events, leave := l.enter(q)
 	select {
@@ -78,11 +78,11 @@ func (l *liveFeeds) enter(q *request) (feed *liveFeed, events *liveQueue, leave 
 	}
 }
 
-// run gives the events to the streams until ctx ends.
+// run passes the events on to the streams until ctx ends.
 func (l *liveFeeds) run(ctx context.Context, tenant string, feed *liveFeed, c *client.Client) {
 	begin := sync.OnceFunc(func() { close(feed.begun) })
 	for e, err := range c.Live(ctx, client.Subscribed(begin)) {
-		if err != nil { // it could not subscribe, so begun is not closed yet
+		if err != nil { // the client could not subscribe, so begun is not closed
 			feed.err = err
 			break
 		}

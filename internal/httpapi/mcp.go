@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// mcpSession is the session of calls whose MCP client names none. A user with a token gets a
-// session of their own below it, so that the calls of each user keep their order.
+// mcpSession is the session of a call whose MCP client names no session. A user with a token
+// gets a session below it, so that the calls of each user keep their order.
 const mcpSession messages.SessionID = "mcp"
 
 // serveMCP answers a request of an MCP client.
@@ -22,7 +22,8 @@ func (s *Server) serveMCP(w http.ResponseWriter, q *request) error {
 	}
 	defer release()
 	ctx := q.Context()
-	// Only a client that is gone ends the answer. A stopping server says so in the answer.
+	// The answer ends early only for a client that is gone. A stopping server tells the client
+	// in the answer that it stops.
 	open, gone := context.WithCancel(context.WithoutCancel(ctx))
 	defer gone()
 	closing, stop := context.WithCancelCause(context.Background())
@@ -44,7 +45,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, q *request) error {
 	return nil
 }
 
-// slowly cuts off a client that does not read what is written.
+// slowly limits how long the client may take to read each write.
 type slowly struct{ http.ResponseWriter }
 
 // Write implements [http.ResponseWriter].
@@ -53,5 +54,5 @@ func (w slowly) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap gives [http.ResponseController] the writer below.
 func (w slowly) Unwrap() http.ResponseWriter { return w.ResponseWriter }

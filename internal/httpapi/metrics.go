@@ -14,7 +14,7 @@ type Metrics struct {
 	streams  prometheus.Gauge
 }
 
-// NewMetrics returns the metrics of a server. They are registered with reg, unless it is nil.
+// NewMetrics returns the metrics of a server. It registers them with reg, unless reg is nil.
 func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -43,7 +43,7 @@ func (m *Metrics) streaming() func() {
 	return m.streams.Dec
 }
 
-// countedWriter keeps the status of an answer.
+// countedWriter remembers the status of an answer.
 type countedWriter struct {
 	http.ResponseWriter
 	status int
@@ -63,10 +63,10 @@ func (w *countedWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// Unwrap is for [http.ResponseController].
+// Unwrap gives [http.ResponseController] the writer below.
 func (w *countedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// withCancel returns the context of a request, and a function that ends it.
+// withCancel returns the context of a request with a function that ends the context.
 func withCancel(q *request) (context.Context, context.CancelCauseFunc) {
 	return context.WithCancelCause(q.Context())
 }

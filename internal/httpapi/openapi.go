@@ -14,15 +14,15 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// openAPI describes the API, but for the messages of the fleet. A test compares it with the routes,
-// and every answer in the tests with it.
+// openAPI describes the API, except the schemas of the fleet's messages. Tests compare the
+// routes with it, and every answer that they get.
 //
 //go:embed openapi.json
 var openAPI []byte
 
 const componentPath = "#/components/schemas/"
 
-// description returns openAPI with the schemas of the messages that it refers to.
+// description returns openAPI, with the schemas of the messages to which it refers.
 var description = sync.OnceValue(func() []byte {
 	var doc map[string]any
 	mustDecode(openAPI, &doc)
@@ -43,7 +43,7 @@ var description = sync.OnceValue(func() []byte {
 func messageSchema(name string) map[string]any {
 	body, err := fs.ReadFile(schemas.Files(), name+".json")
 	if err != nil {
-		panic(fmt.Sprintf("httpapi: openapi.json: %v", err)) // a test reads it
+		panic(fmt.Sprintf("httpapi: openapi.json: %v", err)) // a test has read it
 	}
 	var schema map[string]any
 	mustDecode(body, &schema)
@@ -72,7 +72,7 @@ func namesIn(doc any) map[string]bool {
 	return names
 }
 
-// eachRef replaces every reference in a document.
+// eachRef replaces every reference in a document by the result of change.
 func eachRef(doc any, change func(ref string) string) {
 	switch v := doc.(type) {
 	case map[string]any:

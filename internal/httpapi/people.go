@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxDecision bounds the body of a decision: an edit has the whole arguments of a call.
+// maxDecision limits the body of a decision. An edit has all arguments of a call.
 const maxDecision = wholeBatch
 
 // listApprovals answers with the open questions of the tenant.
@@ -22,10 +22,11 @@ func (s *Server) listApprovals(w http.ResponseWriter, q *request) error {
 	return nil
 }
 
-// errNotPending is about a question that is not open.
+// errNotPending answers a request about a question that is not open.
 var errNotPending = &messages.Refusal{Class: messages.ClassNotPending, Message: "No question with this id is open: it was decided, or its call has ended."}
 
-// showApproval answers with an open question and the arguments that a decision is bound to.
+// showApproval answers with an open question and the arguments for which a decision would
+// count.
 func (s *Server) showApproval(w http.ResponseWriter, q *request) error {
 	id := q.PathValue("approval")
 	pending, err := q.client.Approvals(q.Context())
@@ -40,7 +41,7 @@ func (s *Server) showApproval(w http.ResponseWriter, q *request) error {
 	switch {
 	case err != nil:
 		return err
-	case question.ID != id: // the call asks another question now
+	case question.ID != id: // the call has another question now
 		return errNotPending
 	}
 	body, err := rawjson.Marshal(question)
@@ -51,8 +52,8 @@ func (s *Server) showApproval(w http.ResponseWriter, q *request) error {
 	return nil
 }
 
-// decide passes a signed decision on. The server cannot make one: it has no approver's key, and the
-// signature covers the tenant, the call and its arguments.
+// decide passes a signed decision on to the fleet. The server cannot make a decision itself:
+// it has no approver's key, and the signature covers the tenant, the call and its arguments.
 func (s *Server) decide(w http.ResponseWriter, q *request) error {
 	if _, err := membersOf(q.body); err != nil {
 		return err

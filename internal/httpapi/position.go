@@ -12,24 +12,26 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// position is a place in the events of a session, encoded in the id of an event. The server that
-// made it finds the place by number. Any other server finds it by what was shown, because a
-// position is all that it knows of a client that reconnects.
+// position is a place in the events of a session. The id of an event encodes it. The server
+// that made the position finds the place by its number. Any other server has to find the place
+// by what was shown, because the position is all that it knows about a client that reconnects.
 type position struct {
-	Reader string `json:"r"` // the reader that made it
-	Number uint64 `json:"n"` // of the event there
-	// Since is a time, in nanoseconds since 1970. Every batch that ended before it was shown.
+	Reader string `json:"r"` // the reader that made the position
+	Number uint64 `json:"n"` // the number of the event at the place
+	// Since is a time, in nanoseconds since 1970. Every batch that ended before this time was
+	// shown.
 	Since int64 `json:"s"`
-	// Done are batches that were shown to their end and may have ended after Since, the latest
-	// last.
+	// Done lists batches that were shown to their end and may have ended after Since. The
+	// latest is the last.
 	Done []string `json:"d,omitempty"`
-	// Open holds, for each batch that was not shown to its end, what was shown of its calls in
-	// order. A call is "attempt.questions" and a letter of [callStates]. Equal neighbours are
-	// "3*...".
+	// Open says, for each batch that was not shown to its end, what was shown of its calls, in
+	// the order of the calls. A call has the form "attempt.questions" and a letter of
+	// [callStates]. For three equal calls in a row, the form is "3*...".
 	Open map[string]string `json:"o,omitempty"`
 }
 
-// parsePosition reads the id of an event. ok is false for a text that no server made.
+// parsePosition reads the id of an event. ok is false for a text that is not an id of a
+// server.
 func parsePosition(id string) (p position, ok bool) {
 	raw, err := base64.RawURLEncoding.DecodeString(id)
 	if id == "" || err != nil || json.Unmarshal(raw, &p) != nil {
@@ -43,12 +45,12 @@ func (p position) since() time.Time { return time.Unix(0, p.Since) }
 // shown records which events of a session were shown.
 type shown struct {
 	ended time.Time              // the latest end of a batch that was shown to its end
-	done  []string               // those batches, the latest last, at most maxDone
-	open  map[string]*shownBatch // by batch: begun and not shown to their end
+	done  []string               // the batches shown to their end, the latest last, at most maxDone
+	open  map[string]*shownBatch // by batch: those that were begun and not shown to their end
 }
 
-// shownBatch records what was shown of one batch: of each call, in order, up to the last call with
-// an event.
+// shownBatch records what was shown of the calls of one batch, in order, up to the last call
+// with an event.
 type shownBatch struct {
 	began time.Time
 	calls []callShown
@@ -56,26 +58,26 @@ type shownBatch struct {
 
 // callShown records what was shown of one call.
 type callShown struct {
-	attempt   int  // the newest
-	questions int  // how many
-	state     byte // one of callStates
+	attempt   int  // the newest attempt
+	questions int  // number of questions
+	state     byte // a letter of callStates
 
-	again int // how many questions were added since the position was read; not part of it
+	again int // number of questions added since the position was read; not in the position
 }
 
-// callStates are, in order: nothing of the call was shown, its start, its end, its result.
+// callStates are, in order: nothing of the call was shown; its start; its end; its result.
 const callStates = "nser"
 
 const (
-	// maxDone bounds the batches that a position names. Another server may show the events of a
-	// batch again once the position no longer names it.
+	// maxDone limits the batches that a position names. When the position no longer names a
+	// batch, another server may show its events again.
 	maxDone = 32
-	// maxPlaced bounds the calls that are read from a position. maxOpenText bounds the bytes that a
-	// position has about open batches, so that it fits into a header. Another server may show the
-	// events of calls beyond these bounds again.
+	// maxPlaced limits the calls that are read from a position. maxOpenText limits the bytes
+	// that a position has about open batches, so that it fits into a header. Another server
+	// may show the events of calls beyond these limits again.
 	maxPlaced   = 64 << 10
 	maxOpenText = 36 << 10
-	// slack is how much later a batch may be shown than a batch that ended after it.
+	// slack is how long after a batch was shown a batch that ended before it may be shown.
 	slack = 10 * time.Second
 )
 
@@ -97,8 +99,8 @@ func shownUntil(p position) *shown {
 	return s
 }
 
-// add takes an event and reports whether it is new. A live event is always new, unless its batch
-// was shown to its end.
+// add records an event, and reports whether the client has to get it. A live event is new
+// unless its batch was shown to its end.
 func (s *shown) add(e messages.Event) (fresh bool) {
 	name := nameOf(e.Batch)
 	if isLive(e) {
@@ -124,7 +126,7 @@ func (s *shown) add(e messages.Event) (fresh bool) {
 	return b.add(e)
 }
 
-// add takes an event about a call and reports whether it is new.
+// add records an event about a call, and reports whether it is new.
 func (b *shownBatch) add(e messages.Event) (fresh bool) {
 	if e.Index < 0 || e.Index >= messages.MaxCalls {
 		return true
@@ -154,12 +156,14 @@ func (b *shownBatch) add(e messages.Event) (fresh bool) {
 	return true
 }
 
-// isLive reports whether an event matters only at its moment. Such an event is never shown again.
+// isLive reports whether an event is of interest only at its moment. Such an event is never
+// shown again.
 func isLive(e messages.Event) bool {
 	return e.Type == messages.EventProgress || e.Type == messages.EventHook
 }
 
-// at returns the position after everything that was shown. The reader has every event since began.
+// at returns the position after everything that was shown. began is the time since which the
+// reader has every event.
 func (s *shown) at(reader string, number uint64, began time.Time) position {
 	since := began
 	if after := s.ended.Add(-slack); !s.ended.IsZero() && after.After(began) {
@@ -180,11 +184,11 @@ func (s *shown) at(reader string, number uint64, began time.Time) position {
 	return p
 }
 
-// id returns a position as the id of an event.
+// id encodes a position as the id of an event.
 func (p position) id() string {
 	raw, err := json.Marshal(p)
 	if err != nil {
-		panic(err) // never: texts and numbers
+		panic(err) // cannot happen: the fields are texts and numbers
 	}
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
@@ -210,8 +214,8 @@ func formatCalls(calls []callShown) string {
 	return strings.Join(parts, " ")
 }
 
-// parseCalls is the inverse of formatCalls. It leaves out calls that it cannot read and calls over
-// the limit. The events of those calls are shown again.
+// parseCalls is the inverse of formatCalls. It leaves out calls that it cannot read and calls
+// beyond the limit. The events of these calls are shown again.
 func parseCalls(text string, limit int) (calls []callShown) {
 	for part := range strings.FieldsSeq(text) {
 		count, call := 1, part

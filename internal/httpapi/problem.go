@@ -13,13 +13,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// problem is an error as a client reads it.
+// problem is an error in the form that a client reads.
 type problem struct {
 	status int
 	Code   string `json:"code"`
-	// Message says what is wrong and what to do.
+	// Message says what is wrong and what the client can do.
 	Message string `json:"message"`
-	// RetryAfterMS is when to ask again, in milliseconds; 0: asking again does not help.
+	// RetryAfterMS is how long to wait before asking again, in milliseconds; 0: asking again
+	// does not help.
 	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 
 	reply *messages.Reply // the stored reply of a refused batch
@@ -31,14 +32,14 @@ func newProblem(status int, code, message string) *problem {
 	return &problem{status: status, Code: code, Message: message}
 }
 
-// retryIn says when to ask again.
+// retryIn sets how long the client should wait before it asks again.
 func (p *problem) retryIn(d time.Duration) *problem {
 	p.RetryAfterMS = d.Milliseconds()
 	return p
 }
 
-// statusOf maps the classes of refusals to statuses. Every other class is a fault in the request's
-// content.
+// statusOf maps classes of refusals to statuses. A class that is missing here means that the
+// content of the request is wrong.
 var statusOf = map[messages.Class]int{
 	messages.ClassBatchConflict:    http.StatusConflict,
 	messages.ClassTooLarge:         http.StatusRequestEntityTooLarge,
@@ -54,7 +55,8 @@ var statusOf = map[messages.Class]int{
 	messages.ClassSelfApproval:     http.StatusForbidden,
 }
 
-// problemOf maps an error of a handler to what the client reads. It is the only place that does.
+// problemOf returns the problem for an error of a handler. No other code maps errors to
+// problems.
 func problemOf(err error) *problem {
 	var p *problem
 	var refusal *messages.Refusal
@@ -86,7 +88,7 @@ func problemOf(err error) *problem {
 	return newProblem(http.StatusServiceUnavailable, "unavailable", "the fleet could not be asked, and the log of this server says why; ask again").retryIn(time.Second)
 }
 
-// body returns the problem as the client reads it.
+// body returns the problem in the form that the client reads.
 func (p *problem) body() []byte {
 	return rawjson.MustMarshal(struct {
 		Error *problem        `json:"error"`
@@ -107,7 +109,7 @@ func seconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }
 
-// writeJSON answers a request. A client that does not read is cut off.
+// writeJSON answers a request. It limits how long the client may take to read the answer.
 func writeJSON(w http.ResponseWriter, status int, body []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readIn))
 	w.Header().Set("Content-Type", "application/json")

@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// linger is how long a reader goes on without a stream, so that a client that reconnects finds
-	// it.
+	// linger is how long a reader without a stream stays, so that a client that reconnects
+	// finds it.
 	linger = 30 * time.Second
-	// maxKept bounds the events that a reader keeps. When there are twice as many, it drops live
-	// events and those of ended batches, the oldest first, until maxKept are left.
+	// maxKept limits the events that a reader keeps. When it has twice as many, it drops live
+	// events and events of ended batches, the oldest first, until maxKept are left.
 	maxKept = 1 << 10
 )
 
-// reader reads the events of one session, for all streams of the session on this server. It keeps
-// the events of open batches and the latest others.
+// reader reads the events of one session for all its streams on this server. It keeps the
+// events of open batches, and the latest of the other events.
 type reader struct {
-	name string // random
+	name string // a random name
 
 	mu      sync.Mutex
-	since   time.Time       // it shows what has ended since then; zero: not known yet; guarded by mu
+	since   time.Time       // it shows batches that ended since then; zero: not known; guarded by mu
 	kept    []kept          // in the order of their numbers; guarded by mu
 	newest  uint64          // the number of the last event; guarded by mu
 	dropped uint64          // the number of the newest durable event that was dropped; guarded by mu
@@ -39,9 +39,9 @@ type reader struct {
 	err     error           // why no more events will come; guarded by mu
 	shown   *shown          // owned by run's goroutine
 
-	begun chan struct{} // closed once the reader misses no later event
+	begun chan struct{} // closed when the reader misses no later event
 
-	users int // streams; guarded by mu of readers
+	users int // number of streams; guarded by mu of readers
 	stop  context.CancelFunc
 }
 
@@ -53,15 +53,15 @@ type kept struct {
 	data   []byte
 }
 
-// newReader returns a reader of batches that have ended since a time; zero: since the reader
-// begins.
+// newReader returns a reader that shows batches that ended since a time. The zero time stands
+// for the time when the reader begins.
 func newReader(since time.Time) *reader {
 	return &reader{
 		name: rand.Text(), since: since, ended: map[string]bool{}, more: make(chan struct{}), begun: make(chan struct{}), shown: shownUntil(position{}),
 	}
 }
 
-// run reads until ctx ends, or the fleet refuses.
+// run reads events until ctx ends or the fleet refuses the request.
 func (r *reader) run(ctx context.Context, c *client.Client, session messages.SessionID) {
 	begin := sync.OnceFunc(func() { close(r.begun) })
 	defer begin()
@@ -76,8 +76,8 @@ func (r *reader) run(ctx context.Context, c *client.Client, session messages.Ses
 	r.end(errClosing)
 }
 
-// begin returns the time since which the reader shows ended batches. By default that is the end of
-// the newest ended batch, by the clock of the NATS server.
+// begin returns the time since which the reader shows ended batches. If no time is set, it is
+// the end of the newest ended batch, by the clock of the NATS server.
 func (r *reader) begin(ctx context.Context, c *client.Client, session messages.SessionID) time.Time {
 	r.mu.Lock()
 	since := r.since
@@ -87,7 +87,7 @@ func (r *reader) begin(ctx context.Context, c *client.Client, session messages.S
 	}
 	list, err := c.Batches(ctx, session, client.ListOptions{})
 	switch {
-	case err != nil: // use our clock, which may be ahead
+	case err != nil: // use this machine's clock, which may be ahead
 		since = time.Now().Add(-slack)
 	case list.Newest == nil:
 		since = time.Unix(0, 0)
@@ -100,7 +100,7 @@ func (r *reader) begin(ctx context.Context, c *client.Client, session messages.S
 	return since
 }
 
-// add keeps an event and wakes the streams.
+// add keeps an event and wakes the streams of the reader.
 func (r *reader) add(e messages.Event) {
 	r.shown.add(e)
 	k := kept{event: e, data: rawjson.MustMarshal(e)}
@@ -121,7 +121,7 @@ func (r *reader) add(e messages.Event) {
 	r.more = make(chan struct{})
 }
 
-// drop drops live events, and the oldest events of ended batches. The caller holds mu.
+// drop drops live events, and events of ended batches, the oldest first. The caller holds mu.
 func (r *reader) drop() {
 	spare, still := len(r.kept)-maxKept, map[string]bool{}
 	r.kept = slices.DeleteFunc(r.kept, func(k kept) bool {
@@ -152,7 +152,7 @@ func (r *reader) end(err error) {
 	r.more = make(chan struct{})
 }
 
-// after returns the events after a number, the number of the newest event that was dropped, and a
+// after returns the events after a number, the number of the newest dropped event, and a
 // channel that is closed when there are more events. err says that no more events will come.
 func (r *reader) after(number uint64) (events []kept, dropped uint64, more <-chan struct{}, err error) {
 	r.mu.Lock()
@@ -165,14 +165,14 @@ func (r *reader) after(number uint64) (events []kept, dropped uint64, more <-cha
 type place struct {
 	*reader
 	number  uint64          // of the last event that was read
-	live    uint64          // live events up to this number are too old to show
+	live    uint64          // live events up to this number are too old to be shown
 	dropped uint64          // events up to this number were dropped before the stream began
-	shown   *shown          // what another server showed the client; nil: that does not matter here
+	shown   *shown          // what another server has shown to the client; nil: not needed
 	skip    map[string]bool // batches that had ended before the stream began
 }
 
-// place returns the place after a position, and reports whether the reader has everything that
-// follows it. Without a position the stream begins with the batches that are open.
+// place returns the place after a position. ok reports whether the reader has everything that
+// follows the position. If resume is false, the stream begins with the open batches.
 func (r *reader) place(p position, resume bool) (at place, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +194,7 @@ func (r *reader) place(p position, resume bool) (at place, ok bool) {
 // errBehind ends a stream whose client reads too slowly.
 var errBehind = errors.New("the client is too far behind; its next request goes on from where it is")
 
-// next waits for events that the client was not shown, and returns them.
+// next waits for events that the client has not been shown, and returns them.
 func (a *place) next(ctx context.Context) (show []kept, err error) {
 	for {
 		events, dropped, more, err := a.after(a.number)
@@ -217,7 +217,7 @@ func (a *place) next(ctx context.Context) (show []kept, err error) {
 	}
 }
 
-// isNew reports whether the client of this place has not been shown an event.
+// isNew reports whether the client at this place has still to be shown an event.
 func (a *place) isNew(k kept) bool {
 	switch {
 	case k.id == "" && k.number <= a.live, a.skip[nameOf(k.event.Batch)]:

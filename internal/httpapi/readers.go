@@ -10,20 +10,20 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// readers holds the readers of this server, one for each session that has streams. A session gets a
-// second reader when a client arrives from another server and needs older events than the first
-// reader has.
+// readers has the readers of this server, one for each session that has streams. A session
+// gets another reader when a client comes from another server and needs older events than the
+// first reader has.
 type readers struct {
 	closing context.Context // ends when the server stops
 	running sync.WaitGroup
 
 	mu   sync.Mutex
 	all  map[sessionKey][]*reader // the newest last; guarded by mu
-	most int                      // how many one tenant may have; guarded by mu
+	most int                      // the most readers that one tenant may have; guarded by mu
 }
 
-// maxReaders bounds the readers of a tenant, so that one tenant cannot take the memory of all: a
-// reader keeps the events of its session.
+// maxReaders limits the readers of a tenant. A reader keeps the events of its session, so
+// without the limit one tenant could use up the memory of the server.
 const maxReaders = 512
 
 type sessionKey struct {
@@ -31,8 +31,8 @@ type sessionKey struct {
 	session messages.SessionID
 }
 
-// join returns the place of a stream in a reader that has what the stream needs. The caller must
-// call leave. The error says that the tenant has as many readers as it may have.
+// join returns the place of a stream in a reader that has the events for the stream. The
+// caller must call leave. The error says that the tenant has as many readers as it may have.
 func (rs *readers) join(q *request, p position, resume bool) (at place, leave func(), err error) {
 	if at, leave, err = rs.enter(q, p, resume); err != nil {
 		return at, leave, err
@@ -76,8 +76,8 @@ func (rs *readers) enter(q *request, p position, resume bool) (at place, leave f
 	return at, rs.use(key, r), nil
 }
 
-// room reports whether the tenant may have another reader. At the bound, it stops a reader without
-// streams to make room. The caller holds mu.
+// room reports whether the tenant may have another reader. If the tenant has the most that it
+// may have, room stops a reader without streams. The caller holds mu.
 func (rs *readers) room(tenant string) bool {
 	count, idle := 0, (*reader)(nil)
 	var idleKey sessionKey
@@ -103,8 +103,8 @@ func (rs *readers) room(tenant string) bool {
 	return true
 }
 
-// use counts a stream of a reader until leave is called. A reader without streams stops after
-// linger. The caller holds mu.
+// use counts a stream of a reader until leave is called. linger after its last stream has
+// left, the reader stops. The caller holds mu.
 func (rs *readers) use(key sessionKey, r *reader) (leave func()) {
 	r.users++
 	return func() {

@@ -15,17 +15,18 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// request is what a handler knows of an HTTP request: who asks, about what, and the body.
+// request is what a handler knows about an HTTP request: who sends it, its session and batch,
+// and its body.
 type request struct {
 	*http.Request
 	who     access.Principal
-	client  *client.Client // of the tenant that asks
+	client  *client.Client // of the tenant of the sender
 	session messages.SessionID
 	batch   messages.BatchID
 	body    []byte
 }
 
-// read reads a request. It alone finds out the tenant, the principal and the ids.
+// read reads a request. Only this method finds out the tenant, the principal and the ids.
 func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*request, error) {
 	q := &request{Request: r}
 	if !to.open {
@@ -59,21 +60,22 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request, to route) (*reques
 	return q, err
 }
 
-// errExpired ends a request that waits when the token of its principal expires.
+// errExpired ends a waiting request when the token of its principal expires.
 var errExpired = newProblem(http.StatusUnauthorized, "unauthorized", "the token has expired; get a new one")
 
-// checkEvery is how long a request may go on after its principal has lost the right to ask.
+// checkEvery is how long a request may continue after its principal has lost the right to send
+// it.
 const checkEvery = 10 * time.Second
 
-// whileAllowed ends the context of a request when its principal may no longer ask. The token may
-// have expired, may have been revoked, or may now belong to somebody else.
+// whileAllowed ends the context of a request when its principal loses the right to send it.
+// The token may have expired, may have been revoked, or may now have another owner.
 func (s *Server) whileAllowed(q *request) (stop func()) {
 	ctx, end := context.WithCancelCause(q.Context())
 	expires := func() {}
 	if !q.who.Expires.IsZero() {
 		ctx, expires = context.WithDeadlineCause(ctx, q.who.Expires, errExpired)
 	}
-	again := q.Clone(ctx) // the handler may change its own
+	again := q.Clone(ctx) // a copy, because the handler may change the request
 	var check func()
 	check = func() {
 		who, err := s.cfg.Access.Who(again)
@@ -97,7 +99,7 @@ func (s *Server) whileAllowed(q *request) (stop func()) {
 var errChanged = newProblem(http.StatusUnauthorized, "unauthorized", "the token has another owner now; ask again")
 
 // asProblem turns an [access.Denied] into the problem that the client gets: 403 for a foreign
-// host, else 401. It returns any other error as it is.
+// host, and 401 otherwise. It returns any other error unchanged.
 func asProblem(err error) error {
 	var denied *access.Denied
 	if !errors.As(err, &denied) {
@@ -109,8 +111,8 @@ func asProblem(err error) error {
 	return newProblem(http.StatusUnauthorized, "unauthorized", denied.Message)
 }
 
-// idIn returns an id in the path, decoded; "" when the path has none of this name. An id must be
-// UTF-8, because it travels in JSON too.
+// idIn returns an id from the path, decoded. It returns "" if the path has no id of this name.
+// An id must be UTF-8, because JSON messages have it too.
 func idIn(r *http.Request, name string) (string, error) {
 	id := r.PathValue(name)
 	switch {
@@ -123,8 +125,8 @@ func idIn(r *http.Request, name string) (string, error) {
 	return id, nil
 }
 
-// readBody reads a body of at most limit bytes. [receiving] bounds how long that takes, and looks
-// after what is not read.
+// readBody reads a body of at most limit bytes. [receiving] limits the time for it, and
+// handles bytes that are not read.
 func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
 	if r.ContentLength == 0 {
 		return nil, nil
@@ -136,7 +138,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 	var over *http.MaxBytesError
 	switch {
 	case err == nil:
-		// The body is read. A later read only notices that the client is gone.
+		// The body is read. A later read only serves to notice that the client is gone.
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 		return body, nil
 	case errors.As(err, &over):
@@ -154,11 +156,11 @@ func tooLarge(limit int64) error {
 	return newProblem(http.StatusRequestEntityTooLarge, string(messages.ClassTooLarge), message)
 }
 
-// maxWait bounds the wait that a client may prefer.
+// maxWait limits the wait that a client may ask for.
 const maxWait = time.Hour
 
-// wait returns how long the client prefers to wait, from the header "Prefer: wait=N" in seconds. ok
-// is false without that header.
+// wait returns how long the client wants to wait, from the header "Prefer: wait=N" in seconds.
+// ok is false without this header.
 func (q *request) wait() (d time.Duration, ok bool) {
 	for _, header := range q.Header.Values("Prefer") {
 		for preference := range strings.SplitSeq(header, ",") {
@@ -177,7 +179,7 @@ func (q *request) wantsEvents() bool {
 	return strings.Contains(q.Header.Get("Accept"), "text/event-stream")
 }
 
-// clientFor returns a client of a tenant that says with its batches which user asks.
+// clientFor returns a client of a tenant. Its batches say which user asks.
 func (s *Server) clientFor(who access.Principal) *client.Client {
 	c := s.clientOf(who.Tenant)
 	if s.cfg.Signer == nil || who.User == "" {

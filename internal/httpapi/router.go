@@ -7,16 +7,16 @@ import (
 	"strings"
 )
 
-// router finds the handler of a request. Unlike http.ServeMux it takes a segment of the path as it
-// is: an id may be "/" or "..", percent-encoded.
+// router finds the handler of a request. It takes each segment of the path unchanged, which
+// http.ServeMux does not: an id may be "/" or "..", percent-encoded.
 type router struct{ paths []routerPath }
 
 type routerPath struct {
-	segments []string // "{name}" stands for any one
+	segments []string // "{name}" stands for any segment
 	methods  map[string]http.Handler
 }
 
-// add has a handler answer requests with a method and a path.
+// add makes a handler answer the requests with a method and a path.
 func (r *router) add(method, path string, h http.Handler) {
 	segments := strings.Split(path, "/")
 	i := slices.IndexFunc(r.paths, func(p routerPath) bool { return slices.Equal(p.segments, segments) })
@@ -50,7 +50,8 @@ func (r *router) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	newProblem(http.StatusNotFound, "no_such_path", "there is nothing here; /openapi.json lists what there is").write(w)
 }
 
-// match reports whether a path is of this form, and gives the request the values of its ids.
+// match reports whether a path has this form. If so, it sets the ids of the path as values of
+// the request.
 func (p routerPath) match(segments []string, r *http.Request) bool {
 	if len(segments) != len(p.segments) {
 		return false

@@ -13,15 +13,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// route is one row of the API.
+// route describes one kind of request of the API.
 type route struct {
 	method, path string
 	handle       func(*Server, http.ResponseWriter, *request) error
-	body         int64 // the largest body, in bytes; 0: none
-	open         bool  // anybody may ask
+	body         int64 // the largest body, in bytes; 0: no body
+	open         bool  // requests need no principal
 }
 
-// wholeBatch, as the size of a body, is the largest batch of the fleet.
+// wholeBatch as the size of a body means the size of the largest batch of the fleet.
 const wholeBatch = -1
 
 const (
@@ -29,7 +29,7 @@ const (
 	batchPath   = sessionPath + "/batches/{batch}"
 )
 
-// routes is the API. Package mcpserver answers below /mcp.
+// routes is the API. Package mcpserver answers the requests below /mcp.
 var routes = []route{
 	{method: http.MethodPut, path: batchPath, handle: (*Server).putBatch, body: wholeBatch},
 	{method: http.MethodGet, path: batchPath, handle: (*Server).getBatch},
@@ -48,7 +48,7 @@ var routes = []route{
 	{method: http.MethodGet, path: "/openapi.json", handle: (*Server).getOpenAPI, open: true},
 }
 
-// Handler returns the API as a handler.
+// Handler returns the handler of the whole API.
 func (s *Server) Handler() http.Handler {
 	var r router
 	for _, to := range routes {
@@ -62,10 +62,11 @@ func (s *Server) Handler() http.Handler {
 	return receiving(s.sameSite(&r))
 }
 
-// receiving bounds how long a body takes, whether it is read or not, and has the answer arrive at a
-// client that still sends. net/http closes a connection with unread bytes at once, unless a limit
-// of the body was passed: then it closes its own direction first and waits. Without that the
-// connection is reset, and the client loses the answer.
+// receiving limits how long a body may take, whether the handler reads it or not. It also
+// makes sure that the answer arrives at a client that is still sending. net/http closes a
+// connection with unread bytes at once. The connection is then reset, and the client loses the
+// answer. If a limit of the body was exceeded, net/http first closes only its own direction,
+// and waits. receiving makes use of that.
 func receiving(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength == 0 {
@@ -74,7 +75,7 @@ func receiving(next http.Handler) http.Handler {
 		}
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyIn))
 		body := &body{ReadCloser: r.Body}
-		r = r.WithContext(r.Context()) // net/http looks at the body of its own request
+		r = r.WithContext(r.Context()) // net/http itself looks at the body of its own request
 		r.Body = body
 		next.ServeHTTP(w, r)
 		if !body.ended {
@@ -83,7 +84,7 @@ func receiving(next http.Handler) http.Handler {
 	})
 }
 
-// body knows whether all of it was read.
+// body remembers whether all of it was read.
 type body struct {
 	io.ReadCloser
 	ended bool
@@ -96,8 +97,9 @@ func (b *body) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// sameSite refuses requests of web pages: a browser would send them for any page, also to a server
-// that only its own machine reaches. Pages of the configured origins may ask.
+// sameSite refuses requests of web pages. A browser sends such requests for any page, also to
+// a server that only the browser's machine reaches. Pages of the configured origins may send
+// requests.
 func (s *Server) sameSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		origin := r.Header.Get("Origin")
@@ -122,7 +124,7 @@ func (s *Server) sameSite(next http.Handler) http.Handler {
 	})
 }
 
-// guarded lets only those in who may use the API.
+// guarded answers only principals who may use the API.
 func (s *Server) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := s.cfg.Access.Who(r); err != nil {
@@ -133,7 +135,8 @@ func (s *Server) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// answering reads a request and calls its handler. If the handler fails, it writes the problem.
+// answering reads a request and calls its handler. If the handler returns an error, it writes
+// the problem.
 func (s *Server) answering(r route) http.Handler {
 	name := r.method + " " + r.path
 	return http.HandlerFunc(func(w http.ResponseWriter, hr *http.Request) {
@@ -157,7 +160,7 @@ func (s *Server) answering(r route) http.Handler {
 	})
 }
 
-// refuse answers with the problem of an error.
+// refuse answers a request with the problem for an error.
 func (s *Server) refuse(w http.ResponseWriter, err error) {
 	p := problemOf(err)
 	if p.status >= http.StatusInternalServerError {
@@ -176,5 +179,5 @@ func (s *Server) untilClosing(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// headers reads trace context from the headers of a request.
+// headers are the headers of a request, from which the trace context is read.
 type headers struct{ http.Header }

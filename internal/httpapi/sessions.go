@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxControl bounds the body of a control: a steering message may have 256 KiB.
+// maxControl limits the body of a control. A steering message may have 256 KiB.
 const maxControl = 300 << 10
 
 // steer stores a message for the next reply of the session.
@@ -28,8 +28,8 @@ func (s *Server) steer(w http.ResponseWriter, q *request) error {
 	return answerControl(w, seq, err)
 }
 
-// abort ends the batch that the body names. If it names none, abort ends every batch that the
-// session has at this moment.
+// abort aborts the batch that the body names. If the body names none, abort aborts every batch
+// that the session has at this moment.
 func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	body := q.body
 	if len(body) == 0 {
@@ -52,10 +52,10 @@ func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	return answerControl(w, seq, err)
 }
 
-// controlOf reads a control that has the members own, or some of those that every control has. It
-// refuses all other members: without the one that it does not know, an abort would end the whole
-// session. Where requests need no token, the body says who asks (By). Elsewhere By is the user of
-// the token.
+// controlOf reads a control. It may have the members of own, and the members that every
+// control may have. Any other member is refused: if abort had a typing error in its name, for
+// example, the request would abort the whole session. Where requests need no token, the body
+// says who sends the control (By). Otherwise By is the user of the token.
 func (s *Server) controlOf(q *request, body []byte, own ...string) (control messages.Control, err error) {
 	if _, err := membersOf(body); err != nil {
 		return control, err
@@ -78,7 +78,7 @@ func (s *Server) controlOf(q *request, body []byte, own ...string) (control mess
 
 func reasonOf(c messages.Control) client.Reason { return client.Reason{Text: c.Reason, By: c.By} }
 
-// answerControl says that a control is stored and in force.
+// answerControl answers that a control is stored and in force.
 func answerControl(w http.ResponseWriter, seq uint64, err error) error {
 	if err != nil {
 		return err

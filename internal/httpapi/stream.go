@@ -29,14 +29,15 @@ func newStream(w http.ResponseWriter) *stream {
 	return &stream{w: w, conn: http.NewResponseController(w)}
 }
 
-// hasBegun reports whether a status was already sent to the client.
+// hasBegun reports whether the client was already sent a status.
 func (s *stream) hasBegun() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.begun
 }
 
-// send writes one event. id is where to resume after it; "": nowhere. data has no line feed.
+// send writes one event. id is the place after which a client can resume; "": none. data has
+// no line feed.
 func (s *stream) send(id string, kind messages.EventType, data []byte) error {
 	var text bytes.Buffer
 	if id != "" {
@@ -51,7 +52,7 @@ func (s *stream) send(id string, kind messages.EventType, data []byte) error {
 // open writes the headers, and a first sign of life.
 func (s *stream) open() error { return s.write([]byte(": open\n\n")) }
 
-// beat writes a sign of life. A client that reads events does not see it.
+// beat writes a sign of life, which is a comment that clients do not show as an event.
 func (s *stream) beat() error { return s.write([]byte(": heartbeat\n\n")) }
 
 func (s *stream) write(text []byte) error {
@@ -75,8 +76,8 @@ func (s *stream) write(text []byte) error {
 	return s.err
 }
 
-// heartbeats writes signs of life until stop is called. It calls lost when the client does not read
-// them.
+// heartbeats writes signs of life until stop is called. It calls lost if the client does not
+// read them.
 func (s *stream) heartbeats(lost func(error)) (stop func()) {
 	ended, running := make(chan struct{}), sync.WaitGroup{}
 	running.Go(func() {
@@ -97,8 +98,8 @@ func (s *stream) heartbeats(lost func(error)) (stop func()) {
 	return func() { close(ended); running.Wait() }
 }
 
-// follow runs a batch and streams its live events, and its reply as the last event. An error before
-// the first event is an ordinary answer. A later error is an event of type error.
+// follow runs a batch and streams its live events. The reply is the last event. An error
+// before the first event is an ordinary answer. A later error is an event of type error.
 func (s *Server) follow(w http.ResponseWriter, q *request, body []byte) error {
 	release, err := s.streams.take()
 	if err != nil {
@@ -134,5 +135,5 @@ func (s *Server) follow(w http.ResponseWriter, q *request, body []byte) error {
 	return nil
 }
 
-// eventError is the type of the event for an error after the first event of a stream.
+// eventError is the type of the event that reports an error after the first event of a stream.
 const eventError messages.EventType = "error"

@@ -11,11 +11,11 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// answer returns what the client gets for a reply, or for the error in its place.
+// answer returns what the client gets for a reply, or for the error that came in its place.
 func answer(n named, reply messages.Reply, err error) *mcp.CallToolResult {
 	var refusal *messages.Refusal
 	switch {
-	case errors.As(err, &refusal) && refusal.Class == messages.ClassBusy: // the call is already stored
+	case errors.As(err, &refusal) && refusal.Class == messages.ClassBusy: // it is stored
 		return unanswered(n, "The fleet did not answer (busy): "+refusal.Message)
 	case errors.As(err, &refusal):
 		return failure(n, fmt.Sprintf("The fleet did not take this call (%s): %s", refusal.Class, refusal.Message))
@@ -29,8 +29,8 @@ func answer(n named, reply messages.Reply, err error) *mcp.CallToolResult {
 	return shown(n, result)
 }
 
-// shown returns a result in the form of MCP: its content, and the whole result as structured
-// content.
+// shown returns a result in the form of MCP: its content as content, and the whole result as
+// structured content.
 func shown(n named, result messages.Result) *mcp.CallToolResult {
 	r := &mcp.CallToolResult{Meta: metaOf(n), IsError: result.Failure()}
 	if !n.textual {
@@ -54,7 +54,7 @@ func shown(n named, result messages.Result) *mcp.CallToolResult {
 	return r
 }
 
-// sentence returns the text of an error that the model reads.
+// sentence returns the text of an error for the model.
 func sentence(e *messages.Error) string {
 	if e.Message == "" || e.Details != nil {
 		return e.ErrorText()
@@ -62,8 +62,8 @@ func sentence(e *messages.Error) string {
 	return e.Message
 }
 
-// completed is a result with resultType "complete". The SDK sets that only for tools that were
-// added to it, and has no other way to set it.
+// completed is a result with resultType "complete". The SDK sets this field only in results of
+// tools that were added to it, so completed is decoded from JSON.
 var completed = func() (r mcp.CallToolResult) {
 	if err := json.Unmarshal([]byte(`{"content":[],"resultType":"complete"}`), &r); err != nil {
 		panic(err)
@@ -71,8 +71,8 @@ var completed = func() (r mcp.CallToolResult) {
 	return r
 }()
 
-// complete returns a result for a request with this _meta. From protocol version 2026-07-28 on, a
-// result must say that it is complete.
+// complete returns a result for a request with this _meta. Since protocol version 2026-07-28,
+// a result must say that it is complete.
 func complete(r *mcp.CallToolResult, request mcp.Meta) *mcp.CallToolResult {
 	if version, _ := request[mcp.MetaKeyProtocolVersion].(string); version < "2026-07-28" {
 		return r
@@ -82,8 +82,8 @@ func complete(r *mcp.CallToolResult, request mcp.Meta) *mcp.CallToolResult {
 	return &said
 }
 
-// contentOf returns a block as MCP content. Blocks already have the form of MCP. A block that the
-// SDK does not know becomes a note.
+// contentOf returns a block as MCP content. Blocks already have MCP's form. If the SDK does
+// not know the block's type, the content is a note.
 func contentOf(b messages.Block) mcp.Content {
 	if b.Type == "text" {
 		return &mcp.TextContent{Text: b.Text}
@@ -101,22 +101,22 @@ func failure(n named, text string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{Meta: metaOf(n), Content: texts(text), IsError: true}
 }
 
-// goesOn returns what the client gets for a call that has no result yet.
+// goesOn returns what the client gets for a call that is still running.
 func goesOn(n named, text string) *mcp.CallToolResult {
 	how := fmt.Sprintf(" The call goes on. To get its result, ask again with the same id: tools/call with the same arguments and _meta {%q: %q, %q: %q}. "+
 		"A call with another id is another call.", idMeta, n.id, sessionMeta, n.session)
 	return &mcp.CallToolResult{Meta: metaOf(n), Content: texts(text + how)}
 }
 
-// unanswered returns what the client gets if nobody knows whether the fleet has the call. The
-// client must not make the call again under a new id, because both could run.
+// unanswered returns what the client gets if it is not known whether the fleet has the call.
+// The client must not make the call again under a new id, because both calls could run.
 func unanswered(n named, text string) *mcp.CallToolResult {
 	how := fmt.Sprintf(" The call may run nevertheless. Do not make it again as a new call: ask with the same id, tools/call with the same arguments and _meta {%q: %q, %q: %q}.",
 		idMeta, n.id, sessionMeta, n.session)
 	return &mcp.CallToolResult{Meta: metaOf(n), IsError: true, Content: texts(text + how)}
 }
 
-// metaOf returns the ids of a call, so that a client can ask for it again.
+// metaOf returns the ids of a call, with which a client can ask for its result again.
 func metaOf(n named) mcp.Meta { return mcp.Meta{idMeta: string(n.id), sessionMeta: string(n.session)} }
 
 func texts(text string) []mcp.Content { return []mcp.Content{&mcp.TextContent{Text: text}} }

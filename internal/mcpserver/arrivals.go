@@ -10,16 +10,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// together is how long a call over HTTP waits for calls that its client sent before it.
+// together is how long a call over HTTP waits for calls that its client sent earlier.
 const together = 5 * time.Millisecond
 
-// arrivals restores the order of calls over HTTP. Calls that a client sends at once use several
-// connections, so they arrive in any order, but clients number their requests. Calls of a session
-// that arrive together are let in by number, each when the previous one is stored. Calls that two
-// clients send at once have no order.
+// arrivals restores the order of calls over HTTP. A client sends calls that it makes at once
+// over several connections, so they arrive in any order. But clients number their requests.
+// arrivals takes the calls of a session that arrive together in the order of their numbers,
+// each when the previous one is stored. Calls that two clients send at once have no order.
 type arrivals struct {
 	mu       sync.Mutex
-	sessions map[sessionKey]*arriving // sessions with calls that are not stored yet; guarded by mu
+	sessions map[sessionKey]*arriving // the sessions with calls that are not stored; guarded by mu
 }
 
 type sessionKey struct {
@@ -29,9 +29,9 @@ type sessionKey struct {
 
 // arriving holds the calls of one session.
 type arriving struct {
-	calls  []*arrival    // calls that arrive together, so far; guarded by mu of arrivals
-	last   chan struct{} // closed when the newest earlier call is stored; guarded by mu of arrivals
-	unsure int           // calls that are not stored yet; guarded by mu of arrivals
+	calls  []*arrival    // the calls that are arriving together; guarded by arrivals.mu
+	last   chan struct{} // closed when the newest earlier call is stored; guarded by arrivals.mu
+	unsure int           // number of calls that are not stored; guarded by arrivals.mu
 }
 
 // arrival is one call.
@@ -42,8 +42,9 @@ type arrival struct {
 	stored chan struct{}
 }
 
-// enter waits until the earlier calls of the session are stored. The caller must call the returned
-// function when this call is stored or never will be. The error says that ctx ended first.
+// enter waits until the earlier calls of the session are stored. The caller must call the
+// returned function when this call is stored, or when it is certain that it never will be. The
+// error says that ctx has ended.
 func (a *arrivals) enter(ctx context.Context, key sessionKey, number int64) (func(), error) {
 	call := &arrival{number: number, placed: make(chan struct{}), stored: make(chan struct{})}
 	a.arrive(key, call)
@@ -51,14 +52,15 @@ func (a *arrivals) enter(ctx context.Context, key sessionKey, number int64) (fun
 	if call.wait(ctx.Done()) {
 		return stored, nil
 	}
-	go func() { // the next call must still wait for the earlier ones
+	go func() { // the next call still has to wait for the earlier ones
 		call.wait(nil)
 		stored()
 	}()
 	return nil, context.Cause(ctx)
 }
 
-// wait waits for the turn of the call. It returns false if done is closed first.
+// wait waits until the calls before this one are stored. It returns false if done is closed
+// first.
 func (c *arrival) wait(done <-chan struct{}) bool {
 	select {
 	case <-c.placed:
@@ -91,7 +93,7 @@ func (a *arrivals) arrive(key sessionKey, call *arrival) {
 	}
 }
 
-// place puts the calls that have arrived together in order, after the earlier ones.
+// place puts the calls that have arrived together in order, behind the earlier calls.
 func (a *arrivals) place(s *arriving) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -17,26 +17,26 @@ import (
 )
 
 const (
-	// storedSoon is how long a call waits for a coordinator to store it. After that the server
-	// stores it itself, since there may be no coordinator.
+	// storedSoon is how long a call waits until a coordinator has stored it. After that the
+	// server stores the call itself, because there may be no coordinator.
 	storedSoon = 20 * time.Millisecond
-	// storeWithin bounds the time to store a call. Later calls of the connection wait for it, so
-	// that they are stored after it.
+	// storeWithin limits the time to store a call. Later calls of the connection wait
+	// meanwhile, so that they are stored after it.
 	storeWithin = 10 * time.Second
 	// busyFor is how long the server retries a call that the fleet refuses as busy.
 	busyFor = 10 * time.Second
-	// abortWithin bounds the abort of a call whose client is gone.
+	// abortWithin limits the time to abort a call whose client is gone.
 	abortWithin = 10 * time.Second
 )
 
-// Reasons to stop waiting for a call before its result.
+// Reasons to stop waiting for the result of a call.
 var (
 	errGone      = errors.New("the client is gone")
 	errCancelled = errors.New("the client has cancelled the call")
 )
 
-// call runs one call and returns what the client gets. It calls stored when the connection's next
-// call may be stored. An error is a protocol error.
+// call runs one call and returns what the client gets. It calls stored when the next call of
+// the connection may be stored. An error of call is an error of the protocol.
 func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, stored func()) (*mcp.CallToolResult, error) {
 	n, err := v.name(req.Params.Meta)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, s
 	told := newNews(ctx, req)
 	defer told.stop()
 	asked := s.watchPeople(waiting, v, n, end)
-	// Ask for the result before storing: earlier events would be lost.
+	// Ask for the result before storing the call, because events before the request are lost.
 	r := ask(waiting, v, body, func(e messages.Event) {
 		told.event(e)
 		asked(e)
@@ -86,7 +86,7 @@ func (s *Server) call(ctx context.Context, v *visit, req *mcp.CallToolRequest, s
 	return answer(n, reply, err), nil
 }
 
-// run is one request for the reply of a batch, under way.
+// run is one request for the reply of a batch.
 type run struct {
 	begun chan struct{} // closed with the first event
 	ended chan struct{} // closed when reply and err are set
@@ -94,7 +94,7 @@ type run struct {
 	err   error
 }
 
-// ask starts a request for the reply of a batch. The request itself gives the batch to a
+// ask starts a request for the reply of a batch. The request also submits the batch to a
 // coordinator.
 func ask(ctx context.Context, v *visit, body []byte, each func(messages.Event)) *run {
 	r := &run{begun: make(chan struct{}), ended: make(chan struct{})}
@@ -102,7 +102,7 @@ func ask(ctx context.Context, v *visit, body []byte, each func(messages.Event)) 
 	go func() {
 		defer close(r.ended)
 		r.reply, r.err = v.Client.Run(ctx, messages.Batch{}, client.WithBody(body), client.RetryBusy(busyFor), client.OnEvent(func(e messages.Event) {
-			if e.Type != messages.EventWaiting { // made by the client, not by a coordinator
+			if e.Type != messages.EventWaiting { // the client makes this event, not a coordinator
 				begin()
 			}
 			each(e)
@@ -111,7 +111,7 @@ func ask(ctx context.Context, v *visit, body []byte, each func(messages.Event)) 
 	return r
 }
 
-// stored waits up to storedSoon and reports whether a coordinator is known to have stored the
+// stored waits up to storedSoon. It reports whether a coordinator is known to have stored the
 // batch.
 func (r *run) stored() bool {
 	select {
@@ -129,7 +129,7 @@ func (r *run) wait() (messages.Reply, error) {
 	return r.reply, r.err
 }
 
-// batchOf encodes a call as a batch. The same call gives the same bytes.
+// batchOf encodes a call as a batch. The same call always gives the same bytes.
 func batchOf(n named, p *mcp.CallToolParamsRaw) ([]byte, error) {
 	input := json.RawMessage("{}")
 	if len(p.Arguments) > 0 && string(p.Arguments) != "null" {
@@ -142,8 +142,8 @@ func batchOf(n named, p *mcp.CallToolParamsRaw) ([]byte, error) {
 	}.Encode()
 }
 
-// store submits a batch, and retries until it is stored or refused. If the client leaves, the
-// submit under way still ends, because an abort may follow it.
+// store submits a batch, and tries again until the batch is stored or refused. If the client
+// leaves, store still finishes the present try, because an abort may follow.
 func store(ctx context.Context, v *visit, body []byte) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeWithin)
 	defer cancel()
@@ -163,8 +163,9 @@ func store(ctx context.Context, v *visit, body []byte) error {
 	}
 }
 
-// leave returns the answer for a call that is no longer waited for, because of cause. It aborts a
-// call that the client cancelled, and a call whose client is gone and cannot ask again.
+// leave returns the answer for a call when the server stops waiting for it. cause is why it
+// stops. leave aborts a call that the client has cancelled. It also aborts a call whose client
+// is gone and cannot ask for the call again.
 func (s *Server) leave(v *visit, n named, cause error) *mcp.CallToolResult {
 	var waits *waitsForPerson
 	switch {
@@ -175,7 +176,7 @@ func (s *Server) leave(v *visit, n named, cause error) *mcp.CallToolResult {
 		return goesOn(n, "The client is gone.")
 	case errors.Is(cause, errGone), v.gone.Err() != nil && !n.own:
 		s.abort(v, n, errGone)
-	case v.gone.Err() != nil: // the SDK ended the call because the connection was closed
+	case v.gone.Err() != nil: // the SDK ended the call because the connection is closed
 		return goesOn(n, "The client is gone.")
 	case v.Closing != nil && v.Closing.Err() != nil && errors.Is(cause, context.Cause(v.Closing)):
 		result := goesOn(n, "This server no longer waits for the call: "+cause.Error()+".")
@@ -187,7 +188,7 @@ func (s *Server) leave(v *visit, n named, cause error) *mcp.CallToolResult {
 	return failure(n, "The call was aborted: "+cmp.Or(cause, errCancelled).Error()+".")
 }
 
-// abort aborts a call. Its result says why.
+// abort aborts a call. why becomes the reason in its result.
 func (s *Server) abort(v *visit, n named, why error) {
 	ctx, cancel := context.WithTimeout(context.Background(), abortWithin)
 	defer cancel()
@@ -205,7 +206,7 @@ func (s *Server) abort(v *visit, n named, why error) {
 	}
 }
 
-// traceHeader is trace context in the form of a header.
+// traceHeader is a trace context in the form of a header.
 type traceHeader map[string]string
 
 // Get implements [tracing.Header].

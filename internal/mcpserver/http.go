@@ -20,15 +20,17 @@ import (
 	"github.com/toolfleet/toolfleet/client"
 )
 
-// clientHeader tells clients of protocols before 2026-07-28 apart. The server makes the value when
-// a client begins, and does not keep it.
+// clientHeader is the header by which the server tells clients of protocols before 2026-07-28
+// apart. The server makes the value when a client begins, and keeps no record of it.
 const clientHeader = "Mcp-Session-Id"
 
-// lateCancel is how long a call can still be cancelled after its stream was closed.
+// lateCancel is how long a client can cancel a call after it has closed the stream of the
+// call.
 const lateCancel = time.Minute
 
-// ServeHTTP answers one request whose body was already read. Its context ends when the client is
-// gone; who.Closing ends when the server stops or the client may no longer ask.
+// ServeHTTP answers one request whose body was already read. The request's context ends when
+// the client is gone. who.Closing ends when the server stops or the client may send no more
+// requests.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, body []byte) {
 	m := peek(body)
 	key := cancelKey{who.Tenant, who.User, r.Header.Get(clientHeader), string(m.ID)}
@@ -67,9 +69,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, b
 	v.calls.Wait()
 }
 
-// cancelElsewhere aborts a call that another server waits for. A call without an id of its own is
-// found in the fleet's list: its batch id begins with the label of the request. A call with an id
-// of its own is found only if the notification repeats that id.
+// cancelElsewhere aborts a call for which another server waits. If the client gave the call no
+// id, the batch id of the call begins with the label of the request, and cancelElsewhere finds
+// it in the fleet's list. If the client gave it an id, the notification must repeat that id.
 func (s *Server) cancelElsewhere(v *visit, meta mcp.Meta) {
 	n, err := v.name(meta)
 	if err != nil {
@@ -93,12 +95,12 @@ func (s *Server) cancelElsewhere(v *visit, meta mcp.Meta) {
 	}
 }
 
-// inTurn waits until the earlier calls of the same session are stored. It does not wait if the
-// call's session or number cannot be read.
+// inTurn waits until the earlier calls of the session are stored. If it cannot read the
+// session or the number of the call, it does not wait.
 func (s *Server) inTurn(v *visit, m peeked) (stored func(), err error) {
 	n, err := v.name(m.Params.Meta)
 	if err != nil {
-		return func() {}, nil // the answer says what is wrong
+		return func() {}, nil // the answer of the call says what is wrong
 	}
 	number, err := strconv.ParseInt(string(m.ID), 10, 64)
 	if err != nil {
@@ -107,7 +109,7 @@ func (s *Server) inTurn(v *visit, m peeked) (stored func(), err error) {
 	return s.arrivals.enter(v.gone, sessionKey{v.Tenant, n.session}, number)
 }
 
-// peeked holds the parts of a message that the transport needs.
+// peeked has those parts of a message that the transport needs.
 type peeked struct {
 	Method string          `json:"method"`
 	ID     json.RawMessage `json:"id"`
@@ -117,7 +119,8 @@ type peeked struct {
 	} `json:"params"`
 }
 
-// peek reads a message. A message that cannot be read has no method, and the SDK refuses it.
+// peek reads a message. If it cannot, the result has no method, and the SDK refuses the
+// message.
 func peek(body []byte) (m peeked) {
 	if json.Unmarshal(body, &m) != nil {
 		return peeked{}
@@ -125,10 +128,11 @@ func peek(body []byte) (m peeked) {
 	return m
 }
 
-// cancelKey identifies a request in the way that a notification to cancel it does.
+// cancelKey identifies a request as a notification that cancels it does.
 type cancelKey struct{ tenant, user, client, id string }
 
-// label returns a short name of the request for ids; "" if the client cannot be told apart.
+// label returns a short name of the request for ids. It returns "" if the client cannot be
+// told apart from others.
 func (k cancelKey) label() string {
 	if k.client == "" || k.id == "" {
 		return ""
@@ -137,16 +141,18 @@ func (k cancelKey) label() string {
 	return hex.EncodeToString(sum[:10]) + "-"
 }
 
-// registry holds the calls that another request may cancel.
+// registry has the calls that another request may cancel.
 type registry struct {
 	mu    sync.Mutex
 	calls map[cancelKey]*running // guarded by mu
 }
 
-// running is one request for a call. A client that asks again has the next one under the same key.
+// running is one request for a call. If the client repeats the request, the new one has the
+// same key.
 type running struct{ cancel context.CancelFunc }
 
-// add returns a context that ends when the call is cancelled, until done is called.
+// add returns a context that ends when the call is cancelled. The caller must call done at the
+// end.
 func (r *registry) add(key cancelKey) (cancelled context.Context, done func()) {
 	cancelled, cancel := context.WithCancel(context.Background())
 	r.mu.Lock()
@@ -165,7 +171,8 @@ func (r *registry) add(key cancelKey) (cancelled context.Context, done func()) {
 	}
 }
 
-// cancel cancels a call of this server. It reports whether there is one.
+// cancel cancels a call that this server is waiting for. It reports whether there is such a
+// call.
 func (r *registry) cancel(key cancelKey) bool {
 	r.mu.Lock()
 	found := r.calls[key]

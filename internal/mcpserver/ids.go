@@ -15,33 +15,35 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Caller is who sends a request, and the sessions of its calls.
+// Caller is the sender of a request, with the sessions for its calls.
 type Caller struct {
 	Client *client.Client // of the tenant
-	// Tenant and User keep the calls of one caller apart from those of another.
+	// Tenant and User keep the calls of different callers apart.
 	Tenant, User string
-	// Path is the session that the address of the request names; "": none. Session is the session
-	// of calls that name none.
+	// Path is the session in the address of the request; "": none. Session is the session of
+	// calls that name no session.
 	Path, Session messages.SessionID
-	// Closing ends, with a cause, when the server must answer although the client still waits. May
-	// be nil.
+	// Closing ends, with a cause, when the server must answer although the client still waits.
+	// May be nil.
 	Closing context.Context
 }
 
-// visit is one connection, or one request over HTTP.
+// visit is one connection over stdio, or one request over HTTP.
 type visit struct {
 	Caller
 	header    http.Header            // nil over stdio
 	gone      context.Context        // ends when the client no longer reads answers
 	cancelled context.Context        // ends when the client has cancelled the call in another request
-	turn      func() (stored func()) // lets the connection's next call in
-	request   string                 // prefix for ids of calls without one, so that another server finds them; "": another server cannot
-	calls     sync.WaitGroup
+	turn      func() (stored func()) // its result lets the connection's next call in
+	// request is the prefix for ids of calls without an id, by which another server finds
+	// them; "": another server cannot find them.
+	request string
+	calls   sync.WaitGroup
 }
 
 type visitKey struct{}
 
-// Names that clients use in headers and _meta.
+// Names of headers and _meta keys that clients use.
 const (
 	sessionHeader = "Toolfleet-Session"
 	idHeader      = "Idempotency-Key"
@@ -49,18 +51,20 @@ const (
 	idMeta        = "toolfleet/id"
 	resultMeta    = "toolfleet/result"
 	claudeMeta    = "claudecode/toolUseId"
-	idPrefix      = "mcp-" // of the ids that this server gives
+	idPrefix      = "mcp-" // of ids that this server makes
 )
 
 // named is a call with its ids.
 type named struct {
 	session messages.SessionID
 	id      messages.BatchID
-	own     bool // the client gave the id, so it can ask again
-	textual bool // the result has no structured content: the client would give that to the model
+	own     bool // the client gave the id, so it can ask for the call again
+	// textual says that the result has no structured content, because the client would show it
+	// to the model.
+	textual bool
 }
 
-// name finds out the session and the id of a call.
+// name finds the session and the id of a call.
 func (v *visit) name(meta mcp.Meta) (n named, err error) {
 	session, err := first(
 		said{"the path", string(v.Path)}, said{sessionHeader, v.header.Get(sessionHeader)}, ofMeta(meta, sessionMeta), said{"", string(v.Session)})
@@ -81,7 +85,7 @@ func (v *visit) name(meta mcp.Meta) (n named, err error) {
 	return n, nil
 }
 
-// said is a value, and the place where the client gave it.
+// said is a value with the place where the client gave it.
 type said struct {
 	where string
 	value any

@@ -11,8 +11,9 @@
 //	answer.go     what a client reads of a result
 //	tools.go      definitions of tools
 //
-// A call with an id from the client goes on when the client is gone, and the same id gets its
-// result later. Any other call is then aborted.
+// If a client gave a call an id, the call continues after the client has gone. A client that
+// asks with the same id later gets its result. A call without an id is aborted when its client
+// has gone.
 package mcpserver
 
 import (
@@ -28,8 +29,8 @@ import (
 type Config struct {
 	// Version is the version of this build. Clients see it.
 	Version string
-	// AnswerWithin is how long a call may wait for a person before its client is told so: most
-	// clients give up after 60 s. Default 45 s.
+	// AnswerWithin is how long a call may wait for a person before the server tells the client
+	// so. Most clients give up after 60 s. Default 45 s.
 	AnswerWithin time.Duration
 
 	Logger *slog.Logger // nil: silent
@@ -44,7 +45,8 @@ type Server struct {
 	arrivals arrivals
 }
 
-// New returns a server. It keeps nothing of a client after the client's requests have ended.
+// New returns a server. When the requests of a client have ended, the server keeps nothing of
+// that client.
 func New(cfg Config) *Server {
 	if cfg.AnswerWithin == 0 {
 		cfg.AnswerWithin = 45 * time.Second
@@ -63,8 +65,8 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// protocol returns the server of the SDK. With changes it tells clients that it reports changes of
-// the tools.
+// protocol returns the server of the SDK. changes says whether it tells clients that it will
+// report changes of the tools.
 func (s *Server) protocol(changes bool) *mcp.Server {
 	p := mcp.NewServer(&mcp.Implementation{Name: "toolfleet", Version: s.cfg.Version}, &mcp.ServerOptions{
 		Instructions: instructions,
@@ -77,7 +79,7 @@ func (s *Server) protocol(changes bool) *mcp.Server {
 const instructions = "The tools run on a toolfleet fleet: calls that only read run beside each other, and each call that changes something " +
 	"runs alone, in the order in which the calls were made. A failed call says why, and whether it may have taken effect."
 
-// answering answers the requests about tools, and leaves the others to the SDK.
+// answering answers the requests about tools. It passes all other requests to the SDK.
 func (s *Server) answering(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		v, ok := ctx.Value(visitKey{}).(*visit)

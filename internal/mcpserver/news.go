@@ -15,11 +15,11 @@ import (
 // beatEvery is the time between two signs of life for a running call.
 const beatEvery = 15 * time.Second
 
-// news reports the progress of a call to its client, if the client asked for that.
+// news reports the progress of a call to its client, if the client has asked for progress.
 type news struct {
-	ctx     context.Context // of the request: it directs the notifications to the client
+	ctx     context.Context // of the request; the SDK finds the client with it
 	session *mcp.ServerSession
-	token   any // nil: the client does not ask
+	token   any // nil: the client has not asked
 	beats   sync.WaitGroup
 	ended   chan struct{}
 
@@ -27,7 +27,7 @@ type news struct {
 	count float64 // of notifications sent; guarded by mu
 }
 
-// newNews starts the signs of life of a call. They end with stop.
+// newNews starts the signs of life of a call. stop ends them.
 func newNews(ctx context.Context, req *mcp.CallToolRequest) *news {
 	n := &news{ctx: ctx, session: req.Session, token: req.Params.GetProgressToken(), ended: make(chan struct{})}
 	if n.token != nil {
@@ -36,7 +36,7 @@ func newNews(ctx context.Context, req *mcp.CallToolRequest) *news {
 	return n
 }
 
-// stop ends the signs of life. None is sent after it has returned.
+// stop ends the signs of life. After it has returned, none is sent.
 func (n *news) stop() {
 	close(n.ended)
 	n.beats.Wait()
@@ -70,7 +70,8 @@ func (n *news) send(text string) {
 	_ = n.session.NotifyProgress(n.ctx, &mcp.ProgressNotificationParams{ProgressToken: n.token, Progress: n.count, Message: text})
 }
 
-// textOf returns a short text about an event; "" if a person need not see it.
+// textOf returns a short text about an event. It returns "" if a person need not see the
+// event.
 func textOf(e messages.Event) string {
 	switch e.Type {
 	case messages.EventStart:

@@ -8,20 +8,23 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// waitsForPerson ends the wait for a call that needs a person, before its client gives up.
+// waitsForPerson is the cause that ends waiting for a call that needs a person, before its
+// client gives up.
 type waitsForPerson struct{ text string }
 
 func (w *waitsForPerson) Error() string { return w.text }
 
 const (
-	// lookEvery is how often the server looks again at a slow call, because events may be lost.
+	// lookEvery is how often the server asks again what a slow call waits for, because events
+	// may be lost.
 	lookEvery = 5 * time.Second
-	// maxEarlier bounds how many earlier batches are searched for a question that holds up the call.
+	// maxEarlier limits how many earlier batches are searched for a question for which the
+	// call waits.
 	maxEarlier = 8
 )
 
-// watchPeople ends the wait for a call that has taken AnswerWithin and needs a person. take gets
-// the events of the call.
+// watchPeople ends waiting for a call that has taken AnswerWithin and needs a person. take
+// gets the events of the call.
 func (s *Server) watchPeople(ctx context.Context, v *visit, n named, end context.CancelCauseFunc) (take func(messages.Event)) {
 	asked := make(chan struct{}, 1)
 	go func() { // ends with ctx, which ends with the call
@@ -55,8 +58,9 @@ func (s *Server) watchPeople(ctx context.Context, v *visit, n named, end context
 	}
 }
 
-// waitsFor returns a sentence about the person that a call waits for, because of a question of its
-// own or of an earlier call of its session; "": it waits for nobody.
+// waitsFor returns a sentence about the person for whom a call waits, because of a question
+// about the call or about an earlier call of its session. It returns "" if the call waits for
+// no person.
 func waitsFor(ctx context.Context, v *visit, n named) string {
 	own, err := v.Client.Timeline(ctx, n.session, n.id)
 	if err != nil {
@@ -87,7 +91,8 @@ func waitsFor(ctx context.Context, v *visit, n named) string {
 	return ""
 }
 
-// questionIn returns the tool of the call in a batch that waits for a person; "": there is none.
+// questionIn returns the tool of a call in the batch that waits for a person, or "" if no call
+// does.
 func questionIn(t messages.Timeline) string {
 	asked := map[int]string{}
 	for _, e := range t.Events {

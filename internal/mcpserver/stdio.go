@@ -11,8 +11,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// Serve answers the client at the other end of a transport until the client is gone or ctx ends,
-// and then returns nil. Before it returns, it has aborted the calls that nobody can ask for again.
+// Serve answers the client at the other end of a transport. When the client is gone or ctx
+// ends, it returns nil. Before that it aborts the calls for which no client can ask again.
 func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
 	gone, leave := context.WithCancel(ctx)
 	defer leave()
@@ -31,23 +31,23 @@ func (s *Server) Serve(ctx context.Context, t mcp.Transport, who Caller) error {
 	return err
 }
 
-// isGone tells whether err says that the client has left. The SDK may answer a request that is
-// open then, and so write to a pipe that nobody reads.
+// isGone reports whether err means that the client has left. The SDK may be answering a
+// request at that time, and then writes to a pipe that has no reader.
 func isGone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, mcp.ErrConnectionClosed) ||
 		errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.EPIPE)
 }
 
-// queue lets the calls of a connection in one after another: the next call is read when the last
-// one is stored. So the fleet gets them in the order in which the client sent them.
+// queue takes the calls of a connection one after another: it reads the next call when the
+// last one is stored. So the fleet gets the calls in the order in which the client sent them.
 type queue struct {
 	mu     sync.Mutex
-	now    *turn         // of the call that was let in last; nil: it is over; guarded by mu
+	now    *turn         // of the call that was taken last; nil: it is over; guarded by mu
 	closed chan struct{} // closed with the connection
 	once   sync.Once
 }
 
-// turn is the time of one call in the queue. It ends when the call is stored or answered.
+// turn is the time of one call in the queue. It ends when the call is stored or is answered.
 type turn struct {
 	id   jsonrpc.ID
 	over chan struct{}
@@ -74,8 +74,8 @@ func (q *queue) enter(ctx context.Context, id jsonrpc.ID) error {
 	}
 }
 
-// current returns the function that ends the present turn. The handler of a call must ask for it
-// before the next call is let in.
+// current returns the function that ends the present turn. The handler of a call must get this
+// function before the next call is taken.
 func (q *queue) current() (end func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -92,7 +92,7 @@ func (q *queue) end(t *turn) {
 	}
 }
 
-// answered ends the turn of a call that was answered.
+// answered ends the turn of a call that has its answer.
 func (q *queue) answered(id jsonrpc.ID) {
 	q.mu.Lock()
 	now := q.now

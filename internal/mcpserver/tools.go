@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// startWithin is how long the list of tools waits for a coordinator. Clients ask for it only once,
-// at their start.
+// startWithin is how long a request for the list of tools waits for a coordinator. Clients ask
+// for the list only once, when they start.
 const startWithin = 5 * time.Second
 
 // listTools answers with the tools that the tenant may call.
@@ -47,8 +47,8 @@ func watchTools(ctx context.Context, v *visit, p *mcp.Server) {
 		list, err := v.Client.Tools(ctx, messages.GetTools{Provider: messages.Canonical})
 		if err == nil {
 			if known != "" && known != list.Digest {
-				// The SDK sends the notification when a tool is added. Clients do not see this
-				// tool.
+				// The SDK sends the notification when a tool is added. Clients never see the
+				// added tool.
 				p.AddTool(&mcp.Tool{Name: "changed", InputSchema: json.RawMessage(`{"type":"object"}`)}, nil)
 			}
 			known = list.Digest
@@ -67,7 +67,7 @@ func mayPass(err error) bool {
 	return errors.Is(err, client.ErrNoFleet) || errors.As(err, &refusal) && refusal.Class == messages.ClassBusy
 }
 
-// definition is a tool of the canonical catalogue.
+// definition is a tool in the canonical catalogue.
 type definition struct {
 	Name        string           `json:"name"`
 	Description string           `json:"description"`
@@ -77,7 +77,7 @@ type definition struct {
 	InputSchema json.RawMessage  `json:"input_schema"`
 }
 
-// definitions returns the tools of a canonical catalogue as MCP has them.
+// definitions returns the tools of a canonical catalogue in MCP's form.
 func definitions(catalogue json.RawMessage) ([]*mcp.Tool, error) {
 	var listed struct {
 		Tools []definition `json:"tools"`

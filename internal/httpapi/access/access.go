@@ -1,5 +1,5 @@
-// Package access finds out who sends an HTTP request: the owner of a token or, on this machine, one
-// fixed principal.
+// Package access finds out who sends an HTTP request: the owner of a token or, for requests
+// from this machine, one fixed principal.
 package access
 
 import (
@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// Principal is the one who asks.
+// Principal is the sender of a request, as the API identifies it.
 type Principal struct {
-	Tenant string // whose sessions these are
-	User   string // who asks for the tenant; "": not known
-	// Expires is when the principal may no longer ask; zero: never.
+	Tenant string // the tenant whose sessions the sender may use
+	User   string // the user of the tenant who sends the request; "" if not known
+	// Expires is the time from which the principal may send no more requests; zero: never.
 	Expires time.Time
 }
 
 // Denied says why a request is refused.
 type Denied struct {
 	Message string
-	Foreign bool // the request is for another host, whoever sends it
+	Foreign bool // the request names another host, so it is refused for every sender
 }
 
 func (d *Denied) Error() string { return d.Message }
 
-// Unchecked says why it cannot be decided now who sends a request.
+// Unchecked is the error if the sender of a request cannot be found out at this moment.
 type Unchecked struct{ Err error }
 
 func (u *Unchecked) Error() string { return "who asks cannot be checked: " + u.Err.Error() }
@@ -34,22 +34,22 @@ func (u *Unchecked) Error() string { return "who asks cannot be checked: " + u.E
 // Unwrap returns the cause.
 func (u *Unchecked) Unwrap() error { return u.Err }
 
-// Control finds out who asks.
+// Control finds out who sends a request.
 type Control interface {
-	// Who returns the sender of a request. The error is a *Denied, or an *Unchecked if a later try
-	// may succeed.
+	// Who returns the sender of a request. The error is a *Denied, or an *Unchecked if a later
+	// try may succeed.
 	Who(*http.Request) (Principal, error)
 }
 
-// Anybody lets everybody in, as one principal.
+// Anybody accepts every request, as a request of one principal.
 type Anybody struct{ As Principal }
 
 // Who implements [Control].
 func (a Anybody) Who(*http.Request) (Principal, error) { return a.As, nil }
 
-// Here lets everybody in as one principal. It is for an address that only this machine reaches. It
-// refuses requests that name another host: a web page could send those through a name that leads to
-// this machine (DNS rebinding).
+// Here accepts every request as a request of one principal. It is for an address that only
+// this machine reaches. It refuses requests that name another host: a web page could send
+// those through a host name that leads to this machine (DNS rebinding).
 type Here struct{ As Principal }
 
 // Who implements [Control].
@@ -60,7 +60,7 @@ func (h Here) Who(r *http.Request) (Principal, error) {
 	return h.As, nil
 }
 
-// isLocalName reports whether the host of a request is this machine.
+// isLocalName reports whether the host that a request names is this machine.
 func isLocalName(hostport string) bool {
 	host := hostport
 	if h, _, err := net.SplitHostPort(hostport); err == nil {

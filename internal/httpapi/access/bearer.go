@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Bearer lets the owners of tokens in.
+// Bearer accepts requests that have a token.
 type Bearer struct {
-	Tokens *Tokens // nil: none
-	JWT    *JWT    // nil: none
+	Tokens *Tokens // nil: no tokens file
+	JWT    *JWT    // nil: no JSON Web Tokens
 }
 
 var errExpired = &Denied{Message: "the token has expired; get a new one"}

@@ -18,17 +18,17 @@ import (
 
 // JWTConfig says which JSON Web Tokens are accepted. Issuer, Audience and Keys are required.
 type JWTConfig struct {
-	Issuer   string // as the claim iss has it
-	Audience string // one of the claim aud
+	Issuer   string // the value of the claim iss
+	Audience string // one of the values of the claim aud
 	Keys     string // the issuer's key set (JWKS): a file, or an https address
-	// TenantClaim is the claim that names the tenant. "": every token acts for Tenant.
+	// TenantClaim is the claim that names the tenant. "": every token is of the tenant Tenant.
 	TenantClaim string
 	Tenant      string
-	// Fetch fetches the keys at an address. Nil: [http.DefaultTransport].
+	// Fetch fetches the keys from an address. nil: [http.DefaultTransport].
 	Fetch http.RoundTripper
 }
 
-// fetchIn is how long the issuer has to answer.
+// fetchIn is how long the issuer may take to answer.
 const fetchIn = 10 * time.Second
 
 // JWT checks the tokens of an issuer. Safe for concurrent use.
@@ -37,13 +37,13 @@ type JWT struct {
 	verifier *oidc.IDTokenVerifier
 }
 
-// algorithms lists the accepted signatures, all of them with key pairs. Signatures with a shared
-// secret are refused: a server that can check such a token could also make one.
+// algorithms lists the accepted signatures. All of them use key pairs. Signatures with a
+// shared secret are refused, because a server that can check such a token can also make one.
 var algorithms = []string{
 	oidc.RS256, oidc.RS384, oidc.RS512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.EdDSA,
 }
 
-// NewJWT reads the keys, or prepares to fetch them until ctx ends.
+// NewJWT reads the keys from a file, or prepares to fetch them until ctx ends.
 func NewJWT(ctx context.Context, cfg JWTConfig) (*JWT, error) {
 	if cfg.Issuer == "" || cfg.Audience == "" || cfg.Keys == "" {
 		return nil, errors.New("jwt: issuer, audience and keys are needed together")
@@ -65,23 +65,24 @@ func NewJWT(ctx context.Context, cfg JWTConfig) (*JWT, error) {
 	return &JWT{cfg, oidc.NewVerifier(cfg.Issuer, keys, &oidc.Config{ClientID: cfg.Audience, SupportedSigningAlgs: algorithms})}, nil
 }
 
-// remoteKeys is the key set at an address. The verifier turns errors into text, so VerifySignature
-// keeps a failed fetch in the context of the check.
+// remoteKeys is the key set at an address. The verifier makes a text of every error. So
+// VerifySignature also stores the error of a failed fetch in the variable that the context of
+// the check names.
 type remoteKeys struct{ *oidc.RemoteKeySet }
 
-// failureKey is the key of a *error in a context.
+// failureKey is the key under which a context has a *error for the error of a fetch.
 type failureKey struct{}
 
 // VerifySignature implements [oidc.KeySet].
 func (k remoteKeys) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	payload, err := k.RemoteKeySet.VerifySignature(ctx, token)
 	if kept, ok := ctx.Value(failureKey{}).(*error); ok && err != nil && strings.HasPrefix(err.Error(), "fetching keys") {
-		*kept = fmt.Errorf("%.300s", err) // it quotes the issuer's answer
+		*kept = fmt.Errorf("%.300s", err) // the error quotes the issuer's answer
 	}
 	return payload, err
 }
 
-// readKeys reads the public keys of a key set that are for signatures.
+// readKeys reads from a key set those public keys that are for signatures.
 func readKeys(file string) (*oidc.StaticKeySet, error) {
 	body, err := os.ReadFile(file)
 	if err != nil {
@@ -105,7 +106,7 @@ func readKeys(file string) (*oidc.StaticKeySet, error) {
 
 // Owner returns the principal to whom a token was issued.
 func (j *JWT) Owner(ctx context.Context, token string) (Principal, error) {
-	var failure error // of fetching the keys
+	var failure error // the error of fetching the keys
 	verified, err := j.verifier.Verify(context.WithValue(ctx, failureKey{}, &failure), token)
 	var expired *oidc.TokenExpiredError
 	switch {

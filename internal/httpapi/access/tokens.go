@@ -17,11 +17,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// tokenPrefix begins every token that [NewToken] makes, so that scanners for secrets find it.
+// tokenPrefix begins every token that [NewToken] makes. Scanners for secrets find tokens by
+// it.
 const tokenPrefix = "tf_"
 
 // NewToken returns a new token and its line for the tokens file. The line has only a hash, so
-// nobody can use what they read there.
+// a reader of the file cannot use the token.
 func NewToken(p Principal) (token, line string) {
 	token = tokenPrefix + rand.Text() + rand.Text()
 	line = fmt.Sprintf("  - {hash: %q, tenant: %q, user: %q}", hashOf(token), p.Tenant, p.User)
@@ -33,11 +34,11 @@ func hashOf(token string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Tokens holds the tokens of a file. It reads the file again when the file changes. Safe for
+// Tokens has the tokens of a file. It reads the file again when the file changes. Safe for
 // concurrent use.
 type Tokens struct {
 	file     string
-	fallback string // the tenant of a token that names none
+	fallback string // the tenant of a token without a tenant
 	log      *slog.Logger
 
 	mu     sync.Mutex
@@ -46,16 +47,16 @@ type Tokens struct {
 	owners map[string]Principal // by hash; guarded by mu
 }
 
-// lookEvery is how long a change of the file may go unnoticed.
+// lookEvery is how long it may take until a change of the file is noticed.
 const lookEvery = time.Second
 
-// ReadTokens reads a tokens file. A token that names no tenant acts for the tenant fallback.
+// ReadTokens reads a tokens file. A token without a tenant is of the tenant fallback.
 func ReadTokens(file, fallback string, log *slog.Logger) (*Tokens, error) {
 	t := &Tokens{file: file, fallback: fallback, log: log}
 	return t, t.reload(time.Now())
 }
 
-// Owner returns who a token belongs to.
+// Owner returns the owner of a token.
 func (t *Tokens) Owner(token string) (Principal, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -91,7 +92,8 @@ func (t *Tokens) reload(now time.Time) error {
 
 var hashText = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// parseTokens reads the text of a tokens file. The error joins all mistakes, each with its place.
+// parseTokens reads the text of a tokens file. The error joins all mistakes, each with its
+// place in the file.
 func parseTokens(name string, body []byte, fallback string) (map[string]Principal, error) {
 	f := strictyaml.Parse(name, body, 0)
 	owners := map[string]Principal{}
@@ -115,7 +117,7 @@ func parseTokens(name string, body []byte, fallback string) (map[string]Principa
 	return owners, f.Err()
 }
 
-// readToken reads one entry, and adds its mistakes to the file's.
+// readToken reads one entry, and adds the mistakes in it to the errors of the file.
 func readToken(f *strictyaml.File, entry strictyaml.Node, fallback string) (hash string, p Principal) {
 	p.Tenant = fallback
 	for _, m := range membersOf(entry) {
@@ -151,7 +153,7 @@ func membersOf(n strictyaml.Node) []strictyaml.Member {
 	return members
 }
 
-// isOurs reports whether a token is one of a tokens file, and no JWT.
+// isOurs reports whether a token can be of a tokens file. If not, it can be a JWT.
 func isOurs(token string) bool {
 	return strings.HasPrefix(token, tokenPrefix) || !slices.Contains([]byte(token), '.')
 }
