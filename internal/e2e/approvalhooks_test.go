@@ -67,7 +67,7 @@ func TestACallThatAHookChangedNeedsApproval(t *testing.T) {
 
 // An approver edits the arguments of a call. The hooks check the edited arguments before the
 // tool gets them.
-func TestAnEditDoesNotGoPastAGate(t *testing.T) {
+func TestHooksCheckEditedArguments(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

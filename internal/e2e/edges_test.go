@@ -48,8 +48,8 @@ func TestASlowHookAfterTheTool(t *testing.T) {
 }
 
 // The claim of a call with edited input just fits into a message, but the release after it
-// does not. The call ends with the error of the failed attempt, and the worker keeps no job of
-// it.
+// does not. The call ends with the error of the failed attempt, and the worker does not keep
+// the call.
 func TestAReleaseThatIsTooLarge(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -172,7 +172,7 @@ func TestARepliedBatchInTheLogIsAnsweredAtOnce(t *testing.T) {
 	})
 }
 
-func TestGetKnowsHowABatchStands(t *testing.T) {
+func TestGetReportsTheStateOfABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, _ := countingFleet(t, srv)
 		defer f.close()

@@ -254,7 +254,7 @@ func TestAClockThatIsWrong(t *testing.T) {
 
 // A worker takes a job from the queue and acknowledges it, but does not run the call. The call
 // has no result, and its job is published again.
-func TestAJobThatIsAcknowledgedAndNotDone(t *testing.T) {
+func TestAnAcknowledgedJobThatDidNotRun(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

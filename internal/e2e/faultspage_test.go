@@ -14,7 +14,7 @@ var (
 )
 
 // docs/faults.md names only tests that exist.
-func TestFaultsAreShown(t *testing.T) {
+func TestTheFaultsPageNamesTests(t *testing.T) {
 	document, err := os.ReadFile("../../docs/faults.md")
 	if err != nil {
 		t.Fatal(err)

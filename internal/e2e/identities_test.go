@@ -443,7 +443,7 @@ func TestTheFirstCallHasItsAuditLine(t *testing.T) {
 
 // A worker writes audit lines about calls that it starts. It cannot write how batches ended,
 // what was asked, and what was decided: only a coordinator can.
-func TestAWorkerCannotEndARecord(t *testing.T) {
+func TestAWorkerCannotWriteLinesOfCoordinators(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newIdentified(t, srv, ids)

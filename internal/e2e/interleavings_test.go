@@ -173,7 +173,7 @@ func TestTimeouts(t *testing.T) {
 // A worker is lost after a write was applied. The worker that takes the call over denies it
 // and never starts the tool. The outcome is reported as unknown, because the write may have
 // been applied.
-func TestATakeoverThatIsRefusedKnowsNothing(t *testing.T) {
+func TestADeniedTakeoverReportsAnUnknownOutcome(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

@@ -21,7 +21,7 @@ import (
 
 // A result with another call's id is published on the result subject of a call. The result is
 // ignored.
-func TestAForeignResultIsNobodys(t *testing.T) {
+func TestAResultWithAnotherCallIdIsIgnored(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

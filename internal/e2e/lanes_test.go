@@ -156,7 +156,7 @@ func (f *fleet) drained() {
 
 // The head of each of these sessions cannot run, for a reason of its own. A good batch behind
 // the head runs soon.
-func TestNoHeadStrandsItsLane(t *testing.T) {
+func TestABadHeadDoesNotStopItsSession(t *testing.T) {
 	heads := map[string]func(f *fleet, session string){
 		"refused": func(f *fleet, session string) {
 			b := canonical(session, "head")

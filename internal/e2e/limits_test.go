@@ -164,7 +164,7 @@ func TestAFullJournalHoldsTheBatchUp(t *testing.T) {
 
 // The object store is full. A call with a large output ends with an error that names the
 // reason, and the other calls of its batch end normally.
-func TestAFullObjectStoreIsNamed(t *testing.T) {
+func TestAFullObjectStoreIsReported(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()
 	startBounded(f, provision.Config{MaxBytes: map[string]int64{bus.Objects: 1 << 20}}, nil)

@@ -391,7 +391,7 @@ func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 // A worker is lost while it runs an approved call. A call that may run again does so with the
 // same arguments and key, and nobody is asked again. A call that may run once does not run
 // again.
-func TestAWorkerIsLostInWhatWasAllowed(t *testing.T) {
+func TestAWorkerIsLostInAnApprovedCall(t *testing.T) {
 	for crash, want := range map[messages.OnCrash]string{messages.OnCrashIdempotent: "ok", messages.OnCrashOnce: "outcome_unknown"} {
 		t.Run(string(crash), func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -181,7 +181,7 @@ func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 
 // A batch waits for approval. The batches behind that batch keep their places, and other
 // sessions do not wait.
-func TestALaneBehindAQuestion(t *testing.T) {
+func TestASessionBehindAQuestion(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

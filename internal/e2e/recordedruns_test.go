@@ -40,7 +40,7 @@ func wantRan(t *testing.T, l messages.AuditRecord, status messages.Status, ran s
 // A hook changes the arguments of a call, and its worker is lost. The audit line describes the
 // arguments that ran. The coordinator that ended the call writes the line, or a coordinator
 // that finds the batch with its reply.
-func TestTheLineOfALostCallIsOfWhatRan(t *testing.T) {
+func TestTheAuditLineOfALostCallShowsWhatRan(t *testing.T) {
 	for name, anew := range map[string]bool{"one coordinator": false, "another puts it on record": true} {
 		t.Run(name, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -26,7 +26,7 @@ import (
 
 // A session has a hundred batches in the log. They take one slot of the coordinator, and the
 // other slot stays free for other sessions.
-func TestWhatWaitsTakesNoSlot(t *testing.T) {
+func TestWaitingBatchesTakeNoSlot(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
@@ -56,7 +56,7 @@ func TestWhatWaitsTakesNoSlot(t *testing.T) {
 // A coordinator dies with the batches that it drives. When JetStream delivers them again,
 // another coordinator goes on with their sessions. The batches behind a running batch took no
 // slot of the dead coordinator.
-func TestAllSlotsHeldBySuccessorsOfADeadHead(t *testing.T) {
+func TestSessionsOfADeadCoordinatorGoOn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()

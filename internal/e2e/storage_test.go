@@ -131,7 +131,7 @@ func TestAStreamIsDeletedWhileTheFleetRuns(t *testing.T) {
 // An operator deletes a consumer or the stream of jobs, which the fleet can make again from
 // the journal. The daemons that use them log the loss and create them again, and accepted
 // batches go on.
-func TestHintsThatAreDeletedAreMadeAgain(t *testing.T) {
+func TestDeletedConsumersAndJobsAreMadeAgain(t *testing.T) {
 	for _, what := range []string{"CONSUMER.DELETE.TOOLFLEET_BATCHES.coordinators", "CONSUMER.DELETE.TOOLFLEET_JOBS.default", "STREAM.DELETE.TOOLFLEET_JOBS"} {
 		t.Run(what, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -56,7 +56,7 @@ func (f *fleet) grants(p people, name string, q messages.Approval) {
 // All processes stop while a batch waits for approval. The coordinator that stores the
 // decision is killed right after. The batch resumes within mayRest and runs the approved call
 // once.
-func TestAnAnswerOutlivesEveryProcess(t *testing.T) {
+func TestADecisionOutlivesEveryProcess(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
