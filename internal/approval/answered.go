@@ -7,13 +7,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Answered returns the record that follows a parked one. It has the question with the new
-// decision, and a result if the call is denied. nonce marks the record.
+// Answered returns the record that must follow a parked record. The new record has the
+// question with the new decision, and a result if the call is denied. nonce is the nonce of
+// the new record.
 func Answered(parked wire.CallRecord, q messages.Approval, state messages.DecisionState, nonce string) wire.CallRecord {
 	next := parked
 	next.Nonce, next.Approval, next.ArgsHash, next.Worker = nonce, &q, q.ArgsHash, ""
 	if q.Original != nil {
-		next.Input = nil // the input in the record is the one from before the edit
+		next.Input = nil // the input in the record is older than the edit
 	}
 	switch state {
 	case messages.DecisionGranted:

@@ -1,15 +1,15 @@
-// Package approval holds a question to people and their signed answers. It says to what a
-// decision is bound, which approvers count, and what a decision does to a question. It also
-// makes the one line that a person reads about a call.
+// Package approval has questions to people and their signed answers. It says to what a
+// decision is bound, which approvers count, and how a decision changes a question. It also
+// makes the line that a person reads about a call.
 //
 //	q := the question          ID(q) names it: a digest of all that is asked
 //	d := Answer(q, Approve, "alice"); d.At = now; d, err = key.Sign(d)
 //	q, state, refusal := approvers.Take(q, d, now)     the coordinator, before it stores q
 //	err := approvers.Holds(q, now)                     the worker, right before it runs the call
 //
-// A decision counts for one question, once. It repeats the parts of the question to which
-// it is bound. Its signature covers them all, and each is compared with the question. An
-// answered question takes no further decision. The caller stores the new state by
+// A decision counts for one question, and once. It repeats the parts of the question to which
+// it is bound. Its signature covers all these parts, and each of them is compared with the
+// question. An answered question takes no further decision. The caller stores the new state by
 // compare-and-set, so two decisions cannot both be taken.
 //
 // The package is pure, except for [ReadKey], [Key.Write], and the random numbers in
@@ -25,13 +25,13 @@ import (
 )
 
 // StartWithin is how long after the expiry of its question a granted call may still start.
-// The call may be granted at the last moment, and then has to wait for a worker and for its
-// turn. Later the grant is not valid any more.
+// After that the grant is not valid any more. A call may be granted just before the expiry,
+// and then has to wait for a worker and for its turn.
 const StartWithin = 5 * time.Minute
 
 // ID returns the id of a question: the hex digest of everything in it, except the id itself
-// and the decisions. The arguments are covered by their hash. Set the id last, after Asked
-// and Expires.
+// and the decisions. The digest covers the arguments by their hash. Set the id after all other
+// fields, also after Asked and Expires.
 func ID(q messages.Approval) string {
 	q.ID, q.Decisions, q.Input = "", nil, nil
 	q.Asked, q.Expires = q.Asked.UTC(), q.Expires.UTC()
@@ -62,7 +62,8 @@ func hash(input []byte) (string, error) {
 	return messages.Digest(canonical), err
 }
 
-// Intact reports whether a question matches its id, and its arguments match their hashes.
+// Intact reports whether a question matches its id, and whether its arguments match their
+// hashes.
 func Intact(q messages.Approval) bool {
 	return q.ID == ID(q) && fits(q.Input, q.ArgsHash) && (q.Original == nil || fits(q.Original.Input, q.Original.ArgsHash))
 }
@@ -91,7 +92,7 @@ func people(q messages.Approval) int {
 	return max(q.Approvers, 1)
 }
 
-// ticketed reports whether a ticket is not needed or is named by one of the decisions.
+// ticketed reports whether one of the decisions names a ticket, or no ticket is needed.
 func ticketed(q messages.Approval, decisions ...messages.Decision) bool {
 	for _, d := range decisions {
 		if strings.TrimSpace(d.Ticket) != "" {

@@ -22,15 +22,15 @@ const (
 	MaxTicket = 200
 )
 
-// Approvers holds the people whose decisions count. The zero value holds none. Safe for concurrent
-// use.
+// Approvers has the people whose decisions count. The zero value has nobody. Safe for
+// concurrent use.
 type Approvers struct{ byName map[string]messages.Approver }
 
 var approverName = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,64}$`)
 
-// NewApprovers checks the approvers in a policy. No two may have the same key or the same
-// name (ignoring case), because a critical call needs two different people. The error joins
-// all mistakes.
+// NewApprovers checks the approvers of a policy. Two approvers must not have the same key, or
+// the same name (ignoring case), because a critical call needs two different people. The error
+// joins all mistakes.
 func NewApprovers(list []messages.Approver) (Approvers, error) {
 	var errs []error
 	a := Approvers{make(map[string]messages.Approver, len(list))}
@@ -59,9 +59,9 @@ func NewApprovers(list []messages.Approver) (Approvers, error) {
 	return a, nil
 }
 
-// Check returns why a decision that was stored at a time does not count for any question:
-// the approver that it names has not signed it, or may not decide about its tenant and
-// tool. It does not check that the decision answers a certain question.
+// Check returns why a decision that was stored at a time does not count for any question: the
+// approver whom it names has not signed it, or may not decide about its tenant and tool. Check
+// does not compare the decision with a question.
 func (a Approvers) Check(d messages.Decision, at time.Time) *messages.Refusal {
 	if r := a.verify(d); r != nil {
 		return r
@@ -85,13 +85,13 @@ func Decode(raw []byte) (messages.Decision, *messages.Refusal) {
 	return d, nil
 }
 
-// Take applies a decision to a question. now is the server's time. It returns the new
-// question and its state: granted, waiting for another person, or denied. A refused
-// decision changes nothing.
+// Take applies a decision to a question. now is the server's time. It returns the new question
+// and its state: granted, waiting for another person, or denied. If it refuses the decision,
+// it returns the question unchanged.
 //
-// One person is enough to deny. An edit replaces the arguments, and is the first approval
-// of the new ones. Earlier approvals do not count any more, because they were for other
-// arguments. The edited question gets another id.
+// One person is enough to deny. An edit replaces the arguments, and is the first approval of
+// the new ones. Earlier approvals do not count any more, because they were for the old
+// arguments. The edited question gets a new id.
 func (a Approvers) Take(
 	q messages.Approval, d messages.Decision, now time.Time,
 ) (messages.Approval, messages.DecisionState, *messages.Refusal) {
@@ -142,7 +142,8 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	switch {
 	case !distinct(counted):
 		return refuse(messages.ClassSameApprover, "%s has agreed already; another person has to agree too.", d.By)
-	// Any of the decisions may name the ticket, so it is checked at the last one.
+	// Any of the decisions may name the ticket, so only the last decision can be refused for
+	// it.
 	case d.Verdict != messages.VerdictDeny && len(counted) >= people(q) && !ticketed(q, counted...):
 		return refuse(messages.ClassTicketMissing, "A call of this tier needs a ticket, and no decision names one.")
 	}
@@ -157,10 +158,9 @@ func (a Approvers) refusal(q messages.Approval, d messages.Decision, now time.Ti
 	return nil
 }
 
-// Holds checks a granted question again. now is the server's time. The question must match
-// its id. Enough people, who are still approvers, must have signed for exactly these
-// arguments. And it must not be too late to start the call. The error is a
-// [*messages.Refusal].
+// Holds checks a granted question again. now is the server's time. The question must match its
+// id. Enough people, who must still be approvers, must have signed for exactly these
+// arguments. The time to start the call must not be over. The error is a [*messages.Refusal].
 func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	if !Intact(q) {
 		return refuse(messages.ClassApprovalMismatch, "The question is not what its id says.")
@@ -196,9 +196,9 @@ func (a Approvers) Holds(q messages.Approval, now time.Time) error {
 	return nil
 }
 
-// agrees reports whether decision i of the question is for the current arguments. An edit
-// is always the first decision: it was signed for the question before the edit, and brings
-// these arguments.
+// agrees reports whether decision i of the question is for the present arguments. If a
+// decision is an edit, it must be the first: it was signed for the question before the edit,
+// and it has the present arguments.
 func agrees(q messages.Approval, d messages.Decision, i int) bool {
 	if d.Verdict == messages.VerdictEdit {
 		return i == 0 && q.Original != nil && fits(d.Input, q.ArgsHash)
@@ -212,7 +212,7 @@ func edited(q messages.Approval, d messages.Decision) messages.Approval {
 		q.Original = &messages.Arguments{Input: q.Input, ArgsHash: q.ArgsHash}
 	}
 	q.Input = slices.Clone(d.Input)
-	q.ArgsHash, _ = hash(d.Input) // refusal has checked the input already
+	q.ArgsHash, _ = hash(d.Input) // refusal has checked the input
 	q.Line = Line(q.Tool, q.Input)
 	q.Decisions = []messages.Decision{d}
 	q.ID = ID(q)
@@ -249,8 +249,8 @@ func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 }
 
 // own reports whether the author of a decision is also the requester. The author is the
-// approver's name or a principal that the approver acts as. The requester is the tenant or
-// the user who asks. Case is ignored.
+// approver, under the approver's name or under a principal as whom the approver acts. The
+// requester is the tenant, or the user of the tenant who asks. Case is ignored.
 func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
 	same := func(principal string) bool {
 		return strings.EqualFold(principal, q.Requester) || q.User != "" && strings.EqualFold(principal, q.User)
@@ -258,8 +258,8 @@ func (a Approvers) own(q messages.Approval, d messages.Decision) bool {
 	return same(d.By) || slices.ContainsFunc(a.byName[d.By].ActsAs, same)
 }
 
-// sameCall compares those parts of a decision and its question that an edit does not
-// change.
+// sameCall reports whether the parts of a decision that an edit does not change are those of
+// its question.
 func sameCall(q messages.Approval, d messages.Decision) bool {
 	return d.Tenant == q.Tenant && d.Session == q.Session && d.Batch == q.Batch && d.Index == q.Index && d.CallID == q.CallID &&
 		d.Tool == q.Tool && d.ToolDigest == q.ToolDigest && d.Policy == q.Policy && d.Expires.Equal(q.Expires)

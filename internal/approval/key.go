@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Key is the private key of an approver: an nkey of type user, like the key of a NATS
-// identity. The zero value cannot sign.
+// Key is the private key of an approver: an nkey of type user, as NATS users have. The zero
+// value cannot sign.
 type Key struct {
 	pair   nkeys.KeyPair
 	public string
@@ -30,9 +30,9 @@ func NewKey() (Key, error) {
 	return keyOf(pair)
 }
 
-// ReadKey reads a key from a file that holds only the seed (SU...). Like ssh, it refuses a
-// file to which the group or others have any access, because a process with the seed can
-// decide in its owner's name. On Windows the file mode is not checked, because it does not
+// ReadKey reads a key from a file that has only the seed (SU...). It refuses a file to which
+// the group or others have any access, as ssh does: a process that has the seed can decide in
+// the name of its owner. On Windows it does not check the file mode, because the mode does not
 // show the access of others.
 func ReadKey(path string) (Key, error) {
 	f, err := os.Open(path)
@@ -60,7 +60,7 @@ func ReadKey(path string) (Key, error) {
 
 // ParseKey reads a key from its seed (SU...). White space around the seed is ignored.
 func ParseKey(seed []byte) (Key, error) {
-	// Do not wrap the errors of the nkeys package: they might quote the seed.
+	// Do not wrap the errors of package nkeys, because their texts might have the seed.
 	pair, err := nkeys.FromSeed(bytes.TrimSpace(seed))
 	if err != nil || nkeys.CompatibleKeyPair(pair, nkeys.PrefixByteUser) != nil {
 		return Key{}, errors.New("this is no seed of a user's key (SU...)")
@@ -76,11 +76,11 @@ func keyOf(pair nkeys.KeyPair) (Key, error) {
 	return Key{pair, public}, nil
 }
 
-// Public returns the public half of the key (U...), which the policy names.
+// Public returns the public half of the key (U...), as the policy has it.
 func (k Key) Public() string { return k.public }
 
-// Write stores the key in a new file that only its owner may read. It never replaces a
-// file, because that file may hold another key, which would be lost.
+// Write stores the key in a new file that only its owner may read. It never replaces a file:
+// the key in that file would be lost.
 func (k Key) Write(path string) error {
 	if k.pair == nil {
 		return errors.New("write the key: there is none")

@@ -15,28 +15,27 @@ import (
 )
 
 // Limits of a line, in characters. If a text is longer, its middle is left out, and a note
-// says how much. The note itself does not count.
+// says how many characters are missing. The note does not count.
 const (
 	maxText  = 160  // one string, number or name
 	maxValue = 240  // one argument, if there are few
 	minValue = 48   // one argument, if there are many
 	maxLine  = 1600 // the whole line
-	shared   = 1000 // all arguments together; they get equal shares
+	shared   = 1000 // all arguments together; each gets an equal share
 	maxDepth = 6    // levels of nesting; each level is decoded again for every level around it
 )
 
 // Line returns a call as one line for people: the tool's name, and the arguments sorted by
-// name, with values as compact JSON. It has nothing else that the model says about the
-// call.
+// name, with values as compact JSON. It has nothing else that the model says about the call.
 //
 //	issue_refund amount=149.99 note="two lines\nof text" order="A-1001"
 //
 // No argument can look like something else. JSON escapes replace control characters,
-// characters that change the direction of text, invisible characters, and characters that
-// look like a quotation mark. The note about left-out text is outside the quotes, where no
-// argument can write. A name that is not a plain word is quoted. Its first character is
-// escaped unless it is a letter from a to z. So the name is read from left to right,
-// whatever the direction of the text before it.
+// characters that change the direction of text, invisible characters, and characters that look
+// like a quotation mark. The note about left-out text is outside the quotes, where no argument
+// can write. A name that is not a plain word is quoted. Its first character is escaped unless
+// it is a letter from a to z. So the name is read from left to right, in whatever direction
+// the text before it is written.
 func Line(tool string, input json.RawMessage) string {
 	line := pieces{name(tool, plainTool)}
 	members, err := rawjson.Object(input)
@@ -56,8 +55,8 @@ var (
 	plainKey  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,63}$`)
 )
 
-// name returns a plain name unchanged. It quotes any other name, and escapes the first
-// character unless that is a Latin letter.
+// name returns a plain name unchanged. It quotes any other name. In a quoted name, it escapes
+// the first character unless that is a letter from a to z.
 func name(s string, plain *regexp.Regexp) string {
 	if plain != nil && plain.MatchString(s) {
 		return s
@@ -69,7 +68,7 @@ func name(s string, plain *regexp.Regexp) string {
 	return shorten(chars, `"`)
 }
 
-// pieces is a text in parts, each of which is kept or left out as a whole.
+// pieces is a text in parts. Each part is kept or left out as a whole.
 type pieces []string
 
 // value adds the parts of a JSON value. Each string, number and punctuation mark is one
@@ -81,7 +80,7 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 	}
 	switch kind {
 	case "an object":
-		members, _ := rawjson.Object(raw) // rawjson.Check has accepted it
+		members, _ := rawjson.Object(raw) // cannot fail: rawjson.Check has accepted it
 		p = append(p, "{")
 		for i, key := range rawjson.SortedKeys(members) {
 			if i > 0 {
@@ -92,7 +91,7 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 		return append(p, "}")
 	case "an array":
 		var items []json.RawMessage
-		_ = json.Unmarshal(raw, &items) // rawjson.Check has accepted it
+		_ = json.Unmarshal(raw, &items) // cannot fail: rawjson.Check has accepted it
 		p = append(p, "[")
 		for i, item := range items {
 			if i > 0 {
@@ -108,7 +107,7 @@ func (p pieces) value(raw json.RawMessage, depth int) pieces {
 }
 
 // cut joins the parts. If they have more than budget characters, it leaves out parts in the
-// middle. A single part that is too long stays, because it has been shortened already.
+// middle. It never cuts a single part, because each part has been shortened before.
 func (p pieces) cut(budget int) (all []byte) {
 	size := 0
 	for _, s := range p {
@@ -137,10 +136,10 @@ func leftOut(n int) string { return fmt.Sprintf("...(%d characters left out)..."
 // runes returns the characters of a text in the form for the line.
 func runes(s string) []string {
 	var out []string
-	marks := maxMarks // so that a leading mark is escaped
+	marks := maxMarks // with no letter before it, a mark is escaped
 	for i, r := range s {
 		if _, size := utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
-			out = append(out, fmt.Sprintf(`\x%02x`, s[i])) // invalid UTF-8, and so invalid JSON
+			out = append(out, fmt.Sprintf(`\x%02x`, s[i])) // invalid UTF-8, so the JSON is invalid
 			continue
 		}
 		out, marks = appendRune(out, r, marks)
@@ -148,9 +147,8 @@ func runes(s string) []string {
 	return out
 }
 
-// text returns a JSON string in the form for the line. It reads the literal itself:
-// encoding/json turns every unpaired surrogate into U+FFFD, so different strings would look
-// the same.
+// text returns a JSON string in the form for the line. It does not use encoding/json, which
+// turns every unpaired surrogate into U+FFFD: different strings would look the same.
 func text(raw json.RawMessage) string {
 	s := strings.TrimSpace(string(raw))
 	s = s[1 : len(s)-1]
@@ -191,8 +189,8 @@ func unescape(s string) (r rune, size int) {
 }
 
 // maxMarks is how many combining marks a letter may have. Further marks, and any mark on a
-// quotation mark or a digit, are escaped, because they hide or change the character below
-// them.
+// quotation mark or a digit, are escaped, because a mark can hide or change the character
+// below it.
 const maxMarks = 3
 
 // appendRune appends a character in the form for the line. marks is the number of combining
@@ -215,7 +213,7 @@ func plain(r rune) bool {
 		!unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
 }
 
-// lookalikes holds characters that look like a quotation mark, an equals sign or a space.
+// lookalikes has the characters that look like a quotation mark, an equals sign or a space.
 const lookalikes = "\u02ba\u02dd\u02ee\u05f2\u05f4\u201c\u201d\u201e\u201f\u2033\u2036\u275d\u275e\u3003\u301d\u301e\u301f\uff02" +
 	"\ua78a\uff1d\u2550\u30a0\u2e40\u2800\u180e\ufffc"
 
@@ -234,8 +232,8 @@ func escapeUnit(r rune) string {
 	return fmt.Sprintf(`\u%04x`, r)
 }
 
-// shorten joins characters into one quoted text. If there are more than maxText, it keeps
-// both ends, each in quotes, with the number of left-out characters between them.
+// shorten joins characters into one quoted text. If there are more than maxText characters, it
+// keeps both ends, each in quotes, and writes between them how many characters are left out.
 func shorten(chars []string, quote string) string {
 	head := fit(chars, maxText)
 	if head == len(chars) {

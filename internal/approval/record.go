@@ -2,7 +2,7 @@ package approval
 
 import "github.com/toolfleet/toolfleet/messages"
 
-// Permission returns what people decided about a call, in the form for results and audit
+// Permission returns what people have decided about a call, in the form of results and audit
 // lines.
 func Permission(q messages.Approval, effect string) *messages.Permission {
 	p := &messages.Permission{
@@ -17,8 +17,8 @@ func Permission(q messages.Approval, effect string) *messages.Permission {
 	return p
 }
 
-// WithoutArguments returns a copy of a question without its arguments. It is for the record
-// that ends the call: earlier records have the arguments.
+// WithoutArguments returns a copy of a question without its arguments. The record that ends
+// the call has the question in this form, because earlier records have the arguments.
 func WithoutArguments(q messages.Approval) *messages.Approval {
 	q.Input = nil
 	if q.Original != nil {

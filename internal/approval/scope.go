@@ -9,9 +9,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// May returns the sorted names of the people who can still decide about a question at a
-// time. Their key must be valid, and their scopes must cover its tenant and tool. The
-// requester and those who have already agreed are left out.
+// May returns the sorted names of the people who can still decide about a question at a time.
+// Their keys must be valid, and their scopes must cover the tenant and the tool of the
+// question. The requester and the people who have agreed are left out.
 func (a Approvers) May(p messages.Pending, at time.Time) (names []string) {
 	asks := messages.Approval{Requester: p.Requester, User: p.User}
 	for _, name := range a.entitledTo(p.Tenant, p.Tool, at) {

@@ -11,8 +11,8 @@ import (
 
 var signatures = base64.RawURLEncoding.Strict()
 
-// verified reports whether the holder of this public key has signed a decision. Signatures
-// are checked nowhere else: the coordinator calls this through [Approvers.Take], the worker
+// verified reports whether the holder of this public key has signed a decision. No other code
+// checks signatures: the coordinator calls verified through [Approvers.Take], the worker
 // through [Approvers.Holds].
 func verified(d messages.Decision, key string) bool {
 	public, err := nkeys.FromPublicKey(key)
@@ -31,11 +31,11 @@ func verified(d messages.Decision, key string) bool {
 	return false
 }
 
-// signedWithEmptySig returns the signed bytes in the form of the previous version, which
-// has "sig":"" among the members. The journal may hold such decisions, and an older CLI
-// makes them. So this version reads both forms; the next version will not read this one.
-// Both forms cover the same members. Only one form has a sig member, so a signature for one
-// form never fits another decision in the other form.
+// signedWithEmptySig returns the signed bytes in the form of the previous version, which has
+// "sig":"" among the members. The journal may have decisions in this form, and an older CLI
+// makes them. This version therefore reads both forms. The next version will not read the old
+// form. Both forms cover the same members. Only the old form has a member sig, so a signature
+// in one form never fits another decision in the other form.
 func signedWithEmptySig(d messages.Decision) ([]byte, error) {
 	d.Sig = ""
 	raw, err := rawjson.Marshal(d)

@@ -13,25 +13,26 @@
 //	                                 batches of its session, or lines that were missing when
 //	                                 later batches had theirs stored
 //
-// The lines of a batch are stored together, before the batch leaves the log, by
-// compare-and-set. So if several coordinators end the same batch, each line is stored once.
-// A subject costs the server memory as long as its lines are kept, so the batches of a
-// session share a subject. Reading the newest message of a subject makes the server load
-// the messages around it, so a session gets a new subject every ten minutes. Lines are
-// never changed or deleted; they only age out of the stream.
+// The lines of a batch are stored together by compare-and-set, before the batch leaves the
+// log. If several coordinators end the same batch, each line is therefore stored once. A
+// subject uses memory of the server as long as its lines are kept, so the batches of a session
+// share a subject. When the newest message of a subject is read, the server loads the messages
+// around it, so a session gets a new subject every ten minutes. Lines are never changed, and
+// the server deletes them only at their maximum age.
 //
 // Workers may write only to the first of these subjects. Earlier builds also wrote lines of
-// coordinators there, so each line tells on which subject it was: see [Entry].
+// coordinators there. So each [Entry] says on which kind of subject its line was.
 //
-// A line contains no arguments and no results, except the argument fields that the operator
-// lists. Instead it has hashes of them, made with a key of the tenant. Equal arguments of
-// one tenant have equal hashes. Without the key, nobody can find the arguments by trying.
+// A line has no arguments and no results, except the argument fields that the operator lists.
+// In their place it has hashes, made with a key of the tenant. Equal arguments of one tenant
+// have equal hashes. Without the key, nobody can find the arguments by guessing and comparing
+// hashes.
 //
 //	hash = first 16 hex of HMAC-SHA256(key of the tenant, hex SHA-256 of the canonical JSON)
 //	key of the tenant = HMAC-SHA256(key of the fleet, "toolfleet audit v1 " + tenant)
 //
-// Pure functions make the content of a line (lines.go). The coordinator and the worker
-// decide when to write lines, and what waits for them.
+// Pure functions make the content of a line (lines.go). The coordinator and the worker decide
+// when they write lines, and what waits for the lines.
 package audit
 
 import (
@@ -70,7 +71,7 @@ type Log struct {
 	plain   bool
 	include Include
 	given   bool // the key comes from the settings
-	ends    ends // the newest lines of sessions that were written here
+	ends    ends // the newest lines that this process wrote, by session
 
 	mu   sync.Mutex
 	key  []byte    // of the fleet; nil: not read yet; guarded by mu
@@ -100,9 +101,9 @@ func New(conn *bus.Conn, cfg Config) (*Log, error) {
 	return l, nil
 }
 
-// Write appends a worker's line about the call that it names. It returns when the line is
-// stored. The caller passes the hashes of the journal, and Write replaces them by the keyed
-// ones.
+// Write appends a worker's line about the call that the line names. It returns when the line
+// is stored. The caller gives it the hashes of the journal, and Write replaces them by keyed
+// hashes.
 func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
 	key := wire.KeyOf(string(line.Tenant), line.Session, line.Batch).Call(line.Index)
 	line, err := l.prepared(ctx, key, line)
@@ -113,7 +114,7 @@ func (l *Log) Write(ctx context.Context, line messages.AuditRecord) error {
 }
 
 // WriteQuestion is like Write, for a coordinator's line. It leaves out the arguments of an
-// edit. The message has the form of a batch's lines, so that earlier builds can read it.
+// edit. The message has the form of a batch's lines, which earlier builds can read.
 func (l *Log) WriteQuestion(ctx context.Context, key wire.CallKey, line messages.AuditRecord) error {
 	line, err := l.prepared(ctx, key, line)
 	if err != nil {
@@ -131,7 +132,7 @@ func (l *Log) appendLine(ctx context.Context, key wire.CallKey, line messages.Au
 	return nil
 }
 
-// prepared returns a line in the form in which it is stored.
+// prepared returns a line in its stored form.
 func (l *Log) prepared(ctx context.Context, key wire.CallKey, line messages.AuditRecord) (messages.AuditRecord, error) {
 	hasher, err := l.Hasher(ctx)
 	if err != nil {

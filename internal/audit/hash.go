@@ -23,7 +23,7 @@ type Hasher struct{ key []byte }
 // Keyed returns a hasher with the key of a fleet.
 func Keyed(key []byte) Hasher { return Hasher{key} }
 
-// Of returns the hash that a line of a tenant shows for a digest, or "" if digest is not a
+// Of returns the hash for a digest in the lines of a tenant. It returns "" if digest is not a
 // hex SHA-256.
 func (h Hasher) Of(tenant messages.TenantID, digest string) string {
 	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size {
@@ -41,13 +41,13 @@ func mac(key []byte, text string) []byte {
 	return m.Sum(nil)
 }
 
-// readAgain is how long a key is used before it is read again. If the bucket was lost and
-// made again, it has another key.
+// readAgain is how long a key is used before it is read again. A bucket that was lost and made
+// again has another key.
 const readAgain = 10 * time.Minute
 
 // Hasher returns the hasher of this log. It reads the key of the fleet, and reads it again
-// after readAgain. If there is no key and this user may make one, it makes one. If a later
-// read fails, the known key is used further.
+// after readAgain. If there is no key, it makes one, provided that this user may. If a later
+// read fails, it continues with the known key.
 func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	if l.plain {
 		return Hasher{}, nil
@@ -66,12 +66,11 @@ func (l *Log) Hasher(ctx context.Context) (Hasher, error) {
 	return Keyed(l.key), nil
 }
 
-// errNoKey means that there is no key, and this user may not make it.
+// errNoKey means that there is no key and that this user may not make one.
 var errNoKey = errors.New("it is not there, and this user may not make it; a coordinator does when it starts")
 
-// fleetKey reads the key from its bucket, which only the daemons may read. If there is no
-// key, the first member that needs it writes one: the key that this member knows, or a new
-// one.
+// fleetKey reads the key from its bucket, which only the daemons may read. If there is no key,
+// the first process that needs it writes one: the key that the process knows, or a new key.
 func (l *Log) fleetKey(ctx context.Context) ([]byte, error) {
 	bucket := l.names.Stream(bus.BucketKeys)
 	subject := "$KV." + bucket + ".audit"
@@ -85,7 +84,7 @@ func (l *Log) fleetKey(ctx context.Context) ([]byte, error) {
 		switch {
 		case err == nil && len(kept.Data) >= minKey:
 			return kept.Data, nil
-		case err == nil: // deleted or too short: write a key
+		case err == nil: // the key was deleted or is too short, so write a key
 		case !errors.Is(err, bus.ErrNotFound):
 			return nil, err
 		}

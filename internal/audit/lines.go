@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Batch is what the lines need to know of a batch that has ended.
+// Batch is what the lines need to know about a batch that has ended.
 type Batch struct {
 	Key      wire.BatchKey
 	Session  messages.SessionID // as the agent wrote it; "" if unknown
@@ -32,20 +32,20 @@ type Batch struct {
 	Refused  messages.Class // why the whole batch was refused; "" if it was not
 }
 
-// Call is what the lines need to know of one call of the batch.
+// Call is what the lines need to know about one call of the batch.
 type Call struct {
 	Result     messages.Result
 	ToolDigest string
-	// Input holds the arguments that ran, or those that were sent if nothing ran; nil if
-	// unknown.
+	// Input has the arguments that ran, or those that were sent if nothing ran. It is nil if
+	// the arguments are unknown.
 	Input json.RawMessage
-	// ArgsHash is the hex SHA-256 of the canonical form of Input. It is for a result
-	// without a trail; "" if unknown.
+	// ArgsHash is the hex SHA-256 of Input in canonical form, or "" if unknown. It is used for
+	// a result without a trail.
 	ArgsHash string
 }
 
-// Lines makes one line for each call. If the batch was refused, a line about that comes
-// first. It has the class but no message, because a message may quote what the agent sent.
+// Lines makes one line for each call. If the batch was refused, the first line says so. That
+// line has the class and no message, because a message may quote what the agent sent.
 func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines {
 	all := ofBatch(b, hash)
 	for _, c := range calls {
@@ -54,7 +54,7 @@ func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines 
 	return all
 }
 
-// Bare is like Lines, but its lines only say which calls there were and how they ended. It
+// Bare is like Lines, but its lines only say which calls the batch had and how they ended. It
 // is for a batch whose full lines cannot be stored.
 func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
 	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
@@ -68,7 +68,7 @@ func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
 	return all
 }
 
-// bare returns a line without members that may be long.
+// bare returns a line without the members that may be long.
 func bare(l messages.AuditRecord) messages.AuditRecord {
 	return messages.AuditRecord{
 		V: l.V, Type: l.Type, Time: l.Time, Index: l.Index, CallID: cut(l.CallID), Tool: cut(l.Tool), Status: cut(l.Status), Attempt: max(l.Attempt, 0),
@@ -76,12 +76,12 @@ func bare(l messages.AuditRecord) messages.AuditRecord {
 	}
 }
 
-// longest limits a text in a bare line, in bytes.
+// longest is the limit of a text in a bare line, in bytes.
 const longest = 200
 
 func cut[T ~string](text T) T { return text[:min(len(text), longest)] }
 
-// ofBatch returns the audit lines of a batch without those about its calls.
+// ofBatch returns the audit lines of a batch without the lines about its calls.
 func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 	tenant := messages.TenantID(b.Key.Tenant)
 	all := wire.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
@@ -101,8 +101,8 @@ func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 	return all
 }
 
-// line returns the line of one call. It shows the hash of the arguments that ran. If
-// certainly nothing ran, it shows the hash of the arguments that were sent.
+// line returns the line of one call. It has the hash of the arguments that ran. If it is
+// certain that nothing ran, it has the hash of the arguments that were sent.
 func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	tenant, r := messages.TenantID(b.Key.Tenant), c.Result
 	l := messages.AuditRecord{
@@ -133,7 +133,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 			l.TraceID = TraceOf(t.Span)
 		}
 	}
-	// The call may have run with other arguments than those that were sent, so show no
+	// The call may have run with other arguments than those that were sent, so the line has no
 	// hash.
 	if r.Attempt > 0 && r.Trail == nil && ran == "" {
 		return l
@@ -142,7 +142,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	if ran == "" || shows {
 		sent := digestOf(c.Input)
 		ran = cmp.Or(ran, sent)
-		// The fields must come from the same arguments as the hash.
+		// The fields must be those of the arguments with this hash.
 		if shows && sent != "" && sent == ran {
 			l.Arguments = include.of(l.Tool, c.Input)
 		}
@@ -151,9 +151,9 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 	return l
 }
 
-// implausible is longer than any part of a call takes. If a worker reports a longer time,
-// it is cut or dropped: a number that does not fit into a duration would keep the lines of
-// the batch from being stored.
+// implausible is longer than any part of a call takes. A longer time that a worker reports is
+// cut or dropped: if a number does not fit into a duration, the lines of the batch cannot be
+// stored.
 const implausible = 366 * 24 * time.Hour
 
 // sane limits milliseconds to the range from 0 to implausible.
@@ -182,7 +182,7 @@ func TraceOf(traceparent string) string {
 
 var traceID = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
-// Include lists the argument fields that lines show, by tool. "*" stands for every tool.
+// Include lists the argument fields that lines have, by tool. "*" stands for every tool.
 type Include map[string][]string
 
 var includeEntry = regexp.MustCompile(`^(\*|[a-zA-Z0-9_-]+)\.(.+)$`)
@@ -203,11 +203,11 @@ func ParseInclude(entries []string) (Include, error) {
 	return include, errors.Join(errs...)
 }
 
-// Wants reports whether lines about a tool show fields of its arguments.
+// Wants reports whether lines about a tool have fields of its arguments.
 func (i Include) Wants(tool string) bool { return len(i["*"])+len(i[tool]) > 0 }
 
-// maxField is the largest value that a line shows, in bytes. A larger value is replaced by
-// its size.
+// maxField is the size of the largest value in a line, in bytes. A note with its size replaces
+// a larger value.
 const maxField = 4 << 10
 
 // of returns the listed fields of a tool's arguments, or nil.

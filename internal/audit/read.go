@@ -16,8 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Filter selects lines. A line must match every field that is set. The zero value selects
-// all lines.
+// Filter selects lines. A line must match every field that is set. The zero value selects all
+// lines.
 type Filter struct {
 	// Key is the key of a batch. If it is set, Tenant, Session and Batch are ignored.
 	Key      wire.BatchKey
@@ -32,26 +32,26 @@ type Filter struct {
 	Approver string // who agreed or decided
 	Worker   string // the worker that ran the call, or the process that wrote the line
 	Trace    string
-	Round    int // of the batch, if its agent numbered it; 0: any
-	// Since and Until limit when a line was stored, by the server's clock: at Since or
-	// later, and before Until.
+	Round    int // of the batch, if its agent numbered it; 0: any round
+	// Since and Until limit when a line was stored, by the server's clock. The line was stored
+	// at Since or later, and before Until.
 	Since, Until time.Time
 }
 
 // Entry is a line with the place where it is stored.
 type Entry struct {
-	Seq    uint64 // sequence of the message; lines of the same message share it
+	Seq    uint64 // sequence of the message, which may have several lines
 	Stored time.Time
 	Key    wire.BatchKey // of the batch, in subject tokens
 	Line   messages.AuditRecord
 	// ByWorker says that the line is on a subject to which every worker may write. Earlier
-	// builds also wrote lines of coordinators about open calls there.
+	// builds also wrote lines of coordinators about open calls to these subjects.
 	ByWorker bool
 	Err      error // if set, the message cannot be read, and Line is empty
 }
 
-// key returns the key that the filter selects, with "" for any. Ids become tokens, so that
-// every id can be a part of a subject.
+// key returns the key that the filter selects. A part that is "" selects anything. It turns
+// ids into tokens, because an id may have characters that a subject cannot have.
 func (f Filter) key() wire.BatchKey {
 	token := func(id string) string {
 		if id == "" {
@@ -64,14 +64,14 @@ func (f Filter) key() wire.BatchKey {
 	})
 }
 
-// subject returns the part of the filter that the server applies. It cannot select a batch,
-// because the batches of a session share subjects.
+// subject returns the filter for the server. It does not select a batch, because the batches
+// of a session share subjects.
 func (f Filter) subject(n wire.Names) string {
 	key := f.key()
 	return n.OfSession(wire.VerbAudit, cmp.Or(key.Tenant, "*"), cmp.Or(key.Session, "*")) + ".>"
 }
 
-// matches applies the parts of the filter that the server does not apply. Key must be set.
+// matches applies the parts of the filter that the server cannot apply. Key must be set.
 func (f Filter) matches(e Entry) bool {
 	if !f.Until.IsZero() && !e.Stored.Before(f.Until) || e.Stored.Before(f.Since) {
 		return false
@@ -101,17 +101,17 @@ func (f Filter) matches(e Entry) bool {
 		l.Permission != nil && slices.Contains(l.Permission.By, f.Approver)
 }
 
-// mayMatchBatch reports whether a message may be about the selected batch. So most messages
-// need not be decoded.
+// mayMatchBatch reports whether a message may be about the selected batch. Most messages then
+// need no decoding.
 func (f Filter) mayMatchBatch(msg bus.Msg) bool {
 	return strings.Contains(msg.Subject, f.Key.Batch) || bytes.Contains(msg.Data, []byte(f.Key.Batch))
 }
 
-// requiredTexts returns texts that a message must contain if one of its lines is selected.
+// requiredTexts returns texts that a message must have if the filter selects one of its lines.
 func (f Filter) requiredTexts() (words [][]byte) {
 	for _, text := range []string{string(f.Call), f.Tool, f.Approver, f.Worker, f.Trace} {
 		if text != "" {
-			quoted := rawjson.Quote(text) // quoted as every writer does
+			quoted := rawjson.Quote(text) // in the form that every writer uses
 			words = append(words, quoted[1:len(quoted)-1])
 		}
 	}
@@ -123,8 +123,8 @@ func contains(data []byte, words [][]byte) bool {
 }
 
 // entries returns the lines of a message: one line about an open call, or the lines of an
-// ended batch. Workers may write to the subjects of open calls, so a line there that claims
-// the end of a call is an error.
+// ended batch. Workers may write to the subjects of open calls. If a line on such a subject
+// says that a call has ended, it becomes an error.
 func (l *Log) entries(msg bus.Msg) []Entry {
 	var one struct {
 		messages.AuditRecord
@@ -157,8 +157,8 @@ func (l *Log) entries(msg bus.Msg) []Entry {
 }
 
 // keyOf returns the key in an audit subject. open means that workers write to the subject:
-// only those subjects have four tokens. A session's subject names no batch; its third token
-// is "ended".
+// only such subjects have four tokens. A session's subject has no batch: its third token is
+// "ended".
 func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	tokens := strings.Split(strings.TrimPrefix(subject, strings.TrimSuffix(l.names.All(wire.VerbAudit), ">")), ".")
 	if len(tokens) > 2 {
@@ -167,16 +167,16 @@ func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	return key, len(tokens) == 4
 }
 
-// Read calls each for every selected line, in the order in which they were stored, until
+// Read calls each for every selected line, in the order in which the lines were stored, until
 // each returns false. For a message that cannot be read, each gets an Entry with Err. Read
-// holds one page at a time.
+// keeps one page in memory.
 func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) error {
 	_, err := l.readFrom(ctx, f, bus.From{Time: f.Since}, each)
 	return err
 }
 
-// readFrom is like Read, but begins at a place in the stream. It returns where the next
-// read begins.
+// readFrom is like Read, but it begins at a place in the stream. It returns the place where
+// the next read has to begin.
 func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(Entry) (more bool)) (bus.From, error) {
 	f.Key = f.key()
 	words := f.requiredTexts()
@@ -201,17 +201,18 @@ func (l *Log) readFrom(ctx context.Context, f Filter, from bus.From, each func(E
 	return from, nil
 }
 
-// A follower reads readDelay after a message is published, because the message may be
-// stored a moment later. In any case it reads every readInterval.
+// readDelay is how long after the publication of a message a follower reads, because the
+// message may be stored a moment after it is published. In any case a follower reads every
+// readInterval.
 const (
 	readDelay    = 50 * time.Millisecond
 	readInterval = 2 * time.Second
 )
 
-// Follow is like Read, but goes on with lines that are stored later. It returns nil when
-// ctx ends. A published message only wakes it: every line is read from the stream, once and
-// in order, even after lost connections. It ignores Until. After the first read it retries
-// after every error that is not terminal (bus.IsTerminal).
+// Follow is like Read, but it continues with lines that are stored later. It returns nil when
+// ctx ends. A published message only starts a read: Follow reads every line from the stream,
+// once and in order, even after lost connections. It ignores Until. After the first read, it
+// tries again after every error that is not terminal (bus.IsTerminal).
 func (l *Log) Follow(ctx context.Context, f Filter, each func(Entry)) error {
 	published := make(chan struct{}, 1)
 	wake := func() {

@@ -18,17 +18,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Recorder writes the lines of batches that have ended, from what their driver and the
-// journal know of the calls. The lines and the reply are stored at the same time, and the
-// batch leaves the log after both. If a driver dies in between, the next driver finds the
-// batch in the log, and writes its lines from the stored reply and the journal.
+// Recorder writes the lines of batches that have ended, from what their drivers and the
+// journal know about the calls. The lines and the reply are stored at the same time. The batch
+// leaves the log after both are stored. If a driver dies before that, the next driver finds
+// the batch in the log, and writes its lines from the stored reply and the journal.
 type Recorder struct {
 	log     *Log
 	journal Journal
 	cfg     RecorderConfig
 }
 
-// Journal reads what the journal holds about a batch whose driver is gone.
+// Journal reads what the journal has about a batch whose driver is gone.
 type Journal interface {
 	Calls(ctx context.Context, key wire.BatchKey, indices ...int) (journal.Known, error)
 	Plans(ctx context.Context, key wire.BatchKey) ([]journal.PlanEntry, error)
@@ -38,7 +38,7 @@ type Journal interface {
 
 // RecorderConfig holds the settings of a Recorder.
 type RecorderConfig struct {
-	Writer string                   // named as the writer of the lines
+	Writer string                   // the name of the writer in the lines
 	Digest func(tool string) string // returns the digest of a tool's definition, or "" if unknown
 	Failed func()                   // called when the lines of a batch could not be written
 	// User returns the user for whom a batch ran, or "" if unknown. nil: no user is known.
@@ -48,15 +48,15 @@ type RecorderConfig struct {
 // NewRecorder returns a recorder that writes to l. It sends nothing before Write.
 func NewRecorder(l *Log, j Journal, cfg RecorderConfig) *Recorder { return &Recorder{l, j, cfg} }
 
-// Ran is what call records tell about the newest attempt of a call.
+// Ran is what call records say about the newest attempt of a call.
 type Ran struct {
 	ArgsHash   string // hex SHA-256 of the arguments
 	ToolDigest string
 }
 
-// RanOf returns what one record tells. ok is false if the record has nothing about
-// arguments. For a record that cannot be read, RanOf returns an empty Ran and true, because
-// the arguments may have changed in it.
+// RanOf returns what one record says. ok is false if the record has nothing about arguments.
+// For a record that cannot be read, RanOf returns an empty Ran and true, because the arguments
+// may have changed in that record.
 func RanOf(r wire.CallRecord) (ran Ran, ok bool) {
 	return Ran{r.ArgsHash, r.ToolDigest}, r.ArgsHash != "" || r.ToolDigest != "" || r.State == journal.Unreadable
 }
@@ -65,17 +65,17 @@ func RanOf(r wire.CallRecord) (ran Ran, ok bool) {
 type Ending struct {
 	Accepted journal.Accepted
 	Batch    messages.Batch
-	Refused  messages.Class // why the whole batch was refused; "": it was not
-	// Calls returns what is known of the calls; nil if the batch has none.
+	Refused  messages.Class // why the whole batch was refused; "" if it was not
+	// Calls returns what is known about the calls. It is nil if the batch has no calls.
 	Calls func(context.Context) ([]Call, error)
-	// Results are written as bare lines if Calls fails for good, or if its lines can never
+	// Results become bare lines if Calls returns a permanent error, or if its lines can never
 	// fit into a message.
 	Results []messages.Result
 }
 
 // Write stores the missing lines of a batch. If full lines cannot be made, or can never fit
-// into a message, it stores bare lines. If bare lines can never be stored either, it logs
-// that and returns nil, because otherwise the session would be blocked for ever.
+// into a message, it stores bare lines. If bare lines can never be stored either, it logs that
+// and returns nil: an error would block the session for ever.
 func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error {
 	err := r.write(ctx, e, func(about Batch, hasher Hasher) (wire.AuditLines, error) {
 		var calls []Call
@@ -102,7 +102,7 @@ func (r *Recorder) Write(ctx context.Context, log *slog.Logger, e Ending) error 
 	return err
 }
 
-// errPanic is a panic while lines were made. Another try would panic too.
+// errPanic means that the code that makes lines has panicked. Another try would panic too.
 var errPanic = errors.New("panic")
 
 // isPermanent reports whether another try would fail in the same way.
@@ -135,15 +135,16 @@ func (r *Recorder) write(
 	if err != nil {
 		return err
 	}
-	if e.Refused == messages.ClassBatchConflict { // such a batch is answered while earlier batches of the session still run
+	// Such a batch is answered while earlier batches of the session still run.
+	if e.Refused == messages.ClassBatchConflict {
 		return r.log.AppendUnordered(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 	}
 	return r.log.Append(ctx, e.Accepted.Key, e.Accepted.Seq, all)
 }
 
-// Recall returns what the journal knows of the calls of a batch. If results is set, it
-// returns the calls of the results, otherwise those calls that have run or may have run.
-// sent has the calls as the agent sent them, or none if the batch cannot be read.
+// Recall returns what the journal knows about the calls of a batch. If results is set, it
+// returns the calls of the results. Otherwise it returns the calls that have run or may have
+// run. sent has the calls as the agent sent them, or none if the batch cannot be read.
 func (r *Recorder) Recall(
 	ctx context.Context, key wire.BatchKey, sent []messages.ToolCall, results []messages.Result,
 ) ([]Call, error) {
@@ -152,7 +153,8 @@ func (r *Recorder) Recall(
 		return nil, err
 	}
 	plans, err := r.journal.Plans(ctx, key)
-	if err != nil && !bus.IsTerminal(err) { // go on without a plan that cannot be read; the batch's driver has logged that
+	// Continue without a plan that cannot be read. The batch's driver has logged the error.
+	if err != nil && !bus.IsTerminal(err) {
 		return nil, err
 	}
 	found := make([]Call, max(len(sent), len(results)))
@@ -207,8 +209,8 @@ func (r *Recorder) Recall(
 	return calls, r.FindInputs(ctx, key, calls)
 }
 
-// ranBefore returns what older records tell about the newest attempt of a call, if the
-// newest record ends the call. Without an attempt it returns an empty Ran.
+// ranBefore is for a call whose newest record ends it. It returns what older records say about
+// the newest attempt. If the call has no attempt, it returns an empty Ran.
 func (r *Recorder) ranBefore(ctx context.Context, newest journal.CallEntry) (ran Ran, err error) {
 	if newest.Record.State != wire.Ended || newest.Record.Attempt == 0 {
 		return ran, nil
@@ -237,8 +239,9 @@ func resultOf(e journal.CallEntry, sent []messages.ToolCall) messages.Result {
 	return messages.Result{}
 }
 
-// FindInputs replaces the arguments that were sent by those that ran. It does so if hooks
-// or people have changed them, and lines show fields of the tool's arguments.
+// FindInputs replaces the arguments that were sent by the arguments that ran. It does so for
+// calls whose arguments hooks or people have changed, if lines have fields of the tool's
+// arguments.
 func (r *Recorder) FindInputs(ctx context.Context, key wire.BatchKey, calls []Call) error {
 	for i, call := range calls {
 		ran := call.ArgsHash

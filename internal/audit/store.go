@@ -13,17 +13,16 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Include returns the argument fields that the lines of this log show.
+// Include returns the argument fields that the lines of this log have.
 func (l *Log) Include() Include { return l.include }
 
-// Append stores the lines of a batch that has ended. It returns when every call has a
-// stored line, from this writer or a faster one. seq is the sequence of the batch in the
-// log.
+// Append stores the lines of a batch that has ended. It returns when every call has a stored
+// line, from this writer or another. seq is the sequence of the batch in the log.
 //
-// A batch leaves the log only after its lines are stored, so the newest message of the
-// session's subject shows how far the session's lines go. Batches of a session may end in
-// another order than that of the log. If the newest message is of a later batch, Append
-// stores missing lines on the batch's overflow subject.
+// A batch leaves the log only after its lines are stored. So the newest message of the
+// session's subject shows up to which batch the session's lines are stored. Batches of a
+// session may end in another order than that of the log. If the newest message is of a later
+// batch, Append stores missing lines on the batch's overflow subject.
 func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	at, first, losses := positionOf(all), true, l.conn.Losses()
@@ -44,9 +43,9 @@ func (l *Log) Append(ctx context.Context, key wire.BatchKey, seq uint64, all wir
 	return err
 }
 
-// AppendUnordered is like Append, for a batch that is refused without waiting for earlier
-// batches of its session. It uses the overflow subject of the batch. Batches with the same
-// id share that subject, but the log holds only one of them at a time.
+// AppendUnordered is like Append, for a batch that is refused while earlier batches of its
+// session may still run. It uses the overflow subject of the batch. Batches with the same id
+// share that subject, but the log has only one of them at a time.
 func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64, all wire.AuditLines) error {
 	all.Token, all.Seq = key.Batch, seq
 	_, err := l.append(ctx, l.findUnordered, key, all)
@@ -56,10 +55,9 @@ func (l *Log) AppendUnordered(ctx context.Context, key wire.BatchKey, seq uint64
 // finder finds the stored lines of a batch.
 type finder func(context.Context, wire.BatchKey, position) (storedLines, error)
 
-// append stores the missing lines, one message at a time. Each is written by
-// compare-and-set after the newest message that find returned. After a conflict it calls
-// find again, because another writer may have stored all of them. It returns where the
-// lines are.
+// append stores the missing lines, one message at a time. It writes each message by
+// compare-and-set after the newest message that find returned. After a conflict it calls find
+// again, because another writer may have stored all lines. It returns where the lines are.
 func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, all wire.AuditLines) (storedLines, error) {
 	at := positionOf(all)
 	found, err := find(ctx, key, at)
@@ -71,7 +69,7 @@ func (l *Log) append(ctx context.Context, find finder, key wire.BatchKey, all wi
 		some, body := fitting(all, l.conn.MaxBody())
 		found.newest, err = l.conn.CompareAndSet(ctx, found.subject, nil, body, found.newest)
 		found.indices = stored(some)
-		if errors.Is(err, bus.ErrConflict) { // another writer stored something
+		if errors.Is(err, bus.ErrConflict) { // another writer stored first
 			found, err = find(ctx, key, at)
 		}
 	}
@@ -92,8 +90,8 @@ func (l *Log) Written(ctx context.Context, key wire.BatchKey, seq uint64, accept
 	return all, nil
 }
 
-// position says where and when a batch was stored in the log. If the log is made again, it
-// uses its sequences again. So only sequence and time together identify a batch.
+// position says where and when a batch was stored in the log. A log that is made again gives
+// out the same sequences again. So only sequence and time together identify a batch.
 type position struct {
 	seq      uint64
 	accepted time.Time
@@ -106,7 +104,7 @@ func (p position) equals(other position) bool {
 }
 
 // isAfter reports whether p is certainly after other. Sequence and time may disagree if the
-// log was made again in between, or if its new leader's clock is behind.
+// log was made again between the two, or if the clock of the log's new leader is behind.
 func (p position) isAfter(other position) bool {
 	return p.seq > other.seq && !p.accepted.Before(other.accepted)
 }
@@ -114,15 +112,15 @@ func (p position) isAfter(other position) bool {
 // storedLines says which lines of a batch are stored, and where the missing ones go.
 type storedLines struct {
 	subject   string
-	newest    uint64 // sequence of the subject's newest message; 0 if there is none
+	newest    uint64 // sequence of the subject's newest message; 0: no message
 	indices   []int  // the indices of the batch's stored lines
-	last      bool   // the newest part of the batch is the last one
+	last      bool   // the newest part of the batch is the last part
 	overtaken bool   // the newest message is, or may be, of a later batch
 }
 
 // findOrdered finds the stored lines of a batch on its session's subject. If the newest
-// message there may be of a later batch, the missing lines go to the overflow subject: the
-// newest message of a session's subject must never go back to an earlier batch.
+// message there may be of a later batch, the missing lines go to the overflow subject: on a
+// session's subject, a message of an earlier batch must never follow one of a later batch.
 func (l *Log) findOrdered(ctx context.Context, key wire.BatchKey, at position) (storedLines, error) {
 	found, err := l.findAt(ctx, l.names.Ended(key.Tenant, key.Session, at.accepted), at, at.isAfter)
 	if err != nil || !found.overtaken {
@@ -139,16 +137,16 @@ func (l *Log) findUnordered(ctx context.Context, key wire.BatchKey, at position)
 	return l.findAt(ctx, l.names.Aside(key), at, func(position) bool { return false })
 }
 
-// maxClockSkew is the largest difference between the clocks of two servers of a cluster.
-// For each batch that ends after a later one, so much of the session's lines has to be
+// maxClockSkew is the largest difference between the clocks of two servers of a cluster. If a
+// batch ends after a later one, the lines of the session from this much earlier have to be
 // read.
 const maxClockSkew = 5 * time.Second
 
-// findAt reads the newest message of a subject. If the message is of this batch, findAt
-// lists all stored lines of the batch. If it is of an earlier batch, none are stored. If it
-// cannot be read, it belongs to no batch and must not block later ones. In any other case,
-// the stored lines of the batch are further back: findAt scans for them and sets overtaken.
-// comesAfter reports whether the batch is certainly after a position.
+// findAt finds the stored lines of a batch from the newest message of a subject. If the
+// message is of this batch, it lists the stored lines of the batch. If it is of an earlier
+// batch, none are stored. If it cannot be read, it is of no batch, and must not block later
+// batches. In any other case the stored lines of the batch are further back: findAt scans for
+// them and sets overtaken. comesAfter reports whether the batch is certainly after a position.
 func (l *Log) findAt(
 	ctx context.Context, subject string, at position, comesAfter func(position) bool,
 ) (storedLines, error) {
@@ -185,7 +183,8 @@ func partOf(msg bus.Msg) (part wire.AuditLines, err error) {
 	return part, err
 }
 
-// add adds the stored lines that a part lists, if the part is of the batch at the position.
+// add adds the stored lines that a part lists, if the part is of the batch at the position. It
+// reports whether it is.
 func (r *storedLines) add(part wire.AuditLines, at position) bool {
 	own := at.equals(positionOf(part))
 	if own {
@@ -194,7 +193,7 @@ func (r *storedLines) add(part wire.AuditLines, at position) bool {
 	return own
 }
 
-// stored returns the indices of the lines that are stored when this part is.
+// stored returns the indices of the lines that are stored if this part is stored.
 func stored(part wire.AuditLines) []int {
 	has := slices.Clone(part.Earlier)
 	for _, line := range part.Lines {
@@ -203,15 +202,15 @@ func stored(part wire.AuditLines) []int {
 	return has
 }
 
-// without returns the lines that are not stored. Another writer may have split the lines at
-// other places.
+// without returns the lines that are not stored. It compares each line, because another writer
+// may have split the lines at other places.
 func without(lines []messages.AuditRecord, stored []int) []messages.AuditRecord {
 	return slices.DeleteFunc(slices.Clone(lines),
 		func(l messages.AuditRecord) bool { return slices.Contains(stored, l.Index) })
 }
 
-// fitting returns as many lines from the start as fit into limit bytes, but at least one.
-// If the first line does not fit alone, it becomes bare.
+// fitting returns as many lines from the start as fit into limit bytes, but at least one. If
+// the first line alone does not fit, it is replaced by a bare line.
 func fitting(all wire.AuditLines, limit int) (wire.AuditLines, []byte) {
 	all.Last = true
 	body := rawjson.MustMarshal(all)

@@ -21,8 +21,8 @@ import (
 // failureLogInterval is the least time between two log lines about traces that are not sent.
 const failureLogInterval = time.Minute
 
-// failureLog is an exporter that limits the log lines about its failures: without a
-// collector, every batch of spans fails.
+// failureLog is an exporter that limits the log lines about its failures, because without a
+// collector every batch of spans fails.
 type failureLog struct {
 	sdktrace.SpanExporter
 	log *slog.Logger
@@ -32,8 +32,8 @@ type failureLog struct {
 	suppressed int       // failures since the last line; guarded by mu
 }
 
-// ExportSpans never returns an error, because the SDK would log the error's text, which
-// quotes the collector.
+// ExportSpans never returns an error. The SDK would log the text of the error, which quotes
+// the collector.
 func (c *failureLog) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	if err := c.SpanExporter.ExportSpans(ctx, spans); err != nil {
 		c.logFailure(err)
@@ -58,10 +58,10 @@ var (
 		`ResourceExhausted|FailedPrecondition|Aborted|OutOfRange|Unimplemented|Internal|Unavailable|DataLoss|Unauthenticated) desc = `)
 )
 
-// describeFailure describes an exporter's error without its text. The text quotes the
-// collector, which may repeat credentials that it was sent, and the whole address, which
-// may hold a token. The exporters have no types for most errors, so describeFailure looks
-// for known texts.
+// describeFailure describes an exporter's error without the error's text. The text quotes the
+// collector, which may repeat credentials that it got. It also has the whole address, which
+// may have a token. The exporters have no types for most errors, so describeFailure looks for
+// known words in the text.
 func describeFailure(err error) string {
 	text := err.Error()
 	var network net.Error
@@ -93,14 +93,14 @@ func describeFailure(err error) string {
 }
 
 // destination returns log attributes that say where traces go: the variable that names the
-// collector, and the collector's host. It leaves out the path, which may hold a token.
+// collector, and the collector's host. It leaves out the path, which may have a token.
 func destination() []any {
 	variable := otlp + "ENDPOINT"
 	if given(otlp+"TRACES_ENDPOINT") != "" {
 		variable = otlp + "TRACES_ENDPOINT"
 	}
 	u, err := url.Parse(given(variable))
-	if err != nil { // host:port, as gRPC takes it
+	if err != nil { // host:port, as gRPC accepts it
 		return []any{"variable", variable}
 	}
 	return []any{"variable", variable, "collector", cmp.Or(u.Host, "localhost")}

@@ -1,6 +1,6 @@
-// Package telemetry builds the logger, the metrics and the tracer of a process, and the
-// small HTTP server for metrics and health. Only programs use it. Other packages get a
-// *slog.Logger, a prometheus.Registerer or a trace.Tracer.
+// Package telemetry builds the logger, the metrics and the tracer of a process, and the small
+// HTTP server for metrics and health. Only programs use it. Other packages get a *slog.Logger,
+// a prometheus.Registerer or a trace.Tracer.
 package telemetry
 
 import (
@@ -19,8 +19,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Logger writes records of at least the given level (debug, info, warn, error), one line each, as
-// text or as JSON. The format auto is text on a terminal and JSON elsewhere.
+// Logger returns a logger for records of at least the given level (debug, info, warn, error).
+// It writes each record as one line of text or JSON. The format auto is text on a terminal and
+// JSON elsewhere.
 func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
@@ -36,9 +37,9 @@ func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, err
 	return nil, fmt.Errorf("log format %q: want auto, text or json", format)
 }
 
-// readable writes durations with their unit. It writes times in UTC, so that the lines of
-// several machines can be sorted, or with clockOnly, for a terminal, only the local time of
-// day.
+// readable returns a function that writes durations with their unit and times in UTC, so that
+// lines of several machines can be sorted. With clockOnly, which is for a terminal, the time
+// of a line is only the local time of day.
 func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 	return func(groups []string, a slog.Attr) slog.Attr {
 		switch {
@@ -53,8 +54,8 @@ func readable(clockOnly bool) func([]string, slog.Attr) slog.Attr {
 	}
 }
 
-// Registry returns the metrics of this process: those of Go and the operating system, and
-// one that tells which build it is.
+// Registry returns a registry with the metrics of this process: those of Go and of the
+// operating system, and a metric that says which build it is.
 func Registry(version string) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -66,12 +67,12 @@ func Registry(version string) *prometheus.Registry {
 	return reg
 }
 
-// readyIn limits one readiness check.
+// readyIn limits the time of one readiness check.
 const readyIn = 2 * time.Second
 
-// Handler serves /metrics, /healthz and /readyz. Healthy means that the process answers,
-// whatever the state of NATS: an outage of NATS must not make the fleet restart too. Ready
-// means that ready returns nil. Otherwise the answer is a 503 with the error.
+// Handler serves /metrics, /healthz and /readyz. /healthz succeeds if the process answers,
+// whatever the state of NATS, so that an outage of NATS does not make an orchestrator restart
+// the fleet. /readyz succeeds if ready returns nil. Otherwise it answers 503 with the error.
 func Handler(reg *prometheus.Registry, ready func(context.Context) error) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{Registry: reg, EnableOpenMetrics: true}))
@@ -95,7 +96,7 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = io.WriteString(w, text+"\n") // the client may be gone
 }
 
-// closeIn limits how long open requests may take after the server has ended.
+// closeIn limits how long open requests may take after ctx has ended.
 const closeIn = 3 * time.Second
 
 // Serve answers on a listener until ctx ends, and then returns nil.

@@ -20,15 +20,15 @@ import (
 	"github.com/toolfleet/toolfleet/internal/tracing"
 )
 
-// flushIn limits how long unsent spans may delay the end of the process. Tests change it.
+// flushIn limits how long the end of the process waits for unsent spans. Tests change it.
 var flushIn = 2 * time.Second
 
-// Traces builds the tracer of this process from the OTEL_* variables of OpenTelemetry's
-// specification, and a function that sends the remaining spans at the end. If no variable asks for
-// traces, the tracer is nil. An error names the variable that is wrong.
+// Traces returns the tracer of this process and a function that sends the remaining spans at
+// the end. It reads the OTEL_* variables of OpenTelemetry's specification. If no variable asks
+// for traces, the tracer is nil. An error names the variable that is wrong.
 //
-// Spans wait in a queue of limited size. If the queue is full, they are dropped. So code
-// that ends a span never waits for the collector.
+// Spans wait in a queue of limited size. If the queue is full, further spans are dropped. So
+// code that ends a span never waits for the collector.
 func Traces(
 	ctx context.Context, service, version string, log *slog.Logger,
 ) (tracer trace.Tracer, flush func(), err error) {
@@ -38,7 +38,7 @@ func Traces(
 	if err := checkVariables(); err != nil {
 		return nil, func() {}, err
 	}
-	// Keep the SDK from writing to stderr, because its lines show the values of variables.
+	// Keep the SDK from writing to stderr, because its lines have the values of variables.
 	otel.SetLogger(logr.Discard())
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Debug("the OpenTelemetry SDK reports an error", "err", err) }))
 	for _, doubt := range doubts() {
@@ -51,8 +51,8 @@ func Traces(
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(),
 		resource.WithAttributes(attribute.String("service.name", service),
 			attribute.String("service.version", version), attribute.String("service.instance.id", newUUID())),
-		// WithFromEnv comes last, so that the operator's values take precedence. Never add
-		// the SDK's process detectors, because command lines may hold secrets.
+		// WithFromEnv comes last, so that the operator's values take precedence. Never add the
+		// SDK's process detectors, because command lines may have secrets.
 		resource.WithFromEnv())
 	if err != nil {
 		log.Debug("the resource attributes of traces are incomplete", "err", err)
@@ -80,7 +80,8 @@ func newExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	return autoexport.NewSpanExporter(ctx)
 }
 
-// newUUID returns a random UUID, which the conventions want as the id of a service instance.
+// newUUID returns a random UUID. The conventions ask for a UUID as the id of a service
+// instance.
 func newUUID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails

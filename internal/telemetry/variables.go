@@ -17,8 +17,8 @@ import (
 // otlp is the prefix of the variables about the exporter.
 const otlp = "OTEL_EXPORTER_OTLP_"
 
-// wanted reports whether the variables ask for traces. Without any variable it returns
-// false. The exporters would then use a collector on this machine, and users without one
+// wanted reports whether the variables ask for traces. Without any variable it returns false:
+// the exporters would otherwise use a collector on this machine, and users without a collector
 // would see failed exports.
 func wanted() (bool, error) {
 	disabled := given("OTEL_SDK_DISABLED")
@@ -32,12 +32,11 @@ func wanted() (bool, error) {
 	return exporter != "" || given(otlp+"ENDPOINT") != "" || given(otlp+"TRACES_ENDPOINT") != "", nil
 }
 
-// given returns a variable in the way in which the SDK reads most of them: without
-// surrounding blanks.
+// given returns a variable without the blanks around it, as the SDK reads most variables.
 func given(name string) string { return strings.TrimSpace(os.Getenv(name)) }
 
-// variable is an environment variable with its check. If the SDK cannot read a value, it
-// uses its default, and may write the value to stderr even if it is a secret.
+// variable is an environment variable with its check. If the SDK cannot read a value, it uses
+// its default. It may also write the value to stderr, even if the value is a secret.
 type variable struct {
 	name  string
 	check func(value string) error
@@ -65,14 +64,15 @@ func variables() []variable {
 			variable{of + "CLIENT_CERTIFICATE", keyPair(of), false}, variable{of + "CLIENT_KEY", keyPair(of), false},
 		)
 	}
-	// A general OTLP variable does not matter if the one for traces is set.
+	// A general OTLP variable is not used if the variable for traces is set.
 	return slices.DeleteFunc(list, func(v variable) bool {
 		what, general := strings.CutPrefix(v.name, otlp)
 		return general && given(otlp+"TRACES_"+what) != ""
 	})
 }
 
-// doubtful lists variables for which a default of the SDK does no harm to the traces.
+// doubtful lists variables that may be wrong: with the SDK's default, the traces are still
+// useful.
 func doubtful() []variable {
 	list := []variable{{"OTEL_TRACES_SAMPLER", isHere, false}}
 	for _, what := range []string{"SPAN_ATTRIBUTE_VALUE_LENGTH", "ATTRIBUTE_VALUE_LENGTH", "SPAN_ATTRIBUTE_COUNT", "ATTRIBUTE_COUNT", "SPAN_EVENT_COUNT",
@@ -86,7 +86,7 @@ func doubtful() []variable {
 // value that may be a secret.
 func checkVariables() error { return errors.Join(check(variables())...) }
 
-// doubts lists mistakes in variables that do not prevent a start.
+// doubts returns the mistakes in variables that do not prevent a start.
 func doubts() []error { return check(doubtful()) }
 
 func check(list []variable) (errs []error) {
@@ -145,8 +145,8 @@ func isSamplerArgument(value string) error {
 	return nil
 }
 
-// isCount accepts numbers of spans and of milliseconds, from 1 to 4,194,304. With this
-// limit a typing error cannot use up all memory.
+// isCount accepts numbers of spans and of milliseconds, from 1 to 4,194,304. Because of this
+// limit, a typing error cannot use up all memory.
 func isCount(value string) error {
 	if n, err := strconv.Atoi(value); err != nil || n < 1 || n > 1<<22 {
 		return fmt.Errorf("%.40q is not a whole number from 1 to %d", value, 1<<22)
@@ -154,7 +154,7 @@ func isCount(value string) error {
 	return nil
 }
 
-// isEndpoint accepts what the exporters understand: a URL, and for gRPC also host:port.
+// isEndpoint accepts what the exporters accept: a URL, and for gRPC also host:port.
 func isEndpoint(value string) error {
 	u, err := url.Parse(value)
 	switch {
@@ -166,7 +166,7 @@ func isEndpoint(value string) error {
 	return errors.New("want a URL such as http://collector:4318")
 }
 
-// protocol returns the protocol for traces; "" when no variable names one.
+// protocol returns the protocol for traces, or "" if no variable names one.
 func protocol() string {
 	return cmp.Or(os.Getenv(otlp+"TRACES_PROTOCOL"), os.Getenv(otlp+"PROTOCOL"))
 }
@@ -199,7 +199,8 @@ func isCertificates(file string) error {
 	return err
 }
 
-// keyPair checks that the client certificate and its key are both given and belong together.
+// keyPair checks that the client certificate and its key are both given, and that they belong
+// together.
 func keyPair(of string) func(string) error {
 	return func(string) error {
 		certificate, key := os.Getenv(of+"CLIENT_CERTIFICATE"), os.Getenv(of+"CLIENT_KEY")

@@ -8,15 +8,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// IDs is the id generator of toolfleet's tracer providers. A trace that begins with a [Seed] gets
-// the id that follows from the seed; all other ids are random.
+// IDs is the id generator of toolfleet's tracer providers. If a context has a [Seed], the
+// trace that begins in it gets an id computed from the seed. All other ids are random.
 type IDs struct{}
 
 type seedKey struct{}
 
-// Seed makes a trace that begins in ctx take its id from a text. So another process with
-// the same text continues the same trace. If an agent sends no trace context, its batch has
-// one trace in this way, no matter which coordinators drive it.
+// Seed returns a context in which a new trace gets its id from a text. Another process with
+// the same text continues the same trace. So a batch whose agent sends no trace context has
+// one trace, whichever coordinators drive it.
 func Seed(ctx context.Context, text string) context.Context {
 	return context.WithValue(ctx, seedKey{}, text)
 }

@@ -2,9 +2,8 @@ package tracing
 
 import "go.opentelemetry.io/otel/attribute"
 
-// Versions of the conventions that the names below follow. They are fixed here, because the
-// GenAI conventions are still in development and have renamed attributes before. See
-// docs/traces.md.
+// Versions of the conventions for the names below. They are fixed here, because the GenAI
+// conventions are still in development and have renamed attributes before. See docs/traces.md.
 const (
 	// SchemaURL is the version of OpenTelemetry's semantic conventions for error.type, server.* and
 	// messaging.*.
@@ -13,15 +12,15 @@ const (
 	GenAI = "semantic-conventions-genai 2b38207, execute_tool"
 )
 
-// Names of spans. They contain no ids, no tenant's subject and no arguments. All unknown
-// tools have the same name.
+// Names of spans. They have no ids, no tenant's subject and no arguments. All unknown tools
+// share one name.
 const (
 	SendBatch    = "send toolfleet.batch"
 	ProcessBatch = "process toolfleet.batch"
 	Stage        = "stage"
 	SendCall     = "send toolfleet.call"
 	ProcessCall  = "process toolfleet.call"
-	EndCall      = "end toolfleet.call" // by a coordinator, for a call that no worker has ended
+	EndCall      = "end toolfleet.call" // by a coordinator, if no worker has ended the call
 	Decide       = "process toolfleet.approval.decide"
 	ExecuteTool  = "execute_tool" // and the tool's name
 )
@@ -57,7 +56,7 @@ const (
 	Stages        = attribute.Key("toolfleet.batch.stages")
 	Round         = attribute.Key("toolfleet.batch.round")
 	Resumed       = attribute.Key("toolfleet.batch.resumed") // the batch was driven before
-	Suspended     = attribute.Key("toolfleet.batch.rested")  // suspended: waits for people only
+	Suspended     = attribute.Key("toolfleet.batch.rested")  // suspended: it only waits for people
 	StageIndex    = attribute.Key("toolfleet.stage.index")
 	StageCalls    = attribute.Key("toolfleet.stage.calls")
 	Concurrent    = attribute.Key("toolfleet.stage.concurrent")
@@ -69,7 +68,7 @@ const (
 	ToolDigest    = attribute.Key("toolfleet.tool.digest")
 	ResultBytes   = attribute.Key("toolfleet.call.result_bytes")
 	Truncated     = attribute.Key("toolfleet.call.truncated")
-	Refused       = attribute.Key("toolfleet.sandbox.refused") // as far as the words of a command tell
+	Refused       = attribute.Key("toolfleet.sandbox.refused") // as far as the command's output shows
 	FailedPhase   = attribute.Key("toolfleet.phase.failed")
 	Pool          = attribute.Key("toolfleet.pool")
 	Worker        = attribute.Key("toolfleet.worker")

@@ -1,6 +1,6 @@
-// Package tracing defines what coordinators, workers, the agent's client and the commands report
-// about a batch to an OpenTelemetry backend: the names of spans and attributes, and how trace
-// context travels.
+// Package tracing defines what coordinators, workers, the agent's client and the commands
+// report about a batch to an OpenTelemetry backend: the names of spans and attributes, and how
+// trace context is passed on.
 //
 //	agent        send toolfleet.batch             CLIENT
 //	coordinator   process toolfleet.batch         CONSUMER   one for each time the batch is
@@ -14,14 +14,15 @@
 //	coordinator     end toolfleet.call            INTERNAL   in place of the above, for a call
 //	                                                         that no worker has ended
 //
-// Traces are for people. No code decides by a trace or waits for one, and a trace may be
-// lost. A trace has no arguments, results or texts of tools, unless the operator asks for
-// them (trace_content). A failure marks the span in which it happened, and the span of the
-// call that it ended. It does not mark the batch, because driving the batch did not fail.
+// Traces are for people. No code makes a decision with a trace or waits for one, and a trace
+// may be lost. A trace has no arguments, results or texts of tools, unless the operator asks
+// for them (trace_content). A failure marks the span in which it happened, and the span of the
+// call that it ended. It does not mark the span of the batch, because driving the batch did
+// not fail.
 //
-// Trace context travels as W3C trace context, in headers that are written in lower case and
-// read in any case. Baggage is not passed on, because it is private to the agent. Without a
-// tracer, the agent's context is passed on unchanged.
+// Trace context is passed on as W3C trace context, in headers. Header names are written in
+// lower case, and read in any case. Baggage is not passed on, because it is private to the
+// agent. Without a tracer, the agent's context is passed on unchanged.
 //
 // Package telemetry builds the tracer and sends its spans.
 package tracing
@@ -41,7 +42,7 @@ import (
 const Scope = "github.com/toolfleet/toolfleet"
 
 // OrSilent returns t. If t is nil, it returns a tracer that makes no spans and passes the
-// context on.
+// trace context on.
 func OrSilent(t trace.Tracer) trace.Tracer {
 	if t == nil {
 		return noop.NewTracerProvider().Tracer(Scope)
@@ -49,19 +50,20 @@ func OrSilent(t trace.Tracer) trace.Tracer {
 	return t
 }
 
-// Header carries trace context: names are read in any case and written as given.
+// Header carries trace context. Get accepts names in any case. Set writes a name as it is
+// given.
 type Header interface {
 	Get(name string) string
 	Set(name, value string)
 }
 
-// carrier adapts a Header to a propagator.
+// carrier makes a Header usable by a propagator.
 type carrier struct{ Header }
 
 func (carrier) Keys() []string { return nil }
 
-// longestState limits the tracestate, in bytes, because every call of a batch carries it.
-// The specification requires at least this much. A longer tracestate is dropped.
+// longestState limits the tracestate, in bytes, because every call of a batch carries it. The
+// specification asks for a limit of at least 512 bytes. A longer tracestate is dropped.
 const longestState = 512
 
 func (c carrier) Get(name string) string {
@@ -74,8 +76,8 @@ func (c carrier) Get(name string) string {
 
 var w3c = propagation.TraceContext{}
 
-// Extract returns ctx with the remote span context of a header. If the header has none that
-// can be read, ctx gets an empty one.
+// Extract returns ctx with the remote span context of a header. If the header has no span
+// context that can be read, the returned context has an empty one.
 func Extract(ctx context.Context, h Header) context.Context {
 	return w3c.Extract(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), carrier{h})
 }
@@ -91,8 +93,8 @@ func ID(ctx context.Context) string {
 	return ""
 }
 
-// SampledID is like ID, but returns "" if the trace is not sampled, because an exemplar
-// must not point to such a trace.
+// SampledID is like ID, but it returns "" if the trace is not sampled. An exemplar must not
+// point to a trace that is not sampled.
 func SampledID(ctx context.Context) string {
 	if trace.SpanContextFromContext(ctx).IsSampled() {
 		return ID(ctx)
@@ -100,7 +102,7 @@ func SampledID(ctx context.Context) string {
 	return ""
 }
 
-// pair is a header that holds only what Inject writes.
+// pair is a Header for exactly the two headers that Inject writes.
 type pair struct{ parent, state string }
 
 func (p *pair) Get(name string) string {
@@ -133,8 +135,8 @@ func Parent(ctx context.Context) string {
 	return p.parent
 }
 
-// Link returns a link to a stored span, with a reason. ok is false if parent is not a
-// traceparent.
+// Link returns a link to a stored span. reason says why the span is linked. ok is false if
+// parent is not a traceparent.
 func Link(parent, reason string) (link trace.Link, ok bool) {
 	sc := trace.SpanContextFromContext(Extract(context.Background(), &pair{parent: parent}))
 	return trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{LinkReason.String(reason)}}, sc.IsValid()
