@@ -26,12 +26,12 @@ func TestACallThatAHookChangedNeedsApproval(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.addShell()
 		var asked atomic.Int32
-		counting := harden
+		counting := hardenHook
 		counting.Before = func(ctx context.Context, c hook.Call) (hook.Verdict, error) {
 			asked.Add(1)
-			return harden.Before(ctx, c)
+			return hardenHook.Before(ctx, c)
 		}
 		cfg := p.worker(t, "ask: ['sh(rm:*)']\n")
 		cfg.Hooks = hooks(t, counting)
@@ -72,7 +72,7 @@ func TestHooksCheckEditedArguments(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		cfg := p.worker(t, refunds)
 		cfg.Hooks = hooks(t, hook.Hook{Name: "fraud", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 			switch {
@@ -106,7 +106,7 @@ func TestTheAgentDoesNotSeeWhatAHookAdds(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		cfg := p.worker(t, refunds)
 		cfg.Hooks = hooks(t, hook.Hook{Name: "token", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 			return hook.Verdict{Input: json.RawMessage(strings.Replace(string(c.Input), `{"order"`, `{"token":"CANARY","order"`, 1))}, nil

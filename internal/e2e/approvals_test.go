@@ -25,7 +25,7 @@ func TestARefundWaitsForAPerson(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
 		b := batchIn(messages.Anthropic, "s", "b", call{"lookup", `{"n":1}`}, refund("149.99"), call{"lookup", `{"n":2}`})
@@ -68,7 +68,7 @@ func TestAForgedGrantRunsNothing(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
 		b := canonical("s", "b", refund("149.99"))
@@ -93,7 +93,7 @@ func TestAForgedGrantRunsNothing(t *testing.T) {
 		if n := len(ledger.all()); n != 0 {
 			t.Fatalf("a forged grant refunded %d times", n)
 		}
-		if lines := f.audited(); lines["approval_void bad_signature"] != 1 {
+		if lines := f.auditCounts(); lines["approval_void bad_signature"] != 1 {
 			t.Errorf("the audit log has %v", lines)
 		}
 		f.approve(p, "alice", f.question(b, 0))
@@ -117,7 +117,7 @@ func TestAnApprovalIsCheckedAgainBeforeTheRun(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				p := newPeople(t, "alice")
-				ledger := f.bank()
+				ledger := f.addBankTools()
 				first := f.worker(p.worker(t, refunds))
 				f.coordinator(p.coordinator())
 				b := canonical("s", "b", refund("149.99"))
@@ -151,7 +151,7 @@ func TestAReadMayAsk(t *testing.T) {
 		defer f.close()
 		p := newPeople(t, "alice")
 		secret := f.recordedTool(schemas.Tool{Name: "secret", Kind: messages.KindRead}, func(context.Context, int) (tool.Output, error) { return tool.Text("42"), nil })
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		kill := f.killableCoordinator(p.coordinator())
 		b := canonical("s", "b", call{"secret", `{"n":1}`}, call{"lookup", ""}, call{"secret", `{"n":2}`}, refund("10"))
@@ -188,7 +188,7 @@ func TestManyApprovals(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		long := p.worker(t, refunds)
 		long.ApprovalTTL = 50 * time.Minute
 		w := f.worker(long)
@@ -222,7 +222,7 @@ func TestManyApprovals(t *testing.T) {
 		free := func(session string) { // waiting calls take no slot: the next calls can run
 			t.Helper()
 			time.Sleep(11 * time.Second) // simulated: workers have announced their free slots
-			for _, w := range f.present() {
+			for _, w := range f.presentWorkers() {
 				if w.Busy != 0 {
 					t.Errorf("%s is busy with %d calls", w.Worker, w.Busy)
 				}

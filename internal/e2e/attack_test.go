@@ -54,7 +54,7 @@ func newAttackedFleet(t *testing.T) *attackedFleet {
 func newAttackedFleetAs(t *testing.T, ids *natstest.Identities) *attackedFleet {
 	t.Helper()
 	s := &attackedFleet{t: t, people: newPeople(t, "alice"), identified: newIdentified(t, natstest.Server(t, natstest.Fast, ids.Option), ids)}
-	s.ledger = s.bank()
+	s.ledger = s.addBankTools()
 	s.tool(schemas.Tool{Name: "note"}, func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Output{Value: c.Input}, nil })
 	s.coordinator(s.people.coordinator())
 	s.coordinator(s.people.coordinator())

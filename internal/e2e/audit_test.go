@@ -103,7 +103,7 @@ func TestEveryCallHasItsLine(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		f.bank()
+		f.addBankTools()
 		object := func(promise schemas.Tool, run tool.Func) { f.tool(promise, run) }
 		object(schemas.Tool{Name: "look", Kind: messages.KindRead, InputSchema: json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}}}`)},
 			func(_ context.Context, c tool.Call) (tool.Output, error) { return tool.Text(secret), nil })

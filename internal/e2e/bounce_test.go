@@ -217,7 +217,7 @@ func TestACallThatNoWorkerServesForLong(t *testing.T) {
 				f.wantStatuses(f.run(canonical("warm", "b", call{"a", ""})), "ok")
 				if tc.others {
 					f.oneToolWorker("b", worker.Config{})
-					f.until("the other worker is there", func() bool { return len(f.present()) == 2 })
+					f.until("the other worker is there", func() bool { return len(f.presentWorkers()) == 2 })
 				}
 				gone.stop()
 				began := time.Now()

@@ -88,26 +88,26 @@ func TestABatchThatCannotBeDrivenOnIsClosedFirst(t *testing.T) {
 	})
 }
 
-// breaking is a tracer that panics when its coordinator publishes its second job. The panic
-// stands for a bug in a driver.
-type breaking struct {
+// panickingTracer is a tracer that panics when its coordinator publishes its second job. The
+// panic stands for a bug in a driver.
+type panickingTracer struct {
 	noop.Tracer
 	jobs *atomic.Int32
 }
 
-func (b breaking) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
+func (b panickingTracer) Start(ctx context.Context, name string, options ...trace.SpanStartOption) (context.Context, trace.Span) {
 	if name == tracing.SendCall && b.jobs.Add(1) > 1 {
 		panic("a bug")
 	}
 	ctx, _ = b.Tracer.Start(ctx, name, options...)
-	return ctx, recording{}
+	return ctx, recordingSpan{}
 }
 
-// recording is a span that says that it records, so that child spans are started. It keeps
+// recordingSpan is a span that says that it records, so that child spans are started. It keeps
 // nothing.
-type recording struct{ noop.Span }
+type recordingSpan struct{ noop.Span }
 
-func (recording) IsRecording() bool { return true }
+func (recordingSpan) IsRecording() bool { return true }
 
 // A driver panics while a write of its batch runs. The write ends normally, and every call is
 // answered.
@@ -123,7 +123,7 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 			return tool.Text("done"), nil
 		})
 		f.worker(worker.Config{})
-		f.coordinator(coordinator.Config{Tracer: breaking{jobs: new(atomic.Int32)}})
+		f.coordinator(coordinator.Config{Tracer: panickingTracer{jobs: new(atomic.Int32)}})
 		reply := f.run(canonical("s", "b", call{"slow", ""}, call{"slow", ""}))
 		if reply.Status != messages.ReplyCompleted || len(reply.Results) != 2 || runs.Load() != 1 {
 			t.Fatalf("the reply is %s with %d results (%v), %d runs; want completed, 2 and 1", reply.Status, len(reply.Results), reply.Error, runs.Load())

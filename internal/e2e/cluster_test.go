@@ -25,30 +25,30 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// everywhere is a configuration that keeps each stream on every node of a cluster.
-var everywhere = provision.Config{Replicas: natstest.Nodes}
+// onEveryNode is a configuration that keeps each stream on every node of a cluster.
+var onEveryNode = provision.Config{Replicas: natstest.Nodes}
 
-// replicated is a fleet whose daemons are connected to different nodes of a cluster.
-type replicated struct {
+// clusterFleet is a fleet whose daemons are connected to different nodes of a cluster.
+type clusterFleet struct {
 	*fleet
 	cl *natstest.Cluster
 }
 
-func newReplicated(t testing.TB) *replicated {
+func newClusterFleet(t testing.TB) *clusterFleet {
 	t.Helper()
-	f := &replicated{
+	f := &clusterFleet{
 		fleet: &fleet{t: t, tools: &tool.Registry{}, log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))},
 		cl:    natstest.StartCluster(t, natstest.Fast),
 	}
 	f.conn = f.dial("agent", f.cl.URL())
 	f.client = fleettest.AgentOver(f.conn, "")
-	if err := provision.Ensure(t.Context(), f.conn, everywhere); err != nil {
+	if err := provision.Ensure(t.Context(), f.conn, onEveryNode); err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-func (f *replicated) dial(name, url string) *bus.Conn {
+func (f *clusterFleet) dial(name, url string) *bus.Conn {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -60,17 +60,17 @@ func (f *replicated) dial(name, url string) *bus.Conn {
 }
 
 // daemons starts two workers and two coordinators. Each of them tries another node first.
-func (f *replicated) daemons() {
+func (f *clusterFleet) daemons() {
 	f.t.Helper()
 	for i := range 2 {
 		conn := f.dial("worker", f.cl.URLOf(i))
-		w, err := worker.New(conn, f.tools, worker.Config{Logger: f.log, Provision: everywhere})
+		w, err := worker.New(conn, f.tools, worker.Config{Logger: f.log, Provision: onEveryNode})
 		if err != nil {
 			f.t.Fatal(err)
 		}
 		f.start(conn, w.Run)
 		conn = f.dial("coordinator", f.cl.URLOf(i+1))
-		c, err := coordinator.New(conn, coordinator.Config{Logger: f.log, Provision: everywhere})
+		c, err := coordinator.New(conn, coordinator.Config{Logger: f.log, Provision: onEveryNode})
 		if err != nil {
 			f.t.Fatal(err)
 		}
@@ -126,7 +126,7 @@ func (l *ledger) done() int {
 // read sees the write before it.
 func TestAClusterLosesLeadersAndANode(t *testing.T) {
 	t.Parallel()
-	f := newReplicated(t)
+	f := newClusterFleet(t)
 	defer f.close()
 	var l ledger
 	l.tools(f.fleet)
@@ -196,7 +196,7 @@ func TestAClusterLosesLeadersAndANode(t *testing.T) {
 }
 
 // lookWriteLook runs a batch of reads and two writes, and checks its reply.
-func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) bool {
+func (f *clusterFleet) lookWriteLook(ctx context.Context, session string, n int) bool {
 	pay, put := fmt.Sprintf(`{"n":%d,"w":"pay"}`, n), fmt.Sprintf(`{"n":%d,"w":"put"}`, n)
 	b := canonical(session, fmt.Sprint("b", n), call{"look", ""}, call{"look", ""}, call{"pay", pay}, call{"look", ""}, call{"put", put}, call{"look", ""})
 	for {
@@ -226,7 +226,7 @@ func (f *replicated) lookWriteLook(ctx context.Context, session string, n int) b
 // leader changes. Each claim goes to one writer, and the other learns who has it.
 func TestTwoRacingClaimsOnACluster(t *testing.T) {
 	t.Parallel()
-	f := newReplicated(t)
+	f := newClusterFleet(t)
 	defer f.close()
 	stream := f.conn.Names().Stream(bus.Calls)
 	rounds := repeats(180, 600)
@@ -282,7 +282,7 @@ func TestTwoRacingClaimsOnACluster(t *testing.T) {
 // node that lags.
 func TestWhatIsStoredIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
-	f := newReplicated(t)
+	f := newClusterFleet(t)
 	defer f.close()
 	names := f.conn.Names()
 	at := f.dial("reader", f.cl.URLOf(f.cl.Follower(names.Stream(bus.Batches))))

@@ -246,7 +246,7 @@ func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 		defer f.close()
 		look := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead})
 		f.worker(worker.Config{})
-		g := &garbler{Server: srv, words: `"last_by_subj":"` + f.conn.Names().OfSession(wire.VerbCtl, messages.OneTenant, "s")}
+		g := &garblingServer{Server: srv, words: `"last_by_subj":"` + f.conn.Names().OfSession(wire.VerbCtl, messages.OneTenant, "s")}
 		g.left.Store(1)
 		f.as = func(o *bus.Options) { o.InProcess = g }
 		f.coordinator(coordinator.Config{})

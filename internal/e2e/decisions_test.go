@@ -116,7 +116,7 @@ func TestTheFirstDecisionWins(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice", "bob", "carol", "dave")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		for range 3 {
 			f.coordinator(p.coordinator())
@@ -177,7 +177,7 @@ func TestRefusedDecisions(t *testing.T) {
 		defer f.close()
 		p := newPeople(t, "alice", messages.OneTenant)
 		mallory := newPeople(t, "alice") // a key of another person, under alice's name
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
 		b, other := canonical("s", "b", refund("149.99")), canonical("s2", "b", refund("2.00"+"e2"))
@@ -186,7 +186,7 @@ func TestRefusedDecisions(t *testing.T) {
 		q, q2 := f.question(b, 0), f.question(other, 0)
 		// A question can be answered as soon as it is stored, and the coordinator writes the
 		// audit line a moment later.
-		f.until("both questions are in the audit log", func() bool { return f.audited()["approval_asked"] == 2 })
+		f.until("both questions are in the audit log", func() bool { return f.auditCounts()["approval_asked"] == 2 })
 		sign := func(name string, q messages.Approval, change func(*messages.Decision)) messages.Decision {
 			d := approval.Answer(q, messages.VerdictApprove, name)
 			if change != nil {
@@ -230,7 +230,7 @@ func TestRefusedDecisions(t *testing.T) {
 		if n := len(ledger.all()); n != 1 {
 			t.Errorf("refunded %d times", n)
 		}
-		lines := f.audited()
+		lines := f.auditCounts()
 		for name, want := range map[string]int{
 			"decision_refused bad_signature": 4, "decision_refused approval_mismatch": 3, "decision_refused self_approval": 1, "decision_refused not_pending": 2,
 			"approval_asked": 2, "approval_decided": 1, "approval_executed": 1, "approval_expired": 1,

@@ -17,9 +17,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// drained is a kind of call that runs when its worker is told to stop. want is how the call
+// drainCase is a kind of call that runs when its worker is told to stop. want is how the call
 // ends, and runs is how often its tool starts.
-type drained struct {
+type drainCase struct {
 	name    string
 	tool    schemas.Tool
 	applied bool
@@ -27,7 +27,7 @@ type drained struct {
 	runs    int32
 }
 
-var drainedCalls = []drained{
+var drainCases = []drainCase{
 	{"read", schemas.Tool{Kind: messages.KindRead}, false, "ok", 2},
 	{"once", schemas.Tool{Kind: messages.KindWrite}, false, "outcome_unknown", 1},
 	{"idempotent", schemas.Tool{Kind: messages.KindWrite, OnCrash: messages.OnCrashIdempotent}, false, "ok", 2},
@@ -40,7 +40,7 @@ var drainedCalls = []drained{
 // same way.
 func TestADrainStopsCallsThatTakeTooLong(t *testing.T) {
 	for _, hurried := range []bool{false, true} {
-		for _, row := range drainedCalls {
+		for _, row := range drainCases {
 			t.Run(fmt.Sprintf("%s, hurried %t", row.name, hurried), func(t *testing.T) {
 				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 					f := newFleet(t, srv)

@@ -25,8 +25,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// slowly registers a write that takes the given time. It returns the number of runs.
-func slowly(f *fleet, took time.Duration) *atomic.Int32 {
+// addSlowWrite registers a write that takes the given time. It returns the number of runs.
+func addSlowWrite(f *fleet, took time.Duration) *atomic.Int32 {
 	runs := new(atomic.Int32)
 	f.tool(schemas.Tool{Name: "slow", TimeoutMS: 300_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 		runs.Add(1)
@@ -46,7 +46,7 @@ func TestALongWriteKeepsItsClaim(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := slowly(f, 2*time.Minute)
+		runs := addSlowWrite(f, 2*time.Minute)
 		f.worker(worker.Config{})
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
@@ -62,7 +62,7 @@ func TestTheServerRestartsDuringABatch(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := slowly(f, 5*time.Second)
+		runs := addSlowWrite(f, 5*time.Second)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"slow", ""}, call{"slow", ""})
@@ -101,7 +101,7 @@ func TestAWaitingClientGetsItsReplySoonAfterTheServerIsBack(t *testing.T) {
 		// There are so many agents that some reconnect later than the coordinator that has
 		// their reply.
 		const agents = 12
-		runs := slowly(f, 5*time.Second)
+		runs := addSlowWrite(f, 5*time.Second)
 		f.worker(worker.Config{Slots: agents})
 		f.coordinator(coordinator.Config{})
 		replied := make(chan time.Time, agents)
@@ -139,7 +139,7 @@ func TestARunRequestOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		runs := slowly(f, 15*time.Second) // longer than a connection takes to close
+		runs := addSlowWrite(f, 15*time.Second) // longer than a connection takes to close
 		f.worker(worker.Config{})
 		lostConn := f.connect("lost coordinator")
 		lost, err := coordinator.New(lostConn, coordinator.Config{})

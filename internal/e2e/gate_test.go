@@ -127,25 +127,25 @@ func (f *fleet) killableCoordinator(cfg coordinator.Config) (kill func()) {
 	return func() { conn.Close(); p.stop() }
 }
 
-// garbler is a connection to a server. It garbles the first requests that contain the given
-// words, so that the server refuses them.
-type garbler struct {
+// garblingServer is a connection to a server. It garbles the first requests that contain the
+// given words, so that the server refuses them.
+type garblingServer struct {
 	*devserver.Server
 	words string
 	left  atomic.Int32
 }
 
-func (g *garbler) InProcessConn() (net.Conn, error) {
+func (g *garblingServer) InProcessConn() (net.Conn, error) {
 	conn, err := g.Server.InProcessConn()
-	return garbled{conn, g}, err
+	return garbledConn{conn, g}, err
 }
 
-type garbled struct {
+type garbledConn struct {
 	net.Conn
-	*garbler
+	*garblingServer
 }
 
-func (g garbled) Write(data []byte) (int, error) {
+func (g garbledConn) Write(data []byte) (int, error) {
 	if g.left.Load() > 0 && bytes.Contains(data, []byte(g.words)) {
 		g.left.Add(-1)
 		data = bytes.Replace(data, []byte(g.words), bytes.Repeat([]byte("?"), len(g.words)), 1)

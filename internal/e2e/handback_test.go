@@ -23,18 +23,18 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// harden is a pre-hook that turns "ls x", which may overlap other calls, into "rm x", which
-// may not.
-var harden = hook.Hook{Name: "harden", Match: "sh", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
+// hardenHook is a pre-hook that turns "ls x", which may overlap other calls, into "rm x",
+// which may not.
+var hardenHook = hook.Hook{Name: "harden", Match: "sh", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 	if !strings.Contains(string(c.Input), "ls ") {
 		return hook.Verdict{}, nil
 	}
 	return hook.Verdict{Input: json.RawMessage(strings.Replace(string(c.Input), "ls ", "rm ", 1))}, nil
 }}
 
-// shell registers the tool sh, a write. The command decides whether a call may overlap other
-// calls. Each run takes a second.
-func (f *fleet) shell() *toolRecord {
+// addShell registers the tool sh, a write. The command decides whether a call may overlap
+// other calls. Each run takes a second.
+func (f *fleet) addShell() *toolRecord {
 	return f.recordedTool(schemas.Tool{Name: "sh", Kind: messages.KindWrite, ShellCommand: "command"}, func(ctx context.Context, _ int) (tool.Output, error) {
 		select {
 		case <-time.After(time.Second):
@@ -78,7 +78,7 @@ func TestHandedBackCallsRunAlone(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.addShell()
 		run := l.do
 		l.do = func(ctx context.Context, n int) (tool.Output, error) {
 			plans, err := journal.New(f.conn).Plans(ctx, wire.KeyOf("_", "s", "b"))
@@ -95,7 +95,7 @@ func TestHandedBackCallsRunAlone(t *testing.T) {
 			return run(ctx, n)
 		}
 		for range 2 {
-			f.worker(worker.Config{Hooks: hooks(t, harden)})
+			f.worker(worker.Config{Hooks: hooks(t, hardenHook)})
 		}
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, sh("ls one"), call{"look", ""}, sh("ls two"), call{"look", ""}, call{"sh", `{"command":"touch three"}`}, call{"look", through})
@@ -125,8 +125,8 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
-		w := f.worker(worker.Config{Slots: 1, Hooks: hooks(t, harden)}) // takes the first call
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.addShell()
+		w := f.worker(worker.Config{Slots: 1, Hooks: hooks(t, hardenHook)}) // takes the first call
 		die := f.killableCoordinator(coordinator.Config{})
 		b := canonical("s", "b", call{"look", ""}, sh("ls one"), call{"look", ""})
 		f.submit(b)
@@ -142,7 +142,7 @@ func TestAHandBackOutlivesItsCoordinator(t *testing.T) {
 			job, err = queued()
 			return err == nil
 		})
-		f.worker(worker.Config{Hooks: hooks(t, harden)})
+		f.worker(worker.Config{Hooks: hooks(t, hardenHook)})
 		key := wire.KeyOf("_", "s", "b").Call(1)
 		f.until("the call is handed back", func() bool {
 			_, err := f.conn.Last(context.Background(), f.conn.Names().Stream(bus.Calls), f.conn.Names().OfCall(wire.VerbHand, key))
@@ -180,8 +180,8 @@ func TestAbortOfAHandedBackCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.shell()
-		f.worker(worker.Config{Hooks: hooks(t, harden)})
+		look, l := f.gated(schemas.Tool{Name: "look", Kind: messages.KindRead}), f.addShell()
+		f.worker(worker.Config{Hooks: hooks(t, hardenHook)})
 		f.coordinator(coordinator.Config{})
 		b := canonical("s", "b", sh("ls one"), call{"look", ""}, sh("ls two"))
 		f.submit(b)

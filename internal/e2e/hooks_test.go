@@ -174,7 +174,7 @@ func TestAWorkerStartsAndClosesItsHooks(t *testing.T) {
 	announced := func(want ...wire.FailingHook) {
 		t.Helper()
 		f.until(fmt.Sprintf("the worker announces %v", want), func() bool {
-			all := f.present()
+			all := f.presentWorkers()
 			return len(all) == 1 && slices.Equal(all[0].Hooks, want)
 		})
 	}

@@ -264,7 +264,7 @@ func TestANeverStartedWriteBeforeASlowOne(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		var never atomic.Int64
 		elsewhere := &tool.Registry{}
@@ -313,7 +313,7 @@ func TestTheSameIdWithAnotherBodyWhileTheFirstRuns(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
@@ -351,7 +351,7 @@ func TestOldMessagesRunNothingAfterRetention(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		var mu sync.Mutex
 		var jobs []bus.Msg
@@ -403,7 +403,7 @@ func TestAnOldJobDoesNotRunAGrantedCall(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		var mu sync.Mutex
 		var jobs []bus.Msg
@@ -463,7 +463,7 @@ func TestAnOldJobDoesNotRunAGrantedCall(t *testing.T) {
 }
 
 // ran returns the number of writes of a session.
-func (l *laneBook) ran(session messages.SessionID) (n int) {
+func (l *writeLog) ran(session messages.SessionID) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.writes {

@@ -49,12 +49,12 @@ func TestLanesStayInOrderWhileCoordinatorsComeAndGo(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				var l laneBook
+				var l writeLog
 				l.tools(f)
 				f.worker(worker.Config{Slots: 30})
 				f.worker(worker.Config{Slots: 30})
 				comeAndGo := f.coordinatorsThatComeAndGo(coordinator.Config{})
-				var p published
+				var p publishLog
 				const batches = 20
 				var publishers sync.WaitGroup
 				for who := range 3 {
@@ -94,11 +94,11 @@ func TestABacklogDrains(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.worker(worker.Config{Slots: 30})
 		f.coordinator(coordinator.Config{Slots: 4}) // creates the log
-		var p published
+		var p publishLog
 		sessions, batches := repeats(200, 200), 5
 		for n := range batches {
 			for s := range sessions {
@@ -107,7 +107,7 @@ func TestABacklogDrains(t *testing.T) {
 		}
 		f.coordinator(coordinator.Config{Slots: 4})
 		began := time.Now()
-		f.drained()
+		f.awaitEmptyLog()
 		t.Logf("%d batches, 8 slots, writes of 5 ms: drained after %v", sessions*batches, time.Since(began))
 		l.checkLogOrder(t, p.log(), 0)
 		for session, ids := range p.log() {
@@ -140,8 +140,8 @@ func (f *fleet) messageCount(stream string) uint64 {
 	return info.State.Msgs
 }
 
-// drained waits until the log is empty.
-func (f *fleet) drained() {
+// awaitEmptyLog waits until the log is empty.
+func (f *fleet) awaitEmptyLog() {
 	f.t.Helper()
 	deadline := time.NewTimer(10 * time.Minute)
 	defer deadline.Stop()
@@ -198,7 +198,7 @@ func TestABadHeadDoesNotStopItsSession(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				var l laneBook
+				var l writeLog
 				l.tools(f)
 				f.worker(worker.Config{})
 				f.coordinator(coordinator.Config{})
@@ -214,7 +214,7 @@ func TestABadHeadDoesNotStopItsSession(t *testing.T) {
 				if took := time.Since(began); took > 5*time.Second {
 					t.Errorf("the batch behind it took %v", took)
 				}
-				f.drained()
+				f.awaitEmptyLog()
 			})
 		})
 	}

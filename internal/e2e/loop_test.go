@@ -20,13 +20,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// turn returns a conversation that holds the first message of a user.
-func turn(p messages.Provider) *client.Conversation {
+// newConversation returns a conversation that holds the first message of a user.
+func newConversation(p messages.Provider) *client.Conversation {
 	return &client.Conversation{Session: "s", Provider: p, History: []json.RawMessage{[]byte(`{"role":"user","content":"<go on>"}`)}}
 }
 
-// always returns a model that makes these calls in each round, with new call ids.
-func always(p messages.Provider, calls ...call) client.ModelFunc {
+// alwaysCalls returns a model that makes these calls in each round, with new call ids.
+func alwaysCalls(p messages.Provider, calls ...call) client.ModelFunc {
 	n := 0
 	return func(context.Context, []json.RawMessage) (json.RawMessage, error) {
 		n++
@@ -38,8 +38,8 @@ func always(p messages.Provider, calls ...call) client.ModelFunc {
 	}
 }
 
-// silent is a model that makes no calls.
-func silent(context.Context, []json.RawMessage) (json.RawMessage, error) {
+// noCalls is a model that makes no calls.
+func noCalls(context.Context, []json.RawMessage) (json.RawMessage, error) {
 	return json.RawMessage(`{"role":"assistant","content":[{"type":"text","text":"done"}]}`), nil
 }
 
@@ -57,7 +57,7 @@ func wantLoop(t *testing.T, v *client.Conversation, err, want error, n int) {
 func runningBank(t *testing.T, srv *devserver.Server) (*fleet, *toolRecord) {
 	t.Helper()
 	f := newFleet(t, srv)
-	ledger := f.bank()
+	ledger := f.addBankTools()
 	f.worker(worker.Config{})
 	f.coordinator(coordinator.Config{})
 	return f, ledger
@@ -69,8 +69,8 @@ func TestALoopEndsAfterItsRounds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, ledger := runningBank(t, srv)
 		defer f.close()
-		chat := turn(messages.Anthropic)
-		err := f.client.Loop(t.Context(), chat, always(messages.Anthropic, refund("1")))
+		chat := newConversation(messages.Anthropic)
+		err := f.client.Loop(t.Context(), chat, alwaysCalls(messages.Anthropic, refund("1")))
 		wantLoop(t, chat, err, client.ErrMaxRounds, 1+2*5)
 		for i := 1; i < len(chat.History); i += 2 {
 			id := fmt.Sprintf(`"r%d-c0"`, 1+i/2)
@@ -78,7 +78,7 @@ func TestALoopEndsAfterItsRounds(t *testing.T) {
 				t.Errorf("message %d is %s, then %s", i, chat.History[i], chat.History[i+1])
 			}
 		}
-		err = f.client.Loop(t.Context(), chat, silent)
+		err = f.client.Loop(t.Context(), chat, noCalls)
 		wantLoop(t, chat, err, nil, 12)
 		if n := len(ledger.all()); n != 5 {
 			t.Errorf("refunded %d times", n)
@@ -94,16 +94,16 @@ func TestALoopInEachDialect(t *testing.T) {
 		for p, grows := range map[messages.Provider]int{
 			messages.Anthropic: 2, messages.OpenAIChat: 3, messages.OpenAIResponses: 4, messages.Bedrock: 2, messages.Gemini: 2, messages.Canonical: 2,
 		} {
-			chat := turn(p)
+			chat := newConversation(p)
 			chat.Session = messages.SessionID(p)
-			err := f.client.Loop(t.Context(), chat, always(p, call{"lookup", ""}, call{"lookup", ""}), client.MaxRounds(2))
+			err := f.client.Loop(t.Context(), chat, alwaysCalls(p, call{"lookup", ""}, call{"lookup", ""}), client.MaxRounds(2))
 			wantLoop(t, chat, err, client.ErrMaxRounds, 1+2*grows)
 		}
 	})
 }
 
-// anHour registers the tool slow, which runs for an hour unless it is stopped.
-func anHour(f *fleet) {
+// addSlowTool registers the tool slow, which runs for an hour unless it is stopped.
+func addSlowTool(f *fleet) {
 	f.tool(schemas.Tool{Name: "slow", Kind: messages.KindRead, TimeoutMS: 3_600_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 		select {
 		case <-time.After(time.Hour):
@@ -119,12 +119,12 @@ func TestALoopEndsWhenItsTimeIsOver(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		anHour(f)
+		addSlowTool(f)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
-		chat := turn(messages.Anthropic)
+		chat := newConversation(messages.Anthropic)
 		began := time.Now()
-		err := f.client.Loop(t.Context(), chat, always(messages.Anthropic, call{"slow", ""}), client.MaxDuration(30*time.Second))
+		err := f.client.Loop(t.Context(), chat, alwaysCalls(messages.Anthropic, call{"slow", ""}), client.MaxDuration(30*time.Second))
 		wantLoop(t, chat, err, client.ErrMaxDuration, 3)
 		if took := time.Since(began); took < 30*time.Second || took > 40*time.Second {
 			t.Errorf("it took %v", took)
@@ -148,15 +148,15 @@ func TestTheTimeOfPeopleDoesNotCountInALoop(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
-		anHour(f)
+		ledger := f.addBankTools()
+		addSlowTool(f)
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
-		chat := turn(messages.Anthropic)
+		chat := newConversation(messages.Anthropic)
 		ended := make(chan error, 1)
 		began := time.Now()
-		slowNow := always(messages.Anthropic, call{"slow", ""})
-		refundNow := always(messages.Anthropic, refund("149.99"))
+		slowNow := alwaysCalls(messages.Anthropic, call{"slow", ""})
+		refundNow := alwaysCalls(messages.Anthropic, refund("149.99"))
 		go func() {
 			ended <- f.client.Loop(context.Background(), chat, func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
 				if len(history) > 1 {
@@ -193,7 +193,7 @@ func TestALoopGoesOnAfterACrash(t *testing.T) {
 				natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 					f, ledger := runningBank(t, srv)
 					defer f.close()
-					chat := turn(messages.Anthropic)
+					chat := newConversation(messages.Anthropic)
 					stored, _ := json.Marshal(chat)
 					answers := 0
 					steps := 0
@@ -213,7 +213,7 @@ func TestALoopGoesOnAfterACrash(t *testing.T) {
 						err := f.client.Loop(ctx, &v, func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
 							answers++
 							if len(history) >= 5 {
-								return silent(ctx, history)
+								return noCalls(ctx, history)
 							}
 							words := "<same>"
 							if saves { // the model answers differently each time
@@ -253,14 +253,14 @@ func TestSteeringRefusalAndAbortInALoop(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		anHour(f)
+		addSlowTool(f)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
-		chat := turn(messages.Anthropic)
+		chat := newConversation(messages.Anthropic)
 		if _, err := f.client.Steer(t.Context(), "s", json.RawMessage(`{"role":"user","content":"and then?"}`), "", client.Reason{}); err != nil {
 			t.Fatal(err)
 		}
-		wantLoop(t, chat, f.client.Loop(t.Context(), chat, silent), nil, 4)
+		wantLoop(t, chat, f.client.Loop(t.Context(), chat, noCalls), nil, 4)
 
 		err := f.client.Loop(t.Context(), chat, func(context.Context, []json.RawMessage) (json.RawMessage, error) {
 			return json.RawMessage(`{"role":"assistant","content":7}`), nil
@@ -272,7 +272,7 @@ func TestSteeringRefusalAndAbortInALoop(t *testing.T) {
 		wantLoop(t, chat, err, err, 4)
 
 		chat.History = append(chat.History, json.RawMessage(`{"role":"user","content":"again"}`))
-		err = f.client.Loop(t.Context(), chat, always(messages.Anthropic, call{"slow", ""}), client.RunOptions(client.OnEvent(func(e messages.Event) {
+		err = f.client.Loop(t.Context(), chat, alwaysCalls(messages.Anthropic, call{"slow", ""}), client.RunOptions(client.OnEvent(func(e messages.Event) {
 			if e.Type == messages.EventRunning {
 				go func() { _, _ = f.client.Abort(context.Background(), "s", e.Batch, client.Reason{}) }()
 			}

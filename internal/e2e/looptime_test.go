@@ -14,17 +14,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// restarting is a program that stores its conversation and may end at any moment.
-type restarting struct {
+// restartingProgram is a program that stores its conversation and may end at any moment.
+type restartingProgram struct {
 	t      *testing.T
 	f      *fleet
 	stored []byte
 }
 
 // loop runs Loop on the stored conversation, as a new process does.
-func (r *restarting) loop(ctx context.Context, ask client.ModelFunc, options ...client.LoopOption) (*client.Conversation, error) {
+func (r *restartingProgram) loop(ctx context.Context, ask client.ModelFunc, options ...client.LoopOption) (*client.Conversation, error) {
 	r.t.Helper()
-	v := turn(messages.Anthropic)
+	v := newConversation(messages.Anthropic)
 	if r.stored != nil {
 		v = new(client.Conversation)
 		if err := json.Unmarshal(r.stored, v); err != nil {
@@ -45,11 +45,11 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
-		anHour(f)
+		ledger := f.addBankTools()
+		addSlowTool(f)
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
-		program := &restarting{t: t, f: f}
+		program := &restartingProgram{t: t, f: f}
 		began := time.Now()
 		ctx, die := context.WithCancel(t.Context())
 		go func() {
@@ -61,7 +61,7 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			f.approve(p, "alice", f.question(messages.Batch{Session: "s", ID: pending[0].Batch}, 0))
 		}()
-		refundNow := always(messages.Anthropic, refund("149.99"))
+		refundNow := alwaysCalls(messages.Anthropic, refund("149.99"))
 		_, err := program.loop(ctx, func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
 			if len(history) == 1 {
 				return refundNow(ctx, history)
@@ -74,7 +74,7 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		v, err := program.loop(t.Context(), always(messages.Anthropic, call{"slow", ""}), client.MaxDuration(30*time.Second))
+		v, err := program.loop(t.Context(), alwaysCalls(messages.Anthropic, call{"slow", ""}), client.MaxDuration(30*time.Second))
 		wantLoop(t, v, err, client.ErrMaxDuration, 5)
 		if took := time.Since(began) - 10*time.Minute; took < 29*time.Second || took > 45*time.Second {
 			t.Errorf("it took %v beside the person", took)
@@ -83,7 +83,7 @@ func TestTheTimeOfALoopGoesOnAfterACrash(t *testing.T) {
 			t.Errorf("refunded %d times", n)
 		}
 		// The next turn may take the full time again.
-		v, err = program.loop(t.Context(), silent, client.MaxDuration(30*time.Second))
+		v, err = program.loop(t.Context(), noCalls, client.MaxDuration(30*time.Second))
 		wantLoop(t, v, err, nil, 6)
 	})
 }
@@ -94,8 +94,8 @@ func TestTheRoundsOfALoopGoOnAfterACrash(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, ledger := runningBank(t, srv)
 		defer f.close()
-		program := &restarting{t: t, f: f}
-		model := always(messages.Anthropic, refund("1"))
+		program := &restartingProgram{t: t, f: f}
+		model := alwaysCalls(messages.Anthropic, refund("1"))
 		// The program ends when the calls of the third round have begun.
 		ctx, die := context.WithCancel(t.Context())
 		batches, seen := []messages.BatchID{}, map[messages.BatchID]bool{}
@@ -135,9 +135,9 @@ func TestAnErrorOfTheModelEndsTheTurn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, _ := runningBank(t, srv)
 		defer f.close()
-		program := &restarting{t: t, f: f}
+		program := &restartingProgram{t: t, f: f}
 		overloaded := errors.New("529: overloaded")
-		refundOne := always(messages.Anthropic, refund("1"))
+		refundOne := alwaysCalls(messages.Anthropic, refund("1"))
 		v, err := program.loop(t.Context(), func(ctx context.Context, history []json.RawMessage) (json.RawMessage, error) {
 			if len(history) == 1 {
 				return refundOne(ctx, history)
@@ -146,7 +146,7 @@ func TestAnErrorOfTheModelEndsTheTurn(t *testing.T) {
 		}, client.MaxDuration(30*time.Second))
 		wantLoop(t, v, err, overloaded, 3)
 		time.Sleep(time.Hour)
-		v, err = program.loop(t.Context(), silent, client.MaxDuration(30*time.Second))
+		v, err = program.loop(t.Context(), noCalls, client.MaxDuration(30*time.Second))
 		wantLoop(t, v, err, nil, 4)
 	})
 }
@@ -157,8 +157,8 @@ func TestAMessageOfAnEarlierVersionHasNoRound(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f, ledger := runningBank(t, srv)
 		defer f.close()
-		earlier := turn(messages.Anthropic)
-		message, err := always(messages.Anthropic, refund("1"))(t.Context(), earlier.History)
+		earlier := newConversation(messages.Anthropic)
+		message, err := alwaysCalls(messages.Anthropic, refund("1"))(t.Context(), earlier.History)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -167,9 +167,9 @@ func TestAMessageOfAnEarlierVersionHasNoRound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		program := &restarting{t: t, f: f, stored: stored}
+		program := &restartingProgram{t: t, f: f, stored: stored}
 		var batch messages.BatchID
-		v, err := program.loop(t.Context(), silent, client.RunOptions(client.OnEvent(func(e messages.Event) {
+		v, err := program.loop(t.Context(), noCalls, client.RunOptions(client.OnEvent(func(e messages.Event) {
 			if batch == "" { // there is no batch for the model's last message
 				batch = e.Batch
 			}

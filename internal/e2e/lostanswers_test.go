@@ -96,14 +96,14 @@ func TestEarlyRedeliveryAfterAServerKill(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		for range 4 {
 			f.worker(worker.Config{Slots: 2})
 		}
 		f.coordinator(coordinator.Config{})
 		f.coordinator(coordinator.Config{})
-		var p published
+		var p publishLog
 		for n := range 3 {
 			p.publish(f, f.conn, canonical("s", fmt.Sprint("b", n), call{"put", `{"ms":4000}`}, call{"count", `{"ms":100}`}, call{"put", `{"ms":4000}`}))
 		}
@@ -174,7 +174,7 @@ func TestALostPubAck(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				var l laneBook
+				var l writeLog
 				l.tools(f)
 				cut := &cutter{srv: srv, what: tt.what}
 				conn, err := bus.Connect(context.Background(), bus.Options{InProcess: cut, Name: "cut", Logger: f.log})

@@ -54,8 +54,8 @@ func TestAConflictDoesNotWaitForItsTurn(t *testing.T) {
 	})
 }
 
-// slowAndFast registers two writes: slow takes 20 seconds, and put takes no time.
-func (f *fleet) slowAndFast() {
+// addSlowAndFast registers two writes: slow takes 20 seconds, and put takes no time.
+func (f *fleet) addSlowAndFast() {
 	for name, wait := range map[string]time.Duration{"slow": 20 * time.Second, "put": 0} {
 		f.tool(schemas.Tool{Name: name, Kind: messages.KindWrite}, func(context.Context, tool.Call) (tool.Output, error) {
 			time.Sleep(wait) // simulated
@@ -71,7 +71,7 @@ func TestALogThatIsCreatedAgainReusesSequences(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.slowAndFast()
+		f.addSlowAndFast()
 		f.worker(worker.Config{})
 		first := f.coordinator(coordinator.Config{})
 		a, b := canonical("s", "a", call{"put", ""}), canonical("s", "b", call{"put", ""})
@@ -104,7 +104,7 @@ func TestABatchThatIsTakenOutOfTheLog(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.slowAndFast()
+		f.addSlowAndFast()
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{})
 		n, m := canonical("s", "n", call{"put", ""}, call{"slow", ""}), canonical("s", "m", call{"put", ""})
@@ -131,7 +131,7 @@ func TestTheHistoryOfABatchWhoseReplyWasStoredLate(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		f.slowAndFast()
+		f.addSlowAndFast()
 		f.worker(worker.Config{})
 		cfg, freeSpace := fullStream(f, bus.Replies)
 		f.coordinator(cfg)

@@ -34,7 +34,7 @@ func TestReadsOfThreeBatchesOverlap(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				var l laneBook
+				var l writeLog
 				l.tools(f)
 				f.worker(worker.Config{})
 				for range coordinators + 1 {
@@ -93,7 +93,7 @@ func TestReadsThatComeBeforeTheirToolsOverlap(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.coordinator(coordinator.Config{})
 		var replies sync.WaitGroup
@@ -180,13 +180,13 @@ func runInOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.worker(worker.Config{Slots: 30})
 		f.worker(worker.Config{Slots: 30})
 		disturb := start(f, coordinator.Config{Lookahead: 32})
 		rng := rand.New(rand.NewPCG(13, 1))
-		var p published
+		var p publishLog
 		calls := map[string][]string{}
 		for n := range repeats(batches, 200) {
 			for s := range 10 {
@@ -201,7 +201,7 @@ func runInOrder(t *testing.T, batches int, start func(*fleet, coordinator.Config
 			}
 		}
 		disturb()
-		var want laneOrder
+		var want writeOrder
 		for session, ids := range p.log() {
 			puts := 0
 			for _, id := range ids {
@@ -243,7 +243,7 @@ func TestASessionThatHasEndedIsDrivenAtOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.worker(worker.Config{Slots: 30})
 		for range 3 {

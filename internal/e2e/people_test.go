@@ -137,9 +137,9 @@ func openLine(m bus.Msg) (line messages.AuditRecord, err error) {
 	return said.Whole()[0], nil
 }
 
-// audited counts the audit lines about questions and decisions by type. Refusals are also
+// auditCounts counts the audit lines about questions and decisions by type. Refusals are also
 // counted by class.
-func (f *fleet) audited() map[string]int {
+func (f *fleet) auditCounts() map[string]int {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -165,8 +165,8 @@ func (f *fleet) audited() map[string]int {
 	return lines
 }
 
-// bank registers lookup, a read, and refund, a write whose runs are recorded.
-func (f *fleet) bank() *toolRecord {
+// addBankTools registers lookup, a read, and refund, a write whose runs are recorded.
+func (f *fleet) addBankTools() *toolRecord {
 	f.tool(schemas.Tool{Name: "lookup", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
@@ -183,8 +183,8 @@ func (f *fleet) approve(p people, name string, q messages.Approval) {
 	}
 }
 
-// present returns the announcements of the workers that are there.
-func (f *fleet) present() (all []wire.Presence) {
+// presentWorkers returns the announcements of the workers that are there.
+func (f *fleet) presentWorkers() (all []wire.Presence) {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()

@@ -142,7 +142,7 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 					f := newFleet(t, srv)
 					defer f.close()
 					p, l := newPeople(t, "alice"), newLink(t, srv)
-					ledger := f.bank()
+					ledger := f.addBankTools()
 					f.worker(p.worker(t, refunds))
 					f.runOver(l, forGood, f.coordinatorRun(p.coordinator()))
 					f.until("the coordinator answers", func() bool { _, err := f.client.Approvals(context.Background()); return err == nil })
@@ -161,7 +161,7 @@ func TestALinkBreaksWhileAPersonDecides(t *testing.T) {
 					f.until("the link breaks", l.isBroken)
 					f.coordinator(p.coordinator())
 					deciding.Wait()
-					f.wantStatuses(f.reply(b, mayRest+time.Minute), "ok ok")
+					f.wantStatuses(f.reply(b, resumesWithin+time.Minute), "ok ok")
 					if n := len(ledger.all()); n != 1 {
 						t.Errorf("refunded %d times", n)
 					}
@@ -242,7 +242,7 @@ func TestALinkBreaksWhileACallAsks(t *testing.T) {
 							f.until("the link breaks", l.isBroken)
 							f.worker(cfg)
 						}
-						reply := f.reply(b, mayRest+2*time.Minute)
+						reply := f.reply(b, resumesWithin+2*time.Minute)
 						want := row.broken
 						switch {
 						case forGood && crash == messages.OnCrashOnce:
@@ -274,7 +274,7 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice", "bob")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		for range 2 {
 			f.coordinator(p.coordinator())
@@ -319,7 +319,7 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 			if granted[n] {
 				want = "ok"
 			}
-			f.wantStatuses(f.reply(b, mayRest+time.Minute), want)
+			f.wantStatuses(f.reply(b, resumesWithin+time.Minute), want)
 		}
 		if n := len(ledger.all()); n != sessions/2 {
 			t.Errorf("refunded %d times, %d were allowed", n, sessions/2)
@@ -331,17 +331,17 @@ func TestTheServerRestartsWhileQuestionsAreOpen(t *testing.T) {
 // leader changes. Exactly one decision counts.
 func TestDecisionsOnAClusterThroughALeaderChange(t *testing.T) {
 	t.Parallel()
-	f := newReplicated(t)
+	f := newClusterFleet(t)
 	defer f.close()
 	p := newPeople(t, "alice", "bob")
-	ledger := f.bank()
+	ledger := f.addBankTools()
 	for i := range 2 {
 		cfg := p.worker(t, refunds)
-		cfg.Provision = everywhere
+		cfg.Provision = onEveryNode
 		conn := f.dial("worker", f.cl.URLOf(i))
 		f.start(conn, f.workerRun(cfg)(conn))
 		conn = f.dial("coordinator", f.cl.URLOf(i+1))
-		c, err := coordinator.New(conn, coordinator.Config{Logger: f.log, Provision: everywhere, Approvers: p.approvers})
+		c, err := coordinator.New(conn, coordinator.Config{Logger: f.log, Provision: onEveryNode, Approvers: p.approvers})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -413,7 +413,7 @@ func TestAWorkerIsLostInAnApprovedCall(t *testing.T) {
 				f.submit(b)
 				q := f.question(b, 0)
 				// The audit line comes a moment after the question is stored.
-				f.until("the question is in the audit log", func() bool { return f.audited()["approval_asked"] == 1 })
+				f.until("the question is in the audit log", func() bool { return f.auditCounts()["approval_asked"] == 1 })
 				f.approve(p, "alice", q)
 				f.hasRun(ledger, 1)
 				f.worker(cfg)
@@ -428,7 +428,7 @@ func TestAWorkerIsLostInAnApprovedCall(t *testing.T) {
 				if want == "ok" && len(runs) != 2 || want != "ok" && len(runs) != 1 {
 					t.Errorf("it ran %d times", len(runs))
 				}
-				if n := f.audited()["approval_asked"]; n != 1 {
+				if n := f.auditCounts()["approval_asked"]; n != 1 {
 					t.Errorf("people were asked %d times", n)
 				}
 			})

@@ -44,7 +44,7 @@ func TestADecisionRacesWithTheEnd(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				p := newPeople(t, "alice")
-				ledger := f.bank()
+				ledger := f.addBankTools()
 				f.worker(p.worker(t, refunds))
 				for range 2 {
 					f.coordinator(p.coordinator())
@@ -97,7 +97,7 @@ func TestQuestionsNearTheEndOfABatch(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: (30 * time.Minute).Milliseconds()}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 			return tool.Text("slept"), pauseArgs{19 * 60 * 1000}.wait(ctx)
 		})
@@ -154,7 +154,7 @@ func TestSteeringWhileACallWaitsForAPerson(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				p := newPeople(t, "alice")
-				ledger := f.bank()
+				ledger := f.addBankTools()
 				f.worker(p.worker(t, refunds))
 				f.coordinator(p.coordinator())
 				b := canonical("s", "b", call{"lookup", ""}, refund("149.99"), call{"lookup", ""})
@@ -186,7 +186,7 @@ func TestASessionBehindAQuestion(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		for range 2 {
 			f.coordinator(p.coordinator())
@@ -237,7 +237,7 @@ func TestWaitingForPeopleCostsNoTime(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				p := newPeople(t, "alice")
-				f.bank()
+				f.addBankTools()
 				f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 20_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 					return tool.Text("slept"), pauseArgs{12_000}.wait(ctx)
 				})
@@ -271,8 +271,8 @@ func TestTheTimeBeforeAQuestionCounts(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		f.bank()
-		f.secret()
+		f.addBankTools()
+		f.addSecretTool()
 		f.tool(schemas.Tool{Name: "nap", Kind: messages.KindRead, TimeoutMS: 60_000}, func(ctx context.Context, _ tool.Call) (tool.Output, error) {
 			return tool.Text("slept"), pauseArgs{20_000}.wait(ctx)
 		})
@@ -296,7 +296,7 @@ func TestLargeQuestions(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		cfg := p.worker(t, refunds)
 		cfg.Hooks = hooks(t, hook.Hook{Name: "grow", Before: func(_ context.Context, c hook.Call) (hook.Verdict, error) {
 			if !strings.Contains(string(c.Input), `"grow"`) {
@@ -348,7 +348,7 @@ func TestAnAbortThatIsFoundBeforeSuspending(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		f.bank()
+		f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		f.coordinator(p.coordinator())
 		names := f.conn.Names()
@@ -373,7 +373,7 @@ func TestAnAbortThatIsFoundBeforeSuspending(t *testing.T) {
 			b := canonical(fmt.Sprint("s", n), "b", refund("149.99"))
 			began := time.Now()
 			f.submit(b)
-			f.wantStatuses(f.reply(b, mayRest), "aborted")
+			f.wantStatuses(f.reply(b, resumesWithin), "aborted")
 			slowest = max(slowest, time.Since(began))
 		}
 		t.Logf("%d aborts, the slowest took %v", said.Load(), slowest)

@@ -25,19 +25,19 @@ import (
 // The tests of this file have several queues. The workers of all these queues serve one common
 // tool.
 
-// slow is a read. The test decides how long each run takes.
-type slow struct {
+// slowRead is a read. The test decides how long each run takes.
+type slowRead struct {
 	promise      schemas.Tool
 	runs, active atomic.Int32
 	takes        func(run int32) time.Duration
 	began        chan struct{} // gets a value for each run
 }
 
-func newSlow(takes func(run int32) time.Duration) *slow {
-	return &slow{promise: schemas.Tool{Name: "slow", Kind: messages.KindRead, TimeoutMS: 600_000}, takes: takes, began: make(chan struct{}, 100)}
+func newSlowRead(takes func(run int32) time.Duration) *slowRead {
+	return &slowRead{promise: schemas.Tool{Name: "slow", Kind: messages.KindRead, TimeoutMS: 600_000}, takes: takes, began: make(chan struct{}, 100)}
 }
 
-func (s *slow) run(ctx context.Context, _ tool.Call) (tool.Output, error) {
+func (s *slowRead) run(ctx context.Context, _ tool.Call) (tool.Output, error) {
 	takes := s.takes(s.runs.Add(1))
 	s.active.Add(1)
 	defer s.active.Add(-1)
@@ -52,7 +52,7 @@ func (s *slow) run(ctx context.Context, _ tool.Call) (tool.Output, error) {
 
 // toolset returns the tool slow together with other tools. Workers with other tools beside it
 // have another queue.
-func (s *slow) toolset(f *fleet, beside ...string) *tool.Registry {
+func (s *slowRead) toolset(f *fleet, beside ...string) *tool.Registry {
 	f.t.Helper()
 	r := &tool.Registry{}
 	nothing := tool.Func(func(context.Context, tool.Call) (tool.Output, error) { return tool.Text(""), nil })
@@ -95,8 +95,8 @@ func (f *fleet) awaitWorkers(n int) {
 	time.Sleep(200 * time.Millisecond) // simulated
 }
 
-// withdraw deletes the announcement of a worker.
-func (f *fleet) withdraw(name string) {
+// deleteAnnouncement deletes the announcement of a worker.
+func (f *fleet) deleteAnnouncement(name string) {
 	f.t.Helper()
 	bucket, err := f.conn.Bucket(context.Background(), f.conn.Names().Stream(bus.BucketWorkers))
 	if err == nil {
@@ -113,13 +113,13 @@ func (f *fleet) withdraw(name string) {
 func TestARunningReadStaysWithItsWorker(t *testing.T) {
 	for what, change := range map[string]func(*fleet, part) (wait func()){
 		"it drains":                func(_ *fleet, w part) func() { return w.stopInBackground() },
-		"its announcement is lost": func(f *fleet, _ part) func() { f.withdraw("w1"); return func() {} },
+		"its announcement is lost": func(f *fleet, _ part) func() { f.deleteAnnouncement("w1"); return func() {} },
 	} {
 		t.Run(what, func(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				read := newSlow(func(run int32) time.Duration {
+				read := newSlowRead(func(run int32) time.Duration {
 					if run == 1 { // the second read waits, so its worker looks into the journal
 						return 1500 * time.Millisecond
 					}
@@ -153,7 +153,7 @@ func TestAReadThatHasJustBegunRunsOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		read := newSlow(func(int32) time.Duration { return 2 * time.Second })
+		read := newSlowRead(func(int32) time.Duration { return 2 * time.Second })
 		w := f.workerWith(read.toolset(f), worker.Config{Slots: 1})
 		f.coordinator(coordinator.Config{})
 		f.awaitWorkers(1)
@@ -230,7 +230,7 @@ func TestACallDoesNotWaitBehindASlowOne(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				read := newSlow(func(run int32) time.Duration {
+				read := newSlowRead(func(run int32) time.Duration {
 					if run == 1 {
 						return 5 * time.Minute
 					}
@@ -276,11 +276,11 @@ func TestAQueueThatNobodyPullsFrom(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		read := newSlow(func(int32) time.Duration { return 100 * time.Millisecond })
+		read := newSlowRead(func(int32) time.Duration { return 100 * time.Millisecond })
 		f.workerWith(read.toolset(f), worker.Config{Slots: 2})
 		f.coordinator(coordinator.Config{})
 		f.awaitWorkers(1)
-		tools := append([]string{"0000"}, f.present()[0].Queues["default"].Tools...)
+		tools := append([]string{"0000"}, f.presentWorkers()[0].Queues["default"].Tools...)
 		defer f.announce(wire.Presence{
 			V: 1, Worker: "deaf", Pools: []string{"default"}, Slots: 10,
 			Queues: map[string]wire.Queue{"default": {Token: wire.QueueToken("default", tools), Tools: tools}},
@@ -304,7 +304,7 @@ func TestACallOutlivesALostAnnouncement(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		read := newSlow(func(int32) time.Duration { return time.Second })
+		read := newSlowRead(func(int32) time.Duration { return time.Second })
 		f.workerWith(read.toolset(f), worker.Config{Announce: 75 * time.Second})
 		f.oneToolWorker("other", worker.Config{})
 		f.coordinator(coordinator.Config{QueueTimeout: 2 * time.Minute})
@@ -321,7 +321,7 @@ func TestAWorkerLeavesTheAnnouncementOfItsNamesake(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		read := newSlow(func(int32) time.Duration { return 5 * time.Second })
+		read := newSlowRead(func(int32) time.Duration { return 5 * time.Second })
 		first := f.workerWith(read.toolset(f), worker.Config{Name: "w", Announce: 20 * time.Second})
 		f.coordinator(coordinator.Config{})
 		f.awaitWorkers(1)
@@ -347,7 +347,7 @@ func TestALateHandBackFromAnotherQueue(t *testing.T) {
 			natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 				f := newFleet(t, srv)
 				defer f.close()
-				read := newSlow(func(int32) time.Duration { return 10 * time.Second })
+				read := newSlowRead(func(int32) time.Duration { return 10 * time.Second })
 				f.workerWith(read.toolset(f), worker.Config{})
 				f.coordinator(coordinator.Config{})
 				f.awaitWorkers(1)
@@ -394,7 +394,7 @@ func TestTheLastWorkerLooksForOthersOnceASecond(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		read := newSlow(func(int32) time.Duration { return 8 * time.Second })
+		read := newSlowRead(func(int32) time.Duration { return 8 * time.Second })
 		w := f.workerWith(read.toolset(f), worker.Config{Slots: 1})
 		f.coordinator(coordinator.Config{})
 		f.awaitWorkers(1)

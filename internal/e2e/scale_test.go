@@ -113,12 +113,12 @@ func TestManySessionsLeaveNothingBehind(t *testing.T) {
 	f.coordinator(coordinator.Config{Provision: erasable})
 
 	f.runOncePerSession("warm", 500) // grows the buffers and pools
-	f.settled()
+	f.awaitIdle()
 	f.deleteRecords(t)
 	objects, goroutines, before := f.objects(t), runtime.NumGoroutine(), heap()
 
 	f.runOncePerSession("s", sessions)
-	f.settled()
+	f.awaitIdle()
 	if now := f.objects(t); now != objects {
 		t.Errorf("the server has %s after %d sessions, and had %s", now, sessions, objects)
 	}
@@ -147,8 +147,8 @@ func TestManySessionsLeaveNothingBehind(t *testing.T) {
 	}
 }
 
-// settled waits until the log and the queue of jobs are empty.
-func (f *fleet) settled() {
+// awaitIdle waits until the log and the queue of jobs are empty.
+func (f *fleet) awaitIdle() {
 	f.t.Helper()
 	f.until("the log and the queue of jobs are empty", func() bool { return f.messageCount(bus.Batches) == 0 && f.messageCount(bus.Jobs) == 0 })
 }

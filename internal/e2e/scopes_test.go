@@ -50,7 +50,7 @@ func TestApproversHaveScopes(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p, policy := scopedPeople(t, time.Now())
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, policy))
 		f.coordinator(p.coordinator())
 		b := batchIn(messages.Anthropic, "s", "b", refund("149.99"))
@@ -86,7 +86,7 @@ func TestAWorkerChecksScopes(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p, policy := scopedPeople(t, time.Now())
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(worker.Config{Rules: rules(t, policy), Approvals: p.approvers})
 		var free []messages.Approver
 		for name, key := range p.keys {

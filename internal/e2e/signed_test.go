@@ -51,14 +51,14 @@ func TestADecisionSignedAsDocumented(t *testing.T) {
 				f := newFleet(t, srv)
 				defer f.close()
 				p := people{approvers: approvers}
-				ledger := f.bank()
+				ledger := f.addBankTools()
 				f.worker(p.worker(t, refunds))
 				f.coordinator(p.coordinator())
 				b := canonical("s", "b", refund("149.99"))
 				f.submit(b)
 				q := f.question(b, 0)
 
-				form := f.documented(b, key)
+				form := f.documentedApproval(b, key)
 				signed, sent := form, form
 				if row.signed != nil {
 					signed = row.signed.Replace(form)
@@ -82,7 +82,7 @@ func TestADecisionSignedAsDocumented(t *testing.T) {
 				if n := len(ledger.all()); n != 1 {
 					t.Errorf("refunded %d times", n)
 				}
-				if _, state, refused := approvers.Take(q, f.decided(), q.Asked); refused != nil || state != messages.DecisionGranted {
+				if _, state, refused := approvers.Take(q, f.firstDecision(), q.Asked); refused != nil || state != messages.DecisionGranted {
 					t.Errorf("the decision in the audit log is %q, %v", state, refused)
 				}
 			})
@@ -90,9 +90,9 @@ func TestADecisionSignedAsDocumented(t *testing.T) {
 	}
 }
 
-// documented returns an approval of the only call of a batch in canonical form, without sig.
-// The template has the members in the right order.
-func (f *fleet) documented(b messages.Batch, key string) string {
+// documentedApproval returns an approval of the only call of a batch in canonical form,
+// without sig. The template has the members in the right order.
+func (f *fleet) documentedApproval(b messages.Batch, key string) string {
 	f.t.Helper()
 	m, err := f.conn.Request(f.t.Context(), f.conn.Names().OfCall(wire.VerbShow, wire.KeyOf(messages.OneTenant, b.Session, b.ID).Call(0)), nil, nil)
 	if err != nil {
@@ -126,8 +126,8 @@ func (f *fleet) decideRaw(b messages.Batch, body string) (answer messages.Decisi
 	return answer
 }
 
-// decided returns the first accepted decision in the audit log.
-func (f *fleet) decided() messages.Decision {
+// firstDecision returns the first accepted decision in the audit log.
+func (f *fleet) firstDecision() messages.Decision {
 	f.t.Helper()
 	lines, err := f.conn.All(f.t.Context(), f.conn.Names().Stream(bus.Audit), f.conn.Names().All(wire.VerbAudit))
 	if err != nil {

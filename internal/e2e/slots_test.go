@@ -30,7 +30,7 @@ func TestWaitingBatchesTakeNoSlot(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.worker(worker.Config{})
 		f.coordinator(coordinator.Config{Slots: 2})
@@ -60,10 +60,10 @@ func TestSessionsOfADeadCoordinatorGoOn(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.worker(worker.Config{})
-		var p published
+		var p publishLog
 		dead := f.connect("dead coordinator")
 		c, err := coordinator.New(dead, coordinator.Config{Slots: 2, Drain: time.Millisecond})
 		if err != nil {
@@ -85,7 +85,7 @@ func TestSessionsOfADeadCoordinatorGoOn(t *testing.T) {
 		if took := time.Since(began); took > 200*time.Millisecond {
 			t.Errorf("another session waited %v for a slot", took)
 		}
-		f.drained()
+		f.awaitEmptyLog()
 		if took := time.Since(began); took > 15*time.Second { // AckWait, and the rest of the work
 			t.Errorf("the session of the dead coordinator went on after %v", took)
 		}
@@ -100,7 +100,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		provision := provision.Config{MaxBatches: 10}
 		f.worker(worker.Config{Slots: 20, Provision: provision})
@@ -154,7 +154,7 @@ func TestBackPressureLosesNothing(t *testing.T) {
 			t.Errorf("a log of 10 batches for 40 agents refused %d publishes and answered busy %d times", refusals.Load(), busy.Load())
 		}
 		l.checkLogOrder(t, want, 0)
-		f.drained()
+		f.awaitEmptyLog()
 	})
 }
 
@@ -169,15 +169,15 @@ func (f *fleet) requestRun(ctx context.Context, b messages.Batch) (reply message
 	return reply, err
 }
 
-// crawl is a tool that takes five seconds.
-func crawl(ctx context.Context, _ tool.Call) (tool.Output, error) {
+// fiveSecondTool is a tool that takes five seconds.
+func fiveSecondTool(ctx context.Context, _ tool.Call) (tool.Output, error) {
 	return tool.Text("done"), pauseArgs{5000}.wait(ctx)
 }
 
-// conversations runs agents that each submit a batch, wait for its reply, pause, and repeat.
-// The slow sessions use the tool crawl. It returns how long the batches of the other sessions
-// took.
-func conversations(f *fleet, sessions, slow, batches int) []time.Duration {
+// runConversations runs agents that each submit a batch, wait for its reply, pause, and
+// repeat. The slow sessions use the tool crawl. It returns how long the batches of the other
+// sessions took.
+func runConversations(f *fleet, sessions, slow, batches int) []time.Duration {
 	var mu sync.Mutex
 	var took []time.Duration
 	var agents, fast sync.WaitGroup
@@ -225,14 +225,14 @@ func TestASlowSessionDelaysNobody(t *testing.T) {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
 			defer f.close()
-			var l laneBook
+			var l writeLog
 			l.tools(f)
-			f.tool(schemas.Tool{Name: "crawl", TimeoutMS: 600_000}, crawl)
+			f.tool(schemas.Tool{Name: "crawl", TimeoutMS: 600_000}, fiveSecondTool)
 			f.worker(worker.Config{Slots: 25})
 			f.worker(worker.Config{Slots: 25})
 			f.coordinator(coordinator.Config{})
 			f.coordinator(coordinator.Config{})
-			took := conversations(f, sessions, slow, 4)
+			took := runConversations(f, sessions, slow, 4)
 			p99[slow] = percentile(took, 99)
 			t.Logf("%d sessions, %d slow: p50 %v, p99 %v, most %v of simulated time", sessions, slow, percentile(took, 50), p99[slow], percentile(took, 100))
 		})
@@ -250,12 +250,12 @@ func TestSlowToolsThatFillTheSlots(t *testing.T) {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 			f := newFleet(t, srv)
 			defer f.close()
-			var l laneBook
+			var l writeLog
 			l.tools(f)
-			f.tool(schemas.Tool{Name: "crawl", Pool: pool, TimeoutMS: 600_000}, crawl)
+			f.tool(schemas.Tool{Name: "crawl", Pool: pool, TimeoutMS: 600_000}, fiveSecondTool)
 			f.worker(worker.Config{Slots: 4})
 			f.coordinator(coordinator.Config{})
-			took := conversations(f, 28, 8, 5)
+			took := runConversations(f, 28, 8, 5)
 			p99[pool] = percentile(took, 99)
 			t.Logf("4 slots, 8 sessions of 5 s tools in pool %q, 20 others: p50 %v, p99 %v of simulated time", pool, percentile(took, 50), p99[pool])
 			if len(took) != 20*5 {
@@ -274,7 +274,7 @@ func TestAFullLogStillAnswersItsBatches(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		provision := provision.Config{MaxBatches: 1}
 		f.worker(worker.Config{Provision: provision})
@@ -283,7 +283,7 @@ func TestAFullLogStillAnswersItsBatches(t *testing.T) {
 		defer cancel()
 		done, runs := canonical("s", "done", call{"put", `{"ms":1}`}), canonical("s", "runs", call{"put", `{"ms":60000}`})
 		f.run(done)
-		f.settled()
+		f.awaitIdle()
 		f.submit(runs)
 		f.until("the batch runs", func() bool { return l.ran("s") == 2 })
 		for _, b := range []messages.Batch{done, runs} {
@@ -303,7 +303,7 @@ func TestAHotSession(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
-		var l laneBook
+		var l writeLog
 		l.tools(f)
 		f.worker(worker.Config{Slots: 2})
 		f.coordinator(coordinator.Config{Slots: 2})

@@ -17,20 +17,20 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// mayRest is a little longer than the time between two checks of a batch that waits for
+// resumesWithin is a little longer than the time between two checks of a batch that waits for
 // approval.
-const mayRest = 5*time.Minute + 10*time.Second
+const resumesWithin = 5*time.Minute + 10*time.Second
 
-// secret registers a read that needs approval. Its runs are not recorded.
-func (f *fleet) secret() {
+// addSecretTool registers a read that needs approval. Its runs are not recorded.
+func (f *fleet) addSecretTool() {
 	f.tool(schemas.Tool{Name: "secret", Kind: messages.KindRead}, func(_ context.Context, c tool.Call) (tool.Output, error) {
 		return tool.Output{Value: c.Input}, nil
 	})
 }
 
-// grants stores an approval and wakes no batch, as a coordinator does that is killed right
-// after it stored the approval.
-func (f *fleet) grants(p people, name string, q messages.Approval) {
+// storeApproval stores an approval and wakes no batch, as a coordinator does that is killed
+// right after it stored the approval.
+func (f *fleet) storeApproval(p people, name string, q messages.Approval) {
 	f.t.Helper()
 	ctx, j, key := context.Background(), journal.New(f.conn), wire.KeyOf(messages.OneTenant, q.Session, q.Batch).Call(q.Index)
 	entry, err := j.Question(ctx, key)
@@ -54,15 +54,15 @@ func (f *fleet) grants(p people, name string, q messages.Approval) {
 }
 
 // All processes stop while a batch waits for approval. The coordinator that stores the
-// decision is killed right after. The batch resumes within mayRest and runs the approved call
-// once.
+// decision is killed right after. The batch resumes within resumesWithin and runs the approved
+// call once.
 func TestADecisionOutlivesEveryProcess(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
-		f.secret()
+		ledger := f.addBankTools()
+		f.addSecretTool()
 		w, c := f.worker(p.worker(t, refunds)), f.coordinator(p.coordinator())
 		b := canonical("s", "b", call{"lookup", `{"n":1}`}, call{"secret", `{"of":"ada"}`}, refund("149.99"), call{"lookup", `{"n":2}`})
 		behind := canonical("s", "behind", call{"lookup", ""})
@@ -78,9 +78,9 @@ func TestADecisionOutlivesEveryProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.until("the agent is connected again", f.conn.Connected)
-			f.grants(p, "alice", q)
+			f.storeApproval(p, "alice", q)
 			w, c = f.worker(p.worker(t, refunds)), f.coordinator(p.coordinator())
-			time.Sleep(mayRest)
+			time.Sleep(resumesWithin)
 		}
 		reply := f.reply(b, time.Second)
 		f.wantStatuses(reply, "ok ok ok ok")
@@ -98,7 +98,7 @@ func TestQuestionsExtendTheLifeOfABatch(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		ledger := f.bank()
+		ledger := f.addBankTools()
 		f.worker(p.worker(t, refunds))
 		f.coordinator(coordinator.Config{Approvers: p.approvers, BatchTTL: 20 * time.Minute})
 		b := canonical("s", "b", refund("51"), refund("52"), refund("53"), refund("54"))
@@ -125,8 +125,8 @@ func TestAParkedReadIsAborted(t *testing.T) {
 		f := newFleet(t, srv)
 		defer f.close()
 		p := newPeople(t, "alice")
-		f.bank()
-		f.secret()
+		f.addBankTools()
+		f.addSecretTool()
 		f.worker(p.worker(t, refunds))
 		for range 2 {
 			f.coordinator(p.coordinator())

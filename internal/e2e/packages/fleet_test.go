@@ -171,7 +171,7 @@ func TestRecipes(t *testing.T) {
 				program = limits.Replace(program)
 			}
 			must(t, os.WriteFile(file, []byte(program), 0o600))
-			got, _ := f.talk(t, rounds, node(t), file)
+			got, _ := f.runAgent(t, rounds, node(t), file)
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("the model was sent other results:\n%s", diff)
 			}
@@ -235,9 +235,9 @@ func TestOtherRecipes(t *testing.T) {
 	})
 }
 
-// talk runs an agent with a scripted model, which calls a write and a read rounds times. It
-// returns the results that the model received last, and the output of the agent.
-func (f fleet) talk(t *testing.T, rounds int, program, file string, env ...string) (results []string, printed string) {
+// runAgent runs an agent with a scripted model, which calls a write and a read rounds times.
+// It returns the results that the model received last, and the output of the agent.
+func (f fleet) runAgent(t *testing.T, rounds int, program, file string, env ...string) (results []string, printed string) {
 	t.Helper()
 	model := start(t, node(t), []string{fmt.Sprint("ROUNDS=", rounds)}, "testdata/model.mjs")
 	if !model.Scan() {
@@ -298,7 +298,7 @@ func TestExamples(t *testing.T) {
 	} {
 		t.Run(of.name, func(t *testing.T) {
 			f := startFleet(t, "orders_of", of.tools...)
-			results, printed := f.talk(t, 0, of.agents[0], of.agents[1], env...)
+			results, printed := f.runAgent(t, 0, of.agents[0], of.agents[1], env...)
 			if want := `[{"id":"A-1001","customer":"ann"}]`; len(results) != 1 || strings.ReplaceAll(results[0], " ", "") != want || printed != "done\n" {
 				t.Errorf("got %q and %q, want %q", results, printed, want)
 			}

@@ -52,7 +52,7 @@ func TestLive(t *testing.T) {
 		t.Run(l.name, func(t *testing.T) {
 			program, dir := l.program(t), folder(t)
 			f := startFleet(t, "hold", program, filepath.Join(dir, l.tools))
-			f.lives(t, program, append(l.env(t), "TOOLFLEET_URL="+f.url), filepath.Join(dir, l.client))
+			f.checkClient(t, program, append(l.env(t), "TOOLFLEET_URL="+f.url), filepath.Join(dir, l.client))
 		})
 	}
 }
@@ -63,7 +63,7 @@ func TestLiveOverNATS(t *testing.T) {
 	dir := withNATS(t, installed(t))
 	f := startFleet(t, "hold", node(t), filepath.Join(dir, "tools.mjs"))
 	env := []string{"NATS_URL=" + f.nats}
-	f.lives(t, node(t), env, filepath.Join(dir, "live.mjs"))
+	f.checkClient(t, node(t), env, filepath.Join(dir, "live.mjs"))
 	must(t, os.Remove(filepath.Join(f.dir, "open")))
 	cmd := exec.CommandContext(t.Context(), node(t), filepath.Join(dir, "nats.mjs"))
 	cmd.Env, cmd.Stderr = append(os.Environ(), env...), t.Output()
@@ -72,8 +72,8 @@ func TestLiveOverNATS(t *testing.T) {
 	}
 }
 
-// lives runs a client program with the fleet and checks what it prints.
-func (f fleet) lives(t *testing.T, program string, env []string, file string) {
+// checkClient runs a client program with the fleet and checks what it prints.
+func (f fleet) checkClient(t *testing.T, program string, env []string, file string) {
 	t.Helper()
 	client := func(args ...string) *exec.Cmd {
 		cmd := exec.CommandContext(t.Context(), program, append([]string{file}, args...)...)

@@ -37,9 +37,9 @@ func serverOn(t *testing.T, data string, flags []string, env ...string) (*proces
 	return p, server
 }
 
-// drained waits until the log is empty. A batch leaves the log a moment after its reply is
-// published.
-func (p *processes) drained(conn *bus.Conn) {
+// awaitEmptyLog waits until the log is empty. A batch leaves the log a moment after its reply
+// is published.
+func (p *processes) awaitEmptyLog(conn *bus.Conn) {
 	p.t.Helper()
 	p.until("the log is empty", func() bool {
 		_, err := conn.First(p.t.Context(), conn.Names().Stream(bus.Batches), ">")
@@ -144,12 +144,12 @@ func TestDurabilityBudget(t *testing.T) {
 				}
 			}
 			run("first")
-			p.drained(conn)
+			p.awaitEmptyLog(conn)
 			got, others := countSyncs(t, server.cmd.Process.Pid, func() {
 				for n := range batches {
 					run(fmt.Sprint(n))
 				}
-				p.drained(conn)
+				p.awaitEmptyLog(conn)
 			})
 			want := map[string]int{
 				"TOOLFLEET_BATCHES": 2 * batches, "TOOLFLEET_CALLS": (tt.plans + 4) * batches, "TOOLFLEET_REPLIES": batches,

@@ -124,8 +124,8 @@ func newCanaries(t *testing.T, env ...string) *canaries {
 		}
 		return err == nil
 	})
-	c.serves("coordinator")
-	c.serves("worker", "--tools", filepath.Join(dir, "tools.yaml"))
+	c.startDaemon("coordinator")
+	c.startDaemon("worker", "--tools", filepath.Join(dir, "tools.yaml"))
 	c.client = c.processes.client()
 	if c.conn, err = bus.Connect(t.Context(), bus.Options{URL: c.url, Name: "test"}); err != nil {
 		t.Fatal(err)
@@ -151,8 +151,8 @@ func newRudeCollector(t *testing.T) (url string, taken *lockedBuffer) {
 	return srv.URL, taken
 }
 
-// serves starts a daemon and adds its log and metrics to the sinks.
-func (c *canaries) serves(args ...string) {
+// startDaemon starts a daemon and adds its log and metrics to the sinks.
+func (c *canaries) startDaemon(args ...string) {
 	c.t.Helper()
 	addr := natstest.FreeAddr(c.t)
 	d := c.start(append(args, "--http", addr)...)
@@ -178,8 +178,8 @@ func (c *canaries) page(addr, path string) string {
 	return string(body)
 }
 
-// record returns every message of the AUDIT stream as text.
-func (c *canaries) record() string {
+// auditStream returns every message of the AUDIT stream as text.
+func (c *canaries) auditStream() string {
 	c.t.Helper()
 	all, err := c.conn.All(c.t.Context(), c.conn.Names().Stream(bus.Audit), c.conn.Names().All(wire.VerbAudit))
 	if err != nil || len(all) == 0 {
@@ -209,15 +209,15 @@ func (c *canaries) work() {
 	if got := statuses(reply); got != want {
 		c.t.Errorf("statuses\n%s, want\n%s", got, want)
 	}
-	c.refused()
-	c.raw()
-	c.asks("edited", messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"cents":1,"x":"cnry-edit"}`) })
-	c.asks("denied", messages.VerdictDeny, func(d *messages.Decision) { d.Reason = "cnry-reason" })
-	c.asks("forged", messages.VerdictApprove, func(d *messages.Decision) { d.Sig = "forged" })
+	c.submitRefused()
+	c.submitWithHeaders()
+	c.decideAbout("edited", messages.VerdictEdit, func(d *messages.Decision) { d.Input = json.RawMessage(`{"cents":1,"x":"cnry-edit"}`) })
+	c.decideAbout("denied", messages.VerdictDeny, func(d *messages.Decision) { d.Reason = "cnry-reason" })
+	c.decideAbout("forged", messages.VerdictApprove, func(d *messages.Decision) { d.Sig = "forged" })
 }
 
-// refused submits batches that are refused.
-func (c *canaries) refused() {
+// submitRefused submits batches that are refused.
+func (c *canaries) submitRefused() {
 	c.t.Helper()
 	for i, message := range []string{`{"calls":[{"id":"1","name":"echo","input":{"x":"cnry-refused"}},{"id":"1","name":"cnry-tool"}]}`, `{"calls":"cnry-refused"}`, `{"cnry-refused":[]}`,
 		`{"calls":[{"id":"cnry-refused","name":"echo"},{"id":"cnry-refused","name":"echo"}]}`,
@@ -240,8 +240,8 @@ func (c *canaries) refused() {
 	}
 }
 
-// raw submits a batch whose message has extra headers.
-func (c *canaries) raw() {
+// submitWithHeaders submits a batch whose message has extra headers.
+func (c *canaries) submitWithHeaders() {
 	c.t.Helper()
 	b := canonical("raw", "raw", call{"echo", `{"x":"cnry-arg"}`})
 	header := bus.Header{"Authorization": {"cnry-headers"}, "tracestate": {"cnry-state"}, "baggage": {"user=cnry-baggage"}, "traceparent": {"cnry-parent"}}
@@ -253,9 +253,9 @@ func (c *canaries) raw() {
 	}
 }
 
-// asks submits a batch with a call that needs approval, and sends the decision v. If v is
-// empty, it aborts the batch instead.
-func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Decision)) {
+// decideAbout submits a batch with a call that needs approval, and sends the decision v. If v
+// is empty, it aborts the batch instead.
+func (c *canaries) decideAbout(id string, v messages.Verdict, change func(*messages.Decision)) {
 	c.t.Helper()
 	b := canonical(id, id, call{"refund", `{"cents":14999,"x":"cnry-arg"}`})
 	if err := c.client.Submit(c.t.Context(), b); err != nil {
@@ -293,12 +293,12 @@ func (c *canaries) asks(id string, v messages.Verdict, change func(*messages.Dec
 	}
 }
 
-// found returns the secrets that have left the processes, as "sink: secret". It stops the
-// server first and then the daemons. So it also searches messages about the lost connection,
-// and all traces have arrived.
-func (c *canaries) found() []string {
+// leakedSecrets returns the secrets that have left the processes, as "sink: secret". It stops
+// the server first and then the daemons. So it also searches messages about the lost
+// connection, and all traces have arrived.
+func (c *canaries) leakedSecrets() []string {
 	c.t.Helper()
-	texts := map[string]string{"the AUDIT stream": c.record()}
+	texts := map[string]string{"the AUDIT stream": c.auditStream()}
 	c.server.kill()
 	for _, of := range []string{"coordinator", "worker"} {
 		c.until("the "+of+" notices that the server is gone", func() bool { return strings.Contains(c.sinks["the log of the "+of](), "connection to NATS lost") })
@@ -335,7 +335,7 @@ func TestNoSecretLeavesTheProcesses(t *testing.T) {
 	t.Parallel()
 	c := newCanaries(t)
 	c.work()
-	if diff := cmp.Diff(recorded, c.found()); diff != "" {
+	if diff := cmp.Diff(recorded, c.leakedSecrets()); diff != "" {
 		t.Errorf("secrets (-allowed +found):\n%s", diff)
 	}
 }
@@ -349,7 +349,7 @@ func TestTheLogAtLevelDebug(t *testing.T) {
 	allowed := append([]string{"the log of the coordinator: cnry-provider", "the log of the coordinator: cnry-refused", "the log of the worker: cnry-answer", "the log of the worker: cnry-hook",
 		"the log of the worker: cnry-probe"}, recorded...)
 	slices.Sort(allowed)
-	if diff := cmp.Diff(allowed, c.found()); diff != "" {
+	if diff := cmp.Diff(allowed, c.leakedSecrets()); diff != "" {
 		t.Errorf("secrets (-allowed +found):\n%s", diff)
 	}
 }
@@ -359,7 +359,7 @@ func TestContentInTracesByRequest(t *testing.T) {
 	t.Parallel()
 	c := newCanaries(t, "TOOLFLEET_TRACE_CONTENT=true")
 	c.work()
-	found := c.found()
+	found := c.leakedSecrets()
 	for _, want := range []string{"arg", "result", "listed", "edit"} {
 		if !slices.Contains(found, "the traces: cnry-"+want) {
 			t.Errorf("traces do not hold cnry-%s", want)

@@ -14,9 +14,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// mounted mounts a file system on a new folder until the test ends, and returns the folder. It
+// mount mounts a file system on a new folder until the test ends, and returns the folder. It
 // skips the test if mounting is not allowed.
-func mounted(t *testing.T, args ...string) string {
+func mount(t *testing.T, args ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if os.Geteuid() != 0 {
@@ -62,7 +62,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes")
 	}
-	disk := mounted(t, "-t", "tmpfs", "-o", "size=16m", "tmpfs")
+	disk := mount(t, "-t", "tmpfs", "-o", "size=16m", "tmpfs")
 	data := filepath.Join(disk, "data")
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	p, server := serverOn(t, data, nil, append(quickly, "NAP=1", "LEDGER="+ledger)...)
@@ -76,7 +76,7 @@ func TestTheDiskIsFull(t *testing.T) {
 	}
 	var accepted []messages.Batch
 	for n := range 5 {
-		b := noting(fmt.Sprint("s", n), "b")
+		b := twoWrites(fmt.Sprint("s", n), "b")
 		if err := c.Submit(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}

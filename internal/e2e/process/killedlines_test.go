@@ -129,7 +129,7 @@ func TestEveryEffectHasItsLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	p.drained(conn) // from now on the lines are stored
+	p.awaitEmptyLog(conn) // from now on the lines are stored
 	stop()
 	keepers.Wait()
 

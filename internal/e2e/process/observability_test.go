@@ -48,21 +48,21 @@ func TestTheDashboardHasData(t *testing.T) {
 	open := queries
 	for deadline := time.Now().Add(2 * time.Minute); len(open) > 0 && time.Now().Before(deadline); {
 		f.work()
-		open = prom.without(open)
+		open = prom.queriesWithoutData(open)
 	}
 	for _, q := range open {
 		t.Errorf("%s has no data:\n\t%s", q.panel, q.expr)
 	}
 	t.Logf("%d queries of the dashboard have data", len(queries)-len(open))
 	prom.rulesAreSound()
-	prom.has(metricNames(t))
+	prom.checkSeries(metricNames(t))
 	f.until("the alert about the lost write fires", func() bool { return prom.alert("ToolfleetOutcomeUnknown") == "firing" })
 	f.until("the alert about the junk is pending", func() bool { return prom.alert("ToolfleetDeadLetters") != "" })
 	f.loop()
 	f.until("the alert about rounds without calls fires", func() bool { return prom.alert("ToolfleetMaxRoundsBurned") == "firing" })
 	f.until("a slow tool burns its budget", func() bool {
-		f.linger()
-		return len(prom.without([]query{{"", `tool:toolfleet_slow_calls:burn_rate1h{tool="sluggish"} > 14.4`}})) == 0
+		f.runSlowRead()
+		return len(prom.queriesWithoutData([]query{{"", `tool:toolfleet_slow_calls:burn_rate1h{tool="sluggish"} > 14.4`}})) == 0
 	})
 	f.until("a call leads to its trace", func() bool {
 		return len(prom.get("query_exemplars", url.Values{"query": {"toolfleet_call_duration_seconds_bucket"}, "start": {ago(time.Hour)}, "end": {ago(0)}})) > len("[]")
@@ -219,8 +219,8 @@ func (f *observed) loop() {
 	}
 }
 
-// linger runs a read of 2.2 s, which counts as slow.
-func (f *observed) linger() {
+// runSlowRead runs a read of 2.2 s, which counts as slow.
+func (f *observed) runSlowRead() {
 	f.t.Helper()
 	f.rounds++
 	if _, err := f.agent.Run(f.t.Context(), canonical("slow", fmt.Sprintf("slow%d", f.rounds), call{"sluggish", `{"ms":2200}`})); err != nil {
@@ -349,8 +349,8 @@ func (p *scraper) get(endpoint string, values url.Values) json.RawMessage {
 
 func ago(d time.Duration) string { return strconv.FormatInt(time.Now().Add(-d).Unix(), 10) }
 
-// without returns the queries that have no data: they give no series, or only NaN.
-func (p *scraper) without(queries []query) (empty []query) {
+// queriesWithoutData returns the queries that have no data: they give no series, or only NaN.
+func (p *scraper) queriesWithoutData(queries []query) (empty []query) {
 	p.t.Helper()
 	for _, q := range queries {
 		var found struct {
@@ -372,9 +372,9 @@ func (p *scraper) without(queries []query) (empty []query) {
 	return empty
 }
 
-// has checks that each metric has a series. Queries do not show it: a query with an
+// checkSeries checks that each metric has a series. Queries do not show it: a query with an
 // alternative has data even if its metric does not exist.
-func (p *scraper) has(names []string) {
+func (p *scraper) checkSeries(names []string) {
 	p.t.Helper()
 	var there []string
 	if err := json.Unmarshal(p.get("label/__name__/values", nil), &there); err != nil {

@@ -49,8 +49,9 @@ func ledgerTools(t *testing.T, ledger string) string {
 	return file
 }
 
-// noting returns a batch with two writes, at the indexes 1 and 3, that append to the ledger.
-func noting(session, id string) messages.Batch {
+// twoWrites returns a batch with two writes, at the indexes 1 and 3, that append to the
+// ledger.
+func twoWrites(session, id string) messages.Batch {
 	return canonical(session, id, call{"echo", `{"n":1}`}, call{"note", ""}, call{"echo", `{"n":2}`}, call{"note", ""})
 }
 
@@ -97,7 +98,7 @@ func diskImage(t *testing.T) (image, dir string) {
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", image).CombinedOutput(); err != nil {
 		t.Skipf("no file system can be made in a file here: %v: %s", err, strings.TrimSpace(string(out)))
 	}
-	return image, mounted(t, "-o", "loop", image)
+	return image, mount(t, "-o", "loop", image)
 }
 
 // load submits batches in a few sessions, one after another in each session. It records the
@@ -124,7 +125,7 @@ func (l *load) run(ctx context.Context, t *testing.T, conn *bus.Conn, sessions i
 	for s := range sessions {
 		agents.Go(func() {
 			for n := 0; ctx.Err() == nil; n++ {
-				b := noting(fmt.Sprint("s", s), fmt.Sprint("b", n))
+				b := twoWrites(fmt.Sprint("s", s), fmt.Sprint("b", n))
 				if err := c.Submit(ctx, b); err != nil {
 					continue // not acknowledged, so it may be lost
 				}
@@ -152,10 +153,10 @@ type outage struct {
 	seen          map[string][]byte
 }
 
-// fail copies the disk without the data that the operating system has not written yet. It
-// stops the server first, because a copy takes time and a power failure does not. Coordinators
-// and workers go on.
-func (l *load) fail(t *testing.T, server *daemon, image, ledger string) outage {
+// powerFailure copies the disk without the data that the operating system has not written yet.
+// It stops the server first, because a copy takes time and a power failure does not.
+// Coordinators and workers go on.
+func (l *load) powerFailure(t *testing.T, server *daemon, image, ledger string) outage {
 	t.Helper()
 	dir := t.TempDir()
 	o := outage{image: filepath.Join(dir, "disk.img"), ledger: filepath.Join(dir, "ledger"), seen: map[string][]byte{}}
@@ -250,7 +251,7 @@ func outages(t *testing.T, count int, sync string) []outage {
 		}
 		until := l.replies() + 10 + moments.IntN(60)
 		p.until("some batches have ended", func() bool { return l.replies() >= until })
-		all = append(all, l.fail(t, server, image, ledger))
+		all = append(all, l.powerFailure(t, server, image, ledger))
 		if err := server.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +269,7 @@ func outages(t *testing.T, count int, sync string) []outage {
 // the reply before the failure.
 func (o outage) recovered(t *testing.T) (replies []messages.Reply, lost, changed int) {
 	t.Helper()
-	p, _ := serverOn(t, filepath.Join(mounted(t, "-o", "loop", o.image), "data"), nil, append(quickly, "LEDGER="+o.ledger)...)
+	p, _ := serverOn(t, filepath.Join(mount(t, "-o", "loop", o.image), "data"), nil, append(quickly, "LEDGER="+o.ledger)...)
 	p.ready("coordinator")
 	p.ready("worker", "--tools", ledgerTools(t, o.ledger))
 	c, conn := p.client(), p.bus()
@@ -344,17 +345,17 @@ func TestPowerLossUnderLivingDaemons(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { defer close(ended); l.run(ctx, t, p.bus(), 4) }()
 	p.until("some batches have ended", func() bool { return l.replies() >= 20 })
-	o := l.fail(t, server, image, ledger)
+	o := l.powerFailure(t, server, image, ledger)
 	server.kill() // the copied disk would lack later acknowledged data
 	stop()
 	<-ended
-	data := filepath.Join(mounted(t, "-o", "loop", o.image), "data")
+	data := filepath.Join(mount(t, "-o", "loop", o.image), "data")
 	p.start("nats", "--listen", strings.TrimPrefix(p.url, "nats://"), "--data", data)
 	c := p.client()
 	waiting, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	var replies []messages.Reply
-	for _, b := range append(o.accepted, noting("new", "b")) {
+	for _, b := range append(o.accepted, twoWrites("new", "b")) {
 		reply, err := c.Run(waiting, b)
 		if err != nil {
 			t.Fatalf("batch %s of session %s: %v", b.ID, b.Session, err)

@@ -68,7 +68,7 @@ func (f *fleet) do(kind Kind, rng *rand.Rand) {
 			m.mu.Unlock()
 		}
 	case Zero:
-		f.zero(kind, rng)
+		f.endAllWorkers(kind, rng)
 	}
 }
 
@@ -96,7 +96,7 @@ func (f *fleet) killOne(kind Kind, members []*member, rng *rand.Rand) {
 	defer m.mu.Unlock()
 	at := time.Now()
 	m.kill()
-	m.back(kind, Kill, at, down)
+	m.startNext(kind, Kill, at, down)
 }
 
 func (f *fleet) pauseOne(kind Kind, members []*member, pause time.Duration, rng *rand.Rand) {
@@ -112,8 +112,8 @@ func (f *fleet) pauseOne(kind Kind, members []*member, pause time.Duration, rng 
 	m.log.add(Fault{Kind: kind, Member: m.name, Process: p.name, Act: Pause, At: at, Until: time.Now()})
 }
 
-// zero ends all workers at once and starts them again.
-func (f *fleet) zero(kind Kind, rng *rand.Rand) {
+// endAllWorkers ends all workers at once and starts them again.
+func (f *fleet) endAllWorkers(kind Kind, rng *rand.Rand) {
 	down, crash := between(rng, 500, 3000), rng.IntN(2) == 0
 	for _, m := range f.workers {
 		m.mu.Lock()
@@ -128,7 +128,7 @@ func (f *fleet) zero(kind Kind, rng *rand.Rand) {
 			} else {
 				act = m.term(patience)
 			}
-			m.back(kind, act, at, down)
+			m.startNext(kind, act, at, down)
 		})
 	}
 	all.Wait()
@@ -141,15 +141,15 @@ const patience = 15 * time.Second
 // restart shuts the process of the member down and starts the next one. The caller holds mu.
 func (m *member) restart(kind Kind, down time.Duration) {
 	at := time.Now()
-	m.back(kind, m.term(patience), at, down)
+	m.startNext(kind, m.term(patience), at, down)
 }
 
-// back waits for the time down, starts the next process of the member, and records the fault
-// that ended the process before. The caller holds mu.
-func (m *member) back(kind Kind, act Act, at time.Time, down time.Duration) {
+// startNext waits for the time down, starts the next process of the member, and records the
+// fault that ended the process before. The caller holds mu.
+func (m *member) startNext(kind Kind, act Act, at time.Time, down time.Duration) {
 	was := m.process.name
 	time.Sleep(down)
 	until := time.Now()
-	m.again()
+	m.startOrRecord()
 	m.log.add(Fault{Kind: kind, Member: m.name, Process: was, Act: act, At: at, Until: until})
 }

@@ -282,15 +282,15 @@ func (m *member) supervise(p *process) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.again()
+	m.startOrRecord()
 	m.log.add(Fault{
 		Member: m.name, Process: p.name, Act: Died, At: died, Until: time.Now(), Born: p.startTime, Status: p.cmd.ProcessState.String(),
 	})
 }
 
-// again starts the next process of a member. If that fails, it records the failure as a fault.
-// The caller holds mu.
-func (m *member) again() {
+// startOrRecord starts the next process of a member. If that fails, it records the failure as
+// a fault. The caller holds mu.
+func (m *member) startOrRecord() {
 	if err := m.start(); err != nil {
 		m.log.add(Fault{Member: m.name, Process: m.name, Act: Died, At: time.Now(), Until: time.Now(), Status: err.Error()})
 	}

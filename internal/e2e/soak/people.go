@@ -50,7 +50,7 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 			continue
 		}
 		for _, p := range open {
-			if verdict, answers := fate(p.ID, name); answers && !seen[p.ID] {
+			if verdict, answers := answerTo(p.ID, name); answers && !seen[p.ID] {
 				wait := time.Duration(rng.Int64N(int64(2 * time.Second)))
 				if rng.IntN(8) == 0 { // the answer meets the expiry of the question
 					wait = time.Until(p.Expires) - 100*time.Millisecond + time.Duration(rng.IntN(200))*time.Millisecond
@@ -65,9 +65,9 @@ func (l *load) person(ctx context.Context, name string, rng *rand.Rand) {
 	}
 }
 
-// fate returns how a person answers a question. answers is false if the person does not
+// answerTo returns how a person answers a question. answers is false if the person does not
 // answer. Some questions get no answer, and others get two different answers.
-func fate(question, name string) (verdict messages.Verdict, answers bool) {
+func answerTo(question, name string) (verdict messages.Verdict, answers bool) {
 	alice := name == "alice"
 	switch strings.IndexByte("0123456789abcdef", question[0]) {
 	case 0, 1: // nobody answers, so the question expires

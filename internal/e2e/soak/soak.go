@@ -147,7 +147,7 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	for i, name := range rawjson.SortedKeys(f.people) {
 		people.Go(func() { l.person(deciding, name, rand.New(rand.NewPCG(cfg.Seed, 1<<33+uint64(i)))) })
 	}
-	if err := l.warm(ctx); err != nil {
+	if err := l.awaitFirstReply(ctx); err != nil {
 		giveUp()
 		return History{}, nil, err
 	}
@@ -180,9 +180,9 @@ func (f *fleet) record(ctx context.Context, cfg Config) (History, *Report, error
 	return f.collect(whole, l, r)
 }
 
-// warm waits for the first reply. Faults begin after that, so that no fault hits a fleet
-// that is starting.
-func (l *load) warm(ctx context.Context) error {
+// awaitFirstReply waits for the first reply. Faults begin after that, so that no fault hits a
+// fleet that is starting.
+func (l *load) awaitFirstReply(ctx context.Context) error {
 	for begun := time.Now(); ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if _, answered := l.progress(); answered > 0 {
 			return nil

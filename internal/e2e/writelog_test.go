@@ -18,14 +18,14 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// laneBook records the writes of a fleet: which of them ran, and when each began and ended.
-type laneBook struct {
+// writeLog records the writes of a fleet: which of them ran, and when each began and ended.
+type writeLog struct {
 	mu     sync.Mutex
-	writes []laneRun // guarded by mu; in the order in which they began
+	writes []writeRun // guarded by mu; in the order in which they began
 }
 
-// laneRun is one run of a write.
-type laneRun struct {
+// writeRun is one run of a write.
+type writeRun struct {
 	session messages.SessionID
 	batch   messages.BatchID
 	index   int
@@ -48,7 +48,7 @@ func (n pauseArgs) wait(ctx context.Context) error {
 
 // tools registers put, a write that takes ms milliseconds, and count, a read. count also takes
 // ms milliseconds and returns how many writes of its session have ended.
-func (l *laneBook) tools(f *fleet) {
+func (l *writeLog) tools(f *fleet) {
 	f.tool(schemas.Tool{Name: "put", TimeoutMS: 600_000}, func(ctx context.Context, c tool.Call) (tool.Output, error) {
 		var n pauseArgs
 		if err := json.Unmarshal(c.Input, &n); err != nil {
@@ -56,7 +56,7 @@ func (l *laneBook) tools(f *fleet) {
 		}
 		l.mu.Lock()
 		at := len(l.writes)
-		l.writes = append(l.writes, laneRun{session: c.Session, batch: c.Batch, index: c.Index, from: time.Now()})
+		l.writes = append(l.writes, writeRun{session: c.Session, batch: c.Batch, index: c.Index, from: time.Now()})
 		l.mu.Unlock()
 		err := n.wait(ctx)
 		l.mu.Lock()
@@ -83,9 +83,9 @@ func (l *laneBook) tools(f *fleet) {
 
 // checkLogOrder checks that the writes of every session ran once each, one at a time, in the
 // order of the log. writes are the indexes of the writes in each batch.
-func (l *laneBook) checkLogOrder(t *testing.T, log map[messages.SessionID][]messages.BatchID, writes ...int) {
+func (l *writeLog) checkLogOrder(t *testing.T, log map[messages.SessionID][]messages.BatchID, writes ...int) {
 	t.Helper()
-	var want laneOrder
+	var want writeOrder
 	for session, batches := range log {
 		for _, b := range batches {
 			for _, i := range writes {
@@ -96,22 +96,22 @@ func (l *laneBook) checkLogOrder(t *testing.T, log map[messages.SessionID][]mess
 	l.checkOrder(t, want)
 }
 
-// laneOrder lists the writes of each session in the order in which they have to run.
-type laneOrder map[messages.SessionID][]string
+// writeOrder lists the writes of each session in the order in which they have to run.
+type writeOrder map[messages.SessionID][]string
 
-func (o *laneOrder) add(session messages.SessionID, b messages.BatchID, index int) {
+func (o *writeOrder) add(session messages.SessionID, b messages.BatchID, index int) {
 	if *o == nil {
-		*o = laneOrder{}
+		*o = writeOrder{}
 	}
 	(*o)[session] = append((*o)[session], fmt.Sprint(b, ".", index))
 }
 
 // checkOrder checks that exactly these writes ran, once each and one at a time.
-func (l *laneBook) checkOrder(t *testing.T, order laneOrder) {
+func (l *writeLog) checkOrder(t *testing.T, order writeOrder) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	of := map[messages.SessionID][]laneRun{}
+	of := map[messages.SessionID][]writeRun{}
 	for _, w := range l.writes {
 		of[w.session] = append(of[w.session], w)
 	}
@@ -129,14 +129,14 @@ func (l *laneBook) checkOrder(t *testing.T, order laneOrder) {
 	}
 }
 
-// published publishes batches and records their order in the log, from the server's
+// publishLog publishes batches and records their order in the log, from the server's
 // acknowledgements.
-type published struct {
+type publishLog struct {
 	mu   sync.Mutex
 	seqs map[messages.SessionID]map[messages.BatchID]uint64 // guarded by mu
 }
 
-func (p *published) publish(f *fleet, conn *bus.Conn, b messages.Batch) {
+func (p *publishLog) publish(f *fleet, conn *bus.Conn, b messages.Batch) {
 	f.t.Helper()
 	b.V = messages.Version
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -158,7 +158,7 @@ func (p *published) publish(f *fleet, conn *bus.Conn, b messages.Batch) {
 }
 
 // log returns the batches of each session in the order of the log.
-func (p *published) log() map[messages.SessionID][]messages.BatchID {
+func (p *publishLog) log() map[messages.SessionID][]messages.BatchID {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	log := map[messages.SessionID][]messages.BatchID{}
