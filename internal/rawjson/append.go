@@ -32,7 +32,8 @@ func AppendFloat(b []byte, f float64) []byte {
 	return strconv.AppendFloat(b, f, 'f', -1, 64)
 }
 
-// AppendTime appends a time. It panics if the year does not have four digits.
+// AppendTime appends a time as encoding/json writes it. It panics if the year does not have
+// four digits, or if the offset of the zone is a day or more.
 func AppendTime(b []byte, t time.Time) []byte {
 	const day = 24 * 60 * 60
 	if _, offset := t.Zone(); t.Year() < 0 || t.Year() > 9999 || offset <= -day || offset >= day {
@@ -43,7 +44,7 @@ func AppendTime(b []byte, t time.Time) []byte {
 	return append(b, '"')
 }
 
-// AppendRaw appends valid JSON without white space between its parts. If raw is empty, it
+// AppendRaw appends valid JSON without the white space between its parts. If raw is empty, it
 // appends null.
 func AppendRaw(b []byte, raw json.RawMessage) []byte {
 	if len(raw) == 0 {

@@ -9,9 +9,9 @@ import (
 
 var unescapeToken = strings.NewReplacer("~1", "/", "~0", "~")
 
-// At returns the value at a JSON pointer (RFC 6901), byte for byte. "" is the whole value.
-// ok is false if there is no such value, or if the pointer does not begin with a slash.
-// value must be valid JSON.
+// At returns the value at a JSON pointer (RFC 6901), byte for byte. The pointer "" means the
+// whole value. ok is false if there is no value at the pointer, or if the pointer does not
+// begin with a slash. value must be valid JSON.
 func At(value json.RawMessage, pointer string) (_ json.RawMessage, ok bool) {
 	value = bytes.TrimSpace(value)
 	if pointer == "" {

@@ -16,8 +16,8 @@ import (
 	"unicode/utf8"
 )
 
-// Limits of all JSON from outside. Honest use stays far below them. Far above them, a
-// parser or a schema validator becomes slow; an exponent over a million crashes one.
+// Limits of all JSON from outside. Honest use stays far below them. Far above them, a parser
+// or a schema validator becomes slow. A number with an exponent over a million crashes one.
 const (
 	MaxDepth    = 128  // nested arrays and objects
 	MaxExponent = 400  // magnitude of a number's exponent
@@ -41,8 +41,8 @@ func Check(raw []byte) error {
 	return err
 }
 
-// CheckSyntax returns nil if raw is one JSON value, of any depth. It does not check the
-// limits of [Check]; a reader checks them for the parts that it uses.
+// CheckSyntax returns nil if raw is one JSON value, of any depth. It does not check the limits
+// of [Check]. A reader checks these for the parts of raw that it uses.
 func CheckSyntax(raw []byte) error {
 	if valid(raw) {
 		return nil
@@ -58,8 +58,8 @@ func CheckSyntax(raw []byte) error {
 const deepPiece = 5000
 
 // checkDeep is like [CheckSyntax], for a text that is nested too deep for encoding/json. It
-// cuts the text into pieces that are nested at most that many levels deep, with {} in the
-// place of inner pieces, and checks each piece.
+// cuts the text into pieces with at most levels levels each, and checks each piece. In a
+// piece, {} stands for each piece inside it.
 func checkDeep(raw []byte, levels int) error {
 	pieces := [][]byte{nil} // pieces that are still open, each inside the previous one
 	depth, inString, escaped := 0, false, false
@@ -118,8 +118,8 @@ func endsInside(raw []byte) error {
 	return fmt.Errorf("ends in the middle of a value, after %d bytes", len(raw))
 }
 
-// checker reads a text that is valid JSON. Each method starts at a byte offset, and returns
-// the offset after what it has read.
+// checker reads a text that is valid JSON. Each method starts at a byte offset and returns the
+// offset after the part that it has read.
 type checker []byte
 
 func (c checker) value(at, depth int) (int, error) {
@@ -213,7 +213,7 @@ func (c checker) space(at int) int {
 	return at
 }
 
-// keys holds the keys of one object: in a list while there are few, otherwise in a set.
+// keys holds the keys of one object. Few keys are in a list, many are in a set.
 type keys struct {
 	list [][]byte
 	set  map[string]bool
@@ -222,8 +222,8 @@ type keys struct {
 const shortList = 16
 
 // add adds a key, which is a JSON string. It returns the key without needless escapes, and
-// whether the key was there before. Keys are equal if their texts are, even if they are
-// escaped differently.
+// whether the key was there before. Two keys are equal if their texts are equal, even if they
+// are escaped in different ways.
 func (k *keys) add(key []byte) (plain []byte, again bool) {
 	if bytes.IndexByte(key, '\\') >= 0 {
 		var text string
@@ -288,8 +288,7 @@ func MustMarshal(v any) []byte {
 func Quote(s string) json.RawMessage { return MustMarshal(s) }
 
 // Object returns the members of a JSON object by their exact names. (encoding/json would
-// accept "ID" for "id".) If the value is not an object, for example null, it returns an
-// error.
+// accept "ID" for "id".) It returns an error if the value is not an object, for example null.
 func Object(raw []byte) (map[string]json.RawMessage, error) {
 	if trimmed := bytes.TrimLeft(raw, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
 		return nil, errNoObject(raw)
@@ -301,10 +300,9 @@ func Object(raw []byte) (map[string]json.RawMessage, error) {
 	return m, nil
 }
 
-// Members returns the members of a JSON object by their exact names, each as it is written
-// in raw. raw must have passed [CheckSyntax]. The error says that raw is not an object, or
-// which key appears twice. A key that appears twice is left out; the other members are
-// returned.
+// Members returns the members of a JSON object by their exact names, each as it is written in
+// raw. raw must have passed [CheckSyntax]. The error says that raw is not an object, or names
+// a key that appears twice. Such a key is left out, and the other members are returned.
 func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	if TypeOf(raw) != "an object" {
 		return nil, errNoObject(raw)
@@ -330,8 +328,8 @@ func Members(raw []byte) (members map[string]json.RawMessage, err error) {
 	return members, err
 }
 
-// Stranger returns the first unknown member of a JSON object, and the byte at which its
-// name begins, counted from 1. It returns "" if there is none.
+// Stranger returns the first unknown member of a JSON object, and the byte at which its name
+// begins, counted from 1. It returns "" if all members are known.
 func Stranger(raw []byte, known ...string) (name string, at int) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	if open, _ := decoder.Token(); open != json.Delim('{') {

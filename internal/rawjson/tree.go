@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Canonical returns raw with sorted keys, no white space and unchanged numbers. So equal
-// arguments have equal bytes.
+// Canonical returns raw with sorted keys, no white space and unchanged numbers. Equal
+// arguments thus have equal bytes.
 func Canonical(raw []byte) ([]byte, error) {
 	if !valid(raw) {
 		return canonicalFirst(raw)
@@ -17,8 +17,8 @@ func Canonical(raw []byte) ([]byte, error) {
 	return out, nil
 }
 
-// canonicalFirst is like [Canonical], for text that is not one valid JSON value. It uses
-// the first value in it. The error is that of encoding/json.
+// canonicalFirst is like [Canonical], for a text that is not one valid JSON value. It uses the
+// first value in the text. Its error is that of encoding/json.
 func canonicalFirst(raw []byte) ([]byte, error) {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.UseNumber()
@@ -54,8 +54,8 @@ func (c checker) canonical(out []byte, at int) ([]byte, int) {
 	return append(out, c[at:end]...), end
 }
 
-// canonicalObject sorts the members by name. If several members have the same name, the
-// last one counts.
+// canonicalObject appends an object with its members sorted by name. If several members have
+// the same name, the last one counts.
 func (c checker) canonicalObject(out []byte, at int) ([]byte, int) {
 	type member struct {
 		key   []byte // as it is written
@@ -87,7 +87,7 @@ func (c checker) canonicalObject(out []byte, at int) ([]byte, int) {
 	return append(out, '}'), at + 1
 }
 
-// appendText appends a JSON string in the form that [Quote] gives its text.
+// appendText appends a JSON string in the form that [Quote] gives to its text.
 func appendText(out, quoted []byte) []byte {
 	if isPlain(quoted) {
 		return append(out, quoted...)
@@ -114,8 +114,9 @@ func textOf(quoted []byte) (text string) {
 	return text
 }
 
-// Tree returns a value that has passed [Check] as encoding/json reads it into an any, with the
-// digits of numbers as they came: map[string]any, []any, string, json.Number, bool or nil.
+// Tree returns the value that encoding/json would read into an any: map[string]any, []any,
+// string, json.Number, bool or nil. The digits of numbers stay as they are written. raw must
+// have passed [Check].
 func Tree(raw []byte) any {
 	v, _ := checker(raw).tree(0)
 	return v

@@ -14,11 +14,12 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// notHere is what the YAML library says of a line that is indented wrongly, among other mistakes.
+// notHere is the message of the YAML library for a line with a wrong indentation, among other
+// mistakes.
 const notHere = "value is not allowed in this context"
 
-// Parse reads a file. It refuses a file with more than maxBrackets opening brackets; 0 means any
-// number. The mistakes that it finds are in the result.
+// Parse reads a file. It refuses a file with more than maxBrackets opening brackets; 0 means
+// any number. The result holds the mistakes that it finds.
 func Parse(name string, data []byte, maxBrackets int) *File {
 	f := &File{Name: name, source: string(data)}
 	if len(data) > MaxBytes {
@@ -60,8 +61,8 @@ func Parse(name string, data []byte, maxBrackets int) *File {
 	return f
 }
 
-// checkBrackets refuses deeply nested brackets before the parser sees them, because the parser
-// takes minutes for them.
+// checkBrackets refuses deeply nested brackets before the parser sees them. The parser would
+// take minutes for them.
 func (f *File) checkBrackets(tokens token.Tokens, most int) bool {
 	depth, all := 0, 0
 	for _, t := range tokens {
@@ -99,8 +100,8 @@ func (f *File) node(n ast.Node) Node {
 	case *ast.FloatNode:
 		return Node{at, number(n.Token.Value, n.Value), n.Token.Value, false}
 	case *ast.StringNode:
-		// The YAML library takes large and exponential numbers for text of the StringType. Quoted
-		// text has another type.
+		// The YAML library takes large and exponential numbers for text of the StringType. A
+		// quoted text has another type.
 		if n.Token.Type == token.StringType && isNumber(n.Value) {
 			return Node{at, json.Number(n.Value), n.Value, true}
 		}
@@ -152,8 +153,8 @@ func (f *File) members(values []*ast.MappingValueNode) []Member {
 	return members
 }
 
-// number returns a number with the digits as written if JSON allows that form, and else in the form
-// that Go prints.
+// number returns a number with its digits as they are written, if JSON allows that form.
+// Otherwise it returns the number in the form that Go prints.
 func number(text string, value any) json.Number {
 	if !isNumber(text) {
 		text = fmt.Sprint(value)

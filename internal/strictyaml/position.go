@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// nodePosition returns the place where a reader sees the value start.
+// nodePosition returns the place at which, for a human reader, a value starts.
 func nodePosition(n ast.Node) Position {
 	switch n := n.(type) {
 	case *ast.MappingNode:
@@ -28,8 +28,9 @@ func tokenPosition(t *token.Token) Position {
 	return Position{t.Position.Line, t.Position.Column}
 }
 
-// scalarPosition returns the place where a scalar begins. The library adds the blanks behind a
-// plain scalar to its column, so the column is computed from the blanks before it.
+// scalarPosition returns the place at which a scalar begins. The library counts the blanks
+// behind a plain scalar into its column. Therefore the column is computed from the blanks
+// before the scalar.
 func scalarPosition(t *token.Token) Position {
 	at := tokenPosition(t)
 	if t == nil || t.Prev == nil {
@@ -45,12 +46,12 @@ func scalarPosition(t *token.Token) Position {
 	return Position{at.Line, min(column, at.Column)}
 }
 
-// Inside finds the place in the file of a line and column within a text value. YAML folds lines and
-// drops indentation, but keeps all other characters in their order, so characters that are not
-// white space are counted in both. When the place cannot be found, it returns the start of the
-// value.
+// Inside returns the place in the file for a line and column within a text value. YAML folds
+// lines and drops indentation, but keeps all other characters in their order. Inside therefore
+// counts the characters that are not white space in both texts. If it cannot find the place,
+// it returns the start of the value.
 func (f *File) Inside(at Position, text string, line, column int) Position {
-	before, all := 0, 0 // characters of the value but white space: those before the place, and their sum
+	before, all := 0, 0 // numbers of non-blank characters of the value: before the place, and all
 	for i, l := range strings.SplitAfter(text, "\n") {
 		for j, c := range []rune(l) {
 			if unicode.IsSpace(c) {
@@ -76,8 +77,8 @@ func (f *File) Inside(at Position, text string, line, column int) Position {
 	return found
 }
 
-// nth finds the character with n non-blank characters before it, in the value that starts at a
-// position.
+// nth returns the place of the character that has n non-blank characters before it, in the
+// value that starts at a position.
 func (f *File) nth(at Position, n int) (Position, bool) {
 	lines := strings.Split(f.source, "\n")
 	if at.Line < 1 || at.Line > len(lines) {

@@ -1,6 +1,6 @@
-// Package strictyaml reads the part of YAML that JSON can express: one document with text keys, and
-// without duplicate keys, anchors, aliases, merge keys and tags. A [File] collects all mistakes in
-// a file, each with its line and column, so that they are reported together.
+// Package strictyaml reads the part of YAML that JSON can express: one document with text
+// keys. It refuses duplicate keys, anchors, aliases, merge keys and tags. A [File] collects
+// all mistakes in a file, each with its line and column, so that they are reported together.
 package strictyaml
 
 import (
@@ -14,7 +14,7 @@ import (
 	"unicode"
 )
 
-// Bounds on what a file may hold.
+// Limits of a file.
 const (
 	MaxBytes = 1 << 20
 	MaxDepth = 128 // nested brackets
@@ -31,7 +31,7 @@ type File struct {
 	source string
 }
 
-// Error is one mistake in a file; its message says what to write instead.
+// Error is one mistake in a file. Its message says what to write instead.
 type Error struct {
 	File         string
 	Line, Column int // from 1; 0: the whole file
@@ -50,7 +50,7 @@ func (f *File) Add(at Position, format string, args ...any) {
 	f.Errors = append(f.Errors, &Error{f.Name, at.Line, at.Column, fmt.Sprintf(format, args...)})
 }
 
-// Err joins the mistakes in the order of the file; nil when there are none.
+// Err joins the mistakes in the order of the file. It returns nil if there are none.
 func (f *File) Err() error {
 	slices.SortStableFunc(f.Errors, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
@@ -65,14 +65,15 @@ func (f *File) Err() error {
 // Position is a place in a file. Lines and columns count from 1.
 type Position struct{ Line, Column int }
 
-// Node is a YAML value in JSON's types, with the place where a reader sees it start.
+// Node is a YAML value in the types of JSON, with the place at which a human reader sees it
+// start.
 type Node struct {
 	Position
 	Value any // nil, bool, json.Number, string, []Node or []Member
-	// Text is a scalar as it is written, without quotes; "" for null.
+	// Text is a scalar as it is written, without quotes. It is "" for null.
 	Text string
-	// IsText is true for a scalar that YAML reads as text. Value may still be a number, when JSON
-	// reads the unquoted scalar as one: 1e3, for example.
+	// IsText is true for a scalar that YAML reads as text. Value may still be a number: YAML
+	// reads an unquoted 1e3 as text, and JSON reads it as a number.
 	IsText bool
 }
 
@@ -83,7 +84,7 @@ type Member struct {
 	Node
 }
 
-// JSON returns the value in the types of encoding/json, with the digits of numbers kept.
+// JSON returns the value in the types of encoding/json. Numbers keep their digits.
 func (n Node) JSON() any {
 	switch v := n.Value.(type) {
 	case []Node:
@@ -103,8 +104,8 @@ func (n Node) JSON() any {
 }
 
 // Find returns the value at a JSON pointer, and its path as error texts show it, for example
-// tools[0].name. If the pointer leads nowhere, found is false and at is the last value that exists
-// on the way. The KeyAt of an item of a list is the place of the item.
+// tools[0].name. If there is no value at the pointer, found is false, and at is the last value
+// on the way that exists. For an item of a list, KeyAt is the place of the item.
 func (n Node) Find(pointer string) (at Member, path string, found bool) {
 	at = Member{KeyAt: n.Position, Node: n}
 	_, rest, more := strings.Cut(pointer, "/")
@@ -168,7 +169,7 @@ func Clip(s string) string {
 	return s
 }
 
-// Nearest returns the name that was probably meant by a misspelt one; "" if none is close.
+// Nearest returns the name that a misspelt one probably means, or "" if no name is similar.
 func Nearest(misspelt string, names []string) string {
 	best, least := "", 2+len(misspelt)/4
 	for _, name := range names {
@@ -179,7 +180,7 @@ func Nearest(misspelt string, names []string) string {
 	return best
 }
 
-// distance is the edit distance of two texts, in bytes.
+// distance returns the edit distance of two texts, in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

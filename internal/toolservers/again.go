@@ -17,10 +17,10 @@ const (
 	lastReopen  = 30 * time.Second
 )
 
-// Changes returns a channel that gets a value when [Servers.Again] would return other
-// tools: a server that could not be opened runs now, a server without a lock file lists
-// other tools, or a lock file has changed. The checks end with ctx. After that, call wait
-// before Close.
+// Changes returns a channel that gets a value when [Servers.Again] would return other tools.
+// That happens in three cases: a server that could not be opened runs now, a server without a
+// lock file lists other tools, or a lock file has changed. The checks end when ctx ends. After
+// that, call wait before Close.
 func (s *Servers) Changes(ctx context.Context) (changes <-chan struct{}, wait func()) {
 	changed := make(chan struct{}, 1)
 	tell := func() {
@@ -42,7 +42,7 @@ func (s *Servers) Changes(ctx context.Context) (changes <-chan struct{}, wait fu
 	return changed, looking.Wait
 }
 
-// reopen tries to open a server until it can be.
+// reopen tries to open a server until it succeeds or ctx ends.
 func (s *Servers) reopen(ctx context.Context, i int, tell func()) {
 	for wait := firstReopen; pause(ctx, wait); wait = min(2*wait, lastReopen) {
 		opened, err := mcptool.Open(ctx, s.configs[i])
@@ -57,8 +57,8 @@ func (s *Servers) reopen(ctx context.Context, i int, tell func()) {
 	}
 }
 
-// watch checks a server. If its list cannot be read, it counts as unchanged: calls then say
-// what is wrong.
+// watch checks whether the tools of a server change. If it cannot read the list of the server,
+// it takes the list for unchanged: calls then say what is wrong.
 func watch(ctx context.Context, server *mcptool.Server, lock string, tell func()) {
 	known := modified(lock)
 	for pause(ctx, lookEvery) {

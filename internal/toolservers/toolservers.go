@@ -1,5 +1,5 @@
 // Package toolservers opens the MCP servers and programs of a tools file. internal/worker
-// opens the other tools of the file. It is a package of its own, because workers written in
+// opens the other tools of the file. The two packages are separate because workers written in
 // Go read no tools file.
 package toolservers
 
@@ -22,13 +22,13 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
 )
 
-// Place holds what the servers need from the worker.
+// Place holds the things that servers need from the worker.
 type Place struct {
 	Dir     string // the folder of the tools file
 	Secrets secrets.Folder
 	Version string       // of toolfleet
 	Logger  *slog.Logger // nil: silent
-	// Box makes the sandbox of a server's program. nil: no sandboxes.
+	// Box makes the sandbox of a server's program. Nil: programs run without a sandbox.
 	Box func(schemas.Server) (*sandbox.Box, error)
 }
 
@@ -60,10 +60,11 @@ type Servers struct {
 	found map[int]*mcptool.Server // servers that were opened later, by index; guarded by mu
 }
 
-// Open registers the tools of the servers. If a server has a lock file, it is started in
-// the background. Otherwise it must run, since only the server knows its tools. If it does
-// not run, its tools are missing, and [Servers.States] says so. Open returns an error for a
-// mistake in the tools file, and for a required sandbox that this machine cannot make.
+// Open registers the tools of the servers. If a server has a lock file, Open starts the server
+// in the background. Otherwise the server must run, because only the server knows its tools.
+// If it does not run, its tools are missing, and [Servers.States] says so. Open returns an
+// error for a mistake in the tools file, and for a required sandbox that this machine cannot
+// make.
 func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, place Place) (*Servers, error) {
 	log := place.Logger
 	if log == nil {
@@ -85,7 +86,7 @@ func Open(ctx context.Context, reg *tool.Registry, servers []schemas.Server, pla
 	}
 	for i, server := range servers {
 		if server.Lock != "" {
-			go func() { _ = all.opened[i].Warm(context.WithoutCancel(ctx)) }() // it logs its error itself
+			go func() { _ = all.opened[i].Warm(context.WithoutCancel(ctx)) }() // Warm logs its error itself
 		}
 	}
 	return all, nil
@@ -137,9 +138,9 @@ func (p Place) configs(servers []schemas.Server) (all []mcptool.Config, err erro
 	return all, errors.Join(errs...)
 }
 
-// register registers the tools of a server. If a name is taken already and comes from the
-// lock file, that is a mistake in the tools file. If it comes from the server's present
-// list, only that tool is left out.
+// register registers the tools of a server. A tool whose name is taken is a mistake in the
+// tools file, if the tool comes from the lock file. If it comes from the server's present
+// list, register only leaves that tool out.
 func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server, log *slog.Logger) (errs []error) {
 	for _, t := range slices.Clone(opened.Tools()) {
 		err := add(reg, t)
@@ -156,8 +157,8 @@ func register(reg *tool.Registry, server schemas.Server, opened *mcptool.Server,
 	return errs
 }
 
-// add registers a tool of a server. The tool never becomes another version of a registered
-// one.
+// add registers a tool of a server. It refuses a name that another tool has with a version,
+// because the tool must not become another version of that one.
 func add(reg *tool.Registry, t mcptool.Served) error {
 	if other, taken := reg.Lookup(t.Name); taken && other.Version != "" {
 		return fmt.Errorf("tool %s is registered in version %s by another; give the server a prefix", t.Name, other.Version)
@@ -172,7 +173,7 @@ func at(server schemas.Server, err error) error {
 	return fmt.Errorf("server %s: %w", server.Name, err)
 }
 
-// Rules returns a rule for each tool whose calls a person has to allow.
+// Rules returns a rule for each tool whose calls need a person's permission.
 func (s *Servers) Rules() (rules []schemas.RuleEntry) {
 	for _, server := range s.running() {
 		for _, t := range server.Tools() {
@@ -184,8 +185,8 @@ func (s *Servers) Rules() (rules []schemas.RuleEntry) {
 	return rules
 }
 
-// askFirst returns a rule for a tool whose calls ask. The rule has the reason, and the key
-// of the tools file that would prevent the question.
+// askFirst returns the rule for a tool whose calls need a person's permission. The rule has
+// the reason, and names the key of the tools file that would prevent the question.
 func askFirst(tool string, server schemas.Server) schemas.RuleEntry {
 	own := strings.TrimPrefix(tool, server.Prefix)
 	override := fmt.Sprintf("`override: {%s: {ask: false}}` in the entry of the server lets it run without asking", own)
@@ -218,7 +219,7 @@ func (s *Servers) States() []wire.ToolServer {
 	return states
 }
 
-// Lost returns the servers that could not be opened. Their tools are unknown.
+// Lost returns the servers that could not be opened. Their tools are not known.
 func (s *Servers) Lost() (lost []wire.ToolServer) {
 	for i, err := range s.failed {
 		if err != nil {
@@ -253,8 +254,8 @@ func (s *Servers) Close() {
 	wg.Wait()
 }
 
-// Promises returns the tools and rules that Open would register. It starts only the servers that
-// have no lock file.
+// Promises returns the tools and rules that [Open] would register. It starts only servers
+// without a lock file.
 func Promises(ctx context.Context, servers []schemas.Server, place Place) (tools []schemas.Tool, rules []schemas.RuleEntry, err error) {
 	listed := make([]mcptool.List, len(servers))
 	errs := make([]error, len(servers))
@@ -318,8 +319,8 @@ const (
 	Gone    = "gone"
 )
 
-// Compare starts a server and compares its list with its lock file. Without a lock file,
-// everything is new.
+// Compare starts a server and compares its list with its lock file. If there is no lock file,
+// every tool is new.
 func Compare(ctx context.Context, server schemas.Server, place Place) (mcptool.List, []Difference, error) {
 	listed, err := place.look(ctx, server)
 	if err != nil {
@@ -354,7 +355,7 @@ func Compare(ctx context.Context, server schemas.Server, place Place) (mcptool.L
 	return listed, all, nil
 }
 
-// Accept writes the lock file of a server with these definitions.
+// Accept writes these definitions into the lock file of a server.
 func Accept(server schemas.Server, place Place, listed mcptool.List) error {
 	return mcptool.WriteLock(place.lockPath(server), mcptool.NewLock(listed.Tools))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/egress"
 )
 
-// Place says where the tools of a file are, and which files their commands must not reach.
+// Place says where the tools of a tools file are, and which files their commands must not reach.
 type Place struct {
 	Dir  string        // the folder of the tools file; its programs are relative to it
 	Root *builtin.Root // for the file tools; nil: no file tools
@@ -30,16 +30,17 @@ type Place struct {
 	// Fixed are files that no command may change: settings, policy, tools file, and the
 	// lock files of servers.
 	Fixed []string
-	// States are the folders that any entry of the file names as state: see [StatesOf].
+	// States are the folders that entries of the file name with the key state: see [StatesOf].
 	States []string
-	// Fleet are the NATS servers, as host:port. No proxy of a sandbox connects to them.
+	// Fleet lists the NATS servers as host:port. The proxy of a sandbox never connects to
+	// them.
 	Fleet []string
 	// Tighten is the limit that the platform's policy puts on every sandbox, or nil.
 	Tighten *schemas.Sandbox
 }
 
-// StatesOf returns the folders that the entries of a file name as state, as the file writes
-// them.
+// StatesOf returns the folders that the entries of a file name with the key state, as the file
+// writes them.
 func StatesOf(file schemas.ToolsFile) (all []string) {
 	for _, entry := range file.Tools {
 		all = append(all, entry.Sandbox.State...)
@@ -57,12 +58,12 @@ const (
 	standardDisk      = 16 << 30
 )
 
-// Commands are the commands of one entry of a tools file on this machine.
+// Commands describes the commands that one entry of a tools file runs on this machine.
 type Commands struct {
 	Name    string // the entry's name, for people
 	Sandbox schemas.Sandbox
-	// shell says that the model writes the commands, with Bash. Other programs may read
-	// their own folder and use the network.
+	// shell says that the model writes the commands, with Bash. If it is false, the programs
+	// may also read their own folder and use the network.
 	shell bool
 	stays bool   // the commands serve many calls
 	label string // a name of a folder
@@ -70,7 +71,7 @@ type Commands struct {
 	identity []any
 }
 
-// CommandsOf returns the commands of a tool. ok is false if it runs none.
+// CommandsOf returns the commands of a tool. ok is false if the tool runs no commands.
 func CommandsOf(entry schemas.Entry) (c Commands, ok bool) {
 	var command []string
 	switch {
@@ -85,7 +86,7 @@ func CommandsOf(entry schemas.Entry) (c Commands, ok bool) {
 	}, entry.RunsCommands()
 }
 
-// CommandsOfServer returns the program of a server. ok is false for a service.
+// CommandsOfServer returns the program of a server. ok is false if the server is a service.
 func CommandsOfServer(server schemas.Server) (c Commands, ok bool) {
 	label := "server"
 	if !server.Program {
@@ -165,8 +166,8 @@ func (p Place) protected() (all []string) {
 	return all
 }
 
-// replaceable returns the protected paths that a command could still replace, because a
-// mount cannot cover a link.
+// replaceable returns the protected paths that a command can still replace. They are links,
+// which a mount cannot cover, or lie behind a link.
 func (p Place) replaceable() (all []string) {
 	if p.Root == nil {
 		return nil
@@ -192,8 +193,8 @@ func (p Place) named() (all []string) {
 	return all
 }
 
-// loose returns the folders that commands of any tool may change. A link in such a folder
-// may have been made by a command.
+// loose returns the folders that commands of any tool may change. A command may have made a
+// link in such a folder.
 func (p Place) loose(dir string, own []string) (all []string) {
 	if p.Root != nil {
 		all = append(all, p.Root.Dir())
@@ -204,7 +205,7 @@ func (p Place) loose(dir string, own []string) (all []string) {
 	}
 	slices.Sort(names) // so that a folder comes before those below it
 	for _, name := range slices.Compact(names) {
-		if real, err := sandbox.Settle(name, all); err == nil { // an error refuses the tool of that folder, in another place
+		if real, err := sandbox.Settle(name, all); err == nil { // another check reports this error
 			all = append(all, real)
 		}
 	}
@@ -233,7 +234,7 @@ func (p Place) Gaps(file schemas.ToolsFile) map[string][]string {
 	return gaps
 }
 
-// allCommands returns what the tools and servers of a file run.
+// allCommands returns the commands of all tools and servers of a file.
 func allCommands(file schemas.ToolsFile, root bool) (all []Commands) {
 	for _, entry := range entries(file, root) {
 		if c, ok := CommandsOf(entry); ok {
@@ -263,8 +264,8 @@ func Names(file schemas.ToolsFile) (names []string) {
 	return names
 }
 
-// Find returns the commands of a tool or server. A server is found by its own name or by
-// that of one of its tools. ok is false if the entry has no commands.
+// Find returns the commands of a tool or server. The name of a server, or of one of its tools,
+// finds the server. ok is false if the entry has no commands.
 func Find(file schemas.ToolsFile, name string) (c Commands, ok bool, err error) {
 	for _, entry := range entries(file, true) {
 		if entry.Name == name {
@@ -338,8 +339,8 @@ func makeFolder(name string, loose []string) error {
 }
 
 // tempFolder returns a tool's folder for temporary files. All workers of this user on this
-// machine share it, as long as the tool's configuration stays the same: a probe must see
-// what the run of a lost worker wrote.
+// machine share the folder while the tool's configuration stays the same. A probe must see
+// what the run of a lost worker wrote there.
 func tempFolder(dir string, c Commands, loose []string) (string, error) {
 	base, err := filepath.Abs(os.TempDir())
 	if err == nil {
@@ -352,8 +353,8 @@ func tempFolder(dir string, c Commands, loose []string) (string, error) {
 	return filepath.Join(base, "toolfleet-"+strconv.Itoa(os.Getuid()), c.label+"-"+hex.EncodeToString(sum[:6])), nil
 }
 
-// ownFolder makes a folder that only this user can enter. Its name can be guessed, so if
-// the folder exists and is not ours alone, ownFolder returns an error.
+// ownFolder makes a folder that only this user can enter. Its name can be guessed. If the
+// folder exists and other users can enter or own it, ownFolder returns an error.
 func ownFolder(name string) error {
 	if err := os.Mkdir(name, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("folder for temporary files: %w", err)

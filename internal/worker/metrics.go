@@ -12,8 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/lane"
 )
 
-// Metrics holds the metrics of a worker. Its labels have a limited number of values: tools
-// come from the registry, hooks from the config, and pools from the tools.
+// Metrics holds the metrics of a worker. Each label has a limited number of values: tools come
+// from the registry, hooks from the config, and pools from the tools.
 type Metrics struct {
 	calls       *prometheus.CounterVec
 	seconds     *prometheus.HistogramVec
@@ -76,8 +76,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ended counts a call. If the call's trace is recorded, the trace id becomes an exemplar of
-// the duration.
+// ended counts a call that has ended. If the call's trace is recorded, the trace id becomes an
+// exemplar of the duration.
 func (m *Metrics) ended(ctx context.Context, pool string, r messages.Result) {
 	labels := []string{r.Tool, string(r.Kind), string(r.Status)}
 	m.calls.WithLabelValues(labels...).Inc()

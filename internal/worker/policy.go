@@ -10,13 +10,13 @@ import (
 )
 
 // policyCheck compares this worker's policy with the policies of the coordinators. It logs
-// each difference once, and not for each job.
+// each difference only once, not for each job.
 type policyCheck struct {
 	version string // of this worker's policy; "": it has none
 	log     *slog.Logger
 	logged  sync.Map // policies of coordinators that were logged, by version
-	// idle is when the log last said that this worker takes no calls, in Unix nanoseconds.
-	// It is 0 if the log has since said that calls are taken again.
+	// idle is when the log last said that this worker takes no calls, in Unix nanoseconds. It
+	// is 0 if the log has said since then that the worker takes calls again.
 	idle atomic.Int64
 }
 

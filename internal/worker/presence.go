@@ -15,7 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// announce makes the tools known to every coordinator. They stay known after the worker has ended.
+// announce announces the tools to every coordinator. The announcement stays after the worker
+// has ended.
 func (w *Worker) announce(ctx context.Context) error {
 	bucket, err := w.conn.Bucket(ctx, w.conn.Names().Stream(bus.BucketTools))
 	if err != nil {
@@ -36,9 +37,9 @@ func (w *Worker) announce(ctx context.Context) error {
 	return nil
 }
 
-// announcement returns the new announcement of a tool: what was announced before, with the
+// announcement returns the new announcement of a tool: the earlier announcement, with the
 // versions that this worker serves added. If the definitions do not fit into a message, the
-// oldest are left out.
+// oldest definitions are left out.
 func (w *Worker) announcement(before []byte, served []schemas.Tool) ([]byte, error) {
 	var known schemas.Announcement
 	if before != nil && json.Unmarshal(before, &known) != nil {
@@ -59,8 +60,8 @@ type presence struct {
 	w   *Worker
 	key string
 
-	// turn holds one token. Its holder sends an announcement. So announcements arrive in
-	// order.
+	// turn is a channel with room for one token. The goroutine that has put its token in sends
+	// an announcement. Announcements thus arrive in order.
 	turn     chan struct{}
 	says     wire.Presence // owned by the holder of turn
 	revision uint64        // of the newest announcement; owned by the holder of turn
@@ -89,8 +90,8 @@ func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
 	return &presence{w: w, key: messages.Token(w.cfg.Name), turn: make(chan struct{}, 1), says: says}
 }
 
-// sharePool announces that the worker uses only the shared queue of a pool. It must be
-// called before the first announcement.
+// sharePool announces that the worker takes jobs of a pool only from the pool's shared queue.
+// Call it before the first announcement.
 func (p *presence) sharePool(pool string) {
 	q := p.says.Queues[pool]
 	q.Token = pool
@@ -169,8 +170,8 @@ func (p *presence) stay(ctx context.Context) {
 	}
 }
 
-// remove removes the announcement, even if ctx has ended. If another worker of the same
-// name has announced itself since, its announcement stays.
+// remove removes the announcement, even if ctx has ended. If another worker with the same name
+// has announced itself meanwhile, that worker's announcement stays.
 func (p *presence) remove(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -195,13 +196,14 @@ func (p *presence) removeFrom(ctx context.Context, bucket *bus.Bucket) error {
 const (
 	// lookEvery is how often the last worker of a toolset looks at its queue.
 	lookEvery = 100 * time.Millisecond
-	// othersEvery is how often it looks at the other workers of the fleet.
+	// othersEvery is how often the last worker of a toolset looks for other workers of the
+	// fleet.
 	othersEvery = time.Second
 )
 
-// leave announces that the worker takes no new jobs. If it is the last worker of a toolset,
-// it still takes the jobs in that queue, because no other worker can. leave returns when
-// the queue is empty or ctx ends.
+// leave announces that the worker takes no new jobs. If no other worker serves one of its
+// toolsets, it still takes the jobs in that toolset's queue. leave returns when these queues
+// are empty, when other workers serve them, or when ctx ends.
 func (p *presence) leave(ctx context.Context) {
 	p.putOrLog(ctx, func(w *wire.Presence) { w.Draining = true })
 	var others map[string]bool
@@ -228,7 +230,7 @@ func (p *presence) leave(ctx context.Context) {
 }
 
 // waiting returns the queues of this worker's toolsets that have jobs which no worker has
-// taken. It skips queues that it cannot read.
+// taken. It leaves out queues that it cannot read.
 func (p *presence) waiting(ctx context.Context) (tokens []string) {
 	for _, q := range p.w.queues {
 		if q.Toolset == "" {
@@ -242,7 +244,8 @@ func (p *presence) waiting(ctx context.Context) (tokens []string) {
 	return tokens
 }
 
-// others returns the queues from which other workers take jobs, except workers that drain.
+// others returns the queues from which other workers take jobs. Workers that drain do not
+// count.
 func (p *presence) others(ctx context.Context) (tokens map[string]bool, err error) {
 	values, err := p.w.conn.Values(ctx, p.w.conn.Names().Stream(bus.BucketWorkers))
 	tokens = map[string]bool{}

@@ -30,8 +30,8 @@ func ProgramsOf(file schemas.ToolsFile, dir string) (all []string) {
 	return all
 }
 
-// Programs returns the files that a command runs, judged by its words: the program itself,
-// and scripts and programs among its arguments. What these files load is not known.
+// Programs returns the files that a command runs, judged by its words: the program itself, and
+// the scripts and programs among its arguments. Files that these load in turn are not known.
 func Programs(command []string, dir string) (all []string) {
 	for i, word := range command {
 		name := word

@@ -20,12 +20,12 @@ import (
 const (
 	// keepTime limits how long a call waits until its whole output is stored.
 	keepTime = 30 * time.Second
-	// maxWhole is the largest size of a whole output in bytes of JSON: quoting can double
-	// 64 MiB.
+	// maxWhole is the largest size of a whole output, in bytes of JSON. The output has at most
+	// 64 MiB, and quoting can make it longer.
 	maxWhole = 256 << 20
 )
 
-// wholes stores outputs that were cut for their models.
+// wholes stores the whole outputs of calls whose model reads only a part.
 type wholes struct{ store objects.Store }
 
 // keep stores an output. It returns the ref by which the session of the job can read it.
@@ -59,8 +59,8 @@ func (w wholes) read(ctx context.Context, call tool.Call, ref string) (whole mes
 	return whole, nil
 }
 
-// wholeName returns the name of a stored output. The session is part of it, so a ref cannot
-// be used in another session.
+// wholeName returns the name of a stored output. The session is part of the name, so a ref
+// cannot be used in another session.
 func wholeName(tenant messages.TenantID, session messages.SessionID, ref string) string {
 	return messages.Digest([]byte(strings.Join([]string{"result", messages.Token(tenant), messages.Token(session), ref}, ".")))
 }

@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// unusedTemp is how long a folder for temporary files stays without a worker that uses it.
-// A probe looks there for what the run of a lost worker wrote, so this is longer than any
-// batch can take.
+// unusedTemp is how long a folder for temporary files stays without a worker that uses it. A
+// probe looks there for what the run of a lost worker wrote. The time is therefore longer than
+// any batch can take.
 const unusedTemp = 7 * 24 * time.Hour
 
 var (
@@ -22,9 +22,9 @@ var (
 	held   = map[string]*os.File{} // locks of this process, until it ends; guarded by heldMu
 )
 
-// holdTemp marks a folder for temporary files as used by this process, with a lock on a
-// file beside it that no command can reach. It also removes folders of other configurations
-// that nobody has used for long.
+// holdTemp marks a folder for temporary files as used by this process. The mark is a lock on a
+// file beside the folder, which no command can reach. holdTemp also removes folders of other
+// configurations that no process has used for unusedTemp.
 func holdTemp(name string, now time.Time) error {
 	heldMu.Lock()
 	defer heldMu.Unlock()
@@ -47,8 +47,8 @@ func holdTemp(name string, now time.Time) error {
 
 const lockEnding = ".lock"
 
-// sweepTemps removes the folders of a base that nobody uses. It skips what it cannot
-// remove.
+// sweepTemps removes the folders below base that no process uses. It skips a folder that it
+// cannot remove.
 func sweepTemps(base string, now time.Time) {
 	entries, err := os.ReadDir(base)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 var reaches = []sandbox.Reach{sandbox.NoNetwork, sandbox.SomeHosts, sandbox.AnyHost, sandbox.HostNetwork}
 
 // tightened returns the sandbox of the commands within the limits of the platform's policy.
-// The policy only takes away: a sandbox that is off is turned on, with the standard values.
+// The policy can only take rights away. If the entry turns its sandbox off, the policy turns
+// it on again, with the standard values.
 func (p Place) tightened(c Commands) schemas.Sandbox {
 	s := c.Sandbox
 	standard := sandbox.HostNetwork
@@ -48,13 +49,13 @@ func (p Place) tightened(c Commands) schemas.Sandbox {
 	l, b := &s.Limits, bound.Limits
 	l.Memory, l.Processes, l.FileSize = lower(l.Memory, b.Memory), lower(l.Processes, b.Processes), lower(l.FileSize, b.FileSize)
 	l.Disk = lower(l.Disk, b.Disk)
-	if !c.stays { // a program that stays would end in the middle of a call
+	if !c.stays { // such a limit would kill a long-lived program in the middle of a call
 		l.CPU = lower(l.CPU, b.CPU)
 	}
 	return s
 }
 
-// covered reports whether a list of hosts allows everything that an entry of another list
+// covered reports whether a list of hosts allows everything that one entry of another list
 // allows.
 func covered(host string, list []string) bool {
 	if slices.Contains(list, host) {

@@ -36,7 +36,7 @@ func OpenTools(reg *tool.Registry, file schemas.ToolsFile, place Place) error {
 	return errors.Join(errs...)
 }
 
-// Promises returns the definitions of the tools that OpenTools would register. It starts
+// Promises returns the definitions of the tools that [OpenTools] would register. It starts
 // nothing and does not look for programs. Plans and lists use it.
 func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
 	var tools []schemas.Tool
@@ -50,7 +50,7 @@ func Promises(file schemas.ToolsFile, root bool) ([]schemas.Tool, error) {
 	return tools, nil
 }
 
-// entries returns the tools of the file. With a root it also returns the file tools that
+// entries returns the tools of the file. If root is set, it also returns the file tools that
 // the file does not name.
 func entries(file schemas.ToolsFile, root bool) []schemas.Entry {
 	all := slices.Clone(file.Tools)
@@ -106,10 +106,10 @@ func openRunner(entry schemas.Entry, place Place, box *sandbox.Box) (tool.Runner
 	return builtin.New(entry.Builtin, place.Root, box)
 }
 
-// probe asks whether a run was applied.
+// probe asks whether a run of a call was applied.
 type probe = func(context.Context, tool.Call) (tool.Probed, error)
 
-// withProbe adds a probe to a runner. The runner keeps the checks of its input.
+// withProbe adds a probe to a runner. The new runner still checks its input.
 func withProbe(runner tool.Runner, ask probe) tool.Runner {
 	prober := tool.NewProber(runner.Run, ask)
 	if checker, ok := runner.(tool.Checker); ok {
@@ -139,8 +139,8 @@ func openCheck(entry schemas.Entry, place Place, box *sandbox.Box) (probe, error
 	return probe.Probe, nil
 }
 
-// promiseOf returns the definition of an entry's tool. If a file tool's entry does not set
-// a field, the tool's own value stays.
+// promiseOf returns the definition of an entry's tool. If the entry of a file tool does not
+// set a field, the field keeps the value of the file tool.
 func promiseOf(entry schemas.Entry) schemas.Tool {
 	if !slices.Contains(schemas.FileBuiltins, entry.Builtin) {
 		return entry.Tool

@@ -1,11 +1,12 @@
-// Package worker serves tools over a connection. A worker announces the tools of a registry, takes
-// jobs from the lanes of their pools, takes each call through six phases and stores its result.
+// Package worker serves tools over a connection. A worker announces the tools of a registry
+// and takes jobs from the lanes of their pools. It takes each call through six phases and
+// stores its result.
 //
 //	lane (pull, claim, keep alive, settle) -> pipeline (validate, semantic check, pre-hooks,
-//	permissions, execute, post-hooks) -> tool (what the call is for)
+//	permissions, execute, post-hooks) -> tool (the work of the call)
 //
-// Any number of workers may serve the same tools. The package toolfleet/worker is the API of Go
-// programs; `toolfleet worker` serves the tools of a tools file, see [OpenTools].
+// Any number of workers may serve the same tools. The package toolfleet/worker is the API of
+// Go programs. `toolfleet worker` serves the tools of a tools file: see [OpenTools].
 package worker
 
 import (
@@ -56,13 +57,13 @@ type Config struct {
 	// 30 s.
 	Drain time.Duration
 	Hurry <-chan struct{} // closing it ends the drain at once; may be nil
-	// Poison is how many workers may be lost while they have one job, before its call
-	// fails. Default 5.
+	// Poison is how many workers may be lost over one job before its call fails. Default 5.
 	Poison   int
 	Announce time.Duration // time between two presence announcements. Default 10 s
 	Hooks    hook.Set      // run before and after each call
-	// Rules decides what is allowed. The zero value allows everything and has no version.
-	// If a coordinator has a policy, a worker without a version takes none of its calls.
+	// Rules decides which calls are allowed. The zero value allows everything and has no
+	// version. If a coordinator has a policy, a worker without a version takes none of its
+	// calls.
 	Rules permission.Rules
 	// Audit holds the settings of the audit log.
 	Audit audit.Config
@@ -173,14 +174,14 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 	return w, nil
 }
 
-// Run serves until ctx ends. Then it takes no more calls, and gives the running ones
+// Run serves until ctx ends. From then on it takes no more calls and gives the running calls
 // Config.Drain to end.
 func (w *Worker) Run(ctx context.Context) error {
 	w.stayInRights(ctx)
 	consumers, err := w.start(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // ctx ended before Run could start
+			return nil // ctx has ended before Run could start
 		}
 		return err
 	}
@@ -207,8 +208,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// stayInRights drops the queues of toolsets from which this user may not pull. Some users
-// may use only the consumer of a pool.
+// stayInRights drops the queues of toolsets from which this user may not pull. Some users may
+// pull only from the queue of a pool.
 func (w *Worker) stayInRights(ctx context.Context) {
 	for i, q := range w.queues {
 		if q.Toolset == "" || w.conn.May(ctx, "$JS.API.CONSUMER.MSG.NEXT."+w.conn.Names().Stream(bus.Jobs)+"."+q.Toolset) {
@@ -221,8 +222,8 @@ func (w *Worker) stayInRights(ctx context.Context) {
 	}
 }
 
-// start prepares the worker, and returns the consumers that it pulls from. If the server allows no
-// more consumers, the worker takes jobs only from the queues of its pools.
+// start prepares the worker and returns the consumers from which it pulls. If the server
+// allows no more consumers, the worker takes jobs only from the queues of its pools.
 func (w *Worker) start(ctx context.Context) (consumers []provision.Consumer, err error) {
 	if consumers, err = w.consumers(); err != nil {
 		return nil, err
@@ -241,8 +242,8 @@ func (w *Worker) start(ctx context.Context) (consumers []provision.Consumer, err
 	return consumers, w.prepare(ctx, consumers)
 }
 
-// consumers returns the consumers from which the worker pulls. For each pool there are two:
-// the pool's own, and that of the worker's toolset.
+// consumers returns the consumers from which the worker pulls. Each pool has two: the consumer
+// of the pool itself, and that of the worker's toolset.
 func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
 	for _, q := range w.queues {
 		for _, token := range []string{q.Pool, q.Toolset} {
@@ -259,9 +260,9 @@ func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
 	return consumers, nil
 }
 
-// prepare hides this process from its commands, makes what the server lacks, and announces
-// the worker and then its tools. Because of this order, a call that is planned with a new
-// definition finds a worker for it.
+// prepare hides this process from its commands and makes what the server lacks. Then it
+// announces the worker, and after that the tools. Because of this order, a call that is
+// planned with a new definition finds a worker for it.
 func (w *Worker) prepare(ctx context.Context, consumers []provision.Consumer) error {
 	if err := process.Shield(); err != nil {
 		w.cfg.Logger.Warn("commands may read this worker's environment", "err", err)
@@ -285,8 +286,9 @@ func (w *Worker) Ready() bool { return w.serving.Load() && w.conn.Connected() }
 // Busy returns how many calls this worker runs.
 func (w *Worker) Busy() int { return w.consumer.Busy() }
 
-// queuesOf returns the queues of the worker and their announcement, sorted by pool. A limit
-// on a pool is a limit on one consumer, so the workers of such a pool share one queue.
+// queuesOf returns the queues of the worker, and how to announce them, sorted by pool. A limit
+// on a pool is a limit on one consumer. The workers of a pool with a limit therefore share one
+// queue.
 func queuesOf(promises []schemas.Tool, bounds map[string]int) (queues []lane.Queues, announced map[string]wire.Queue) {
 	tools := map[string][]string{}
 	for _, t := range promises {
@@ -328,8 +330,8 @@ func (s served) Run(
 }
 
 // write stores an audit line that a call waits for. It tries five times in about three
-// seconds, because a person may have approved the call and the connection may be lost only
-// for a moment.
+// seconds. A person may have approved the call, and the connection may be lost only for a
+// moment.
 func write(ctx context.Context, record *audit.Log, line messages.AuditRecord) (err error) {
 	for wait := 100 * time.Millisecond; wait < 2*time.Second; wait *= 2 {
 		if err = record.Write(ctx, line); err == nil || bus.IsTerminal(err) {
