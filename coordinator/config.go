@@ -37,8 +37,8 @@ type Config struct {
 	Drain     time.Duration   // how long open batches go on after Run's ctx has ended. Default 5 s
 	Hurry     <-chan struct{} // closing it ends the drain at once. May be nil
 	Poison    int             // number of lost claims after which a call is given up. Default 5
-	// AfterUnknown decides what happens to the later writes of a batch after a write whose outcome
-	// is unknown. Default Stop.
+	// AfterUnknown decides what happens to the later writes of a batch after a write whose
+	// outcome is unknown. Default Stop.
 	AfterUnknown AfterUnknown
 	Approvers    approval.Approvers // the people whose decisions count. Default: none
 	Audit        audit.Config       // settings of the audit log
@@ -49,9 +49,9 @@ type Config struct {
 	// that has no policy gives up a job that names one. Default: none.
 	Policy    string
 	Provision provision.Config // the streams that Run makes if they are missing
-	Logger    *slog.Logger     // nil: silent
+	Logger    *slog.Logger     // nil: no log
 	Tracer    trace.Tracer     // nil: no spans. Workers get an agent's trace context all the same
-	Metrics   *metrics.Metrics // nil: silent
+	Metrics   *metrics.Metrics // nil: no metrics
 }
 
 // AfterUnknown says what happens to the later writes of a batch after a write whose outcome is
@@ -136,5 +136,6 @@ func (c Config) validate() error {
 	return errors.Join(errs...)
 }
 
-// NewMetrics returns the metrics of a coordinator. It registers them with reg unless reg is nil.
+// NewMetrics returns the metrics of a coordinator. It registers them with reg unless reg is
+// nil.
 func NewMetrics(reg prometheus.Registerer) *metrics.Metrics { return metrics.New(reg) }

@@ -1,5 +1,5 @@
-// Package coordinator drives batches: it takes them from the log, plans them, hands their calls to
-// the workers, collects the results and replies.
+// Package coordinator drives batches: it takes them from the log, plans them, hands their
+// calls to the workers, collects the results and replies.
 //
 //	intake.go -> sessionrun.go -> run.go -> dispatch.go -> collect.go -> reply.go: the usual way
 //	toolsets.go     in which queue a job waits for a worker

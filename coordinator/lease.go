@@ -115,8 +115,9 @@ func (l *lease) publishRunning() {
 
 // release ends the lease. If the batch is unfinished, its delivery goes back to the broker. If
 // ends is set, this coordinator shuts down, and the broker delivers the batch again at once.
-// The broker delivers a suspended batch again at the time suspended. In other cases it waits
-// longer after each delivery, because perhaps no coordinator can drive the batch.
+// suspended is when the broker must deliver a suspended batch again; zero for other batches.
+// In all other cases the broker waits longer after each delivery, because perhaps no
+// coordinator can drive the batch.
 func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

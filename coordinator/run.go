@@ -78,7 +78,7 @@ type batchRun struct {
 	missed  map[int]time.Time    // by call: since when no worker serves its version
 	recheck bool                 // whether to check that the jobs are in the right queues
 
-	controlsRead []journal.ControlEntry // the controls of the session, as last read
+	controlsRead []journal.ControlEntry // the session's controls when they were last read
 	// sure means that records and controls were read from the stream's leader, and that
 	// nothing new has become known since.
 	sure      bool
@@ -154,7 +154,7 @@ func (d *batchRun) run(ctx context.Context) (finished bool) {
 	if err == nil {
 		err = guard(d.log, func() error { finished = end(ctx); return nil })
 	}
-	if err != nil { // the next driver may not meet the cause of this error
+	if err != nil { // the next driver may have no such error
 		d.log.Warn("the batch goes back to the broker; another driver goes on with it", "err", err)
 		d.failSpan(ctx)
 	}

@@ -31,7 +31,7 @@ type Config struct {
 	// Served reports whether a worker serves exactly this definition. Call
 	// [Tools.WorkersChanged] when its answers change. Nil: no worker serves any definition.
 	Served func(schemas.Tool) bool
-	Logger *slog.Logger // nil: silent
+	Logger *slog.Logger // nil: no log
 }
 
 // Tools holds the tools of the fleet. Safe for concurrent use.

@@ -63,8 +63,8 @@ type Metrics interface {
 type Config struct {
 	Writer    string             // the name of the writer in audit lines
 	Approvers approval.Approvers // the people whose decisions count. Default: none
-	Tracer    trace.Tracer       // nil: silent
-	Logger    *slog.Logger       // nil: silent
+	Tracer    trace.Tracer       // nil: no spans
+	Logger    *slog.Logger       // nil: no log
 }
 
 // Service answers requests about approvals, and keeps the list of open questions. Safe for

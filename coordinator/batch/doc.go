@@ -51,11 +51,11 @@
 //	any          End, if the call is no longer wanted or its time is up: see givenUp
 //	parked       nothing: people answer, or the question expires
 //	any          nothing before notBefore
-//	any          nothing, if no job of it is out and its Turn does not let it start
+//	any          nothing, if no job of the call is out and the batch's Turn forbids its start
 //	waiting      Dispatch, if the window has room
 //	released     Dispatch, if the window has room or the call has kept its place in it
-//	claimed      the same, once the claim has lapsed or if this driver has published no job
-//	running      the same, if this driver has published no job
+//	claimed      as in released, if the claim has lapsed or this driver has published no job
+//	running      as in released, if this driver has published no job
 //	any          Dispatch again after a Look, because jobs get lost; a duplicate does no harm
 //
 // Unserved changes no state: it limits how long a call waits in queued and released. The

@@ -72,8 +72,8 @@ type (
 		wire.Stop
 		Now bool
 	}
-	// Turn says what this batch may start beside the earlier batches of its session. It replaces
-	// the previous Turn.
+	// Turn says what this batch may start beside the earlier batches of its session. It
+	// replaces the previous Turn.
 	Turn struct {
 		May May
 		// Room is how many calls of the batch may be in the window of the session at once.

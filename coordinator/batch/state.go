@@ -92,7 +92,8 @@ func (c *call) become(s state, now time.Time) {
 	c.base = s
 }
 
-// reported reports whether a worker runs the call, by its own report or by its claim.
+// reported reports whether a worker is known to run the call: it has said so, or it has a
+// claim.
 func (c *call) reported() bool { return c.base == running || c.base == claimed }
 
 // hasClaim reports whether the newest record is a claim. In the state claimed it always is. In

@@ -47,7 +47,7 @@ type Config struct {
 	// Counts reports whether a decision that was stored at this time counts: the approver whom
 	// the decision names has signed it, and had the right to make it. nil: no decision counts.
 	Counts func(messages.Decision, time.Time) bool
-	Logger *slog.Logger // nil: silent
+	Logger *slog.Logger // nil: no log
 }
 
 // Handlers answers requests. Safe for concurrent use.

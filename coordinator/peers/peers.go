@@ -32,7 +32,7 @@ type Runs interface {
 type Config struct {
 	ID      string        // of this coordinator
 	AckWait time.Duration // how long after its notice a peer counts as the driver of a batch
-	Logger  *slog.Logger  // nil: silent
+	Logger  *slog.Logger  // nil: no log
 }
 
 // Peers is what one coordinator knows about the other coordinators. Safe for concurrent use.

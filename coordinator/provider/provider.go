@@ -1,5 +1,5 @@
-// Package provider translates the dialects of the model providers. A [Codec] reads the tool calls
-// of an assistant message and writes what the agent appends to the conversation.
+// Package provider translates the dialects of the model providers. A [Codec] reads the tool
+// calls of an assistant message and writes what the agent appends to the conversation.
 //
 // Each child package implements one dialect. Three packages are for all codecs: dialect has
 // shared code, export the rules of tool definitions, and codectest the tests that every codec
@@ -39,8 +39,8 @@ type Codec interface {
 	// error. It answers a lost outcome with an error for the model. Without calls, it writes
 	// null.
 	Encode(calls []messages.ToolCall, outcomes []messages.Outcome) (json.RawMessage, error)
-	// Tools writes tool definitions in the form of the provider's requests. The order of tools does
-	// not change the bytes.
+	// Tools writes tool definitions in the form of the provider's requests. The order of tools
+	// does not change the bytes.
 	Tools(tools []schemas.Tool) (json.RawMessage, error)
 	// ToolsWith is like Tools, with options of the agent.
 	ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error)

@@ -41,12 +41,14 @@ const (
 	// Join: this coordinator already drives the batch. Let its driver renew this delivery from
 	// now on.
 	Join
-	// Answer: the batch has its reply. Publish the reply again and remove the batch from the log.
+	// Answer: the batch has its reply. Publish the reply again and remove the batch from the
+	// log.
 	Answer
 	// Wait: do nothing. Either the session has a driver, which will come to this batch, or its
 	// batches only wait for people.
 	Wait
-	// AskPeers: an earlier batch comes first. Ask the other coordinators which of them drives it.
+	// AskPeers: an earlier batch comes first. Ask the other coordinators which of them drives
+	// it.
 	AskPeers
 	// TakeOver: an earlier batch comes first, and no coordinator says that it drives the
 	// session. Drive the session from its head. Remove the head if it already has its reply:

@@ -150,8 +150,8 @@ func GivenOut(stored []byte) ([]byte, error) {
 // every tool name, so the model may know a tool by another name. The codec keeps the model's
 // name for the reply.
 func (in Submission) Routed(tools schemas.Catalog) []messages.ToolCall {
-	// toolOf maps a provider's name for a tool to the tool's own name, where the two differ. It
-	// is made when it is needed first.
+	// toolOf maps a provider's name for a tool to the tool's own name, where the two differ.
+	// It is made when it is needed first.
 	var toolOf map[string]string
 	out := slices.Clone(in.Calls)
 	for i, call := range out {

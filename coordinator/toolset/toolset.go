@@ -2,9 +2,10 @@
 //
 //	announcements of workers -> Fleet;  a call's tool -> Place -> the token of a queue
 //
-// A toolset is the set of tools that a worker serves in a pool. Workers with the same toolset share
-// one queue, so a job reaches only workers that have its tool. If no worker serves the tool, the
-// job waits in a queue from which no worker takes jobs, until a worker with the tool comes.
+// A toolset is the set of tools that a worker serves in a pool. Workers with the same toolset
+// share one queue, so a job reaches only workers that have its tool. If no worker serves the
+// tool, the job waits in a queue from which no worker takes jobs, until a worker with the tool
+// comes.
 //
 // A job stays in its queue while a worker takes jobs from that queue, because a job in two
 // queues could run twice. [Fleet.Keeps] and [Job.Moves] decide when a job moves. If no worker
@@ -182,8 +183,8 @@ func (f *Fleet) PlaceFree(t Tool, call, from string, out func(token string) int)
 	return best.Token, true
 }
 
-// Patience is how long a job waits in a queue before it may move to a queue with a free slot. A
-// worker with a free slot takes a job within milliseconds.
+// Patience is how long a job waits in a queue before it may move to a queue with a free slot.
+// A worker with a free slot takes a job within milliseconds.
 const Patience = 3 * time.Second
 
 // lightest returns the queue with the smallest share of slots in use, or nil.

@@ -41,8 +41,8 @@ func ID(q messages.Approval) string {
 	return messages.Digest(append([]byte("toolfleet question v1\n"), rawjson.MustMarshal(q)...))
 }
 
-// Answer returns a decision that is bound to the question. The caller adds the time, the reason,
-// the ticket or the new input, and the signature.
+// Answer returns a decision that is bound to the question. The caller adds the time, the
+// reason, the ticket or the new input, and the signature.
 func Answer(q messages.Approval, v messages.Verdict, by string) messages.Decision {
 	return messages.Decision{
 		V: messages.Version, Approval: q.ID, Tenant: q.Tenant, Session: q.Session, Batch: q.Batch, Index: q.Index, CallID: q.CallID, Tool: q.Tool,

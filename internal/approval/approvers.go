@@ -239,8 +239,8 @@ func readable(d messages.Decision) *messages.Refusal {
 	return nil
 }
 
-// verify checks that a decision is signed with the key of the approver that it names. The refusal
-// does not say which part is wrong.
+// verify checks that a decision is signed with the key of the approver that it names. The
+// refusal does not say which part is wrong.
 func (a Approvers) verify(d messages.Decision) *messages.Refusal {
 	if p, known := a.byName[d.By]; known && p.Key == d.Key && verified(d, p.Key) {
 		return nil

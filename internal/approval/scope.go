@@ -37,8 +37,8 @@ func (a Approvers) entitledTo(tenant messages.TenantID, tool string, at time.Tim
 	return names
 }
 
-// entitled returns why the author of a decision may not decide about its tenant and tool at a time,
-// or nil.
+// entitled returns why the author of a decision may not decide about its tenant and tool at a
+// time, or nil.
 func (a Approvers) entitled(d messages.Decision, at time.Time) *messages.Refusal {
 	p := a.byName[d.By]
 	if !p.Expires.IsZero() && !at.Before(p.Expires) {

@@ -1,17 +1,18 @@
 // Package audit is the audit log: who asked for a call, who allowed it, what ran where, and
 // how it ended.
 //
-//	audit.<t>.<s>.<b>.<i>            one line of a worker about an open call: the start of a call
-//	                                 that needed a line, or that an approval was void
-//	audit.<t>.<s>.<b>.<i>.question   one line of a coordinator about an open call: a question, a
-//	                                 decision, a refused decision
-//	audit.<t>.<s>.ended.<n>.lines    the lines of a session's batches, at least a message per batch:
-//	                                 a line for each call, a line if the batch was refused, and
-//	                                 once what they have in common; n counts the ten minutes since
-//	                                 1970 in which the batches were accepted
-//	audit.<t>.<s>.<b>.refused.aside  the refusal of a batch that did not wait for the earlier
-//	                                 batches of its session, or lines that were missing when
-//	                                 later batches had theirs stored
+//	audit.<t>.<s>.<b>.<i>            one line of a worker about an open call: the call starts
+//	                                 and has to be logged, or an approval is void
+//	audit.<t>.<s>.<b>.<i>.question   one line of a coordinator about an open call: a question,
+//	                                 a decision or a refused decision
+//	audit.<t>.<s>.ended.<n>.lines    the lines of a session's batches, in one or more messages
+//	                                 for each batch: a line for each call, a line if the batch
+//	                                 was refused, and once the members that all lines share.
+//	                                 n is the number of ten minutes from 1970 to the time when
+//	                                 the batches were accepted
+//	audit.<t>.<s>.<b>.refused.aside  the refusal of a batch that did not wait for earlier
+//	                                 batches of its session, or lines that were still missing
+//	                                 when lines of later batches were stored
 //
 // The lines of a batch are stored together by compare-and-set, before the batch leaves the
 // log. If several coordinators end the same batch, each line is therefore stored once. A
@@ -57,7 +58,8 @@ type Config struct {
 	// Key is the key of the fleet: at least 32 bytes, the same for all members. Default: a
 	// random key, which is made once and kept in a bucket.
 	Key string
-	// Include lists the argument fields that lines show, as TOOL.FIELD or *.FIELD. Default: none.
+	// Include lists the argument fields that lines show, as TOOL.FIELD or *.FIELD. Default:
+	// none.
 	Include []string
 }
 

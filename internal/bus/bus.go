@@ -2,10 +2,10 @@
 // Other packages use them to store, read, pull and request. Their errors say what the caller
 // can do next.
 //
-//	core       Publish, Respond, Subscribe, Request, Stream    may be lost; nothing depends on it
-//	streams    Append, CompareAndSet, Send, Delete              what the fleet remembers
-//	reading    Last, First, All, LastOfEach, Glance             without a consumer, from the store
-//	buckets    Bucket                                           definitions, presence
+//	core      Publish, Respond, Subscribe, Request, Stream  messages that may be lost
+//	streams   Append, CompareAndSet, Send, Delete           messages that are stored
+//	reading   Last, First, All, LastOfEach, Glance          reads of streams, without a consumer
+//	buckets   Bucket                                        definitions, presence of workers
 //
 // The packages below this one build on it:
 //
@@ -69,7 +69,7 @@ type Options struct {
 	// InboxPrefix is the first part of the subjects on which answers arrive. A user with
 	// narrow permissions needs its own prefix. "" = _INBOX.
 	InboxPrefix string
-	Logger      *slog.Logger // nil = silent
+	Logger      *slog.Logger // nil = no log
 	// Timeout limits Connect, in addition to its context. 0 = DefaultTimeout.
 	Timeout time.Duration
 	// OnUnreached is called once, when the first try of Connect has failed and Connect

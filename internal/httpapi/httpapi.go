@@ -52,7 +52,7 @@ type Config struct {
 	// Health answers /healthz, /readyz and /metrics. May be nil.
 	Health http.Handler
 
-	Logger  *slog.Logger // nil: silent
+	Logger  *slog.Logger // nil: no log
 	Tracer  trace.Tracer // nil: no spans. The trace context is passed on in any case
 	Metrics *Metrics     // nil: not counted
 }

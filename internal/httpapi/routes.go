@@ -75,7 +75,7 @@ func receiving(next http.Handler) http.Handler {
 		}
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyIn))
 		body := &body{ReadCloser: r.Body}
-		r = r.WithContext(r.Context()) // net/http itself looks at the body of its own request
+		r = r.WithContext(r.Context()) // a copy: net/http still needs the body of the original
 		r.Body = body
 		next.ServeHTTP(w, r)
 		if !body.ended {

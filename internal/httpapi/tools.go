@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// listTools answers with the definitions of the tools that the tenant may call. Their digest is the
-// ETag.
+// listTools answers with the definitions of the tools that the tenant may call. Their digest
+// is the ETag.
 func (s *Server) listTools(w http.ResponseWriter, q *request) error {
 	query := q.URL.Query()
 	var names []string

@@ -2,14 +2,14 @@
 // how each call ended, and what was replied. If a delivery, a lease of the broker or a notice
 // contradicts the journal, the journal counts.
 //
-//	call.<t>.<s>.<b>.<i>    the states of one call that claims   CALLS    compare-and-set on newest
-//	plan.<t>.<s>.<b>        what a batch's calls are, and the    CALLS    compare-and-set on newest
-//	                        reads that a write builds on
-//	hand.<t>.<s>.<b>.<i>    a call that must run alone after all CALLS    the first wins
-//	ctl.<t>.<s>             aborts and steering of a session     CALLS    in the order of arrival
-//	result.<t>.<s>.<b>.<i>  the result of a call that does not   RESULTS  the first wins
+//	call.<t>.<s>.<b>.<i>    the states of one call that claims  CALLS    each follows the newest
+//	plan.<t>.<s>.<b>        the plan of a batch, and results    CALLS    each follows the newest
+//	                        of reads that a write builds on
+//	hand.<t>.<s>.<b>.<i>    a call that was handed back         CALLS    the first counts
+//	ctl.<t>.<s>             aborts and steering of a session    CALLS    in the order of arrival
+//	result.<t>.<s>.<b>.<i>  the result of a call that does not  RESULTS  the first counts
 //	                        claim
-//	final.<t>.<s>.<b>       the reply                            REPLIES  the first wins
+//	final.<t>.<s>.<b>       the reply                           REPLIES  the first counts
 //
 // Calls that wait for a person are also listed in a bucket (approvals.go), which can be made
 // again from these subjects.

@@ -1,5 +1,5 @@
-// Package mcpserver shows a fleet as an MCP server, over stdio and over streamable HTTP. It is a
-// client of the fleet's endpoints: each call is a canonical batch of one call.
+// Package mcpserver shows a fleet as an MCP server, over stdio and over streamable HTTP. It is
+// a client of the fleet's endpoints: each call is a canonical batch of one call.
 //
 //	mcpserver.go  the two requests of MCP that the fleet answers
 //	stdio.go      one connection: its calls are stored in the order in which they came
@@ -33,7 +33,7 @@ type Config struct {
 	// so. Most clients give up after 60 s. Default 45 s.
 	AnswerWithin time.Duration
 
-	Logger *slog.Logger // nil: silent
+	Logger *slog.Logger // nil: no log
 }
 
 // Server answers MCP clients. Safe for concurrent use.

@@ -62,8 +62,8 @@ func (c *coordinator) notice(n wire.Notice) {
 	}
 }
 
-// intake handles the delivery of a batch. If the batch is the head of its session, intake drives
-// the session. If it is not the head, its delivery goes back to the broker.
+// intake handles the delivery of a batch. If the batch is the head of its session, intake
+// drives the session. If it is not the head, its delivery goes back to the broker.
 func (c *coordinator) intake(t *world.Task, delivery *broker.Delivery) {
 	key := delivery.Body.(*Submission).Key
 	if live := c.live[key]; live != nil {

@@ -148,7 +148,7 @@ func (w *worker) gone() {
 	w.fleet.queueOf(w.queue).left = w.Now
 }
 
-// drain ends the worker in the way of a signal. If it is the last worker of its toolset, it
+// drain ends the worker as a signal would. If it is the last worker of its toolset, it
 // first takes the jobs that are left in its queue.
 func (w *worker) drain() {
 	w.Count("drains")

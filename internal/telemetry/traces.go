@@ -71,8 +71,8 @@ func Traces(
 	}, nil
 }
 
-// newExporter returns the exporter that the variables name. Console output goes to stderr, because
-// stdout is for data.
+// newExporter returns the exporter that the variables name. Console output goes to stderr,
+// because stdout is for data.
 func newExporter(ctx context.Context) (sdktrace.SpanExporter, error) {
 	if os.Getenv("OTEL_TRACES_EXPORTER") == "console" {
 		return stdouttrace.New(stdouttrace.WithWriter(os.Stderr))

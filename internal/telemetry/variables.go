@@ -82,8 +82,8 @@ func doubtful() []variable {
 	return list
 }
 
-// checkVariables returns an error with all mistakes in the variables about traces. It quotes no
-// value that may be a secret.
+// checkVariables returns an error with all mistakes in the variables about traces. It quotes
+// no value that may be a secret.
 func checkVariables() error { return errors.Join(check(variables())...) }
 
 // doubts returns the mistakes in variables that do not prevent a start.

@@ -5,8 +5,8 @@ import "go.opentelemetry.io/otel/attribute"
 // Versions of the conventions for the names below. They are fixed here, because the GenAI
 // conventions are still in development and have renamed attributes before. See docs/traces.md.
 const (
-	// SchemaURL is the version of OpenTelemetry's semantic conventions for error.type, server.* and
-	// messaging.*.
+	// SchemaURL is the version of OpenTelemetry's semantic conventions for error.type,
+	// server.* and messaging.*.
 	SchemaURL = "https://opentelemetry.io/schemas/1.43.0"
 	// GenAI is the state of the GenAI conventions (execute-tool.md) for gen_ai.*.
 	GenAI = "semantic-conventions-genai 2b38207, execute_tool"
@@ -78,7 +78,7 @@ const (
 	DeliveryCount = attribute.Key("toolfleet.delivery_count")
 	Fence         = attribute.Key("toolfleet.fence")
 	PermEffect    = attribute.Key("toolfleet.permission.effect") // allow, ask, deny
-	// PermSource is rule, tier, hook, default or person.
+	// PermSource has one of the values rule, tier, hook, default and person.
 	PermSource = attribute.Key("toolfleet.permission.source")
 	PermRule   = attribute.Key("toolfleet.permission.rule")
 	PermTier   = attribute.Key("toolfleet.permission.tier")
@@ -93,6 +93,6 @@ const (
 	Retried     = "retry"      // an earlier attempt failed and was given up
 	TakenOver   = "takeover"   // an earlier attempt was lost with its worker
 	Parked      = "parked"     // the attempt that asked people
-	Driven      = "driven"     // an attempt that was sent while an earlier driver had the batch
+	Driven      = "driven"     // an earlier driver of the batch has sent the attempt
 	Asked       = "asked"      // the attempt whose question was answered
 )

@@ -3,16 +3,18 @@
 // trace context is passed on.
 //
 //	agent        send toolfleet.batch             CLIENT
-//	coordinator   process toolfleet.batch         CONSUMER   one for each time the batch is
-//	                                                         driven: several when it is suspended
-//	                                                         or taken over
+//	coordinator   process toolfleet.batch         CONSUMER   one for each driver of the batch:
+//	                                                         several if it is suspended or
+//	                                                         taken over
 //	               stage                          INTERNAL
 //	                send toolfleet.call           PRODUCER
-//	worker           process toolfleet.call       CONSUMER   one per attempt; linked to the last
+//	worker           process toolfleet.call       CONSUMER   one per attempt, with a link to
+//	                                                         the attempt before
 //	                  execute_tool {name}         INTERNAL
 //	                   validate, semantic, pre-hooks, permissions, execute, post-hooks
-//	coordinator     end toolfleet.call            INTERNAL   in place of the above, for a call
-//	                                                         that no worker has ended
+//	coordinator     end toolfleet.call            INTERNAL   for a call that no worker has
+//	                                                         ended, instead of send
+//	                                                         toolfleet.call and those below
 //
 // Traces are for people. No code makes a decision with a trace or waits for one, and a trace
 // may be lost. A trace has no arguments, results or texts of tools, unless the operator asks
@@ -142,8 +144,8 @@ func Link(parent, reason string) (link trace.Link, ok bool) {
 	return trace.Link{SpanContext: sc, Attributes: []attribute.KeyValue{LinkReason.String(reason)}}, sc.IsValid()
 }
 
-// Environ returns the trace context of ctx as the environment variables TRACEPARENT and TRACESTATE
-// of OpenTelemetry's specification, or none if there is no context.
+// Environ returns the trace context of ctx as the environment variables TRACEPARENT and
+// TRACESTATE of OpenTelemetry's specification, or none if there is no context.
 func Environ(ctx context.Context) []string {
 	var p pair
 	Inject(ctx, &p)

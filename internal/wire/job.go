@@ -50,7 +50,8 @@ type Job struct {
 	// Policy is the version of the coordinator's policy, or "" if it has none. A worker that
 	// has no policy gives up a job with a Policy.
 	Policy string `json:"policy,omitempty"`
-	// Unwatched says that nobody listened to the events of the batch when the job was published.
+	// Unwatched says that nobody listened to the events of the batch when the job was
+	// published.
 	Unwatched bool `json:"unwatched,omitempty"`
 }
 

@@ -113,7 +113,8 @@ func content(a dialect.Answer) []block {
 	return blocks
 }
 
-// programmatic reports whether code in the provider's sandbox made the call, not the model itself.
+// programmatic reports whether code in the provider's sandbox made the call, not the model
+// itself.
 func programmatic(call messages.ToolCall) bool {
 	var caller struct{ Type string }
 	return json.Unmarshal(call.Caller, &caller) == nil && caller.Type != "direct"

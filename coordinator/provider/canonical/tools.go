@@ -26,8 +26,8 @@ func (c Codec) Tools(tools []schemas.Tool) (json.RawMessage, error) {
 	return c.ToolsWith(tools, export.Options{})
 }
 
-// ToolsWith is [Codec.Tools] with the agent's options. The canonical dialect has neither strict
-// tools nor a cache mark.
+// ToolsWith is [Codec.Tools] with the agent's options. The canonical dialect has neither
+// strict tools nor a cache mark.
 func (Codec) ToolsWith(tools []schemas.Tool, o export.Options) (json.RawMessage, error) {
 	defs, err := export.Prepare(messages.Canonical, tools, o)
 	if err != nil {

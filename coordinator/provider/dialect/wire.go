@@ -257,7 +257,8 @@ func (n *Node) Arguments() (input []byte, problem string) {
 	return input, problem
 }
 
-// FreeText returns the input of a custom call: its text unchanged, under the single key "input".
+// FreeText returns the input of a custom call: its text unchanged, under the single key
+// "input".
 func (n *Node) FreeText() (input []byte, problem string) {
 	switch {
 	case n.None():

@@ -13,10 +13,10 @@
 // So the copy may be narrower, but not wider: an input that fits the copy is then never
 // refused by a worker. The following rules change the copy, and only the third makes it wider:
 //
-//   - The root says "type":"object" and has "properties". "$schema" is left out. An array that says
-//     nothing about its items gets "items":{}.
+//   - The root gets "type":"object" and "properties". "$schema" is left out. An array that
+//     says nothing about its items gets "items":{}.
 //   - An object that lists its properties and says nothing about others gets
-//     "additionalProperties":false. An author who wants it open writes
+//     "additionalProperties":false. An author who wants the object open writes
 //     "additionalProperties":true, or lists no properties.
 //   - Anthropic, OpenAI and Claude on Bedrock do not accept allOf, anyOf, oneOf, not and enum
 //     at the root: they fail the whole request. For these providers, the keywords move, as

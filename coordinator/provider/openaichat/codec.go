@@ -19,8 +19,8 @@ import (
 // Codec implements the dialect. It has no state.
 type Codec struct{}
 
-// Decode reads the calls of an assistant message, or of the first choice of a completion. The error
-// is a *messages.Refusal.
+// Decode reads the calls of an assistant message, or of the first choice of a completion. The
+// error is a *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	r, turn := dialect.Read(message)
 	if choices := turn.Get("choices"); !choices.None() {

@@ -26,7 +26,8 @@ var notOurs = []string{
 	"computer_call", "local_shell_call", "shell_call", "apply_patch_call", "mcp_approval_request", "tool_search_call",
 }
 
-// Decode reads the calls of an output list, or of a response. The error is a *messages.Refusal.
+// Decode reads the calls of an output list, or of a response. The error is a
+// *messages.Refusal.
 func (Codec) Decode(message json.RawMessage) ([]messages.ToolCall, error) {
 	r, output := dialect.Read(message)
 	if !output.Is("an array") {

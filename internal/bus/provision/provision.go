@@ -124,8 +124,8 @@ var errNotOurs = errors.New("is not there, and this user may not make it; a coor
 // or is about a stream that another user has to make first.
 func notReady(err error) bool { return errors.Is(err, errNotOurs) || bus.NotReady(err) }
 
-// streams returns the configuration of every stream and bucket. docs/architecture.md has a table of
-// them.
+// streams returns the configuration of every stream and bucket. docs/architecture.md has a
+// table of them.
 func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 	stream := func(name string, maxAge time.Duration, subjects ...string) jetstream.StreamConfig {
 		return jetstream.StreamConfig{

@@ -15,8 +15,8 @@ import (
 // answers the people got, and what ran afterwards.
 type agreements struct {
 	decidedAt map[string]time.Time      // when a decision was stored, by the nonce of its record
-	yes       map[words]map[string]bool // by words: the people who have signed for exactly them
-	settled   map[askedAt]int           // by question: the people told that they settled it
+	yes       map[words]map[string]bool // the people who have signed for exactly these words
+	settled   map[askedAt]int           // how many people were told that they settled the question
 	chain     map[wire.CallKey][]stored // all records of a call
 	jobs      map[wire.CallKey]time.Time
 	slowest   time.Duration // the longest time between a grant and its job

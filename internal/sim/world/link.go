@@ -30,7 +30,8 @@ var faultNames = [...]string{
 type Faults interface {
 	// before returns the fault of a command. It is called before every command.
 	before(p *Process) fault
-	// between is called before every step. It may kill and pause processes, and restart the server.
+	// between is called before every step. It may kill and pause processes, and restart the
+	// server.
 	between(w *World)
 	// breaks is called at every step of a driver. If it returns true, the driver cannot
 	// continue the batch, as after a bug or with a damaged record.

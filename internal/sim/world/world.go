@@ -267,8 +267,8 @@ func (t *Task) Nonce() string {
 	return fmt.Sprint(t.Name, "-", t.nonces)
 }
 
-// Tally returns the counts of what happened: faults, runs, results by status. It shows what a test
-// covered.
+// Tally returns the counts of what happened: faults, runs, results by status. It shows what a
+// test covered.
 func (w *World) Tally() map[string]int { return w.tally }
 
 // Record starts to record the history.

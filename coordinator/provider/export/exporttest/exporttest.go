@@ -44,7 +44,8 @@ var variants = []struct {
 	{"cached", export.Options{Cache: true}},
 }
 
-// Run checks an exporter. It reads the golden files in testdata/tools of the package under test.
+// Run checks an exporter. It reads the golden files in testdata/tools of the package under
+// test.
 func Run(t *testing.T, e Exporter) {
 	if os.Getenv(childEnv) != "" {
 		fmt.Printf("%s%s\n", childMark, digest(t, e, shuffled()))
