@@ -14,8 +14,8 @@ import (
 type Box struct {
 	Policy Policy
 	Plan   Plan
-	// Proxy is the way out with SomeHosts and AnyHost; nil: there is none. It is set before the first
-	// command runs.
+	// Proxy connects commands to hosts if the network is SomeHosts or AnyHost. Nil: there is
+	// no proxy. It is set before the first command runs.
 	Proxy   Proxy
 	sealed  steps
 	machine Machine
@@ -23,11 +23,12 @@ type Box struct {
 	tenants map[string]*Box // guarded by mu; see For
 }
 
-// New returns the sandbox of a policy on this machine. It fails if the policy requires a property
-// that this machine lacks. It makes the folder for temporary files if necessary.
+// New returns the sandbox of a policy on this machine. It returns an error if the policy
+// requires a property that this machine lacks. If necessary, it makes the folder for temporary
+// files.
 func New(p Policy) (*Box, error) { return NewOn(p, Local()) }
 
-// NewOn is New for a machine as described by m.
+// NewOn is [New] for the machine that m describes.
 func NewOn(p Policy, m Machine) (*Box, error) {
 	plan := Resolve(p.settled(), m)
 	if err := plan.Lacks(p.Required); err != nil {
@@ -53,11 +54,12 @@ func NewOn(p Policy, m Machine) (*Box, error) {
 	return b, nil
 }
 
-// mostTenants bounds the sandboxes that are kept for tenants.
+// mostTenants limits how many sandboxes of tenants are kept.
 const mostTenants = 256
 
-// For returns the sandbox for the calls of one tenant: the same, with a folder for temporary files
-// of its own below that of the tool. A tenant's name is one that a folder can have.
+// For returns the sandbox for the calls of one tenant. It differs from b in one point: its
+// folder for temporary files is a folder of the tenant below that of the tool. A tenant's name
+// can always be the name of a folder.
 func (b *Box) For(tenant string) (*Box, error) {
 	if b == nil || b.Policy.Temp == "" {
 		return b, nil
@@ -87,8 +89,8 @@ func (b *Box) For(tenant string) (*Box, error) {
 	return own, nil
 }
 
-// Environ returns additional variables for a command in the sandbox. They say where temporary files
-// and caches may be.
+// Environ returns additional variables for a command in the sandbox. They say where the
+// command may put temporary files and caches.
 func (b *Box) Environ() []string {
 	if b == nil || b.Policy.Temp == "" {
 		return nil
@@ -101,10 +103,11 @@ func (b *Box) Environ() []string {
 	return env
 }
 
-// Contains reports whether all processes of a command end with the process that was started.
+// Contains reports whether all processes of a command end when the process that was started
+// ends.
 func (b *Box) Contains() bool { return b != nil && b.Plan.Spaces.PID }
 
-// errNotRun is the error of a command that the helper could not start.
+// errNotRun is the error for a command that the helper could not start.
 type errNotRun struct{ error }
 
 func notRun(text string) error { return errNotRun{errors.New(text)} }

@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
 )
 
-// helperName is the first argument of the helper, as lists of processes show it.
+// helperName is the first argument of the helper. Lists of processes show it.
 const helperName = "toolfleet-sandbox"
 
-// steps is a sealed file with the steps of a plan. All commands of a tool share it.
+// steps is a sealed file with the steps of a plan. All commands of a tool use the same file.
 type steps struct{ file *os.File }
 
 func (s *steps) seal(list []enter.Step) (err error) {
@@ -39,7 +39,7 @@ func (s *steps) seal(list []enter.Step) (err error) {
 	return nil
 }
 
-// readOnlyFile returns an open file without a name.
+// readOnlyFile returns an open file that has no name in any folder.
 func readOnlyFile(text []byte) (*os.File, error) {
 	f, err := os.CreateTemp("", "toolfleet-steps-")
 	if err != nil {
@@ -57,17 +57,18 @@ func readOnlyFile(text []byte) (*os.File, error) {
 type Entry struct {
 	ours, childs *os.File // the status pipe
 	visit        *visit   // nil: the command reaches no proxy
-	// In a network namespace the helper hands over where it listens, through this socket.
+	// In a network namespace, the helper opens the port of the proxy. It passes the port to
+	// the worker through this socket.
 	door, childsDoor *os.File
 	served           chan *http.Server // gets the server of that, or nil
-	// On a port of this machine the command has a name.
+	// Without a network namespace, the command reaches the proxy at the gate, under this name.
 	gate    *gate
 	name    string
 	refused []string
 }
 
-// Wrap makes a command enter the sandbox when it starts. Set SysProcAttr, Env and ExtraFiles
-// before. A nil Box changes nothing.
+// Wrap changes a command so that it enters the sandbox when it starts. The caller sets
+// SysProcAttr, Env and ExtraFiles before. A nil Box changes nothing.
 func (b *Box) Wrap(cmd *exec.Cmd) (*Entry, error) {
 	if b == nil || cmd.Err != nil {
 		return nil, nil // Start reports cmd.Err
@@ -93,7 +94,7 @@ func (b *Box) Wrap(cmd *exec.Cmd) (*Entry, error) {
 	return e, nil
 }
 
-// open opens the way to the proxy.
+// open prepares the way by which the command reaches the proxy.
 func (e *Entry) open(b *Box, cmd *exec.Cmd) error {
 	address := fmt.Sprintf("127.0.0.1:%d", proxyPort)
 	switch b.Plan.Way {
@@ -120,7 +121,7 @@ func (e *Entry) open(b *Box, cmd *exec.Cmd) error {
 	return nil
 }
 
-// receive serves the command where the helper listens.
+// receive gets the port that the helper has opened, and serves the command there.
 func (e *Entry) receive() {
 	defer e.door.Close()
 	defer close(e.served)
@@ -149,7 +150,7 @@ func (e *Entry) receive() {
 	}
 }
 
-// close ends the way to the proxy. It returns what was refused there.
+// close closes the way to the proxy. It returns what the proxy refused.
 func (e *Entry) close() (refused []string) {
 	if e.served != nil {
 		if server := <-e.served; server != nil { // the helper has ended, so there is an answer
@@ -167,9 +168,10 @@ func (e *Entry) close() (refused []string) {
 	return refused
 }
 
-// separate gives the helper its namespaces. A helper of root maps all users, so that files keep
-// their owners. Any other helper maps itself, and needs capabilities for that after its exec:
-// nobody else may write its map, because the worker hides from other processes.
+// separate gives the helper its namespaces. If the worker is root, the helper maps all users,
+// so that files keep their owners. Otherwise the helper maps only its own user. It does so
+// itself and needs capabilities for that after its exec: the worker hides from other
+// processes, so no other process may write its map.
 func separate(attr *syscall.SysProcAttr, n Namespaces, root bool) {
 	if n.Mount {
 		attr.Cloneflags |= unix.CLONE_NEWNS | unix.CLONE_NEWIPC
@@ -192,7 +194,7 @@ func separate(attr *syscall.SysProcAttr, n Namespaces, root bool) {
 	attr.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN}
 }
 
-// Started ends the start of the command, whether it succeeded or not.
+// Started completes the start of the command, whether the start succeeded or not.
 func (e *Entry) Started() {
 	if e == nil {
 		return
@@ -205,7 +207,8 @@ func (e *Entry) Started() {
 	}
 }
 
-// Refused returns what the proxy refused to the command, in words. Call it after Ended.
+// Refused returns what the proxy refused to the command, in words. Call it after
+// [Entry.Ended].
 func (e *Entry) Refused() []string {
 	if e == nil {
 		return nil
@@ -213,8 +216,9 @@ func (e *Entry) Refused() []string {
 	return e.refused
 }
 
-// Ended returns how the command ended. Call it after the started process has ended. ok is false if
-// that process was the command itself. An error says that the command never ran.
+// Ended returns how the command ended. Call it after the started process has ended. ok is
+// false if the started process was the command itself. An error says that the command never
+// ran.
 func (e *Entry) Ended() (ws syscall.WaitStatus, ok bool, err error) {
 	if e == nil {
 		return 0, false, nil
@@ -232,7 +236,7 @@ func (e *Entry) Ended() (ws syscall.WaitStatus, ok bool, err error) {
 	return syscall.WaitStatus(status), ok, nil
 }
 
-// Abandon closes an entry that was not started.
+// Abandon closes an entry whose command was not started.
 func (e *Entry) Abandon() {
 	if e != nil {
 		_ = e.childs.Close()

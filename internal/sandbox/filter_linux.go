@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refused lists system calls that no command needs, and that reach into other processes or the
+// refused lists system calls that no command needs, and that affect other processes or the
 // kernel. They fail with EPERM. Names that this architecture does not have are left out.
 var refused = []string{
 	"ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "process_mrelease", "kcmp", "pidfd_getfd",
@@ -24,17 +24,17 @@ var refused = []string{
 	"move_pages", "migrate_pages", "mbind", "set_mempolicy",
 }
 
-// unknown lists system calls that fail as if the kernel did not have them, so programs fall back to
-// older ones. The filter can see the flags of clone and openat. Memory of files is counted, memory
-// of memfd_create is not.
+// unknown lists system calls that fail as if the kernel did not have them. Programs then use
+// older calls, whose effects the worker can limit: the filter can see the flags of clone and
+// openat, and the memory of files is counted, unlike that of memfd_create.
 var unknown = []string{"io_uring_setup", "io_uring_enter", "io_uring_register", "clone3", "memfd_create", "memfd_secret", "openat2"}
 
-// shared lists system calls for memory, queues and semaphores outside of the file system. Without a
-// namespace of its own, a command would share them with the whole machine.
+// shared lists system calls for memory, queues and semaphores that do not belong to the file
+// system. Without an IPC namespace, a command would share them with the whole machine.
 var shared = []string{"shmget", "shmat", "msgget", "semget", "ipc", "mq_open", "mq_unlink"}
 
-// ofOthers lists calls that change how another process runs. Landlock does not cover them. A
-// command may use them on the calling thread, which is 0.
+// ofOthers lists system calls that change how another process runs. Landlock does not cover
+// them. A command may use them only on the calling thread, which is 0.
 var ofOthers = []seccomp.NameWithConditions{
 	when("prlimit64", not(0, 0)),
 	when("sched_setscheduler", not(0, 0)), when("sched_setparam", not(0, 0)), when("sched_setattr", not(0, 0)), when("sched_setaffinity", not(0, 0)),
@@ -42,8 +42,8 @@ var ofOthers = []seccomp.NameWithConditions{
 	when("ioprio_set", not(1, 0)), when("ioprio_set", bits(0, 1), bits(0, 2)), // 3 means the same here
 }
 
-// setID lists calls that can make a program run as its owner or group. With such a program, left
-// behind by a command of root, every user could become root.
+// setID lists system calls that can make a program run as its owner or group. If a command of
+// root left such a program behind, every user could become root with it.
 var setID = []seccomp.NameWithConditions{
 	when("chmod", bits(1, idBits)), when("fchmod", bits(1, idBits)), when("fchmodat", bits(2, idBits)), when("fchmodat2", bits(2, idBits)),
 	when("open", bits(1, makesFile), bits(2, idBits)), when("openat", bits(2, makesFile), bits(3, idBits)), when("creat", bits(1, idBits)),
@@ -51,7 +51,7 @@ var setID = []seccomp.NameWithConditions{
 }
 
 const (
-	// notStream are bits that no type of a socket has but those beside SOCK_STREAM.
+	// notStream are bits that the type of a socket has only if it is not SOCK_STREAM.
 	notStream = 0xe
 	idBits    = unix.S_ISUID | unix.S_ISGID
 	makesFile = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY // without these flags, the argument for the mode is undefined
@@ -65,7 +65,7 @@ func not(argument uint32, value uint64) seccomp.Condition {
 	return seccomp.Condition{Argument: argument, Operation: seccomp.NotEqual, Value: value}
 }
 
-// bits is the condition that at least these bits are set.
+// bits is the condition that all bits of value are set in the argument.
 func bits(argument uint32, value uint64) seccomp.Condition {
 	return seccomp.Condition{Argument: argument, Operation: seccomp.BitsSet, Value: value}
 }
@@ -74,20 +74,20 @@ func bits(argument uint32, value uint64) seccomp.Condition {
 const newNamespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 	unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// notInternet are sockets that a network namespace does not hold, such as unix sockets in the file
-// system.
+// notInternet refuses sockets that a network namespace does not confine, such as unix sockets
+// in the file system.
 var notInternet = []seccomp.NameWithConditions{when("socket", not(0, unix.AF_INET), not(0, unix.AF_INET6))}
 
-// notTCP are sockets that Landlock does not hold, and connections that it does not see: a message
-// that opens one.
+// notTCP refuses sockets that Landlock does not confine. It also refuses messages that open a
+// connection, because Landlock does not see such connections.
 var notTCP = []seccomp.NameWithConditions{
 	when("socket", bits(1, notStream)),
 	when("socket", not(2, 0), not(2, unix.IPPROTO_TCP)),
 	when("sendto", bits(3, unix.MSG_FASTOPEN)), when("sendmsg", bits(2, unix.MSG_FASTOPEN)), when("sendmmsg", bits(3, unix.MSG_FASTOPEN)),
 }
 
-// systemCallFilter returns the seccomp filter for commands with these sockets in these namespaces,
-// as instructions for the kernel.
+// systemCallFilter returns the seccomp filter for commands, as instructions for the kernel.
+// The commands may make the allowed sockets, and have the namespaces own.
 func systemCallFilter(allowed sockets, own Namespaces) []byte {
 	info, err := arch.GetInfo("")
 	if err != nil {
@@ -135,7 +135,7 @@ func systemCallFilter(allowed sockets, own Namespaces) []byte {
 		return nil
 	}
 	// The library allows every system call of another architecture, such as those of 32-bit
-	// programs. They would get around the filter.
+	// programs. Such calls would bypass the filter.
 	const archOffset = 4
 	program := append([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: archOffset, Size: 4},

@@ -27,7 +27,7 @@ const (
 	llResolveUnix // from ABI 9
 )
 
-// Versions of Landlock that added something, and the other attributes of a ruleset.
+// Versions of Landlock (ABI) that added something, and the rights and scopes of a ruleset.
 const (
 	abiRefer, abiTruncate, abiNet, abiIoctl, abiScopes, abiUnix, abiUDP = 2, 3, 4, 5, 6, 9, 10
 
@@ -43,7 +43,7 @@ const (
 	llFirst             = llMakeSym<<1 - 1
 )
 
-// landlockRights returns the rights that a version knows.
+// landlockRights returns the access rights that a version of Landlock knows.
 func landlockRights(abi int) uint64 {
 	rights := llFirst
 	for _, later := range []struct {
@@ -57,7 +57,8 @@ func landlockRights(abi int) uint64 {
 	return rights
 }
 
-// landlock adds the ruleset: it refuses everything that is not allowed.
+// landlock adds the Landlock ruleset to the plan. The ruleset refuses everything that it does
+// not allow.
 func (r *resolver) landlock() {
 	abi := r.m.Landlock
 	if abi == 0 {
@@ -79,8 +80,8 @@ func (r *resolver) landlock() {
 		}
 	}
 	for _, p := range r.p.Read {
-		// No rule for a path inside a writable folder: a command may have put a link there. The
-		// folder's own rule includes reading.
+		// A path inside a writable folder gets no rule: a command may have put a link there.
+		// The rule of the folder includes reading.
 		if !insideAny(p, r.writable()) {
 			allow(llRead, p)
 		}
@@ -117,13 +118,14 @@ func (r *resolver) landlock() {
 	}
 }
 
-// handlesTCP reports whether Landlock is to refuse TCP. In a network namespace of their own
-// commands may talk to each other.
+// handlesTCP reports whether Landlock has to refuse TCP. In a network namespace, it need not,
+// because the processes of a command may talk to each other there.
 func (r *resolver) handlesTCP() bool {
 	return r.p.Network != HostNetwork && r.plan.Way != OwnSpace && r.m.Landlock >= abiNet
 }
 
-// attributes returns a struct landlock_ruleset_attr with the fields that this version has.
+// attributes returns a struct landlock_ruleset_attr with the fields that the machine's version
+// of Landlock has.
 func (r *resolver) attributes(rights uint64) string {
 	abi := r.m.Landlock
 	var net uint64

@@ -5,9 +5,8 @@ type Machine struct {
 	OS       string // a value of runtime.GOOS
 	Landlock int    // version of its ABI; 0: none
 	Seccomp  bool
-	PIDBound bool // the kernel bounds the process ids of a namespace
-	// Namespaces holds the namespaces that the helper can have: the first entry in the list of
-	// [Probe] that works.
+	PIDBound bool // the kernel limits the process ids of a namespace
+	// Namespaces holds the namespaces that the helper can have: the first set that works.
 	Namespaces Namespaces
 	// WhyNot says why the helper cannot have more namespaces, in the system's words.
 	WhyNot   string
@@ -20,7 +19,7 @@ type Namespaces struct {
 	User   bool
 	Mount  bool
 	PID    bool
-	OwnPID bool // PID, and /proc can show it
+	OwnPID bool // PID is set, and /proc can show the processes of the namespace
 	Net    bool
 }
 

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MachineMemory returns how much memory this process may use, in bytes: the machine's memory, or
-// the bound of its container. 0: unknown.
+// MachineMemory returns how much memory this process may use, in bytes: the machine's memory,
+// or the limit of its container. 0: it is not known.
 func MachineMemory() int64 {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

@@ -7,12 +7,13 @@ import (
 	"strings"
 )
 
-// missingModule matches what Node says of a package that it does not find or may not read, with
-// the file that asked for it: on the same line, or for require on the line after the next.
+// missingModule matches the message of Node about a package that it does not find or may not
+// read. It also matches the file that asked for the package: on the same line or, for require,
+// two lines below.
 var missingModule = regexp.MustCompile(`Cannot find (?:package|module) '([^'\n]+)'(?: imported from (/[^\n]+)|\nRequire stack:\n- (/[^\n]+))`)
 
-// modules adds the folders of packages that Node does not find and that are there all the same: a
-// folder node_modules, or the package itself if that folder only links to it.
+// modules adds the folders of packages that Node does not find although they exist. It adds
+// the folder node_modules or, if that folder only links to the package, the package itself.
 func (w *Wants) modules(p Policy, words string) {
 	for _, m := range missingModule.FindAllStringSubmatch(words, -1) {
 		for _, dir := range packageFolders(m[1], strings.TrimSpace(m[2]+m[3])) {
@@ -21,10 +22,10 @@ func (w *Wants) modules(p Policy, words string) {
 				continue
 			}
 			if p.reads(real) {
-				break // Node has found it, and misses something in it
+				break // Node has found the package, and misses something in it
 			}
 			folder := filepath.Dir(dir)
-			if filepath.Base(folder) != modulesFolder { // it is a scope, such as @langchain
+			if filepath.Base(folder) != modulesFolder { // a scope, such as @langchain
 				folder = filepath.Dir(folder)
 			}
 			if home, err := filepath.EvalSymlinks(folder); err == nil && inside(real, home) {
@@ -39,7 +40,7 @@ func (w *Wants) modules(p Policy, words string) {
 const modulesFolder = "node_modules"
 
 // packageFolders returns where Node looks for a package that a file asks for: in each folder
-// node_modules above the file. The name may be a path into one of them.
+// node_modules above the file. The name may also be a path into such a folder.
 func packageFolders(name, by string) (all []string) {
 	if before, rest, ok := cutLast(name, "/"+modulesFolder+"/"); ok && filepath.IsAbs(name) {
 		return []string{filepath.Join(before, modulesFolder, packageName(rest))}
@@ -57,7 +58,8 @@ func packageFolders(name, by string) (all []string) {
 	}
 }
 
-// packageName returns the package of a module: its first part, or two of a scope.
+// packageName returns the package of a module: the first part of the name, or the first two if
+// it begins with a scope.
 func packageName(module string) string {
 	parts := strings.SplitN(module, "/", 3)
 	if strings.HasPrefix(module, "@") && len(parts) > 1 {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// refusals are what programs print when the system refuses something to them. The words from
-// firstOfNetwork on are about the network.
+// refusals are texts that programs print when the system refuses something to them. The texts
+// from index firstOfNetwork on are about the network.
 var refusals = []string{
 	"ermission denied", "peration not permitted", "ead-only file system", "EACCES", "EPERM", "EROFS",
 	"ame resolution", "ould not resolve", "etwork is unreachable",
@@ -15,8 +15,8 @@ var refusals = []string{
 const firstOfNetwork = 6
 
 // Note returns a note for the model about what the sandbox allows, if the output of a failed
-// command shows that something was refused. "": the sandbox was not the reason. refused lists what
-// the proxy of the sandbox refused.
+// command shows that something was refused. It returns "" if the sandbox was not the reason.
+// refused lists what the proxy of the sandbox refused.
 func (b *Box) Note(output string, refused ...string) string {
 	if b == nil || len(refused) == 0 && !slices.ContainsFunc(refusals, func(words string) bool { return strings.Contains(output, words) }) {
 		return ""
@@ -24,8 +24,9 @@ func (b *Box) Note(output string, refused ...string) string {
 	return b.note(refused)
 }
 
-// Hint is Note for a command that succeeded. It is stricter, since such a command may print other
-// programs' words: the output must name the refused path, and the sandbox must not allow that path.
+// Hint is [Box.Note] for a command that succeeded. It is stricter, because such a command may
+// print words of other programs: the output must name the refused path, and the sandbox must
+// not allow that path.
 func (b *Box) Hint(output string, refused ...string) string {
 	if len(refused) == 0 && b.Wants("", output).String() == "" {
 		return ""

@@ -10,10 +10,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
 )
 
-// Local returns what this machine has: nothing.
+// Local returns a machine without any mechanism, because the sandbox needs Linux.
 func Local() Machine { return Machine{OS: runtime.GOOS} }
 
-// MachineMemory is not known on this system.
+// MachineMemory returns 0: it is not known on this system.
 func MachineMemory() int64 { return 0 }
 
 func systemCallFilter(sockets, Namespaces) []byte { return nil }
@@ -22,7 +22,7 @@ type steps struct{}
 
 func (*steps) seal([]enter.Step) error { return nil }
 
-// Entry is one command on its way into a sandbox, which this system does not have.
+// Entry is one command on its way into a sandbox. This system has no sandboxes.
 type Entry struct{}
 
 // Wrap changes nothing.
@@ -37,5 +37,5 @@ func (e *Entry) Abandon() {}
 // Refused returns nothing.
 func (e *Entry) Refused() []string { return nil }
 
-// Ended says that the process that was started is the command itself.
+// Ended reports that the started process is the command itself.
 func (e *Entry) Ended() (ws syscall.WaitStatus, ok bool, err error) { return ws, false, nil }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// systemPaths may be read by every command: programs, libraries, and the part of the
-// configuration that programs read to run at all. Nothing in them is secret.
+// systemPaths lists paths that every command may read: programs, libraries, and the
+// configuration that programs need to run at all. They hold no secrets.
 var systemPaths = []string{
 	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix", "/gnu/store", "/snap",
 	"/run/current-system", "/etc/static", "/etc/profiles",
@@ -29,33 +29,34 @@ var systemPaths = []string{
 	"/sys/devices/system/cpu", "/sys/fs/cgroup", "/sys/kernel/mm/transparent_hugepage",
 }
 
-// homePaths are below the home folder and may be read too: the configuration of git, which does not
-// run without it, and the folders where languages keep programs and libraries.
+// homePaths are below the home folder and may be read too. They are the configuration of git,
+// which does not run without it, and the folders in which languages keep programs and
+// libraries.
 var homePaths = []string{
 	".gitconfig", ".config/git/config", ".config/git/ignore", ".config/git/attributes",
 	".local/bin", ".local/lib", ".local/pipx", ".local/share/mise", ".local/share/uv", "go", ".cargo/bin", ".cargo/registry", ".rustup",
 	".pyenv", ".rbenv", ".nvm", ".asdf", ".volta", ".bun/bin", ".deno/bin", ".sdkman/candidates",
 }
 
-// devices may be read and written.
+// devices lists the devices that commands may read and write.
 var devices = []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
 
-// ProtectedPaths are paths in a working folder that other programs run or obey. A command that
-// could write there could act later, outside of its sandbox.
+// ProtectedPaths lists paths in a working folder that other programs run or obey. If a command
+// could write there, it could act later, outside of its sandbox.
 var ProtectedPaths = []string{
 	".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir", ".husky", ".github", ".vscode", ".idea", ".mcp.json", ".claude", ".cursor", ".envrc",
 	".bashrc", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases", ".profile", ".zshrc", ".zshenv", ".zprofile",
 	".zlogin", ".config/fish", ".gitconfig", ".config/git", ".ssh",
 }
 
-// gitFiles are the files and folders in a repository that git obeys.
+// gitFiles lists the files and folders of a repository that git obeys.
 var gitFiles = []string{"hooks", "config", "config.worktree", "commondir"}
 
-// mostGitFolders bounds the folders that are searched for repositories.
+// mostGitFolders limits how many folders are searched for repositories.
 const mostGitFolders = 2000
 
-// ProtectedIn returns the [ProtectedPaths] of a folder and further files that git obeys: a .git
-// that is a file, and the repositories of submodules and working trees.
+// ProtectedIn returns the [ProtectedPaths] of a folder and the other files in it that git
+// obeys: a .git that is a file, and files in the repositories of submodules and working trees.
 func ProtectedIn(folder string) (all []string) {
 	for _, name := range ProtectedPaths {
 		all = append(all, filepath.Join(folder, name))
@@ -92,26 +93,27 @@ func ProtectedIn(folder string) (all []string) {
 	return all
 }
 
-// services are sockets of programs that act for their clients, and folders with such sockets. They
-// are hidden if there is a mount namespace.
+// services lists sockets of programs that act for their clients, and folders with such
+// sockets. They are hidden if there is a mount namespace.
 var services = []string{
 	"/run/docker.sock", "/run/containerd", "/run/crio", "/run/podman", "/run/dbus", "/run/user", "/run/systemd/private",
 	"/run/snapd.socket", "/run/snapd-snap.socket", "/run/libvirt", "/run/acpid.socket", "/tmp/.X11-unix", "/tmp/.ICE-unix",
 }
 
-// procFiles are the files in /proc that describe the machine and no process.
+// procFiles lists the files in /proc that describe the machine and no process.
 var procFiles = []string{
 	"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/proc/version", "/proc/filesystems",
 	"/proc/sys/kernel", "/proc/sys/vm", "/proc/sys/fs", "/proc/sys/net", "/proc/self",
 }
 
-// procSwitches change the kernel for everybody. Without Landlock, root could write to them.
+// procSwitches lists files in /proc that change the kernel for all users. Without Landlock,
+// root could write to them.
 var procSwitches = []string{
 	"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/scsi", "/proc/mtrr",
 }
 
-// SystemPaths returns the paths that every command may read: the system, the folders of PATH, and
-// the configuration of git in the home folder.
+// SystemPaths returns the paths that every command may read: paths of the system, the folders
+// of PATH, and the paths of the home folder in homePaths.
 func SystemPaths(home, path string) []string {
 	all := slices.Clone(systemPaths)
 	for _, dir := range filepath.SplitList(path) {
@@ -127,12 +129,12 @@ func SystemPaths(home, path string) []string {
 	return all
 }
 
-// inside reports whether a path is a folder or lies in it.
+// inside reports whether a path is the folder, or is below it.
 func inside(name, folder string) bool {
 	return name == folder || folder == "/" || strings.HasPrefix(name, folder+"/")
 }
 
-// insideAny reports whether a path lies in one of the folders, or is one.
+// insideAny reports whether a path is one of the folders, or is below one of them.
 func insideAny(name string, folders []string) bool {
 	return slices.ContainsFunc(folders, func(f string) bool { return inside(name, f) })
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/sandbox/enter"
 )
 
-// Local returns what this machine can do. It finds that out once.
+// Local returns what this machine can do. It finds that out at the first call.
 var Local = sync.OnceValue(probe)
 
-// candidates are sets of namespaces, the best first.
+// candidates lists sets of namespaces, the best set first.
 var candidates = []Namespaces{
 	{User: true, Mount: true, PID: true, OwnPID: true},
 	{User: true, Mount: true},
@@ -65,12 +65,14 @@ func kernelIsAtLeast(major, minor int) bool {
 }
 
 func seccompIsThere() bool {
-	// If the kernel has seccomp, it refuses this call because of the missing filter (EFAULT).
+	// If the kernel has seccomp, it refuses this call with EFAULT, because the filter is
+	// missing.
 	err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0, 0, 0)
 	return errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EACCES)
 }
 
-// try runs the helper with the namespaces of m and this network on this machine, without a command.
+// try runs the helper on this machine, without a command, with the namespaces of m and this
+// network.
 func try(m Machine, network Reach) error {
 	bare := m
 	bare.Landlock, bare.Seccomp = 0, false

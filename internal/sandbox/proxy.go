@@ -15,22 +15,23 @@ import (
 
 // Proxy connects commands to the hosts of a policy.
 type Proxy interface {
-	// ServeProxy answers one request to an HTTP proxy, CONNECT among them, until the context of the
-	// request ends. It returns what it refused and why, in words; "": nothing.
+	// ServeProxy answers one request to an HTTP proxy, which may be CONNECT. It returns at the
+	// latest when the context of the request ends. It returns what it refused and why, in
+	// words, or "" if it refused nothing.
 	ServeProxy(w http.ResponseWriter, r *http.Request) (refused string)
 }
 
-// maxRefused bounds the refusals of one command that are kept.
+// maxRefused limits how many refusals of one command are kept.
 const maxRefused = 5
 
-// visit is the traffic of one command.
+// visit is the network traffic of one command.
 type visit struct {
-	proxy   Proxy // nil: nothing is reached
+	proxy   Proxy // nil: the command reaches no host
 	ctx     context.Context
 	cancel  context.CancelFunc
 	mu      sync.Mutex
 	refused []string // guarded by mu
-	over    bool     // guarded by mu: no request begins any more
+	over    bool     // no request begins any more; guarded by mu
 	serving sync.WaitGroup
 }
 
@@ -63,7 +64,7 @@ func (v *visit) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// end cuts all connections and returns what was refused.
+// end closes all connections and returns what was refused.
 func (v *visit) end() []string {
 	v.mu.Lock()
 	v.over = true
@@ -75,7 +76,7 @@ func (v *visit) end() []string {
 	return v.refused
 }
 
-// serve answers the requests that come to a listener, until it is closed.
+// serve answers the requests that arrive at a listener. The caller closes the returned server.
 func serve(l net.Listener, h http.Handler) *http.Server {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
@@ -85,15 +86,16 @@ func serve(l net.Listener, h http.Handler) *http.Server {
 	return server
 }
 
-// gate is where commands without a network namespace find the proxies of their sandboxes. All of
-// this process share one port. The user name in the address of the proxy says which command it is.
+// gate is the port at which commands without a network namespace reach the proxies of their
+// sandboxes. All commands of this process share one port. The user name in the proxy's address
+// tells which command sends a request.
 type gate struct {
 	port   int
 	mu     sync.Mutex
 	visits map[string]*visit // guarded by mu
 }
 
-// openGate opens the gate of this process. It stays open.
+// openGate opens the gate of this process at the first call. The gate stays open.
 var openGate = sync.OnceValues(func() (*gate, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -104,7 +106,7 @@ var openGate = sync.OnceValues(func() (*gate, error) {
 	return g, nil
 })
 
-// ServeHTTP hands a request to the command that it comes from.
+// ServeHTTP passes a request to the visit of the command that sent it.
 func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	credentials := http.Request{Header: http.Header{"Authorization": r.Header["Proxy-Authorization"]}}
 	name, _, _ := credentials.BasicAuth()
@@ -119,7 +121,7 @@ func (g *gate) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v.ServeHTTP(w, r)
 }
 
-// admit lets a command in and returns its name.
+// admit registers the visit of a command and returns its name at the gate.
 func (g *gate) admit(v *visit) (name string) {
 	name = rand.Text()
 	g.mu.Lock()
@@ -134,11 +136,11 @@ func (g *gate) leave(name string) {
 	delete(g.visits, name)
 }
 
-// proxyEnviron returns the variables with which programs find a proxy.
+// proxyEnviron returns the variables that tell programs the address of a proxy.
 func proxyEnviron(address string) (env []string) {
 	for _, name := range []string{"http_proxy", "https_proxy", "all_proxy"} {
 		env = append(env, name+"="+address, strings.ToUpper(name)+"="+address)
 	}
-	// Node reads the variables only if it is told to.
+	// Node reads these variables only with NODE_USE_ENV_PROXY.
 	return append(env, "NODE_USE_ENV_PROXY=1", "no_proxy=localhost,127.0.0.1,::1", "NO_PROXY=localhost,127.0.0.1,::1")
 }

@@ -25,11 +25,11 @@ type Way byte
 // The ways.
 const (
 	NoWay    Way = iota // there is no proxy
-	OwnSpace            // it listens inside of their network namespace
-	OnePort             // it listens on this machine, and Landlock allows its port
+	OwnSpace            // the proxy listens inside the commands' network namespace
+	OnePort             // the proxy listens on this machine, and Landlock allows its port
 )
 
-// proxyPort is where the proxy listens inside of a network namespace.
+// proxyPort is the port of the proxy inside a network namespace.
 const proxyPort = 3128
 
 // Resolve returns how a machine enforces a policy. It is pure.
@@ -66,7 +66,7 @@ type resolver struct {
 	p    Policy
 	m    Machine
 	plan Plan
-	// pinned are the folders that cannot be renamed.
+	// pinned holds the folders that cannot be renamed, because they are mount points.
 	pinned map[string]bool
 }
 
@@ -80,10 +80,10 @@ func (r *resolver) lack(p Property, format string, args ...any) {
 	r.plan.Missing = append(r.plan.Missing, Missing{p, fmt.Sprintf(format, args...)})
 }
 
-// leastPIDs is the lowest bound on process ids that the kernel takes.
+// leastPIDs is the lowest limit on process ids that the kernel accepts.
 const leastPIDs = 302
 
-// shmSize bounds the /dev/shm of a command. Its content is not counted as memory of any process.
+// shmSize limits the /dev/shm of a command. Files there do not count as memory of any process.
 const shmSize = 64 << 20
 
 func (r *resolver) namespaces() {
@@ -123,7 +123,7 @@ func (r *resolver) namespaces() {
 	}
 }
 
-// writable returns the folders that may be changed.
+// writable returns the folders that commands may change.
 func (r *resolver) writable() []string {
 	if r.p.Temp == "" {
 		return r.p.Write
@@ -131,8 +131,7 @@ func (r *resolver) writable() []string {
 	return append(slices.Clone(r.p.Write), r.p.Temp)
 }
 
-// hide puts the worker's keys out of reach. Landlock alone cannot hide a key inside a readable
-// folder.
+// hide hides the worker's keys. Landlock alone cannot hide a key inside a readable folder.
 func (r *resolver) hide() {
 	if r.m.Namespaces.Mount {
 		for _, name := range services {
@@ -143,7 +142,7 @@ func (r *resolver) hide() {
 	for _, name := range r.p.Hide {
 		switch {
 		case r.m.Namespaces.Mount:
-			r.pinAbove(name) // a renamed folder would show the key to the next command
+			r.pinAbove(name) // otherwise a rename would show the key to the next command
 			r.step(enter.Step{Op: enter.Hide, Path: name})
 		case r.m.Landlock > 0 && insideAny(name, open):
 			r.lack(Files, "%s may be read, because it lies in a folder that commands may read and there is no mount namespace (%s): move it elsewhere", name, r.m.WhyNot)
@@ -160,7 +159,7 @@ func (r *resolver) protect() {
 		return
 	}
 	for _, name := range r.p.Protect {
-		if r.pinAbove(name) { // outside of writable folders Landlock already prevents writing
+		if r.pinAbove(name) { // outside of writable folders, Landlock already prevents writing
 			r.step(enter.Step{Op: enter.ReadOnly, Path: name})
 		}
 	}
@@ -170,8 +169,8 @@ func (r *resolver) protect() {
 	r.have(Files, "a mount namespace keeps protected paths such as .git/hooks from being changed")
 }
 
-// pinAbove keeps the folders above a path from being renamed, since another folder could take their
-// place. It reports whether the path lies in a writable folder.
+// pinAbove keeps the folders above a path from being renamed. Otherwise a command could put
+// another folder in their place. pinAbove reports whether the path is in a writable folder.
 func (r *resolver) pinAbove(name string) bool {
 	i := slices.IndexFunc(r.p.Write, func(w string) bool { return inside(name, w) && name != w })
 	if i < 0 {
@@ -190,7 +189,7 @@ func (r *resolver) pinAbove(name string) bool {
 	return true
 }
 
-// Resources of setrlimit, the same on every architecture of Go.
+// Resources of setrlimit. Their numbers are the same on every architecture of Go.
 const (
 	rlimitCPU, rlimitFileSize, rlimitCore, rlimitProcesses = 0, 1, 4, 6
 )
@@ -219,20 +218,20 @@ func (r *resolver) limits() {
 	}
 }
 
-// boundsPIDs reports whether the kernel can bound the process ids of the command's own namespace.
-// Before Linux 6.14 the bound counts for the whole machine.
+// boundsPIDs reports whether the kernel can limit the number of process ids in the command's
+// own namespace. Before Linux 6.14, that limit applies to the whole machine.
 func (r *resolver) boundsPIDs() bool {
 	return r.p.Limit.Processes > 0 && r.m.Namespaces.OwnPID && r.m.PIDBound
 }
 
-// boundsUser reports whether the kernel bounds the processes of the command's user. It does not for
-// root. Without a user namespace it would also count the processes of other commands and of the
-// worker.
+// boundsUser reports whether the kernel can limit the number of processes of the command's
+// user. It does not limit root. Without a user namespace, the count would include processes of
+// other commands and of the worker.
 func (r *resolver) boundsUser() bool {
 	return r.p.Limit.Processes > 0 && r.m.Namespaces.User && !r.m.Root
 }
 
-// whyUnbounded says why the kernel does not bound the number of processes.
+// whyUnbounded says why the kernel does not limit the number of processes.
 func (r *resolver) whyUnbounded() string {
 	switch {
 	case !r.m.Namespaces.User && !r.m.Namespaces.OwnPID:
@@ -243,8 +242,9 @@ func (r *resolver) whyUnbounded() string {
 	return "the worker is root, and there is no namespace for process ids: " + r.m.WhyNot
 }
 
-// keptCaps returns the capabilities that a command of root keeps: to read and change the files of
-// other users, within the limits of Landlock. Programs of root expect that they can.
+// keptCaps returns the capabilities that a command of root keeps. With them it can read and
+// change the files of other users, within the limits of Landlock. Programs that run as root
+// expect that.
 func (r *resolver) keptCaps() uint64 {
 	const chown, dacOverride, fowner = 0, 1, 3
 	if !r.m.Root {
@@ -266,7 +266,7 @@ func (r *resolver) filter() {
 	r.network()
 }
 
-// sockets are the sockets that commands may make.
+// sockets says which kinds of sockets commands may make.
 type sockets byte
 
 const (
@@ -276,8 +276,8 @@ const (
 	allSockets
 )
 
-// wayOut returns how commands reach the proxy, the best way that the machine has. Without seccomp
-// a port is none: UDP would go anywhere.
+// wayOut returns the best way to the proxy that the machine has. OnePort needs seccomp,
+// because otherwise a command could send UDP to any host.
 func wayOut(p Policy, m Machine) Way {
 	switch {
 	case p.Network != SomeHosts && p.Network != AnyHost:
@@ -290,7 +290,7 @@ func wayOut(p Policy, m Machine) Way {
 	return NoWay
 }
 
-// sockets says which sockets commands may make.
+// sockets returns which sockets commands may make.
 func (r *resolver) sockets() sockets {
 	switch {
 	case r.p.Network == HostNetwork:
@@ -303,7 +303,7 @@ func (r *resolver) sockets() sockets {
 	return noSockets
 }
 
-// network names what holds the network, after the filter.
+// network adds to the plan which mechanisms confine the network, and what they lack.
 func (r *resolver) network() {
 	switch {
 	case r.p.Network == HostNetwork:
@@ -347,7 +347,7 @@ func (b Bounds) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// Size formats a number of bytes as tools files do.
+// Size formats a number of bytes as tools files write it.
 func Size(n int64) string {
 	for _, unit := range []struct {
 		shift int

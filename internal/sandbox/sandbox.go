@@ -4,9 +4,9 @@
 //	   --Resolve--> Plan: the steps of the helper, the layers, and what is missing
 //	   --New--> Box --Wrap--> an exec.Cmd that enters the sandbox before it becomes the command
 //
-// A policy is described by properties: files, processes, network and limits. Each property has the
-// mechanisms that give it. [Resolve], a pure function, picks them. Nothing that a machine cannot do
-// is left out silently: the plan names it, and doctor and status show it. If a policy requires a
+// A policy is described by properties: files, processes, network and limits. [Resolve], a pure
+// function, picks the mechanisms that give each property. If a machine cannot enforce a part of
+// the policy, the plan names that part, and doctor and status show it. If a policy requires a
 // property that the machine lacks, nothing runs.
 //
 //	files      Landlock; a mount namespace protects paths inside of writable folders and hides keys
@@ -16,8 +16,8 @@
 //	           hosts and any: a network namespace, out of which only a proxy of the worker leads
 //	limits     rlimits here; package process watches memory and the number of processes
 //
-// The helper is package enter. The children of a command inherit all of this. Nothing here needs
-// privileges.
+// The helper is package enter. The children of a command are confined in the same way. Nothing
+// here needs privileges.
 package sandbox
 
 import (
@@ -26,7 +26,7 @@ import (
 	"strings"
 )
 
-// Property is one aspect of a sandbox. A policy can require it.
+// Property is one aspect of a sandbox, which a policy can require.
 type Property string
 
 // The properties.
@@ -37,56 +37,57 @@ const (
 	Limits    Property = "limits"
 )
 
-// Reach says what a command may connect to.
+// Reach says to which hosts a command may connect.
 type Reach string
 
 // The reaches.
 const (
 	NoNetwork   Reach = "none"
-	SomeHosts   Reach = "hosts" // those of Policy.Hosts, through a proxy of the worker
-	AnyHost     Reach = "any"   // all that the proxy of the worker connects to
-	HostNetwork Reach = "host"  // as the worker itself
+	SomeHosts   Reach = "hosts" // the hosts of Policy.Hosts, through a proxy of the worker
+	AnyHost     Reach = "any"   // every host to which the proxy of the worker connects
+	HostNetwork Reach = "host"  // the hosts that the worker itself reaches
 )
 
 // Policy says what a command may touch. All paths are absolute.
 type Policy struct {
 	Read  []string `json:"read,omitempty"`  // may be read and executed, besides [SystemPaths]
 	Write []string `json:"write,omitempty"` // folders that may be read, executed and changed
-	// Loose are folders that other commands may change. Links in Loose or below Write are not
-	// followed.
+	// Loose lists folders that commands of other sandboxes may change. Links in Loose or below
+	// Write are not followed.
 	Loose []string `json:"loose,omitempty"`
-	// Temp is the folder for temporary files, which may be changed too. It is the command's TMPDIR.
+	// Temp is the folder for temporary files, the command's TMPDIR. The command may change it.
 	Temp string `json:"temp,omitempty"`
-	// Measured are folders of Write whose growth counts for Limit.Disk.
+	// Measured lists folders of Write whose growth counts for Limit.Disk.
 	Measured []string `json:"measured,omitempty"`
-	// Protect are paths below Write that a command cannot change.
+	// Protect lists paths below Write that a command cannot change.
 	Protect []string `json:"protect,omitempty"`
-	// Replaceable are members of Protect that a command may replace: links, and paths behind such
+	// Replaceable lists paths of Protect that a command may replace: links, and paths behind
 	// links.
 	Replaceable []string `json:"replaceable,omitempty"`
-	// Hide are files and folders that a command cannot read, even below Read: the worker's keys.
+	// Hide lists files and folders that a command cannot read, even below Read: the worker's
+	// keys.
 	Hide    []string `json:"hide,omitempty"`
 	Network Reach    `json:"network,omitempty"` // "": none
-	// Hosts are what SomeHosts means. The proxy reads them.
+	// Hosts lists the hosts that SomeHosts allows. The proxy reads the list.
 	Hosts []string `json:"hosts,omitempty"`
-	// Port is where the proxy listens on this machine, for [OnePort]. [NewOn] sets it.
+	// Port is the port of the proxy on this machine, for [OnePort]. [NewOn] sets it.
 	Port     int        `json:"-"`
 	Limit    Bounds     `json:"limit,omitzero"`
-	Required []Property `json:"required,omitempty"` // nothing runs without these
+	Required []Property `json:"required,omitempty"` // properties without which nothing runs
 }
 
 // Bounds are the limits of one command and all its processes. Zero: no limit.
 type Bounds struct {
-	Memory    int64 `json:"memory,omitempty"` // bytes that all its processes together have in memory
-	Processes int   // at once
-	FileSize  int64 `json:"file_size,omitempty"` // bytes of one file that it writes
-	CPU       int   // seconds of one process
-	// Disk is how many bytes the folder for temporary files may hold, and by how many the folders of
-	// Measured may grow during one command.
+	Memory    int64 `json:"memory,omitempty"` // bytes of memory of all processes together
+	Processes int   // processes at the same time
+	FileSize  int64 `json:"file_size,omitempty"` // bytes of one file that the command writes
+	CPU       int   // CPU seconds of one process
+	// Disk is how many bytes the folder for temporary files may hold. It also limits by how
+	// many bytes the folders of Measured may grow during one command.
 	Disk int64 `json:"disk,omitempty"`
 }
 
-// Layer is a mechanism that is in effect.
+// Layer is a mechanism that enforces a part of the policy.
 type Layer struct {
 	Property Property `json:"property"`
 	What     string   `json:"what"`
@@ -95,12 +96,12 @@ type Layer struct {
 // Missing is a part of a policy that this machine cannot enforce.
 type Missing struct {
 	Property Property `json:"property"`
-	What     string   `json:"what"` // what the command can do because of that, and why
+	What     string   `json:"what"` // what the command can do because of the gap, and why
 }
 
 func (m Missing) String() string { return string(m.Property) + ": " + m.What }
 
-// Lacking returns the properties that commands in a sandbox do not have in full, in order.
+// Lacking returns the properties that this sandbox does not enforce completely, in order.
 func (b *Box) Lacking() (properties []string) {
 	if b == nil {
 		return nil

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// mostLinks bounds the links of one path, as the kernel does.
+// mostLinks limits how many links are followed in one path. The kernel has the same limit.
 const mostLinks = 40
 
-// Settle resolves the links of an absolute path, as far as the path exists. It refuses to follow a
-// link below one of the folders: a command may have made that link, and would choose where it
-// leads. The error names the link.
+// Settle resolves the links of an absolute path, as far as the path exists. It returns an
+// error, which names the link, for a link inside one of the folders. A command may have made
+// such a link, and could choose where it leads.
 func Settle(name string, folders []string) (string, error) {
 	top := filepath.VolumeName(name) + string(filepath.Separator)
 	real, rest, links := top, filepath.ToSlash(filepath.Clean(name)[len(top)-1:]), 0
@@ -60,8 +60,8 @@ func Settle(name string, folders []string) (string, error) {
 	}
 }
 
-// settled returns a policy whose readable paths have no links. A path that a link inside a writable
-// folder leads to is left out. Other paths in such a folder need no rule of their own.
+// settled returns the policy with links resolved in its readable paths. A path is left out if
+// a link inside a writable folder leads to it. Other paths in writable folders need no rule.
 func (p Policy) settled() Policy {
 	folders := slices.Concat(p.Write, p.Loose)
 	if p.Temp != "" {

@@ -11,14 +11,15 @@ import (
 	"unicode"
 )
 
-// Wants are keys for the sandbox of an entry that would allow what a program was refused, as far as
-// its output and its file tell. A person has to judge them, since a program may print anything.
+// Wants holds keys for the sandbox of an entry of the tools file. They would allow what a
+// program was refused, as far as the program's output and file show. A person has to judge the
+// keys, because a program may print anything.
 type Wants struct {
 	Read, State []string
 	Network     bool // network: host
 }
 
-// String returns the keys as the tools file has them; "" if there are none.
+// String returns the keys as a tools file has them, or "" if there are none.
 func (w Wants) String() string {
 	var keys []string
 	for _, list := range []struct {
@@ -53,16 +54,16 @@ func quoted(paths []string) (all []string) {
 
 var (
 	pathInText = regexp.MustCompile(`(?:^|[\s'"` + "`" + `(=:])(/[^\s'"` + "`" + `(),;:]+)`)
-	// asWriter matches output of programs that were refused a change.
+	// asWriter matches output that shows that a program wanted to change something.
 	asWriter = regexp.MustCompile(`(?i)mkdir|create|touch|unlink|remove|rename|write|writing|read-only|erofs`)
 	// programFolders are folder names of an installation: its programs and libraries.
 	programFolders = []string{"bin", "sbin", "lib", "lib64", "libexec", "shims"}
 )
 
-// maxWants bounds how many paths are named.
+// maxWants limits how many paths are named.
 const maxWants = 4
 
-// Wants finds out which keys a program needs that ended with this output.
+// Wants finds out which sandbox keys a program needs that ended with this output.
 func (b *Box) Wants(program, words string) (w Wants) {
 	if b == nil {
 		return w
@@ -82,16 +83,16 @@ func (b *Box) Wants(program, words string) (w Wants) {
 			w.Network = w.Network || b.Plan.Way == NoWay && p.Network != HostNetwork
 			continue
 		}
-		// Programs often print their own paths first, so the last path of a line is the refused
-		// one.
+		// Programs often print paths of their own first. The last path of a line is therefore
+		// the refused path.
 		found := pathInText.FindAllStringSubmatch(line, -1)
 		for _, path := range slices.Backward(found) {
 			name := filepath.Clean(strings.TrimRight(path[1], ".!?"))
 			if p.hides(name) || p.changes(name) {
 				continue
 			}
-			// A read of a missing file gives another error. So a refused path that is missing was
-			// to be made.
+			// Reading a missing file gives another error. If a refused path is missing, the
+			// program therefore wanted to create it.
 			if _, err := os.Lstat(name); p.reads(name) || asWriter.MatchString(line) || os.IsNotExist(err) {
 				w.change(p, name, strings.Contains(strings.ToLower(line), "mkdir"))
 			} else {
@@ -110,12 +111,13 @@ func (p Policy) changes(name string) bool {
 	return insideAny(name, p.Write) || p.Temp != "" && inside(name, p.Temp)
 }
 
-// hides reports whether a path is never offered, whatever the program prints.
+// hides reports whether a path must not be offered, whatever the program prints.
 func (p Policy) hides(name string) bool {
 	return insideAny(name, p.Hide) || insideAny(name, []string{"/proc", "/sys", "/dev"})
 }
 
-// read adds the path or, if it lies in an installation, the folder of the installation.
+// read adds a path to the wanted reads. If the path is in an installation, it adds the folder
+// of the installation.
 func (w *Wants) read(p Policy, name string) {
 	for dir := filepath.Dir(name); dir != "/"; dir = filepath.Dir(dir) {
 		if above := filepath.Dir(dir); slices.Contains(programFolders, filepath.Base(dir)) && above != "/" && above != "/usr" && above != os.Getenv("HOME") {
@@ -128,8 +130,9 @@ func (w *Wants) read(p Policy, name string) {
 	}
 }
 
-// change adds the path if it is a folder, is to become one, or begins with a dot, as programs name
-// their folders. Otherwise it adds the folder that holds the path.
+// change adds a path to the wanted changes if it is a folder, or will become one. A missing
+// path that begins with a dot counts as a folder, because programs name their folders so.
+// Otherwise change adds the folder that holds the path.
 func (w *Wants) change(p Policy, name string, made bool) {
 	info, err := os.Stat(name)
 	if err == nil && !info.IsDir() || err != nil && !made && !strings.HasPrefix(filepath.Base(name), ".") {
@@ -140,7 +143,8 @@ func (w *Wants) change(p Policy, name string, made bool) {
 	}
 }
 
-// files returns the file of a program and that of a script's interpreter, with links resolved.
+// files returns the file of a program and, for a script, the file of its interpreter, with
+// links resolved.
 func files(program string) (names []string) {
 	if !filepath.IsAbs(program) {
 		return nil

@@ -1,8 +1,10 @@
-// Package secrets reads the secrets folder: one file for each secret, with the name of the secret.
-// The file is read each time its secret is needed, so a replaced file takes effect at once.
+// Package secrets reads the secrets folder. It has one file for each secret, with the name of
+// the secret. The file is read each time its secret is needed, so a replaced file takes effect
+// at once.
 //
-// A value may appear in requests only. [Folder.Read] returns it. [Redact] removes it from text that
-// a service sent, before the text goes to a model, an event or a log.
+// The value of a secret may appear in requests only. [Folder.Read] returns the value. [Redact]
+// removes it from text that a service has sent, before the text goes to a model, an event or a
+// log.
 package secrets
 
 import (
@@ -17,20 +19,20 @@ import (
 	"strings"
 )
 
-// maxBytes bounds a secret.
+// maxBytes limits the size of a secret.
 const maxBytes = 64 << 10
 
-// leastRedacted is the shortest value, in bytes, that is removed from text. Shorter values also
-// occur in unrelated words.
+// leastRedacted is the length, in bytes, of the shortest value that is removed from text. A
+// shorter value may also occur in unrelated words.
 const leastRedacted = 6
 
 var secretName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}$`)
 
-// Folder is a folder of secrets; "" holds none.
+// Folder is the path of a folder of secrets. "" is a folder without secrets.
 type Folder string
 
-// Read returns the value of a secret: the content of its file without line breaks at the end. The
-// error names the secret, and never contains its value.
+// Read returns the value of a secret: the content of its file without line breaks at the end.
+// The error names the secret, but does not contain its value.
 func (f Folder) Read(name string) (string, error) {
 	switch {
 	case !secretName.MatchString(name):
@@ -55,7 +57,7 @@ func (f Folder) Read(name string) (string, error) {
 	return string(value), nil
 }
 
-// reason returns what is wrong with a file, without its path.
+// reason returns what is wrong with a file. It leaves out the file's path.
 func reason(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.New("it has no file")
@@ -67,7 +69,7 @@ func reason(err error) error {
 	return err
 }
 
-// Redact replaces the values in text.
+// Redact replaces each of the values in a text by [secret].
 func Redact(text []byte, values []string) []byte {
 	for _, value := range values {
 		if len(value) >= leastRedacted {

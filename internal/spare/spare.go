@@ -8,17 +8,17 @@ import "time"
 const keep = time.Second
 
 // Goroutines runs functions on goroutines. When a function has ended, its goroutine waits a
-// second for the next function, but not longer than until End.
+// second for the next function. It ends earlier if [Goroutines.End] is called.
 type Goroutines struct {
 	next  chan func()
 	ended chan struct{}
 }
 
-// New returns Goroutines. Call End when no more functions will come.
+// New returns Goroutines. Call End after the last function.
 func New() *Goroutines { return &Goroutines{next: make(chan func()), ended: make(chan struct{})} }
 
-// Go runs f on a waiting goroutine, or on a new one. It does not wait for f. It also works
-// after End.
+// Go runs f on a waiting goroutine, or on a new one. It does not wait for f. It may also be
+// called after End.
 func (g *Goroutines) Go(f func()) {
 	select {
 	case g.next <- f:
@@ -43,5 +43,6 @@ func (g *Goroutines) run(f func()) {
 	}
 }
 
-// End ends the waiting goroutines. Busy ones end when their functions return. Call it once.
+// End ends the waiting goroutines. A busy goroutine ends when its function returns. Call End
+// once.
 func (g *Goroutines) End() { close(g.ended) }

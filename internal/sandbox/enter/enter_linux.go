@@ -11,13 +11,13 @@ func init() {
 	if !ok {
 		syscall.Exit(125)
 	}
-	// An init function runs on the main thread. Changes apply to the thread that makes them, and
-	// exec keeps only that thread.
+	// An init function runs on the main thread. The changes apply only to the thread that
+	// makes them. exec keeps only that thread.
 	h := helper{status: status, ruleset: -1}
 	h.run(steps)
 }
 
-// descriptors reads "3,4".
+// descriptors reads two file descriptors from a text such as "3,4".
 func descriptors(s string) (steps, status int, ok bool) {
 	n, seen := [2]int{}, 0
 	for _, c := range []byte(s) {
@@ -39,16 +39,16 @@ type helper struct {
 	fork    bool
 }
 
-// run takes the steps and becomes the command. The arguments of this process are a name for the
-// helper, the path of the program, and the program's arguments from its own name on. run does not
-// return.
+// run takes the steps and then becomes the command. The arguments of this process are a name
+// for the helper, the path of the program, and the program's arguments, beginning with its own
+// name. run does not return.
 func (h *helper) run(steps int) {
 	args := commandLine()
 	folder, lost := syscall.Getwd()
 	if err := h.confine(steps); err != nil {
 		h.fail(err.step, err.errno)
 	}
-	if lost == nil { // the folder still belongs to the former mounts
+	if lost == nil { // the current folder still belongs to the mounts before the steps
 		_ = syscall.Chdir(folder)
 	}
 	if len(args) < 3 {
@@ -70,10 +70,12 @@ func (h *helper) run(steps int) {
 	}
 }
 
-// runChild runs the command as a child, collects orphans until the command ends, and reports how it
-// ended. When this process ends, the kernel kills all others of its namespace.
+// runChild runs the command as a child. It collects orphans until the command ends, and
+// reports how the command ended. When this process ends, the kernel kills all other processes
+// of its namespace.
 func (h *helper) runChild(args, env []string) {
-	// A command of the same user could otherwise open this process's status pipe in /proc.
+	// Without this call, a command of the same user could open this process's status pipe in
+	// /proc.
 	if errno := prctl(syscall.PR_SET_DUMPABLE, 0, 0); errno != 0 {
 		h.fail("close the helper to the command", errno)
 	}
@@ -100,10 +102,11 @@ func (h *helper) runChild(args, env []string) {
 	}
 }
 
-// lowest is the lowest descriptor that the command must not have.
+// lowest returns the lowest descriptor that the command must not have.
 func (h *helper) lowest() int { return h.status - 1 }
 
-// fail reports a failed step. An empty step is the start of the command itself.
+// fail reports a failed step and ends the process. An empty step means the start of the
+// command itself.
 func (h *helper) fail(step string, errno syscall.Errno) {
 	text := errno.Error()
 	if step != "" {
@@ -129,7 +132,7 @@ func (h *helper) confine(fd int) *failure {
 		return &failure{"read the steps", err.(syscall.Errno)}
 	}
 	b := make([]byte, st.Size)
-	// The descriptor is shared with other commands, so its offset must not move.
+	// Other commands use the same open file, so its offset must not move.
 	if n, err := syscall.Pread(fd, b, 0); err != nil || n != len(b) {
 		return &failure{"read the steps", syscall.EIO}
 	}
@@ -146,7 +149,7 @@ func (h *helper) confine(fd int) *failure {
 	return nil
 }
 
-// take takes one step.
+// take carries out one step.
 func (h *helper) take(s Step) syscall.Errno {
 	switch s.Op {
 	case MapUser:
@@ -170,14 +173,14 @@ func (h *helper) take(s Step) syscall.Errno {
 	case MountProc:
 		return mount("proc", s.Path, "proc", syscall.MS_NOSUID|syscall.MS_NODEV|syscall.MS_NOEXEC, "")
 	case MostPIDs:
-		_ = writeFile("/proc/sys/kernel/pid_max", decimal(s.A)) // an error leaves the count to the worker
+		_ = writeFile("/proc/sys/kernel/pid_max", decimal(s.A)) // on an error, the worker counts
 		return 0
 	case MountShm:
 		return unlessMissing(mount("tmpfs", s.Path, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "mode=1777,size="+decimal(s.A)))
 	case Limit:
 		return limit(int(s.A), s.B)
 	case OOMScore:
-		_ = writeFile("/proc/self/oom_score_adj", s.Path) // an error means that the score is already higher
+		_ = writeFile("/proc/self/oom_score_adj", s.Path) // fails if the score is higher
 		return 0
 	case DropCaps:
 		return dropCaps(s.A)
@@ -204,7 +207,7 @@ func (h *helper) take(s Step) syscall.Errno {
 	return syscall.EINVAL
 }
 
-// what describes a step for an error.
+// what describes a step in words, for an error.
 func what(s Step) string {
 	switch s.Op {
 	case MapUser:
@@ -241,8 +244,8 @@ func what(s Step) string {
 	return "step " + string(rune(s.Op))
 }
 
-// unlessMissing ignores the errors of a path that does not exist, that this user cannot reach
-// anyway, or that has become a link.
+// unlessMissing ignores three errors: the path does not exist, this user cannot reach it
+// anyway, or it has become a link.
 func unlessMissing(errno syscall.Errno) syscall.Errno {
 	if errno == syscall.ENOENT || errno == syscall.ENOTDIR || errno == syscall.EACCES || errno == syscall.ELOOP {
 		return 0
@@ -250,8 +253,8 @@ func unlessMissing(errno syscall.Errno) syscall.Errno {
 	return errno
 }
 
-// commandLine returns the arguments of this process. os.Args has them too, but package os is not
-// initialized yet.
+// commandLine returns the arguments of this process. It does not use os.Args, because package
+// os is not initialized yet.
 func commandLine() []string {
 	fd, err := syscall.Open("/proc/self/cmdline", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// Numbers of system calls that are the same on every architecture of Go, and options of prctl.
-// Package syscall does not have them.
+// Numbers of system calls, the same on every architecture of Go, and options of prctl. Package
+// syscall does not have them.
 const (
 	sysOpenat2       = 437
 	sysMountSetattr  = 442
@@ -38,7 +38,8 @@ func prctl(option int, a, b uintptr) syscall.Errno {
 	return errno
 }
 
-// mapUser maps one user and one group of the parent namespace to themselves.
+// mapUser maps one user and one group of the parent namespace to the same ids in the new
+// namespace.
 func mapUser(uid, gid uint64) syscall.Errno {
 	for _, f := range [][2]string{
 		{"/proc/self/setgroups", "deny"},
@@ -71,8 +72,8 @@ func mount(source, target, kind string, flags uintptr, data string) syscall.Errn
 	return 0
 }
 
-// openExactly opens a path without following links. Another command may have put a link in place of
-// a folder inside a writable folder.
+// openExactly opens a path without following links. Inside a writable folder, another command
+// may have replaced a folder by a link.
 func openExactly(path string) (int, syscall.Errno) {
 	name, err := syscall.BytePtrFromString(path)
 	if err != nil {
@@ -81,13 +82,13 @@ func openExactly(path string) (int, syscall.Errno) {
 	how := struct{ flags, mode, resolve uint64 }{oPath | syscall.O_CLOEXEC, 0, resolveNoLinks}
 	dirfd := atFDCWD
 	fd, _, errno := syscall.RawSyscall6(sysOpenat2, uintptr(dirfd), uintptr(unsafe.Pointer(name)), uintptr(unsafe.Pointer(&how)), unsafe.Sizeof(how), 0, 0)
-	if errno == syscall.ENOSYS || errno == syscall.EPERM { // EPERM: an outer sandbox refuses it
+	if errno == syscall.ENOSYS || errno == syscall.EPERM { // EPERM: an outer sandbox refuses
 		return openStepwise(path)
 	}
 	return int(fd), errno
 }
 
-// openStepwise is openExactly without openat2.
+// openStepwise does the work of openExactly without openat2.
 func openStepwise(path string) (int, syscall.Errno) {
 	at, err := syscall.Open("/", oPath|syscall.O_CLOEXEC, 0)
 	for i := 0; err == nil && i < len(path); {
@@ -119,7 +120,7 @@ func openStepwise(path string) (int, syscall.Errno) {
 	return at, 0
 }
 
-// bind makes a path a mount point of its own.
+// bind makes a path a mount point.
 func bind(path string) syscall.Errno {
 	fd, errno := openExactly(path)
 	if errno != 0 {
@@ -130,32 +131,34 @@ func bind(path string) syscall.Errno {
 	return mount(same, same, "", syscall.MS_BIND|syscall.MS_REC, "")
 }
 
-// rebind makes a path a mount point of its own, read-only or writable.
+// rebind makes a path a mount point, and makes it read-only or writable.
 func rebind(path string, readOnly bool) syscall.Errno {
 	if errno := bind(path); errno != 0 {
 		return errno
 	}
 	errno := setReadOnly(path, readOnly, atRecursive)
 	if errno == syscall.EPERM && !readOnly {
-		// A mount below it may not be made writable by this user; change only this one.
+		// This user may not be allowed to make a mount below the path writable. Change only
+		// the mount itself.
 		errno = setReadOnly(path, readOnly, 0)
 	}
 	return errno
 }
 
-// device makes a device a mount point of its own, on which it can be used.
+// device makes a device a mount point on which the device works.
 func device(path string) syscall.Errno {
 	if errno := bind(path); errno != 0 {
 		return errno
 	}
 	errno := setMount(path, 0, mountAttrNoDevices, 0)
-	if errno == syscall.EPERM { // the device could not be used before either
+	if errno == syscall.EPERM { // the device did not work before either
 		return 0
 	}
 	return errno
 }
 
-// setReadOnly changes a mount, and with atRecursive all below it.
+// setReadOnly makes a mount read-only or writable. With atRecursive, it also changes all
+// mounts below it.
 func setReadOnly(path string, readOnly bool, flags uintptr) syscall.Errno {
 	if readOnly {
 		return setMount(path, mountAttrReadOnly, 0, flags)
@@ -163,7 +166,8 @@ func setReadOnly(path string, readOnly bool, flags uintptr) syscall.Errno {
 	return setMount(path, 0, mountAttrReadOnly, flags)
 }
 
-// setMount sets and clears attributes of a mount, and with atRecursive of all below it.
+// setMount sets and clears attributes of a mount. With atRecursive, it also does so for all
+// mounts below it.
 func setMount(path string, set, clear uint64, flags uintptr) syscall.Errno {
 	fd, errno := openExactly(path)
 	if errno != 0 {
@@ -201,14 +205,15 @@ func limit(resource int, bound uint64) syscall.Errno {
 	return 0
 }
 
-// dropCaps drops every capability except those in keep, also for programs that root execs later.
+// dropCaps drops every capability except those in keep. Programs that root execs later do not
+// get them back.
 func dropCaps(keep uint64) syscall.Errno {
 	for c := range uintptr(64) {
 		if keep&(1<<c) != 0 {
 			continue
 		}
 		errno := prctl(prCapbsetDrop, c, 0)
-		if errno == syscall.EINVAL { // past the kernel's last capability
+		if errno == syscall.EINVAL { // c is above the kernel's last capability
 			break
 		}
 		if errno == syscall.EPERM { // there is nothing to drop
@@ -218,7 +223,7 @@ func dropCaps(keep uint64) syscall.Errno {
 			return errno
 		}
 	}
-	// A kernel before 4.3 has no ambient capabilities, so an error does not matter.
+	// A kernel before 4.3 has no ambient capabilities, so an error of this call is ignored.
 	_ = prctl(prCapAmbient, prCapAmbientClear, 0)
 	hdr := struct {
 		version uint32
@@ -248,7 +253,8 @@ func (h *helper) newRuleset(attributes string) syscall.Errno {
 	return errno
 }
 
-// allow adds a rule to the ruleset. For a file, it leaves out the rights that only folders have.
+// allow adds a rule to the ruleset. If the path is a file, it leaves out rights that only
+// folders have. If links is set, it follows links.
 func (h *helper) allow(s Step, links bool) syscall.Errno {
 	fd, errno := openExactly(s.Path)
 	if errno == syscall.ELOOP && links {

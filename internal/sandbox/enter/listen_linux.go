@@ -11,9 +11,9 @@ const (
 	flagUp       = 1
 )
 
-// listen opens a port in the network namespace of this process and hands it to the worker, which
-// accepts connections there although it is in another namespace. The socket to the worker is the
-// descriptor behind the status pipe.
+// listen opens a port in the network namespace of this process and passes it to the worker.
+// The worker accepts connections there although it is in another namespace. The socket to the
+// worker is the descriptor after the status pipe.
 func (h *helper) listen(port int) syscall.Errno {
 	worker := h.status + 1
 	defer syscall.Close(worker)
@@ -37,7 +37,7 @@ func (h *helper) listen(port int) syscall.Errno {
 	return 0
 }
 
-// loopbackUp starts the loopback interface, which a new namespace has and which is down.
+// loopbackUp starts the loopback interface. In a new network namespace it is down.
 func loopbackUp(fd int) syscall.Errno {
 	var request struct { // struct ifreq
 		name  [16]byte

@@ -5,14 +5,15 @@
 //	worker --clone, new namespaces--> helper: mounts, limits, capabilities, Landlock, seccomp
 //	       --exec--> command
 //
-// In a namespace for process ids the helper stays as the first process, and the command is its
-// child. A command that is itself the first process would ignore most signals. The helper writes
-// how the command ended to the status pipe.
+// If there is a namespace for process ids, the helper stays as its first process, and the
+// command is a child of the helper. A command that is itself the first process would ignore
+// most signals. The helper writes to the status pipe how the command ended.
 //
-// The helper runs in the init function of this package. The package imports only syscall, so Go
-// initializes it before almost all other packages: the helper starts in 1 ms instead of 20 ms. So
-// it cannot use libraries for Landlock and seccomp, and makes the few system calls itself. Package
-// sandbox decides everything, and compiles the filter with a library.
+// The helper runs in the init function of this package. The package imports only syscall, so
+// Go initializes it before almost all other packages. The helper therefore starts in 1 ms
+// instead of 20 ms. For the same reason it uses no libraries for Landlock and seccomp, and
+// makes the few system calls itself. Package sandbox decides everything, and compiles the
+// filter with a library.
 package enter
 
 // Variable is the environment variable that turns the program into the helper. Its value is two
@@ -22,7 +23,8 @@ const Variable = "TOOLFLEET_SANDBOX"
 // Op says what a [Step] does.
 type Op byte
 
-// The steps, with the fields that they use. They are taken in the order of the list.
+// The steps, with the fields that they use. The helper carries them out in the order of the
+// list.
 const (
 	MapUser    Op = 'u' // A, B: map only this user and this group into the new user namespace
 	OwnMounts  Op = 'm' // keep changes of mounts in this namespace
@@ -50,7 +52,8 @@ const (
 	Probe      Op = 'z' // end with status 0 instead of running a command; the last step
 )
 
-// Step is one action of the helper. A step about a path that does not exist is left out.
+// Step is one action of the helper. If the path of a step does not exist, the helper skips the
+// step.
 type Step struct {
 	Op   Op
 	A, B uint64
@@ -72,7 +75,8 @@ func Encode(steps []Step) []byte {
 	return b
 }
 
-// Decode reads the first step and returns the rest. ok is false at the end and for a broken step.
+// Decode reads the first step and returns the rest. ok is false at the end, and for a broken
+// step.
 func Decode(b []byte) (s Step, rest []byte, ok bool) {
 	if len(b) < header {
 		return s, nil, false
@@ -100,15 +104,16 @@ func value(b []byte) (n uint64) {
 	return n
 }
 
-// First bytes of what the helper writes to the status pipe.
+// The first byte of what the helper writes to the status pipe.
 const (
-	// Failed: the command did not run. A text follows: the step, and the system's error.
+	// Failed says that the command did not run. A text follows: the step, and the system's
+	// error.
 	Failed = 'E'
-	// Ended: the wait status of the command follows, four bytes.
+	// Ended says that the command has ended. Its wait status follows, in four bytes.
 	Ended = 'W'
 )
 
-// EndedWith returns the wait status from a status pipe that began with Ended.
+// EndedWith returns the wait status of a report that begins with Ended.
 func EndedWith(report []byte) (status uint32, ok bool) {
 	if len(report) != 5 || report[0] != Ended {
 		return 0, false
