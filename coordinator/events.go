@@ -20,7 +20,7 @@ type events struct {
 	log      *slog.Logger
 	in       messages.Batch
 	tenant   messages.TenantID
-	user     string           // who asks for the tenant; "": not known
+	user     string           // the user who asks for the batch; "" if not known
 	plan     func() plan.Plan // nil until the batch is planned
 	counters map[int]int      // number of events so far, by call
 	started  int              // number of calls whose start is published

@@ -148,7 +148,7 @@ func (c *Coordinator) takeOver(ctx context.Context, log *slog.Logger, a journal.
 func (c *Coordinator) driveSession(ctx context.Context, head journal.Accepted, delivery *pull.Delivery, offers ...offer) (done bool) {
 	for {
 		s := c.newSessionRun(head.Key)
-		s.offers = offers // before the run is visible to goroutines that add offers
+		s.offers = offers // before other goroutines can see the run and add offers
 		if c.runs.enter(s) != nil {
 			c.handOver(s.log, head, delivery, offers)
 			return true

@@ -128,7 +128,7 @@ func (l *lease) release(finished, ends bool, suspended time.Time) {
 		case !suspended.IsZero():
 			let.AfterMS = session.PutOff(time.Now(), suspended).Milliseconds()
 		case l.delivery != nil:
-			let.AfterMS = 1 // the broker delivers it again
+			let.AfterMS = 1 // not 0, because the broker delivers the batch again
 		}
 		l.peers.Publish(wire.Notice{Batch: l.accepted.Key.String(), LetGo: &let, Worker: l.id})
 	}

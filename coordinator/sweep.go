@@ -115,7 +115,7 @@ func (c *Coordinator) sweep(ctx context.Context, running *sync.WaitGroup) error 
 	var suspects []journal.Accepted
 	for _, head := range heads {
 		alone, headErr := c.unattended(ctx, head, now)
-		if headErr != nil { // the error concerns only this session; go on with the others
+		if headErr != nil { // the error is about this session; continue with the others
 			err = errors.Join(err, headErr)
 		}
 		if alone {

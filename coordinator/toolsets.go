@@ -49,7 +49,7 @@ func (s *toolsets) run(ctx context.Context) error {
 	}
 	isReady := func() {
 		s.once.Do(func() {
-			s.workers.Rebuild() // with all announcements of the listing
+			s.workers.Rebuild() // applies all announcements of the listing
 			s.changed()
 			close(s.ready)
 		})

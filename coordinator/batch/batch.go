@@ -9,7 +9,7 @@ import (
 
 // Config holds the limits of a batch and its calls.
 type Config struct {
-	Digest       string        // of the Batch as received
+	Digest       string        // of the batch's body
 	Nonce        string        // part of every record that this machine's driver writes
 	Window       int           // how many calls may be dispatched and open at once
 	FirstPoll    time.Duration // time from a dispatch to the first look into the journal

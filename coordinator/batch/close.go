@@ -14,7 +14,7 @@ import (
 // and the next write of the session may start. At that time no call of this batch may be
 // queued or running.
 type Closing struct {
-	Lease time.Duration // of a claim whose record has no lease
+	Lease time.Duration // lease of a claim whose record has none
 	Grace time.Duration // added to a lease before the claim counts as lapsed
 
 	seen map[int]seenRecord // by call

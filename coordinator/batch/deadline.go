@@ -127,7 +127,7 @@ func (m *Machine) timedOut(now time.Time, i int, c *call) (messages.Result, bool
 		return m.endWith(i, messages.StatusError, messages.CodeWorkerLost, fmt.Sprintf(
 			"The worker that ran %s was lost, and no other took the call.", tool)), true
 	}
-	switch { // waiting, queued or released
+	switch { // the call is waiting, queued or released
 	case m.cfg.Timeout > 0 && m.left(now.Add(-m.slack(c))) <= 0:
 		return m.endWith(i, messages.StatusTimeout, messages.CodeTimeout, fmt.Sprintf(
 			"%s: the %s that this message was given are used up.", m.notRun(i, c), m.cfg.Timeout)), true

@@ -85,7 +85,7 @@ func (m *Machine) onPlan(ev Planned) {
 // plan refused a call, the call is open again.
 func (m *Machine) adopt(record wire.PlanRecord) {
 	adopted, err := m.plan.Adopt(record)
-	if err != nil { // never: the driver has compared the digests
+	if err != nil { // cannot happen: the driver has compared the digests
 		return
 	}
 	for i := range m.calls {

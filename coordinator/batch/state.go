@@ -45,12 +45,12 @@ type call struct {
 	// window was full or an earlier batch came first.
 	held      bool
 	notBefore time.Time // no dispatch before this time, in any state
-	expires   time.Time // parked: when the question expires
+	expires   time.Time // when the question expires; only in parked
 	endAt     time.Time // when the machine last asked for an End; zero: the call is not ending
 
 	result  *messages.Result // nil until the call has ended
-	told    bool             // ended: the end was published to watchers
-	durable bool             // ended: a record holds the result, so it survives a power loss
+	told    bool             // the end was published to watchers; only in ended
+	durable bool             // a record has the result, so it survives a power loss; only in ended
 
 	// The next fields mean the same in every state.
 

@@ -41,7 +41,7 @@ type Store struct {
 
 type cached struct {
 	tools  schemas.Catalog
-	body   []byte    // the stored form
+	body   []byte    // the stored form of tools
 	stored time.Time // when the catalogue was last put into the object store
 }
 

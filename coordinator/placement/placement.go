@@ -21,9 +21,9 @@ import (
 
 // Queued is a job in a queue. It waits there, or a worker has it.
 type Queued struct {
-	Token string // of the queue; "" if its subject cannot be read
-	Index int    // of the call
-	Seq   uint64 // in the stream
+	Token string // token of the queue; "" if the job's subject cannot be read
+	Index int    // index of the call
+	Seq   uint64 // sequence of the job in the stream
 }
 
 // Queues gives access to the jobs of one batch in the stream of jobs.

@@ -14,7 +14,7 @@ func Answered(parked wire.CallRecord, q messages.Approval, state messages.Decisi
 	next := parked
 	next.Nonce, next.Approval, next.ArgsHash, next.Worker = nonce, &q, q.ArgsHash, ""
 	if q.Original != nil {
-		next.Input = nil // the input in the record is older than the edit
+		next.Input = nil // the record has the input from before the edit
 	}
 	switch state {
 	case messages.DecisionGranted:

@@ -76,7 +76,7 @@ type Log struct {
 	ends    ends // the newest lines that this process wrote, by session
 
 	mu   sync.Mutex
-	key  []byte    // of the fleet; nil: not read yet; guarded by mu
+	key  []byte    // key of the fleet; nil: not read yet; guarded by mu
 	read time.Time // when key was read; guarded by mu
 }
 

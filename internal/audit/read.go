@@ -28,11 +28,11 @@ type Filter struct {
 	Tool     string
 	Status   messages.Status
 	Type     messages.AuditType
-	Effect   string // of the permission: allow, ask or deny
-	Approver string // who agreed or decided
+	Effect   string // effect of the permission: allow, ask or deny
+	Approver string // a person who agreed or decided
 	Worker   string // the worker that ran the call, or the process that wrote the line
 	Trace    string
-	Round    int // of the batch, if its agent numbered it; 0: any round
+	Round    int // round of the batch, if its agent numbered it; 0: any round
 	// Since and Until limit when a line was stored, by the server's clock. The line was stored
 	// at Since or later, and before Until.
 	Since, Until time.Time
@@ -42,7 +42,7 @@ type Filter struct {
 type Entry struct {
 	Seq    uint64 // sequence of the message, which may have several lines
 	Stored time.Time
-	Key    wire.BatchKey // of the batch, in subject tokens
+	Key    wire.BatchKey // key of the batch, in subject tokens
 	Line   messages.AuditRecord
 	// ByWorker says that the line is on a subject to which every worker may write. Earlier
 	// builds also wrote lines of coordinators about open calls to these subjects.

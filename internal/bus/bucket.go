@@ -192,7 +192,7 @@ func (b *Bucket) watchOnce(ctx context.Context, w *watch, lost <-chan struct{}) 
 // watch reports it as deleted.
 type watch struct {
 	each  func(key string, value []byte)
-	ready func() // nil once it was called
+	ready func() // nil after it was called
 	known map[string]bool
 	seen  map[string]bool // keys of the listing in progress; nil outside of a listing
 }

@@ -54,7 +54,7 @@ import (
 
 // Options say to which server to connect, and as which user.
 type Options struct {
-	URL string // one or more, separated by commas
+	URL string // one or more URLs, separated by commas
 	// InProcess connects to a server in this process, without a socket. Only error texts use
 	// URL then.
 	InProcess interface{ InProcessConn() (net.Conn, error) }
@@ -65,7 +65,7 @@ type Options struct {
 	TLSCA                 string // path of a file
 	TLSCert, TLSKey       string // paths of files
 
-	Prefix string // of every subject; "" = wire.DefaultPrefix
+	Prefix string // first part of every subject; "" = wire.DefaultPrefix
 	// InboxPrefix is the first part of the subjects on which answers arrive. A user with
 	// narrow permissions needs its own prefix. "" = _INBOX.
 	InboxPrefix string
@@ -112,7 +112,7 @@ type Conn struct {
 	// connectedAt is when the present connection was made, in Unix nanoseconds by this
 	// process's clock.
 	connectedAt atomic.Int64
-	missing     chan struct{} // see Missing
+	missing     chan struct{} // see the method Missing
 
 	mu          sync.Mutex
 	onReconnect map[int]func() // guarded by mu

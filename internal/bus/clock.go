@@ -20,7 +20,7 @@ type serverClock struct {
 
 type reading struct {
 	said time.Time // the time by the server's clock
-	at   time.Time // by this process's clock, when the answer arrived
+	at   time.Time // when the answer arrived, by this process's clock
 }
 
 // Now returns the time by the server's clock, which also stamps stored messages. Use it, and

@@ -89,16 +89,16 @@ const (
 	codeSequenceNotFound  = 10043
 	codeStorageResources  = 10047
 	codeMessageTooLarge   = 10054
-	codeDeleteFailed      = 10057 // also used for: the message does not exist
+	codeDeleteFailed      = 10057 // also means that the message does not exist
 	codeStreamNotFound    = 10059
 	codeWrongLastSequence = 10071
-	codeStoreFailed       = 10077 // for any limit that was reached
+	codeStoreFailed       = 10077 // any limit was reached
 	codeHeaderTooLarge    = 10097
 	codeWrongLastConstant = 10164 // another write of the subject is on its way
 
-	textPerSubject = "maximum messages per subject exceeded" // of 10077
-	textNoMessage  = "no message found"                      // of 10057
-	textStoreEOF   = "stream store EOF"                      // of 10057: the sequence is after the newest message
+	textPerSubject = "maximum messages per subject exceeded" // text of 10077
+	textNoMessage  = "no message found"                      // text of 10057
+	textStoreEOF   = "stream store EOF"                      // text of 10057: the sequence is after the newest message
 )
 
 // apiError translates an error in an answer of JetStream.

@@ -14,7 +14,7 @@ import (
 // half of the key again. Certificates and credentials it does read again as a whole.
 type nkeyFile struct {
 	path string
-	conn atomic.Pointer[nats.Conn] // nil until the first connect has succeeded
+	conn atomic.Pointer[nats.Conn] // nil before the first connect has succeeded
 	in   interface{ InProcessConn() (net.Conn, error) }
 	dial net.Dialer
 }

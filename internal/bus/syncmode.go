@@ -10,7 +10,7 @@ import (
 const (
 	SyncAlways   = "always"   // an acknowledged write survives a power loss
 	SyncInterval = "interval" // an acknowledged write may be lost in a power loss
-	SyncUnknown  = "unknown"  // the server does not answer this user
+	SyncUnknown  = "unknown"  // the server does not tell this user
 )
 
 // syncAnswers is how long SyncMode waits, after each answer, for an answer of another server

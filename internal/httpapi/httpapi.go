@@ -54,7 +54,7 @@ type Config struct {
 
 	Logger  *slog.Logger // nil: no log
 	Tracer  trace.Tracer // nil: no spans. The trace context is passed on in any case
-	Metrics *Metrics     // nil: not counted
+	Metrics *Metrics     // nil: no metrics
 }
 
 func (c Config) withDefaults() Config {
@@ -111,11 +111,11 @@ func New(clientOf func(tenant string) *client.Client, cfg Config) (*Server, erro
 
 // Time limits of a client. The server closes the connection of a client that takes longer.
 const (
-	headersIn = 5 * time.Second  // to send the headers
-	bodyIn    = 30 * time.Second // to send the body
-	readIn    = 20 * time.Second // to read what the server writes
-	idleFor   = time.Minute      // between two requests on a connection
-	closeIn   = 3 * time.Second  // to read its answer after the server was told to stop
+	headersIn = 5 * time.Second  // time to send the headers
+	bodyIn    = 30 * time.Second // time to send the body
+	readIn    = 20 * time.Second // time to read what the server writes
+	idleFor   = time.Minute      // time between two requests on a connection
+	closeIn   = 3 * time.Second  // time to read its answer after the server was told to stop
 )
 
 // maxHeaders limits the request line and the headers, in bytes. There is room for two

@@ -20,7 +20,7 @@ type liveFeeds struct {
 
 // liveFeed is the subscription to the live events of one tenant.
 type liveFeed struct {
-	streams map[*liveQueue]bool // guarded by mu of liveFeeds
+	streams map[*liveQueue]bool // guarded by liveFeeds.mu
 	begun   chan struct{}       // closed once events arrive
 	stop    context.CancelFunc
 	err     error // why no events arrive; set before begun is closed

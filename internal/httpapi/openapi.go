@@ -43,7 +43,7 @@ var description = sync.OnceValue(func() []byte {
 func messageSchema(name string) map[string]any {
 	body, err := fs.ReadFile(schemas.Files(), name+".json")
 	if err != nil {
-		panic(fmt.Sprintf("httpapi: openapi.json: %v", err)) // a test has read it
+		panic(fmt.Sprintf("httpapi: openapi.json: %v", err)) // cannot happen: a test reads the file
 	}
 	var schema map[string]any
 	mustDecode(body, &schema)
@@ -93,7 +93,7 @@ func mustDecode(body []byte, into any) {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	if err := d.Decode(into); err != nil {
-		panic(fmt.Sprintf("httpapi: openapi.json and the schemas: %v", err)) // a test reads them
+		panic(fmt.Sprintf("httpapi: openapi.json and the schemas: %v", err)) // cannot happen: a test reads the files
 	}
 }
 

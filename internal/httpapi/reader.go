@@ -41,14 +41,14 @@ type reader struct {
 
 	begun chan struct{} // closed when the reader misses no later event
 
-	users int // number of streams; guarded by mu of readers
+	users int // number of streams; guarded by readers.mu
 	stop  context.CancelFunc
 }
 
 // kept is an event that a reader keeps.
 type kept struct {
 	number uint64
-	id     string // "" for a live event
+	id     string // "": the event is live
 	event  messages.Event
 	data   []byte
 }
@@ -164,7 +164,7 @@ func (r *reader) after(number uint64) (events []kept, dropped uint64, more <-cha
 // place is the position of a stream in the events of a reader.
 type place struct {
 	*reader
-	number  uint64          // of the last event that was read
+	number  uint64          // number of the last event that was read
 	live    uint64          // live events up to this number are too old to be shown
 	dropped uint64          // events up to this number were dropped before the stream began
 	shown   *shown          // what another server has shown to the client; nil: not needed

@@ -20,7 +20,7 @@ import (
 type request struct {
 	*http.Request
 	who     access.Principal
-	client  *client.Client // of the tenant of the sender
+	client  *client.Client // client of the sender's tenant
 	session messages.SessionID
 	batch   messages.BatchID
 	body    []byte

@@ -40,7 +40,7 @@ const removal = time.Minute
 const (
 	stepMessages = 1000
 	stepBytes    = 8 << 20
-	stepHeads    = 32 // heads that need their own requests
+	stepHeads    = 32 // limit of heads that need their own requests
 )
 
 // HeadSweep reads the log once, from the oldest batch on, and finds the stuck heads. It is not
@@ -245,7 +245,7 @@ func (s *HeadSweep) explainedUntil(ctx context.Context, key wire.BatchKey) (unti
 			until = t
 		}
 	}
-	for _, lane := range []wire.Verb{wire.VerbRead, wire.VerbWrite} { // in any pool
+	for _, lane := range []wire.Verb{wire.VerbRead, wire.VerbWrite} { // the filter below matches every pool
 		msg, err := s.j.conn.Last(ctx, s.j.names.Stream(bus.Jobs), s.j.names.Of(lane+".*", key)+".*")
 		if errors.Is(err, bus.ErrNotFound) {
 			continue

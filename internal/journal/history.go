@@ -18,8 +18,8 @@ type History struct {
 	Accepted Accepted // the batch; Seq is 0 if it has left the log
 	Plans    []PlanEntry
 	Records  []CallEntry     // every record of every call, the oldest first
-	Results  []StoredResult  // of calls that do not claim; empty if the reply has the results
-	Reply    *messages.Reply // without its reinjection; nil if there is no reply
+	Results  []StoredResult  // results of calls that do not claim; empty if the reply has them
+	Reply    *messages.Reply // the reply without its reinjection; nil if there is none
 	Replied  time.Time       // when the reply was stored
 	Lines    wire.AuditLines // the lines of the audit log about the calls
 
@@ -141,7 +141,7 @@ func (j *Journal) historyReply(ctx context.Context, key wire.BatchKey, s *Histor
 	}
 	body, err := j.FullReply(ctx, msg.Data)
 	if err != nil {
-		body = msg.Data // the message has a part of the reply
+		body = msg.Data // the message has only a part of the reply
 	}
 	var reply struct {
 		messages.Reply

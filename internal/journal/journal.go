@@ -110,7 +110,7 @@ func (processClock) WithTimeout(ctx context.Context, d time.Duration) (context.C
 // CallEntry is a stored record of a call.
 type CallEntry struct {
 	Key    wire.CallKey
-	Seq    uint64 // of a claim: its fencing token
+	Seq    uint64 // the sequence of a claim is its fencing token
 	Stored time.Time
 	Record wire.CallRecord
 }
@@ -462,7 +462,7 @@ func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Rep
 			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
 		}
 		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
-		reply = reply.WithAppend() // leaves the list to append out too
+		reply = reply.WithAppend() // also leaves out the list to append
 		body = wire.Encode(reply)
 	}
 	header := bus.Header{acceptedHeader: {a.mark()}}

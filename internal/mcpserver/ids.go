@@ -17,7 +17,7 @@ import (
 
 // Caller is the sender of a request, with the sessions for its calls.
 type Caller struct {
-	Client *client.Client // of the tenant
+	Client *client.Client // client of the tenant
 	// Tenant and User keep the calls of different callers apart.
 	Tenant, User string
 	// Path is the session in the address of the request; "": none. Session is the session of
@@ -51,7 +51,7 @@ const (
 	idMeta        = "toolfleet/id"
 	resultMeta    = "toolfleet/result"
 	claudeMeta    = "claudecode/toolUseId"
-	idPrefix      = "mcp-" // of ids that this server makes
+	idPrefix      = "mcp-" // prefix of ids that this server makes
 )
 
 // named is a call with its ids.

@@ -17,14 +17,14 @@ const beatEvery = 15 * time.Second
 
 // news reports the progress of a call to its client, if the client has asked for progress.
 type news struct {
-	ctx     context.Context // of the request; the SDK finds the client with it
+	ctx     context.Context // context of the request; the SDK finds the client with it
 	session *mcp.ServerSession
 	token   any // nil: the client has not asked
 	beats   sync.WaitGroup
 	ended   chan struct{}
 
 	mu    sync.Mutex
-	count float64 // of notifications sent; guarded by mu
+	count float64 // number of notifications sent; guarded by mu
 }
 
 // newNews starts the signs of life of a call. stop ends them.

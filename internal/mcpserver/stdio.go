@@ -42,7 +42,7 @@ func isGone(err error) bool {
 // last one is stored. So the fleet gets the calls in the order in which the client sent them.
 type queue struct {
 	mu     sync.Mutex
-	now    *turn         // of the call that was taken last; nil: it is over; guarded by mu
+	now    *turn         // turn of the call that was taken last; nil: it is over; guarded by mu
 	closed chan struct{} // closed with the connection
 	once   sync.Once
 }

@@ -220,7 +220,7 @@ func (d *drive) perform(want batch.Effect) []batch.Event {
 	case batch.StorePlan:
 		return d.storePlan(want)
 	case batch.Look:
-		d.staffed = true // check whether the jobs are in the right queues
+		d.staffed = true // makes run check that the jobs are in the right queues
 		said, _ := d.controls()
 		k, err := truth(d.Task).Calls(anytime, d.sub.Key)
 		if err != nil {

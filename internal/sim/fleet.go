@@ -84,8 +84,8 @@ type Fleet struct {
 	staff   *staff.Bucket        // what workers have announced
 	agents  int                  // agents that still wait for a reply
 	shape   Shape
-	policy  policy // of workers that start from now on
-	version int    // version of the tools file of workers that start from now on
+	policy  policy // policy of workers that start from now on
+	version int    // tools file version of workers that start from now on
 	people  *world.Process
 	// workers, posts and coordinators include those of the run that have ended.
 	workers      []*worker

@@ -24,7 +24,7 @@ const lookahead = 4
 // line drives the batches of one session.
 type line struct {
 	c         *coordinator
-	key       wire.BatchKey // of its first batch
+	key       wire.BatchKey // key of the first batch
 	batches   session.Line[*drive]
 	driven    map[*drive]bool    // drivers of the batches that are being driven
 	left      []*drive           // drivers whose task has ended

@@ -57,12 +57,12 @@ type attempt struct {
 	mails    []mail           // events for the machine, still to be handled
 
 	// Fields of the phases:
-	input    []byte // frozen
-	argsHash string // of input
+	input    []byte // the input of the run, fixed by freeze
+	argsHash string // hash of input
 	answer   *answer
 	grant    call.Grant
 	run      *judge.Run // run of the tool; nil before it starts
-	cause    error      // why the run was cancelled; nil: it is not cancelled
+	cause    error      // why the run was cancelled; nil: it was not
 	cutAt    time.Time  // when it was cancelled
 }
 

@@ -20,9 +20,9 @@ const (
 	Stage        = "stage"
 	SendCall     = "send toolfleet.call"
 	ProcessCall  = "process toolfleet.call"
-	EndCall      = "end toolfleet.call" // by a coordinator, if no worker has ended the call
+	EndCall      = "end toolfleet.call" // for a call that a coordinator has ended
 	Decide       = "process toolfleet.approval.decide"
-	ExecuteTool  = "execute_tool" // and the tool's name
+	ExecuteTool  = "execute_tool" // followed by the tool's name
 )
 
 // Attributes of the GenAI conventions, and of the general ones.

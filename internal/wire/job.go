@@ -16,7 +16,7 @@ type Job struct {
 	Tenant     messages.TenantID  `json:"tenant"`
 	Session    messages.SessionID `json:"session"`
 	Batch      messages.BatchID   `json:"batch"`
-	BodyDigest string             `json:"digest"` // of the Batch as received
+	BodyDigest string             `json:"digest"` // of the batch's body
 	Index      int                `json:"index"`
 	CallID     messages.CallID    `json:"call_id"`
 	Tool       string             `json:"tool"`
@@ -71,7 +71,7 @@ func PlatformPolicy(version string) string {
 // finds the same news.
 type Notice struct {
 	V      int              `json:"v"`
-	Batch  string           `json:"batch"` // BatchKey as text
+	Batch  string           `json:"batch"` // the BatchKey as text
 	Index  int              `json:"index"`
 	Result *messages.Result `json:"result,omitempty"`
 	// Record is the newest record of the call (a claim, its renewal, a release). Seq is the

@@ -71,7 +71,7 @@ type CallRecord struct {
 	// when the release was stored.
 	RetryAfterMS int64            `json:"retry_after_ms,omitempty"`
 	Error        *messages.Error  `json:"error,omitempty"`  // in a release: why the attempt failed
-	Result       *messages.Result `json:"result,omitempty"` // ended
+	Result       *messages.Result `json:"result,omitempty"` // result of the call; only in the record that ends it
 	// Approval is the question to people, with the decisions up to now. It is set in parked,
 	// in granted, and in all later records.
 	Approval *messages.Approval `json:"approval,omitempty"`
@@ -101,10 +101,10 @@ func (r CallRecord) Unsure() bool {
 type PlanRecord struct {
 	V      int    `json:"v"`
 	Nonce  string `json:"nonce"`
-	Digest string `json:"digest"` // of the Batch as received
+	Digest string `json:"digest"` // of the batch's body
 	// Stage is the stage that may be dispatched when this record is stored.
 	Stage int           `json:"stage"`
-	Calls []PlannedCall `json:"calls,omitempty"` // in the first record only
+	Calls []PlannedCall `json:"calls,omitempty"` // only in the first record
 	// CallsRef points to the Calls if they are too large for a message.
 	CallsRef *messages.Ref `json:"calls_ref,omitempty"`
 	// Results has the results of calls that do not claim and have ended since the previous

@@ -103,7 +103,7 @@ func Consumer(ctx context.Context, c *bus.Conn, stream, name string) (s Consumer
 
 // Queue counts the jobs of a pool, or of one of its queues.
 type Queue struct {
-	Pending  uint64    // never delivered
+	Pending  uint64    // jobs that were never delivered
 	InFlight uint64    // see ConsumerState
 	Oldest   time.Time // when the oldest pending job was stored; zero: none is pending
 }

@@ -28,7 +28,7 @@ const (
 // Store is the object store of a fleet. Package provision makes its stream.
 type Store struct {
 	conn *bus.Conn
-	name string // of the store
+	name string // name of the store
 }
 
 // In returns the object store of the fleet that conn is connected to.

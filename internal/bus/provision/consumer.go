@@ -31,8 +31,8 @@ const DefaultAckWait = 10 * time.Second
 // count the deliveries. They end a message if too many processes were lost while they worked
 // on it.
 type Consumer struct {
-	Stream  string   // full name
-	Name    string   // of the durable
+	Stream  string   // full name of the stream
+	Name    string   // name of the durable consumer
 	Filters []string // none: all subjects of the stream
 	// AckWait is how long a worker may give no sign of life about a delivery before the
 	// server delivers the message again. 0 = DefaultAckWait.

@@ -23,13 +23,13 @@ import (
 
 // Config says how long messages are kept, and how safely. The zero value has the defaults.
 type Config struct {
-	Replicas int // of every stream and bucket. 0 = 1; 3 survives the loss of a server
+	Replicas int // copies of every stream and bucket. 0 = 1; 3 survives the loss of a server
 	// BatchTTL is how long a batch may live. Time to wait for people is added, up to another
 	// BatchTTL. Records of the batch are kept for three times BatchTTL. 0 = 1 h
 	BatchTTL  time.Duration
 	ReplyTTL  time.Duration // how long replies and their batch ids are kept. 0 = 24 h
-	AuditTTL  time.Duration // 0 = 30 days
-	DeadTTL   time.Duration // 0 = 7 days
+	AuditTTL  time.Duration // how long audit lines are kept. 0 = 30 days
+	DeadTTL   time.Duration // how long dead letters are kept. 0 = 7 days
 	WorkerTTL time.Duration // how long a worker counts as present after an announcement. 0 = 30 s
 	// MaxBatches limits the number of messages in the log. A full log refuses further
 	// batches. 0 = no limit.
@@ -91,7 +91,7 @@ func Ensure(ctx context.Context, c *bus.Conn, p Config, consumers ...Consumer) e
 			return err
 		}
 	}
-	c.Now(ctx) // the first decision then already uses the server's clock
+	c.Now(ctx) // reads the server's clock, so that the first decision uses it
 	return nil
 }
 
@@ -113,7 +113,7 @@ func waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 
 const (
 	startTimeout = 15 * time.Second       // how long a server may take to start
-	startPause   = 100 * time.Millisecond // between two tries
+	startPause   = 100 * time.Millisecond // time between two tries
 )
 
 // errNotOurs: a stream is missing, and this user may not make it. Ensure then waits until

@@ -24,7 +24,7 @@ const (
 type aside struct {
 	consumer          string
 	lookedAt, foundAt time.Time     // when it was last asked, and when it last had a message
-	pause             time.Duration // between requests after failures; 0: the last one did not fail
+	pause             time.Duration // pause after a failed request; 0: the last request did not fail
 }
 
 // busy reports whether a recent request to the second consumer got a message.

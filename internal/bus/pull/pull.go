@@ -32,7 +32,7 @@ var errSilent = fmt.Errorf("no sign of life for %v", maxSilence)
 // Puller pulls messages from one durable consumer, or from two.
 type Puller struct {
 	conn             *bus.Conn
-	nc               *nats.Conn // of conn
+	nc               *nats.Conn // the NATS client's connection of conn
 	stream, consumer string
 	aside            *aside // the second consumer, or nil
 }

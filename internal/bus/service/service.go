@@ -78,7 +78,7 @@ func Find(ctx context.Context, c *bus.Conn, name string) (all []Service, err err
 	}
 	err = c.Stream(ctx, subject, nil, nil, func(m bus.Msg) bool {
 		var info micro.Info
-		if json.Unmarshal(m.Data, &info) == nil { // other services are not of toolfleet
+		if json.Unmarshal(m.Data, &info) == nil { // any other service is not of toolfleet
 			s := Service{Name: info.Name, Version: info.Version, Description: info.Description, Metadata: info.Metadata}
 			for _, e := range info.Endpoints {
 				s.Endpoints = append(s.Endpoints, Endpoint{Name: e.Name, Subject: e.Subject, Queue: e.QueueGroup})

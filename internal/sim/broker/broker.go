@@ -19,8 +19,8 @@ import (
 
 // Errors of a command. [ErrUnknown] means that the server has not answered.
 var (
-	ErrConflict = bus.ErrConflict // the server's 10071
-	ErrExists   = bus.ErrExists   // the server's 10077
+	ErrConflict = bus.ErrConflict // the server's error 10071
+	ErrExists   = bus.ErrExists   // the server's error 10077
 	ErrUnknown  = bus.ErrUnknown  // a timeout
 )
 
@@ -29,7 +29,7 @@ type Broker struct {
 	Now     time.Time
 	streams []*Stream
 	queues  []*Queue
-	inboxes map[string][]any // of core subscribers, by subject
+	inboxes map[string][]any // messages for core subscribers, by subject
 	// Stored is called for every message that a stream stores. May be nil.
 	Stored func(*Message)
 	// Restarted is the time of the last restart, or zero.
@@ -72,7 +72,7 @@ type StreamConfig struct {
 type Stream struct {
 	StreamConfig
 	last uint64     // sequence of the newest message that was ever stored
-	msgs []*Message // in sequence
+	msgs []*Message // sorted by sequence
 	gone []removed  // messages of a queue that were lately removed, in the order of removal
 }
 

@@ -32,7 +32,7 @@ type Queue struct {
 // queueState is what a consumer knows of its deliveries.
 type queueState struct {
 	next    uint64           // the first sequence that was not delivered
-	pending map[uint64]dueAt // delivered and not settled
+	pending map[uint64]dueAt // messages that were delivered and not settled
 	due     []uint64         // messages to deliver again before any new message, in this order
 	again   map[uint64]int   // how many times a message was delivered again
 }

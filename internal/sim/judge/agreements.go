@@ -330,7 +330,7 @@ func (l *Ledger) isFree(a *account, since time.Time) {
 		if !c.aborts(a) {
 			continue
 		}
-		both := since // the time since which both are stored
+		both := since // when the later of the two was stored
 		if c.at.After(both) {
 			both = c.at
 		}

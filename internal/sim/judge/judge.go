@@ -23,9 +23,9 @@ const (
 	Lease      = 10 * time.Second
 	Grace      = 2 * time.Second
 	BatchTTL   = time.Hour
-	SweepEvery = 5 * time.Minute // if the server does not restart
+	SweepEvery = 5 * time.Minute // time between sweeps if the server does not restart
 	Poison     = 3
-	Lapses     = 2 // of claims
+	Lapses     = 2 // limit of lapsed claims of a call
 	Attempts   = 3
 )
 

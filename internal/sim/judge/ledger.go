@@ -21,7 +21,7 @@ type Ledger struct {
 	fleet        Fleet
 	coordinators int
 	batches      map[wire.BatchKey]*account
-	order        []*account                  // in the order in which the log accepted them
+	order        []*account                  // the accounts, in the order in which the log accepted the batches
 	aborted      map[wire.BatchKey]time.Time // when the newest abort by the batch's id was stored
 	lost         map[wire.CallKey]int        // by call: the most lost deliveries of one job
 	controls     map[string][]control        // by session
@@ -68,8 +68,8 @@ type Run struct {
 	call    messages.CallID
 	Takes   time.Duration
 	started time.Time
-	Done    bool // it ended by itself
-	Dead    bool // it was killed
+	Done    bool // the run ended by itself
+	Dead    bool // the run was killed
 	claimed bool // the run has a claim
 	fails   bool
 	again   bool // the run fails without being applied, and another attempt may succeed
@@ -214,7 +214,7 @@ func (l *Ledger) Began(a *Attempt) *Run {
 		worker: a.Process, claimed: a.Claims, attempt: a.Grant.Attempt, index: i, tool: a.Job.Tool, call: a.Job.CallID,
 		started: a.Now, Takes: l.takes(a.Claims), fails: l.Rng.IntN(12) == 0,
 	}
-	if n := len(before); n > 0 && before[n-1].again { // likely to fail again
+	if n := len(before); n > 0 && before[n-1].again { // a failed call is likely to fail again
 		r.fails = l.Rng.IntN(2) == 0
 	}
 	r.again = r.fails && l.Rng.IntN(2) == 0
@@ -392,7 +392,7 @@ func (a *account) plannedCall(i int) plan.Call {
 func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	if before.Done && before.again {
 		l.Count("retries of writes")
-		return // nothing was applied
+		return // the run before has applied nothing
 	}
 	l.Count("takeovers")
 	if a.Job.Kind == messages.KindWrite && staff.Tool(a.Job.Tool).OnCrash != messages.OnCrashIdempotent {
@@ -403,7 +403,7 @@ func (l *Ledger) mayRepeat(a *Attempt, before *Run) {
 	}
 	var newest time.Time
 	for _, m := range l.Stream(store.Calls).All(store.Names.OfCall(wire.VerbCall, a.Key)) {
-		if r := m.Body.(wire.CallRecord); r.Attempt != before.attempt || !isClaim(r) { // no lease
+		if r := m.Body.(wire.CallRecord); r.Attempt != before.attempt || !isClaim(r) { // such a record has no lease
 			continue
 		}
 		if over := m.Time.Add(Lease + Grace); a.Now.Before(over) {

@@ -26,7 +26,7 @@ type Part string
 const (
 	Whole  Part = ""
 	Reads  Part = "reads"  // tools that change nothing
-	Writes Part = "writes" // the other tools
+	Writes Part = "writes" // all other tools
 )
 
 // File is a simulated worker's tools file: the tools of one version, or a part of them.
@@ -56,7 +56,7 @@ var all = func() (versions [Versions]schemas.Catalog) {
 				tools[i].Description = strings.Repeat("new ", v)
 			}
 		}
-		if v > 0 { // a new tool
+		if v > 0 { // later versions have a new tool
 			tools = append(tools, schemas.Tool{Name: "late", Kind: messages.KindWrite, OnCrash: messages.OnCrashOnce})
 		}
 		versions[v] = catalog(tools...)

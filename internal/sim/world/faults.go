@@ -22,7 +22,7 @@ type Storm struct {
 	rng *rand.Rand
 	// The next fields say how rare each fault is: one fault in so many commands. 0: never.
 	message, crash, restart, power, pause, hurry, bug int
-	until                                             int // number of commands
+	until                                             int // number of commands until the faults end
 }
 
 // NewStorm returns a storm with a random mixture of faults. Some storms have only crashes,
