@@ -9,10 +9,10 @@
 // audit lines are for information: no batch waits for them.
 //
 // The permissions of the server keep agents from publishing on the subjects of these requests.
-// This package does not rely on that: only its signature makes a decision count. A decision is
-// a record in the journal of its call, after the record of the question, and is written by
-// compare-and-set. If several coordinators take decisions about one question at once, the
-// decision that is stored first counts.
+// This package does not rely on that: a decision counts only because of its signature. A
+// decision is a record in the journal of its call, after the record of the question. It is
+// written by compare-and-set. If several coordinators take decisions about one question at
+// once, the decision that is stored first counts.
 //
 // The rules for decisions are in internal/approval. What a batch does with a decision is in
 // coordinator/batch.

@@ -135,7 +135,7 @@ type (
 	Dispatch struct {
 		Index, Again int
 		Exclusive    bool
-		Deadline     time.Duration // of the run; 0: the timeout of the tool
+		Deadline     time.Duration // limit of the run; 0: the timeout of the tool
 		TakeOver     uint64        // sequence of the record that the claim must follow; 0: none
 		Attempt      int           // number of failed attempts, for a call that does not claim
 	}

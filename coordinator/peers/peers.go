@@ -117,7 +117,7 @@ func (p *Peers) OnNotice(m bus.Msg) {
 	switch {
 	case n.AsksDriver:
 		p.mu.Lock()
-		p.asked.note(n.Batch, p.cfg.AckWait) // before Asked, because a run may begin in between
+		p.asked.note(n.Batch, p.cfg.AckWait) // before the call of Asked: a run may begin meanwhile
 		p.mu.Unlock()
 		if p.runs.Asked(n.Batch) {
 			p.PublishRunning(n.Batch)

@@ -77,7 +77,7 @@ const (
 	// may show the events of calls beyond these limits again.
 	maxPlaced   = 64 << 10
 	maxOpenText = 36 << 10
-	// slack is how long after a batch was shown a batch that ended before it may be shown.
+	// slack is how much later a batch may be shown than another batch that ended after it.
 	slack = 10 * time.Second
 )
 

@@ -161,7 +161,7 @@ const clocks = time.Minute
 
 // historyLines adds the audit lines about the batch that the stored reply answers. It reads
 // the lines of the session, and then those on the batch's overflow subject. All lines were
-// stored after the batch was accepted. So it begins at that time, less clocks.
+// stored after the batch was accepted. So it begins at that time minus clocks.
 func (j *Journal) historyLines(ctx context.Context, key wire.BatchKey, s *History) error {
 	if s.answers.Seq == 0 {
 		return nil

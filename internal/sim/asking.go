@@ -88,7 +88,7 @@ func (f *Fleet) answer(t *world.Task, name string, key wire.CallKey, q messages.
 	f.decide(t, key, q, d)
 }
 
-// decide sends a decision again and again until a coordinator answers.
+// decide sends a decision until a coordinator answers, at most five times.
 func (f *Fleet) decide(t *world.Task, key wire.CallKey, q messages.Approval, d messages.Decision) {
 	for range 5 {
 		answer, ok := f.request(t, decision{key, d})
