@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Option is a part of a tool's definition. Limits and defaults are those of a tools file:
+// Option is a part of a tool's definition. Limits and defaults are the same as in a tools file:
 // see docs/tools.md.
 type Option func(*promise)
 

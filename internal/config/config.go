@@ -70,7 +70,7 @@ type Config struct {
 	Streams      provision.Config
 	Coordinators tuning.Config
 	Workers      worker.Config
-	MaxBatches   int // of Streams
+	MaxBatches   int // the bound of open batches, for Streams
 	UnsafeSync   bool
 	Tenant       string
 
@@ -122,7 +122,7 @@ type Config struct {
 
 // Flag is a setting from the command line, as text.
 type Flag struct {
-	Name string // with its dashes: --slots
+	Name string // the flag's name with its dashes: --slots
 	Key  string
 	Text string
 }

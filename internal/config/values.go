@@ -115,7 +115,7 @@ func size(text string) (Size, error) {
 	if parts == nil {
 		return 0, fmt.Errorf("%.80q is no size such as 64KB, 10MB or 2GiB", text)
 	}
-	n, _ := strconv.ParseInt(parts[1], 10, 64) // at most nine digits
+	n, _ := strconv.ParseInt(parts[1], 10, 64) // the pattern allows at most nine digits
 	return Size(n << (10 * max(0, strings.IndexAny("BKMGT", firstOf(parts[2]))))), nil
 }
 

@@ -24,7 +24,7 @@ type Worker struct {
 	Tools   *tool.Registry
 	Policy  *config.Policy
 	Roots   []string // paths of the folder of file tools, the canonical path first
-	Version string   // of the program, for status
+	Version string   // the version of the program, for status
 	// Servers returns the states of the programs and services that bring tools. May be nil.
 	Servers func() []wire.ToolServer
 	// Gaps says what sandboxes lack, by tool or server.

@@ -14,7 +14,7 @@ import (
 type FileSettings struct {
 	Listen     string // host:port
 	DataDir    string
-	Sync       bool // the file sets SyncInterval; then 0 means always
+	Sync       bool // the file sets SyncInterval, in which 0 then means always
 	MaxPayload int32
 
 	SyncInterval time.Duration

@@ -55,7 +55,7 @@ type Gauges struct {
 // cache holds the metrics from one query of the server.
 type cache struct {
 	maxAge  time.Duration
-	at      time.Time // of the query
+	at      time.Time // the time of the query
 	metrics []prometheus.Metric
 	up      bool // the query succeeded
 }
@@ -273,7 +273,7 @@ func (g *Gauges) capacities(ctx context.Context) (map[string]poolCapacity, error
 }
 
 func (g *Gauges) queryPeople(ctx context.Context) (metrics []prometheus.Metric, err error) {
-	open, err := g.journal.Pending(ctx, "*") // of every tenant
+	open, err := g.journal.Pending(ctx, "*") // the questions of every tenant
 	if err != nil {
 		return nil, err
 	}

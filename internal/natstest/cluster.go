@@ -32,7 +32,7 @@ type Cluster struct {
 type node struct {
 	opts *server.Options
 	srv  *server.Server
-	log  *lastError // of srv
+	log  *lastError // the newest error of srv
 }
 
 // lastError is a server's log that keeps only the last error, which explains a failed start.

@@ -34,7 +34,7 @@ const maxHeader = 2 << 10
 
 // statement is what an HTTP server signs.
 type statement struct {
-	Digest string            `json:"digest"` // of the batch, as it is stored
+	Digest string            `json:"digest"` // the digest of the batch as it is stored
 	Tenant messages.TenantID `json:"tenant"`
 	User   string            `json:"user"`
 	Key    string            `json:"key"` // the public key

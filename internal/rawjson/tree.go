@@ -58,7 +58,7 @@ func (c checker) canonical(out []byte, at int) ([]byte, int) {
 // the same name, the last one counts.
 func (c checker) canonicalObject(out []byte, at int) ([]byte, int) {
 	type member struct {
-		key   []byte // as it is written
+		key   []byte // the key as it is written
 		name  string
 		value int // the offset of its value
 	}

@@ -58,7 +58,7 @@ func NewOn(p Policy, m Machine) (*Box, error) {
 const mostTenants = 256
 
 // For returns the sandbox for the calls of one tenant. It differs from b in one point: its
-// folder for temporary files is a folder of the tenant below that of the tool. A tenant's name
+// folder for temporary files is a folder of the tenant below the tool's folder. A tenant's name
 // can always be the name of a folder.
 func (b *Box) For(tenant string) (*Box, error) {
 	if b == nil || b.Policy.Temp == "" {

@@ -79,7 +79,7 @@ func try(m Machine, network Reach) error {
 	plan := Resolve(Policy{Write: []string{filepath.Clean(os.TempDir())}, Network: network}, bare)
 	list := plan.Steps
 	if m.Namespaces.PID {
-		list = list[:len(list)-1] // without Fork
+		list = list[:len(list)-1] // drop the last step, Fork
 	}
 	b := &Box{Plan: Plan{Spaces: plan.Spaces, Way: plan.Way}}
 	if err := b.sealed.seal(append(list, enter.Step{Op: enter.Probe})); err != nil {

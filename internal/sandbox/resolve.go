@@ -272,7 +272,7 @@ type sockets byte
 const (
 	noSockets       sockets = iota
 	tcpSockets              // streams of the internet protocols
-	internetSockets         // of the internet protocols
+	internetSockets         // sockets of the internet protocols
 	allSockets
 )
 

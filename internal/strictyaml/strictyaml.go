@@ -22,7 +22,7 @@ const (
 
 // File is a YAML file: its value, and the mistakes in it.
 type File struct {
-	Name string // in error texts
+	Name string // the name in error texts
 	// Root is complete only if Parse found no mistake. The root of an empty file is null and has no
 	// position.
 	Root   Node

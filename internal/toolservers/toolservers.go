@@ -26,7 +26,7 @@ import (
 type Place struct {
 	Dir     string // the folder of the tools file
 	Secrets secrets.Folder
-	Version string       // of toolfleet
+	Version string       // the version of toolfleet
 	Logger  *slog.Logger // nil: silent
 	// Box makes the sandbox of a server's program. Nil: programs run without a sandbox.
 	Box func(schemas.Server) (*sandbox.Box, error)
@@ -53,8 +53,8 @@ func (p Place) lockPath(server schemas.Server) string {
 type Servers struct {
 	log     *slog.Logger
 	configs []mcptool.Config
-	opened  []*mcptool.Server // for each config; nil: it could not be opened
-	failed  []error           // for each config; why it could not be opened
+	opened  []*mcptool.Server // one server for each config; nil: it could not be opened
+	failed  []error           // for each config: why its server could not be opened
 
 	mu    sync.Mutex
 	found map[int]*mcptool.Server // servers that were opened later, by index; guarded by mu

@@ -22,7 +22,7 @@ import (
 // Place says where the tools of a tools file are, and which files their commands must not reach.
 type Place struct {
 	Dir  string        // the folder of the tools file; its programs are relative to it
-	Root *builtin.Root // for the file tools; nil: no file tools
+	Root *builtin.Root // the root of the file tools; nil: there are no file tools
 	// Secrets is the folder of the secrets that the file names, or "".
 	Secrets secrets.Folder
 	// Hidden are files that no command may read: the worker's keys.

@@ -12,7 +12,7 @@ import (
 // policyCheck compares this worker's policy with the policies of the coordinators. It logs
 // each difference only once, not for each job.
 type policyCheck struct {
-	version string // of this worker's policy; "": it has none
+	version string // the version of this worker's policy; "": it has none
 	log     *slog.Logger
 	logged  sync.Map // policies of coordinators that were logged, by version
 	// idle is when the log last said that this worker takes no calls, in Unix nanoseconds. It

@@ -43,7 +43,7 @@ func (w *Worker) announce(ctx context.Context) error {
 func (w *Worker) announcement(before []byte, served []schemas.Tool) ([]byte, error) {
 	var known schemas.Announcement
 	if before != nil && json.Unmarshal(before, &known) != nil {
-		known = schemas.Announcement{} // if nobody can read it, nobody misses it
+		known = schemas.Announcement{} // no reader can use it, so it is replaced
 	}
 	next := known.With(served, w.cfg.Rules.DeniesTool(served[0].Name))
 	for {
@@ -64,7 +64,7 @@ type presence struct {
 	// an announcement. Announcements thus arrive in order.
 	turn     chan struct{}
 	says     wire.Presence // owned by the holder of turn
-	revision uint64        // of the newest announcement; owned by the holder of turn
+	revision uint64        // revision of the newest announcement; owned by the holder of turn
 }
 
 func newPresence(w *Worker, queues map[string]wire.Queue) *presence {

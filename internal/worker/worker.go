@@ -44,7 +44,7 @@ import (
 type Config struct {
 	// Name is in records, events and status. Default: the host's name and a random part.
 	Name    string
-	Version string // of the program, for status
+	Version string // the version of the program, for status
 	Slots   int    // calls of one pool that may run at once. Default 10
 	// AckWait is how long the broker waits for a sign of life of the worker before it delivers a
 	// job again. Default 10 s.
@@ -242,8 +242,8 @@ func (w *Worker) start(ctx context.Context) (consumers []provision.Consumer, err
 	return consumers, w.prepare(ctx, consumers)
 }
 
-// consumers returns the consumers from which the worker pulls. Each pool has two: the consumer
-// of the pool itself, and that of the worker's toolset.
+// consumers returns the consumers from which the worker pulls. Each pool has up to two:
+// the consumer of the pool itself, and the consumer of the worker's toolset.
 func (w *Worker) consumers() (consumers []provision.Consumer, err error) {
 	for _, q := range w.queues {
 		for _, token := range []string{q.Pool, q.Toolset} {

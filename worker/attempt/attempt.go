@@ -109,8 +109,8 @@ type Machine struct {
 	cfg     Config
 	call    Call
 	state   State
-	now     time.Time // of the newest step
-	effects []Effect  // of the current step, so far
+	now     time.Time // the time of the newest step
+	effects []Effect  // the effects of the current step, so far
 
 	began   time.Time     // when the worker took the job
 	server  time.Time     // the server's time at began
@@ -313,7 +313,7 @@ func (m *Machine) lostDeliveries() int {
 	return min(m.count-1, int((m.waited+m.cfg.AckWait/2)/m.cfg.AckWait))
 }
 
-// stopped cancels the run of a call that is no longer wanted.
+// stopped cancels the run of a call whose result nobody wants any more.
 func (m *Machine) stopped(ev Stopped) {
 	if m.state == Looking || m.state == Beginning || m.state.phases() {
 		m.cancel(&ev.Stop)

@@ -58,13 +58,13 @@ type (
 	// Failed answers a request to the journal that failed. A write that failed may still have
 	// been stored.
 	Failed struct {
-		Nonce string // of the record; "" if the request was not a [Write]
+		Nonce string // nonce of the record; "" if the request was not a [Write]
 		Why   Failure
 		Err   error
 	}
 	// Tick says that the time of [Machine.Wake] has come. It may come late.
 	Tick struct{}
-	// Stopped says that the call is no longer wanted.
+	// Stopped says that nobody wants the result of the call any more.
 	Stopped struct{ Stop wire.Stop }
 	// Draining says that the worker's drain is over: the run has to end.
 	Draining struct{}
@@ -191,8 +191,8 @@ type (
 	// Settle settles the newest delivery. It is the only Settle of the attempt.
 	Settle struct {
 		How    Settlement
-		Reason string        // of a Term
-		After  time.Duration // of a Nak
+		Reason string        // the reason of a Term
+		After  time.Duration // the pause of a Nak
 	}
 )
 
@@ -263,7 +263,7 @@ type settlement struct {
 // End says what became of an attempt, for its span.
 type End struct {
 	Attempt int
-	Fence   uint64 // of its claim; 0: it has no claim
+	Fence   uint64 // the fence of its claim; 0: it has no claim
 	Became  string // status of the result, or one of the constants below; "": nothing is stored
 	Failure string // how the attempt itself failed, as opposed to its tool; "": it did not
 	// Approval is the id of the question that was stored, or "".

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Frozen is a call whose input no longer changes. All decisions about the call are about
-// exactly these bytes.
+// Frozen is a call whose input does not change any more. All decisions about the call are
+// about exactly these bytes.
 type Frozen struct {
 	Input    json.RawMessage
 	ArgsHash string          // hex SHA-256 of the canonical input

@@ -15,8 +15,8 @@ type Failure struct {
 	// Cancelled says that the call was stopped while the hook ran. The hook is then not to
 	// blame.
 	Cancelled bool
-	Cause     Cause  // for the model
-	Err       error  // for the operator
+	Cause     Cause  // the reason in words for the model
+	Err       error  // the reason in full, for the operator
 	Stack     []byte // the stack of a panic
 }
 

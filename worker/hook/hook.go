@@ -43,10 +43,10 @@ const (
 const DefaultBudget = 5 * time.Second
 
 // Limits of the texts of hooks, in characters. The texts go into records, events and the
-// model's context, and may repeat what a stranger wrote.
+// model's context. They may repeat text of unknown origin.
 const (
-	MaxReason  = 2000   // of one reason, and of the text of one HookMessage
-	MaxContext = 10_000 // for all context texts of a list of hooks together
+	MaxReason  = 2000   // one reason, and the text of one HookMessage
+	MaxContext = 10_000 // all context texts of a list of hooks together
 )
 
 // Hook is one piece of user code. Before or After must be set, or both. Both may be called
@@ -70,7 +70,7 @@ type Hook struct {
 	// Keep is what runs between calls for as long as the set is used: see [Set.Run].
 	Keep []Kept
 
-	last *atomic.Pointer[Failure] // of the newest run, or nil; set by NewSet
+	last *atomic.Pointer[Failure] // the failure of the newest run, or nil; set by NewSet
 }
 
 // Kept is something that a hook keeps running between calls, such as a process.
@@ -115,7 +115,7 @@ const (
 // Verdict is a hook's answer before the tool. The zero value changes nothing.
 type Verdict struct {
 	Opinion Opinion
-	Reason  string // of the opinion, for the model and for people
+	Reason  string // why the hook has the opinion, for the model and for people
 	// Input replaces the whole input; nil keeps it. A new input is validated and checked
 	// again, and the permission rules decide about it.
 	Input json.RawMessage
@@ -123,14 +123,14 @@ type Verdict struct {
 	// runs, unless the opinion is Deny.
 	Stop       bool
 	StopReason string
-	Context    string // for the model, shown with the call's output
+	Context    string // a text for the model, shown with the call's output
 }
 
 // Done is a hook's own copy of how a call ended.
 type Done struct {
 	Status   messages.Status
 	Outcome  messages.Outcome
-	Duration time.Duration // of all phases up to now
+	Duration time.Duration // the duration of all phases up to now
 }
 
 // Change is a hook's answer after the tool. The zero value changes nothing.

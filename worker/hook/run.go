@@ -31,7 +31,7 @@ type Result struct {
 	// of that hook.
 	Stop       string
 	StopReason string
-	Context    []string // for the model, in order
+	Context    []string // texts for the model, in order
 	// Refused says which gate could not run, so that the call must not run. Nil: no gate
 	// failed.
 	Refused *Failure

@@ -100,12 +100,12 @@ type Config struct {
 	// Drain is how long running calls may go on after the context of Run has ended. Default
 	// 30 s.
 	Drain time.Duration
-	// Hurry, if closed, ends the drain at once: running tools are stopped and their calls
-	// given up. May be nil.
+	// Hurry, if closed, ends the drain at once: the worker stops the running tools and gives
+	// their calls up. May be nil.
 	Hurry <-chan struct{}
 	// Leave is called when the context of Run has ended. The worker takes jobs until Leave
-	// returns, or until Leave's context ends: after half of Drain, or with Hurry. May be
-	// nil.
+	// returns or Leave's context ends. That context ends after half of Drain, or when Hurry
+	// is closed. May be nil.
 	Leave func(ctx context.Context)
 	// LastWords is how long a worker tries to store the end of a call after the drain.
 	// Default 5 s.
@@ -419,7 +419,7 @@ func (c *Consumer) leave(r *running) {
 	r.post(attempt.Closed{})
 }
 
-// stop handles a Stop message: it stops the run of a call that is no longer wanted.
+// stop handles a Stop message: it stops the run of a call whose result nobody wants any more.
 func (c *Consumer) stop(m bus.Msg) {
 	var why wire.Stop
 	_, key, err := c.conn.Names().Call(m.Subject)

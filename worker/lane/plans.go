@@ -30,7 +30,7 @@ type plans struct {
 
 // named is what a plan says about the calls of a batch.
 type named struct {
-	digest string // of the batch
+	digest string // the digest of the batch
 	calls  []namedCall
 }
 

@@ -315,7 +315,7 @@ func (s *script) evaluatesNames(name string, c command) bool {
 		return slices.ContainsFunc(args, func(w word) bool { return !w.known || !shoptWords[w.text] })
 	case "let":
 		return true
-	case "export", "readonly", "local", "declare", "typeset": // as a word after builtin or command
+	case "export", "readonly", "local", "declare", "typeset": // a word after builtin or command
 		return len(c) > 1 && c[1].known && slices.ContainsFunc(args, func(w word) bool {
 			name, value, _ := strings.Cut(w.text, "=")
 			s.sets(name, exact(value))

@@ -137,7 +137,7 @@ type Call struct {
 	Session messages.SessionID
 	Tenant  messages.TenantID // the agent's tenant
 	User    string            // the user for whom the call runs; "": not known
-	Labels  map[string]string // of the batch
+	Labels  map[string]string // the labels of the batch
 }
 
 // Decide returns the full decision about a call, by rules and tiers.

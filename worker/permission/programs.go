@@ -84,7 +84,7 @@ type wrapper struct {
 	flags    string // letters of options without a value
 	valued   string // letters of options with a value, in the same word or the next
 	long     string // long options without a value, or with one behind "="
-	longNext string // those of long whose value is the next word, unless it is behind "="
+	longNext string // options of long whose value is the next word, unless it is behind "="
 	operands int    // words before the command
 	assigns  bool   // NAME=value may come before the command
 }

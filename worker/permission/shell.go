@@ -21,7 +21,7 @@ const (
 	maxHeads  = 4096     // words that may be the name of a command that is run
 	maxWraps  = 16       // wrappers around one command: sudo env nice ...
 	maxBehind = 16       // arguments after a text that may belong to the text's last word
-	maxTries  = 64       // commands of maxHeads that are compared with one rule
+	maxTries  = 64       // commands that are compared with one rule
 )
 
 // script holds the simple commands of a shell command line, including those inside substitutions,
@@ -39,7 +39,7 @@ type script struct {
 	heads map[string][]command
 	// unnamed holds the commands that may be run and have an unknown name.
 	unnamed []command
-	count   int // of heads and unnamed
+	count   int // the number of commands in heads and unnamed
 	// sideways says that the script has effects that no simple command shows, such as
 	// assigning variables, writing through a redirection, defining a function or running a
 	// loop. Only "*" allows such a script.

@@ -60,7 +60,7 @@ var fieldForm = regexp.MustCompile(`(?s)^([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 //     string); "*" stands for any characters. A path with "=" in its name is written "./a=b";
 //   - a file tool, whose schema has the property file_path or else path: a doublestar glob, see
 //     matchPath;
-//   - any other: the canonical JSON of the whole input, "*" as above.
+//   - any other tool: the canonical JSON of the whole input; "*" stands for any characters.
 //
 // If certain is set (an allow rule), the pattern must match for sure. Otherwise (a deny,
 // ask or risk rule) it is enough that the pattern may match.
@@ -76,7 +76,7 @@ func (s *subject) argument(pattern string, certain bool) bool {
 		raw, given := s.member(property)
 		var name string
 		if given && json.Unmarshal(raw, &name) != nil {
-			return !certain // not a string, so the path is unknown
+			return !certain // the value is not a string, so the path is unknown
 		}
 		return matchPath(pattern, name, s.roots, certain)
 	}
@@ -196,8 +196,8 @@ func matchPath(pattern, name string, roots []string, certain bool) bool {
 	return !certain && base != "." && base != "/" && above(target, base)
 }
 
-// locate returns the path from the root and the absolute path, both cleaned. Each is "" if
-// it is unknown. If name is absolute, the path is relative to the root that contains name.
+// locate returns two cleaned forms of a path: rel from the root, and abs. A form that is not
+// known is "". If name is absolute, rel is relative to the root that contains name.
 func locate(name string, roots []string) (rel, abs string) {
 	if len(roots) == 0 {
 		if path.IsAbs(name) {

@@ -102,7 +102,7 @@ func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output
 }
 
 // toolFailure returns a failure for an error of the tool. The tool says whether a retry may
-// help. The model is told so only if a second run does no harm.
+// help. The failure repeats that to the model only if a second run does no harm.
 func (c *callRun) toolFailure(err error) *failure {
 	toolErr := messages.Error{Code: messages.CodeToolError}
 	var own *messages.Error

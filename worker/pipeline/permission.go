@@ -49,8 +49,8 @@ func (c *callRun) permissions(ctx context.Context) error {
 	return nil
 }
 
-// permitted returns the opinion of the hooks, or that of the tool itself if it has one that
-// is stricter. If the tool cannot be asked, the call is refused.
+// permitted returns the opinion of the hooks or, if the tool itself has a stricter opinion,
+// the tool's opinion. If the tool cannot be asked, the call is refused.
 func (c *callRun) permitted(ctx context.Context, hooks permission.Opinion) (permission.Opinion, error) {
 	permitter, ok := c.tool.Runner.(tool.Permitter)
 	if !ok {

@@ -94,12 +94,12 @@ type callRun struct {
 	job    wire.Job
 	prior  *wire.CallRecord // the record from which the call continues, or nil
 	tool   tool.Registered
-	input  json.RawMessage // as the pre-hooks left it; it does not change after it was frozen
+	input  json.RawMessage // the input after the pre-hooks; once frozen, it does not change
 	frozen call.Frozen
 	grant  call.Grant
 	// idempotencyKey is the key for the tool's run; "" before the call is claimed.
 	idempotencyKey string
-	hooks          hook.Result       // of the pre-hooks
+	hooks          hook.Result       // the result of the pre-hooks
 	ruling         permission.Ruling // the ruling of phase four, or of a hook or rule that refused the call earlier
 	// When an answered question has been checked, exactly one of the next two is set.
 	agreement    *messages.Approval // the valid approval with which the call runs

@@ -44,7 +44,7 @@ func (c *callRun) preHooks(ctx context.Context) error {
 		return nil
 	case frozen && same(c.hooks.Input, c.input):
 		return nil
-	case frozen: // nobody has approved the changed input
+	case frozen: // no person has approved the changed input
 		c.deniedBy(c.hooks.PatchedBy[0])
 		return fail(messages.StatusDenied, messages.CodeHookDenied,
 			"The hook %s would change the arguments that a person has written. It was not run.", c.hooks.PatchedBy[0])

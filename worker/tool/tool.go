@@ -28,7 +28,7 @@ type Call struct {
 	Session messages.SessionID // the conversation
 	Batch   messages.BatchID   // the calls of one message of the model
 	ID      messages.CallID    // the provider's id of the call
-	Index   int                // of the call in its batch, from 0
+	Index   int                // number of the call in its batch, from 0
 	Tool    string             // the tool's name
 	// User is the user for whom the call runs, or "" if unknown. Labels are those of the
 	// batch, in the agent's words.
@@ -89,7 +89,7 @@ type Permitter interface {
 // policy's default asks.
 type Permit struct {
 	Opinion string // [messages.EffectAllow], [messages.EffectAsk] or [messages.EffectDeny]
-	Reason  string // for the model, and for people who are asked
+	Reason  string // a text for the model, and for people who are asked
 }
 
 // Checker is a Runner with rules about the input that a schema cannot express.

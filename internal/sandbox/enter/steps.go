@@ -30,7 +30,7 @@ const (
 	OwnMounts  Op = 'm' // keep changes of mounts in this namespace
 	Listen     Op = 'N' // A: a port; listen there in the own network namespace, for the worker
 	FreezeAll  Op = 'w' // make every mount read-only, without devices
-	Device     Op = 'd' // Path: a device that works all the same
+	Device     Op = 'd' // Path: a device that works in spite of FreezeAll
 	Writable   Op = 'W' // Path: make it and all below it writable again
 	Pin        Op = 'b' // Path: make it a mount point, so that it cannot be renamed
 	ReadOnly   Op = 'r' // Path: make it read-only, and all below it
@@ -44,7 +44,7 @@ const (
 	NoNewPrivs Op = 'n'
 	Ruleset    Op = 'L' // Path: the attributes of a Landlock ruleset, as the kernel has them
 	Allow      Op = 'a' // Path, A: access rights below it; B: those of them that files can have
-	Follow     Op = 'A' // as Allow, also behind links: for a path that no command can change
+	Follow     Op = 'A' // like Allow, but follows links: for paths that no command can change
 	AllowPort  Op = 'P' // A: access rights to the port B
 	Restrict   Op = 'R' // enforce the ruleset
 	Filter     Op = 'f' // Path: a seccomp filter, as instructions for the kernel

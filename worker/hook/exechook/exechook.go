@@ -16,8 +16,8 @@
 // If the hook is a gate, the call is then refused, which is right. An observer must answer in
 // JSON, so that a broken observer stops no call.
 //
-// The program is looked up at each run. If it is missing, the worker starts all the same,
-// and a gate refuses calls until the program is there. It is started from its argument
+// The program is looked up at each run. If it is missing, the worker starts anyway, and a
+// gate refuses calls until the program is there. It is started from its argument
 // list, without a shell. Its environment is PATH, HOME, LANG, CLAUDE_PROJECT_DIR (its
 // folder), TRACEPARENT and TRACESTATE if there is a trace, and the variables that
 // Config.Env names, except those that begin with TOOLFLEET_. When the program ends or its
@@ -88,7 +88,7 @@ func New(cfg Config) (hook.Hook, error) {
 // program is one of the two commands of a hook.
 type program struct {
 	gate bool
-	name string // as the operator wrote it
+	name string // the program as the operator wrote it
 	args []string
 	dir  string // absolute
 	env  []string

@@ -27,26 +27,26 @@ type Request struct {
 	Event          Event              `json:"hook_event_name"`
 	Session        messages.SessionID `json:"session_id"`
 	TranscriptPath string             `json:"transcript_path"` // always empty: there is none
-	Cwd            string             `json:"cwd"`             // of a program; "" for a service
+	Cwd            string             `json:"cwd"`             // folder of a program; "" for a service
 	PermissionMode string             `json:"permission_mode"` // always "default": the rules decide
 	Tool           string             `json:"tool_name"`
 	Input          json.RawMessage    `json:"tool_input"` // a string if the arguments are not JSON
 	CallID         messages.CallID    `json:"tool_use_id"`
 	// Response is the tool's output, as any JSON value; content blocks are an array.
 	Response json.RawMessage `json:"tool_response,omitempty"`
-	Error    string          `json:"error,omitempty"` // for a failure
+	Error    string          `json:"error,omitempty"` // if the call failed: the error's text
 	// IsInterrupt says whether a failed call was aborted; nil if the call did not fail.
 	IsInterrupt *bool  `json:"is_interrupt,omitempty"`
 	DurationMS  *int64 `json:"duration_ms,omitempty"` // after the tool
 
 	Tenant    messages.TenantID  `json:"tenant"`
 	Principal messages.Principal `json:"principal"`
-	Labels    map[string]string  `json:"labels,omitempty"` // of the batch
+	Labels    map[string]string  `json:"labels,omitempty"` // labels of the batch
 	Batch     messages.BatchID   `json:"batch"`
 	Index     int                `json:"index"`
 	Kind      messages.Kind      `json:"kind,omitempty"`
 	Status    messages.Status    `json:"status,omitempty"`     // after the tool
-	ErrorCode messages.Code      `json:"error_code,omitempty"` // for a failure
+	ErrorCode messages.Code      `json:"error_code,omitempty"` // if the call failed
 
 	hadBlocks bool // Response is content blocks
 }

@@ -26,7 +26,7 @@ import (
 
 // Config says what to ask.
 type Config struct {
-	Name    string // of the hook
+	Name    string // the name of the hook
 	Request schemas.HookHTTP
 	Secrets secrets.Folder
 	Logger  *slog.Logger // nil: silent

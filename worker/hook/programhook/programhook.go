@@ -5,8 +5,8 @@
 //	_meta       traceparent and tracestate, if there is a trace
 //	result      the answer as text; no text changes nothing
 //
-// The processes are those of package mcptool. They start with the worker, are pooled, and
-// are started again with backoff when they end. If a process dies during a run, the hook is
+// Package mcptool runs the processes. They start with the worker, are pooled, and are started
+// again with backoff when they end. If a process dies during a run, the hook is
 // asked once more, in another process. The hook could not run if that process dies too, if
 // no process can be started, if the result is an error, or if its text is not an answer. A
 // run that takes longer than the budget of the hook is cancelled. If the process then does
@@ -32,7 +32,7 @@ import (
 // Config holds the settings that all programs of a policy file share.
 type Config struct {
 	Dir     string // the folder of the policy file
-	Version string // of toolfleet, for the programs
+	Version string // the version of toolfleet, for the programs
 	Logger  *slog.Logger
 }
 

@@ -37,7 +37,7 @@ import (
 const (
 	connectTime = 10 * time.Second
 	tlsTime     = 10 * time.Second
-	helloTime   = 10 * time.Second // for the first bytes of a tunnel
+	helloTime   = 10 * time.Second // limit for the first bytes of a tunnel
 	idleTime    = 30 * time.Second
 	maxHeaders  = 64 << 10
 )
@@ -177,7 +177,7 @@ func hello(from *bufio.Reader) bool {
 	return err == nil && start[0] == handshake && start[1] == version
 }
 
-// pour copies until one side ends, and then ends the other side.
+// pour copies from one side to the other until a side ends, and then ends the target.
 func pour(to net.Conn, from io.Reader) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

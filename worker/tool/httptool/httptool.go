@@ -36,7 +36,7 @@ import (
 type Config struct {
 	Request schemas.HTTP
 	Secrets secrets.Folder
-	Timeout time.Duration // of the tool. It limits the request if Request.Timeout does not
+	Timeout time.Duration // the tool's timeout. It limits a request without Request.Timeout
 	// Harmless says that the tool changes nothing. If a request breaks off, it then does not
 	// matter whether it was applied.
 	Harmless bool

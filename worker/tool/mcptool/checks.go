@@ -68,7 +68,7 @@ func (c checking) Check(ctx context.Context, call tool.Call) error {
 }
 
 // Permit asks the program about a call, in phase four. The first line of the answer is the
-// opinion, and the rest is the reason.
+// opinion, and the other lines are the reason.
 func (c checking) Permit(ctx context.Context, call tool.Call) (tool.Permit, error) {
 	if !slices.Contains(c.checks, checkPermissions) {
 		return tool.Permit{}, nil

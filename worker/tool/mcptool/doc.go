@@ -9,7 +9,7 @@
 // wait, and the wait becomes longer each time. A process runs one write at a time, or several
 // reads of one tenant.
 //
-// When a call is cut off, the server is told (notifications/cancelled). If a program does not
+// When a call is cut off, the server gets a notifications/cancelled. If a program does not
 // answer within CancelGrace, its process is killed with everything that it started: a call
 // that has a result must not change the world any more. If a process dies during a write, the
 // outcome is unknown. If it dies during a read, the read runs again in another process.

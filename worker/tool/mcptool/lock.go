@@ -22,8 +22,8 @@ type Lock struct {
 	Tools []LockedTool `json:"tools"`
 }
 
-// LockedTool is an accepted definition with its digest. A reader of the file can compare the
-// digest with that of another definition.
+// LockedTool is an accepted definition with its digest. A reader of the file can compare
+// digests instead of definitions.
 type LockedTool struct {
 	Digest string `json:"digest"`
 	Definition

@@ -44,7 +44,7 @@ type slot struct {
 	session   *session  // nil: there is none; guarded by mu
 	failures  int       // starts in a row that failed; guarded by mu
 	notBefore time.Time // guarded by mu
-	why       error     // of the last failure; guarded by mu
+	why       error     // the error of the last start, or nil; guarded by mu
 }
 
 // waiter is a call that waits for a slot.

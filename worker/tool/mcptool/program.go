@@ -25,7 +25,8 @@ func NewProgram(cfg Config) *Program { return &Program{newServer(cfg)} }
 // Warm starts the first process, if there is none.
 func (p *Program) Warm(ctx context.Context) error { return p.server.Warm(ctx) }
 
-// Close ends the processes. The caller makes sure that no question is open. It may be called twice.
+// Close ends the processes. The caller makes sure that no question is open. Close may be called
+// twice.
 func (p *Program) Close() { p.server.Close() }
 
 // AskError says why a program gave no answer. Its text quotes nothing that the program said.

@@ -95,7 +95,7 @@ func (r *runner) message(ctx context.Context, call tool.Call, question string) m
 func (r *runner) meta(ctx context.Context, call tool.Call, question string) mcp.Meta {
 	meta := mcp.Meta{
 		metaPrefix + "key":     call.IdempotencyKey,
-		metaPrefix + "fence":   strconv.FormatUint(call.Fence, 10), // as text: it may exceed the integers of a double
+		metaPrefix + "fence":   strconv.FormatUint(call.Fence, 10), // a double may be too small for it
 		metaPrefix + "attempt": call.Attempt,
 	}
 	if r.server.cfg.Server.Program {

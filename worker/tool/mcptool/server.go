@@ -23,7 +23,7 @@ type Config struct {
 	Server  schemas.Server
 	Dir     string // the folder of the tools file
 	Secrets secrets.Folder
-	Version string // of toolfleet, for the server
+	Version string // the version of toolfleet, for the server
 	// CancelGrace is how long a program may take to answer a call that was cut off. After
 	// that, the program is killed. Default 300 ms.
 	CancelGrace time.Duration

@@ -45,7 +45,7 @@ type session struct {
 	ended   chan struct{}
 	how     string
 	words   string
-	digests atomic.Pointer[map[string]string] // of the definitions, by name
+	digests atomic.Pointer[map[string]string] // digests of the definitions, by name
 	listed  atomic.Pointer[List]              // what the server listed last
 	stale   atomic.Bool                       // the server's list has changed since then
 	listing chan struct{}                     // a semaphore of one; the holder may read the list

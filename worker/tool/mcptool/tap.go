@@ -21,7 +21,7 @@ type calls struct {
 	mu      sync.Mutex
 	next    int                     // guarded by mu
 	byToken map[string]*runningCall // guarded by mu
-	byID    map[string]*runningCall // by the id of the request; guarded by mu
+	byID    map[string]*runningCall // the same calls by the id of the request; guarded by mu
 	asTask  map[string]bool         // tools that run only as tasks of the protocol; guarded by mu
 }
 

@@ -28,10 +28,10 @@ import (
 const (
 	readLines    = 2000      // lines if the input has no limit
 	maxReadLines = 100_000   // lines if the input has a limit
-	maxReadBytes = 256 << 10 // of text in one answer
+	maxReadBytes = 256 << 10 // bytes of text in one answer
 	maxLine      = 2000      // bytes of a line that are shown
 	maxImage     = 5 << 20   // bytes of an image, the smallest limit among the providers
-	countBytes   = 64 << 20  // lines after the answer are counted only if the file is not larger than this
+	countBytes   = 64 << 20  // a larger file's lines after the answer are not counted
 )
 
 // ReadPromise returns the definition of Read.

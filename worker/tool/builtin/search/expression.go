@@ -27,7 +27,7 @@ const (
 
 const (
 	maxGrepLine     = 500     // bytes of a line that are shown
-	maxInstructions = 20_000  // of a compiled expression; a{1000} has a thousand instructions
+	maxInstructions = 20_000  // instructions of a compiled expression; a{1000} has a thousand
 	slowSearch      = 1 << 25 // bytes times instructions; such a search takes about a third of a second
 )
 

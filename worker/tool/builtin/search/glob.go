@@ -66,7 +66,7 @@ type globArgs struct {
 // globPlan is a Glob call that has been checked.
 type globPlan struct {
 	start string       // the deepest folder that contains every match
-	match glob.Pattern // for paths relative to the root
+	match glob.Pattern // matches paths relative to the root
 	top   bool         // the pattern has no slash, so it matches only files directly in the folder
 }
 

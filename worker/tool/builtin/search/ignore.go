@@ -20,8 +20,8 @@ type ignorer struct {
 	rules  []ignoreRule
 }
 
-// ignoreRule is one line of a .gitignore. It is matched by exactly one of literal, suffix
-// and expression.
+// ignoreRule is one line of a .gitignore. Exactly one of literal, suffix and expression is set
+// and matches paths.
 type ignoreRule struct {
 	negated   bool
 	foldersIn bool // the line ends with a slash: folders only
@@ -29,7 +29,7 @@ type ignoreRule struct {
 	// .gitignore's folder must match, and not only the name.
 	wholePath  bool
 	literal    string
-	suffix     string // of a "*suffix" pattern
+	suffix     string // the text after the star in a "*suffix" pattern
 	expression *regexp.Regexp
 }
 
