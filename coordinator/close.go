@@ -114,7 +114,7 @@ func (d *batchRun) newCloser(why string) *closer {
 		calls: d.in.Calls, why: why, closing: batch.Closing{Lease: d.cfg.QueueTimeout, Grace: d.cfg.Grace},
 		results: make([]messages.Result, len(d.in.Calls)),
 		kindOf: func(tool string) messages.Kind {
-			t, _ := d.announced.Current().Lookup(tool)
+			t, _ := d.announced.Of(d.accepted.Key.Tenant).Lookup(tool)
 			return t.Kind
 		},
 	}

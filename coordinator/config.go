@@ -10,6 +10,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/toolfleet/toolfleet/coordinator/metrics"
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/coordinator/tuning"
 	"github.com/toolfleet/toolfleet/internal/approval"
 	"github.com/toolfleet/toolfleet/internal/audit"
@@ -45,6 +46,9 @@ type Config struct {
 	// HTTPKeys are the public nkeys of the HTTP servers. An HTTP server signs the name of the
 	// user who asks for a batch. Default: none.
 	HTTPKeys []string
+	// TenantPools are the pools that belong to one tenant: the tenant, by pool. Calls of other
+	// tenants never go there. Default: none.
+	TenantPools map[string]string
 	// Policy is the version of the platform's policy. Every job names this version. A worker
 	// that has no policy gives up a job that names one. Default: none.
 	Policy    string
@@ -113,6 +117,9 @@ func (c Config) withDefaults() Config {
 func (c Config) unservedWait() time.Duration {
 	return max(c.StartWait, 2*c.Provision.WithDefaults().WorkerTTL)
 }
+
+// owners returns the pools that belong to one tenant.
+func (c Config) owners() toolset.Owners { return toolset.Owners(c.TenantPools) }
 
 func (c Config) validate() error {
 	var errs []error

@@ -57,7 +57,6 @@ import (
 	"github.com/toolfleet/toolfleet/internal/journal"
 	"github.com/toolfleet/toolfleet/internal/wire"
 	"github.com/toolfleet/toolfleet/messages"
-	"github.com/toolfleet/toolfleet/schemas"
 )
 
 // Coordinator drives batches over one connection.
@@ -106,12 +105,12 @@ func New(conn *bus.Conn, cfg Config) (*Coordinator, error) {
 		runs: newRuns(cfg.Metrics.Live, cfg.Logger), catalogues: catalogue.NewStore(objects.In(conn), cfg.Logger),
 		audience: bus.NewAudience(conn), pace: new(pace),
 	}
-	c.toolsets = newToolsets(conn, cfg.Logger, func() {
+	c.toolsets = newToolsets(conn, cfg.owners(), cfg.Logger, func() {
 		c.announced.WorkersChanged()
 		c.runs.moveJobs()
 	})
 	c.announced = announced.New(conn, announced.Config{
-		Unknown: metrics.UnknownTool, Learned: cfg.Metrics.Learned, Served: c.toolsets.serves, Logger: cfg.Logger,
+		Unknown: metrics.UnknownTool, Learned: cfg.Metrics.Learned, Served: c.toolsets.serves, Owners: cfg.owners(), Logger: cfg.Logger,
 	})
 	c.delivered = newDelivered(conn)
 	c.recorder = audit.NewRecorder(auditLog, c.journal, audit.RecorderConfig{
@@ -188,7 +187,7 @@ func (c *Coordinator) Run(ctx context.Context) error {
 	watching.Go(func() { c.resumer.resumeAbandoned(watch) })
 	watching.Go(func() { c.sweepLog(watch) })
 	defer context.AfterFunc(ctx, func() { c.serving.Store(false) })()
-	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.announced.Current().Tools()))
+	c.log.Info("coordinator is ready", "coordinator", c.id, "slots", c.cfg.Slots, "tools", len(c.announced.All()))
 
 	slots := pull.NewSlots(c.cfg.Slots)
 	err = pull.New(c.conn, c.names.Stream(bus.Batches), bus.CoordinatorsConsumer).Run(ctx, slots, func(d *pull.Delivery) {
@@ -225,7 +224,7 @@ func (c *Coordinator) counts(d messages.Decision, at time.Time) bool {
 // serve answers requests until work ends. It accepts no new request after ctx has ended.
 func (c *Coordinator) serve(ctx, work context.Context) (stop func(), err error) {
 	h := handlers.New(c.conn, c.resumer, c.announced, c.catalogues, handlers.Config{
-		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Counts: c.counts, Logger: c.log,
+		Poll: c.cfg.Poll, BatchTTL: c.cfg.BatchTTL, Refused: c.cfg.Metrics.BatchRefused, Counts: c.counts, Owners: c.cfg.owners(), Logger: c.log,
 	})
 	return service.Serve(ctx, c.conn, service.Service{
 		Name: "toolfleet", Version: "1.0.0", Description: "Runs the tool calls of a model's message.",
@@ -241,6 +240,6 @@ func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected
 // Gauges returns a collector for the gauges of the whole fleet.
 func (c *Coordinator) Gauges() *fleetgauges.Gauges {
 	return fleetgauges.New(c.conn, fleetgauges.Config{
-		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: func() []schemas.Tool { return c.announced.Current().Tools() },
+		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: c.announced.All,
 	})
 }

@@ -237,7 +237,7 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 	d.waits.Store(true)
 	defer d.waits.Store(false)
 	// Tools may still be announced. If they cannot be read, the next poll tries again.
-	if _, err := d.announced.For(ctx, d.in.Calls, d.cfg.StartWait); err != nil && ctx.Err() != nil {
+	if _, err := d.announced.For(ctx, d.accepted.Key.Tenant, d.in.Calls, d.cfg.StartWait); err != nil && ctx.Err() != nil {
 		return err
 	}
 	d.session.waits(d, d.beginsSafe())
@@ -304,7 +304,7 @@ func (d *batchRun) mayStart() bool {
 
 // beginsSafe reports whether the first call that is not refused may run beside other calls.
 func (d *batchRun) beginsSafe() bool {
-	tools := d.announced.Current()
+	tools := d.announced.Of(d.accepted.Key.Tenant)
 	calls := d.in.Routed(tools)
 	for i := range calls {
 		if p := plan.With(calls[i:i+1], d.tools(tools)).Calls[0]; p.Refused == nil {

@@ -2,7 +2,6 @@ package coordinator
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 // them in which queue a job waits.
 type toolsets struct {
 	conn    *bus.Conn
+	owners  toolset.Owners
 	log     *slog.Logger
 	changed func()        // called when the served tools or their queues have changed
 	ready   chan struct{} // closed once the announcements from before run are known
@@ -29,10 +29,10 @@ type toolsets struct {
 	stale   chan struct{} // has a value while the board is out of date
 }
 
-func newToolsets(conn *bus.Conn, log *slog.Logger, changed func()) *toolsets {
-	board := placement.NewBoard()
+func newToolsets(conn *bus.Conn, owners toolset.Owners, log *slog.Logger, changed func()) *toolsets {
+	board := placement.NewBoard(owners)
 	return &toolsets{
-		conn: conn, log: log, changed: changed, ready: make(chan struct{}), board: board, workers: placement.NewWorkers(board), stale: make(chan struct{}, 1),
+		conn: conn, owners: owners, log: log, changed: changed, ready: make(chan struct{}), board: board, workers: placement.NewWorkers(board), stale: make(chan struct{}, 1),
 	}
 }
 
@@ -87,7 +87,8 @@ func (s *toolsets) replace(values map[string][]byte) {
 func (s *toolsets) learn(key string, value []byte) {
 	var w wire.Presence
 	if value != nil {
-		if err := json.Unmarshal(value, &w); err != nil {
+		var err error
+		if w, err = wire.ReadPresence(key, value); err != nil {
 			s.log.Error("the announcement of a worker cannot be read; it gets no jobs", "worker", key, "err", err)
 			value = nil
 		}
@@ -137,22 +138,21 @@ func (s *toolsets) rebuild(ctx context.Context) {
 	}
 }
 
-// serves reports whether a worker that takes new jobs has exactly this tool.
-func (s *toolsets) serves(t schemas.Tool) bool {
-	return s.board.Fleet().Serves(wanted(t))
+// serves reports whether a worker that takes new jobs of a tenant has exactly this tool.
+func (s *toolsets) serves(tenant string, t schemas.Tool) bool {
+	return s.board.Fleet().Serves(wanted(tenant, t))
 }
 
 // read reads the announcements of all workers anew.
 func (s *toolsets) read(ctx context.Context) (*toolset.Fleet, error) {
 	values, err := s.conn.Values(ctx, s.conn.Names().Stream(bus.BucketWorkers))
 	var present []wire.Presence
-	for _, value := range values {
-		var w wire.Presence
-		if json.Unmarshal(value, &w) == nil {
+	for key, value := range values {
+		if w, err := wire.ReadPresence(key, value); err == nil {
 			present = append(present, w)
 		}
 	}
-	return toolset.New(present), err
+	return s.owners.Fleet(present), err
 }
 
 // moveJobs asks the run of every batch to check that its jobs are in queues with workers that

@@ -19,7 +19,7 @@ import (
 func TestAnnouncementsAreAppliedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var changes atomic.Int32
-		s := newToolsets(nil, slog.New(slog.DiscardHandler), func() {
+		s := newToolsets(nil, nil, slog.New(slog.DiscardHandler), func() {
 			changes.Add(1)
 			time.Sleep(10 * time.Millisecond) // as long as it takes in a large fleet
 		})

@@ -32,7 +32,7 @@ func (d *batchRun) loadCatalogue(ctx context.Context) error {
 // tools returns what package plan needs to choose the versions of tools.
 func (d *batchRun) tools(current schemas.Catalog) plan.Tools {
 	return plan.Tools{
-		Current: current, Named: d.named, Unknown: d.named == nil && d.in.Batch.Catalogue != "", Served: d.toolsets.serves,
+		Current: current, Named: d.named, Unknown: d.named == nil && d.in.Batch.Catalogue != "", Served: d.serves,
 	}
 }
 
@@ -43,7 +43,7 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 	wait := time.NewTimer(d.cfg.StartWait)
 	defer wait.Stop()
 	for over := false; ; {
-		current, err := d.announced.For(ctx, d.in.Calls, d.cfg.StartWait)
+		current, err := d.announced.For(ctx, d.accepted.Key.Tenant, d.in.Calls, d.cfg.StartWait)
 		if err != nil {
 			return nil, plan.Tools{}, err
 		}
@@ -76,7 +76,7 @@ func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan
 		d.log.Log(ctx, logfields.RetryLevel(err), "the workers cannot be read; versions are chosen by what is known of them", "err", err)
 		return tools
 	}
-	tools.Served = func(t schemas.Tool) bool { return fleet.Serves(wanted(t)) }
+	tools.Served = func(t schemas.Tool) bool { return fleet.Serves(wanted(d.accepted.Key.Tenant, t)) }
 	return tools
 }
 
@@ -104,7 +104,7 @@ func (d *batchRun) toolOf(index int) toolset.Tool {
 		return d.asked[index]
 	}
 	if other := d.instead(index); other.Known && other.Gone == "" {
-		return wanted(other.Tool)
+		return wanted(d.accepted.Key.Tenant, other.Tool)
 	}
 	return d.planned(index)
 }
@@ -160,8 +160,8 @@ func (d *batchRun) instead(index int) plan.Choice {
 	if d.toolsets.board.Fleet().Serves(d.planned(index)) || !d.machine.Fresh(index) {
 		return plan.Choice{}
 	}
-	other := d.tools(d.announced.Current()).Instead(d.machine.Plan().Calls[index])
-	if !d.toolsets.serves(other.Tool) {
+	other := d.tools(d.announced.Of(d.accepted.Key.Tenant)).Instead(d.machine.Plan().Calls[index])
+	if !d.serves(other.Tool) {
 		return plan.Choice{}
 	}
 	return other
@@ -170,10 +170,14 @@ func (d *batchRun) instead(index int) plan.Choice {
 // planned returns the tool and version with which a call was planned.
 func (d *batchRun) planned(index int) toolset.Tool {
 	call := d.machine.Plan().Calls[index]
-	return toolset.Tool{Pool: call.Pool, Name: call.PlannedCall.Tool, Digest: call.ToolDigest}
+	return toolset.Tool{Pool: call.Pool, Name: call.PlannedCall.Tool, Digest: call.ToolDigest, Tenant: d.accepted.Key.Tenant}
 }
 
-// wanted returns a tool in the form in which jobs name it.
-func wanted(t schemas.Tool) toolset.Tool {
-	return toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest}
+// serves reports whether a worker that takes new jobs of the batch's tenant has exactly this
+// tool.
+func (d *batchRun) serves(t schemas.Tool) bool { return d.toolsets.serves(d.accepted.Key.Tenant, t) }
+
+// wanted returns a tool in the form in which jobs of a tenant name it.
+func wanted(tenant string, t schemas.Tool) toolset.Tool {
+	return toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest, Tenant: tenant}
 }

@@ -62,7 +62,7 @@ func TestTheCurrentVersionAfterAStart(t *testing.T) {
 		c, _ := o.coordinator(Config{})
 		o.until("the coordinator is ready", time.Minute, c.Ready)
 		pause(t.Context(), 5*time.Second)
-		if got := c.announced.Digest(o.tool.Name); got != o.tool.Digest {
+		if got := c.announced.Digest("_", o.tool.Name); got != o.tool.Digest {
 			t.Errorf("the current version is %.8s, want %.8s, which is served", got, o.tool.Digest)
 		}
 	})
@@ -95,7 +95,7 @@ func TestAnApprovedCallRunsInTheVersionThatWasShown(t *testing.T) {
 		})
 		// The coordinator has to know the newer version first. Otherwise the job goes to the queue of
 		// the pool as it is, and this worker does not look at its version.
-		o.until("the coordinator knows the newer version", time.Minute, func() bool { return c.announced.Digest(o.tool.Name) == newer.Digest })
+		o.until("the coordinator knows the newer version", time.Minute, func() bool { return c.announced.Digest("_", o.tool.Name) == newer.Digest })
 		leave()
 		q := o.rests(key.Call(0), c)
 		if q.ToolDigest != newer.Digest {

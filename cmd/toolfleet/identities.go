@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 	"github.com/toolfleet/toolfleet/internal/identities"
@@ -136,20 +137,22 @@ func sayApprovers(out io.Writer, all []identities.Identity) error {
 
 type identitiesAddCmd struct {
 	identitiesFolder
-	Kind   string `arg:"" enum:"coordinator,worker,http,operator,approver,agent" help:"coordinator, worker, http, operator, approver or agent."`
-	Name   string `arg:"" help:"Its name, and that of its folder."`
-	Tenant string `placeholder:"NAME" help:"Tenant of an agent, or the only one that a worker works for. A new one gets an account."`
+	Kind   string   `arg:"" enum:"coordinator,worker,http,operator,approver,agent" help:"coordinator, worker, http, operator, approver or agent."`
+	Name   string   `arg:"" help:"Its name, and that of its folder."`
+	Tenant string   `placeholder:"NAME" help:"Tenant of an agent, or the only one that a worker works for. A new one gets an account."`
+	Pool   []string `placeholder:"NAME" help:"A pool that belongs to the tenant of a worker: the worker takes jobs of no other. May be given several times."`
 }
 
 // Help is shown below the command's usage.
 func (identitiesAddCmd) Help() string {
 	return `The server takes it when it reads its files again: SIGHUP, to "toolfleet nats" and to nats-server. A worker with --tenant writes
-records and events of that tenant only. Coordinators send it every call of a tool that it
-announces, so its tools should be that tenant's alone.`
+records and events of that tenant only. With --pool too it takes jobs of that pool alone, and coordinators count what it announces for
+that tenant alone, in the pools that their setting tenant_pools gives to it. Without --pool they send it every call of a tool
+that it announces, so its tools should be that tenant's alone.`
 }
 
 func (c identitiesAddCmd) Run(a *command.App) error {
-	made, err := identities.Add(c.Dir, identities.Identity{Kind: identities.Kind(c.Kind), Name: c.Name, Tenant: c.Tenant})
+	made, err := identities.Add(c.Dir, identities.Identity{Kind: identities.Kind(c.Kind), Name: c.Name, Tenant: c.Tenant, Pools: c.Pool})
 	if err != nil {
 		return command.Usage(err)
 	}
@@ -161,6 +164,13 @@ func (c identitiesAddCmd) Run(a *command.App) error {
 	}
 	if made.Kind == identities.HTTP {
 		a.Say("Coordinators believe it which user asks once their setting http_keys has %s", made.Key)
+	}
+	if len(made.Pools) > 0 {
+		owned := make([]string, len(made.Pools))
+		for i, pool := range made.Pools {
+			owned[i] = pool + ": " + made.Tenant
+		}
+		a.Say("Coordinators send it calls once their setting tenant_pools has {%s}", strings.Join(owned, ", "))
 	}
 	a.Say("The server takes it after SIGHUP.")
 	return nil

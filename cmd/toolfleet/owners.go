@@ -24,7 +24,7 @@ func coordinatorConfig(c *config.Config, p *config.Policy, log *slog.Logger, met
 		Slots: own.Slots, Window: own.Window, Lookahead: own.Lookahead, AckWait: own.AckWait, Poll: own.Poll, QueueTimeout: own.QueueTimeout,
 		BatchTTL: own.BatchTTL, Grace: own.Grace, StartWait: own.StartWait, Drain: own.Drain,
 		Poison: own.Poison, AfterUnknown: coordinator.AfterUnknown(own.AfterUnknown),
-		Approvers: approvers, Audit: c.AuditLog(), HTTPKeys: c.HTTPKeys, Policy: wire.PlatformPolicy(p.Version()),
+		Approvers: approvers, Audit: c.AuditLog(), HTTPKeys: c.HTTPKeys, TenantPools: c.TenantPools, Policy: wire.PlatformPolicy(p.Version()),
 		Provision: c.Provision(), Logger: log, Metrics: metrics,
 	}, nil
 }

@@ -45,10 +45,10 @@ type Driver interface {
 
 // Tools knows the fleet's tools.
 type Tools interface {
-	// Version returns the definition of a tool with this digest.
-	Version(tool, digest string) (schemas.Tool, bool)
+	// Version returns the definition of a tenant's tool with this digest.
+	Version(tenant, tool, digest string) (schemas.Tool, bool)
 	// Refresh reads one tool from the leader.
-	Refresh(ctx context.Context, name string) error
+	Refresh(ctx context.Context, tenant, name string) error
 }
 
 // Metrics counts decisions, and audit lines that could not be written.

@@ -106,7 +106,7 @@ func (s *Service) store(ctx context.Context, key wire.CallKey, d messages.Decisi
 		}
 		q, state, refused := s.cfg.Approvers.Take(*entry.Record.Approval, d, s.conn.Now(ctx))
 		if refused == nil && d.Verdict == messages.VerdictEdit {
-			refused = s.fits(ctx, q)
+			refused = s.fits(ctx, key.Tenant, q)
 		}
 		if refused != nil {
 			return q, "", refused
@@ -132,13 +132,13 @@ func holds(r wire.CallRecord, d messages.Decision) bool {
 }
 
 // fits refuses an edit if its arguments do not fit the tool's schema.
-func (s *Service) fits(ctx context.Context, q messages.Approval) *messages.Refusal {
-	tool, known := s.tools.Version(q.Tool, q.ToolDigest)
+func (s *Service) fits(ctx context.Context, tenant string, q messages.Approval) *messages.Refusal {
+	tool, known := s.tools.Version(tenant, q.Tool, q.ToolDigest)
 	if !known { // the definitions here may be out of date
-		if err := s.tools.Refresh(ctx, q.Tool); err != nil {
+		if err := s.tools.Refresh(ctx, tenant, q.Tool); err != nil {
 			return refusal(messages.ClassBusy, "The definition of the tool cannot be read. Try again.")
 		}
-		tool, known = s.tools.Version(q.Tool, q.ToolDigest)
+		tool, known = s.tools.Version(tenant, q.Tool, q.ToolDigest)
 	}
 	if !known {
 		return refusal(messages.ClassApprovalMismatch, "The definition of %s has changed since the question was asked.", q.Tool)

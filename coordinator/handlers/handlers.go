@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/bus/service"
 	"github.com/toolfleet/toolfleet/internal/journal"
@@ -36,7 +37,8 @@ type Driver interface {
 
 // Tools knows the fleet's tools.
 type Tools interface {
-	Current() schemas.Catalog
+	// Of returns the tools that a tenant may call.
+	Of(tenant string) schemas.Catalog
 }
 
 // Config holds the settings of Handlers.
@@ -47,7 +49,8 @@ type Config struct {
 	// Counts reports whether a decision that was stored at this time counts: the approver whom
 	// the decision names has signed it, and had the right to make it. nil: no decision counts.
 	Counts func(messages.Decision, time.Time) bool
-	Logger *slog.Logger // nil: no log
+	Owners toolset.Owners // the pools that belong to one tenant
+	Logger *slog.Logger   // nil: silent
 }
 
 // Handlers answers requests. Safe for concurrent use.

@@ -68,7 +68,7 @@ func (h *Handlers) readHistory(ctx context.Context, key wire.BatchKey, outputs j
 		// A batch that cannot be decoded will be refused, so it has no calls.
 		b.in, err = submission.Decode(logfields.Batch(ctx, h.log, key), stored.Accepted, h.conn.MaxBody())
 		if err == nil {
-			b.sent = b.in.Routed(h.tools.Current())
+			b.sent = b.in.Routed(h.tools.Of(key.Tenant))
 		}
 	}
 	return b, nil

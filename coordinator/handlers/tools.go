@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/toolfleet/toolfleet/coordinator/announced"
 	"github.com/toolfleet/toolfleet/coordinator/provider"
 	"github.com/toolfleet/toolfleet/coordinator/provider/export"
 	"github.com/toolfleet/toolfleet/coordinator/toolset"
@@ -62,7 +63,7 @@ func (h *Handlers) toolListOf(ctx context.Context, m bus.Msg) (messages.ToolList
 	if err != nil {
 		return list, err
 	}
-	tools, err := h.offered(ctx, want.Names)
+	tools, err := h.offered(ctx, strings.TrimPrefix(m.Subject, h.names.OfTenant(wire.VerbTools, "")), want.Names)
 	if err != nil {
 		return list, err
 	}
@@ -77,20 +78,29 @@ func (h *Handlers) toolListOf(ctx context.Context, m bus.Msg) (messages.ToolList
 	return list, err
 }
 
-// offered returns the tools with these names, or all tools if names is empty. It leaves out
-// tools that the fleet's policy denies; workers announce which tools these are.
-func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool, error) {
-	announced, err := values[schemas.Announcement](ctx, h, bus.BucketTools)
+// offered returns the tools with these names that a tenant may call, or all of them if names is
+// empty. It leaves out tools that the fleet's policy denies; workers announce which tools these are.
+func (h *Handlers) offered(ctx context.Context, tenant string, names []string) ([]schemas.Tool, error) {
+	defined, err := values(ctx, h, bus.BucketTools, func(_ string, value []byte) (a schemas.Announcement, err error) {
+		return a, json.Unmarshal(value, &a)
+	})
 	if err != nil {
 		return nil, err
 	}
-	present, err := values[wire.Presence](ctx, h, bus.BucketWorkers)
+	workers, err := values(ctx, h, bus.BucketWorkers, wire.ReadPresence)
 	if err != nil {
 		return nil, err
 	}
-	queues := toolset.New(present)
-	tools := schemas.Offered(announced, present, func(t schemas.Tool) bool {
-		return queues.Serves(toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest})
+	var present []wire.Presence
+	for _, key := range rawjson.SortedKeys(workers) {
+		w, _ := h.cfg.Owners.Bound(workers[key])
+		if w.Tenant == "" || w.Tenant == tenant && len(w.Pools) > 0 {
+			present = append(present, w)
+		}
+	}
+	queues := h.cfg.Owners.Fleet(present)
+	tools := schemas.Offered(announced.View(tenant, h.cfg.Owners, defined), present, func(t schemas.Tool) bool {
+		return queues.Serves(toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest, Tenant: tenant})
 	})
 	if len(names) > 0 {
 		tools = slices.DeleteFunc(tools, func(t schemas.Tool) bool { return !slices.Contains(names, t.Name) })
@@ -98,21 +108,21 @@ func (h *Handlers) offered(ctx context.Context, names []string) ([]schemas.Tool,
 	return tools, nil
 }
 
-// values returns the values of a bucket in the order of their keys. It leaves out values that
-// cannot be read, as drivers do, so that one bad announcement does not hide the others.
-func values[T any](ctx context.Context, h *Handlers, bucket string) ([]T, error) {
+// values returns the values of a bucket by their keys. It leaves out values that cannot be read, as
+// drivers do, so that one bad announcement does not hide the others.
+func values[T any](ctx context.Context, h *Handlers, bucket string, read func(key string, value []byte) (T, error)) (map[string]T, error) {
 	found, err := h.conn.Values(ctx, h.conn.Names().Stream(bucket))
 	if err != nil {
 		return nil, fmt.Errorf("read bucket %s: %w", bucket, err)
 	}
-	all := make([]T, 0, len(found))
+	all := make(map[string]T, len(found))
 	for _, key := range rawjson.SortedKeys(found) {
-		var v T
-		if err := json.Unmarshal(found[key], &v); err != nil {
+		v, err := read(key, found[key])
+		if err != nil {
 			h.log.Error("a value cannot be read and is left out of the definitions", "bucket", bucket, "key", key, "err", err)
 			continue
 		}
-		all = append(all, v)
+		all[key] = v
 	}
 	return all, nil
 }

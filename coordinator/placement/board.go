@@ -11,18 +11,22 @@ import (
 // Board has what a coordinator knows about the workers, and counts the coordinator's jobs in
 // each queue. Safe for concurrent use.
 type Board struct {
+	owners toolset.Owners
+
 	mu    sync.Mutex
 	fleet *toolset.Fleet // guarded by mu
 	out   map[string]int // jobs, by queue; guarded by mu
 }
 
-// NewBoard returns a board without workers.
-func NewBoard() *Board { return &Board{fleet: toolset.New(nil), out: map[string]int{}} }
+// NewBoard returns a board without workers. owners may be nil.
+func NewBoard(owners toolset.Owners) *Board {
+	return &Board{owners: owners, fleet: owners.Fleet(nil), out: map[string]int{}}
+}
 
 // Set replaces the workers. It reports whether the served tools or their queues have
 // changed.
 func (b *Board) Set(present []wire.Presence) (changed bool) {
-	fleet := toolset.New(present)
+	fleet := b.owners.Fleet(present)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	changed = !b.fleet.Same(fleet)

@@ -81,7 +81,7 @@ func publish(t *testing.T, j *placement.Jobs, s *stream, index int, want string,
 func out(time.Time, int) (sign time.Time, out bool) { return time.Time{}, true }
 
 func TestAJobFollowsItsWorkers(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	j := batchOf(board, s)
 	publish(t, j, s, 0, waiting) // no worker of the pool is there, but one may come
 	board.Set([]wire.Presence{worker("b")})
@@ -110,7 +110,7 @@ func TestAJobFollowsItsWorkers(t *testing.T) {
 // A job in the waiting queue was lost with the server: it is published again when a worker has
 // its tool.
 func TestALostJobThatWaited(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	board.Set([]wire.Presence{worker("b")})
 	j := batchOf(board, s)
 	publish(t, j, s, 0, waiting, batch.Unserved{Index: 0, Is: true})
@@ -120,7 +120,7 @@ func TestALostJobThatWaited(t *testing.T) {
 }
 
 func TestAJobWithASignOfLifeStays(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	board.Set([]wire.Presence{worker("a")})
 	j := batchOf(board, s)
 	publish(t, j, s, 0, token("a"))
@@ -142,7 +142,7 @@ func TestAJobWithASignOfLifeStays(t *testing.T) {
 // another version of the tool, is not put into the same queue, where another worker with the
 // old toolset would get it.
 func TestAJobIsNotPutIntoAQueueWithoutItsTool(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	board.Set([]wire.Presence{worker("old")})
 	s.put(token("old"), 0)
 	j := batchOf(board, s)
@@ -160,7 +160,7 @@ func TestAJobIsNotPutIntoAQueueWithoutItsTool(t *testing.T) {
 }
 
 func TestAJobThatWasGivenBackGoesElsewhere(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	before := wire.Presence{Pools: []string{"p"}, Slots: 100, Tools: []string{"a"}} // a worker of the version before
 	board.Set([]wire.Presence{worker("a"), before})
 	j := batchOf(board, s)
@@ -173,7 +173,7 @@ func TestAJobThatWasGivenBackGoesElsewhere(t *testing.T) {
 }
 
 func TestJobsOfAnEarlierDriver(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	board.Set([]wire.Presence{worker("a")})
 	s.put(token("gone"), 0)
 	s.put(token("a"), 1)
@@ -208,7 +208,7 @@ func TestJobsOfAnEarlierDriver(t *testing.T) {
 
 // Jobs count in their queues until they leave. So later jobs go to other queues.
 func TestJobsAreSharedOut(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	board.Set([]wire.Presence{worker("a"), worker("a", "b")})
 	j := batchOf(board, s)
 	first, _ := j.For(t.Context(), now, 0)
@@ -229,7 +229,7 @@ func TestJobsAreSharedOut(t *testing.T) {
 // A call is about to end because no worker has its tool, and a worker comes: the call does not
 // end, whether or not its machine knows of the worker.
 func TestACallIsNotGoneOnceAWorkerIsThere(t *testing.T) {
-	board, s := placement.NewBoard(), &stream{}
+	board, s := placement.NewBoard(nil), &stream{}
 	board.Set([]wire.Presence{worker("b")})
 	j := batchOf(board, s)
 	publish(t, j, s, 0, waiting, batch.Unserved{Index: 0, Is: true})
@@ -248,7 +248,7 @@ func TestACallIsNotGoneOnceAWorkerIsThere(t *testing.T) {
 // a worker may have stays.
 func TestAJobGoesToAFreeSlot(t *testing.T) {
 	for _, taken := range []bool{true, false} {
-		board, s := placement.NewBoard(), &stream{delivered: taken}
+		board, s := placement.NewBoard(nil), &stream{delivered: taken}
 		board.Set([]wire.Presence{worker("a")})
 		j := batchOf(board, s)
 		publish(t, j, s, 0, token("a"))
@@ -269,7 +269,7 @@ func TestAJobGoesToAFreeSlot(t *testing.T) {
 }
 
 func TestBoardTellsOfOtherWorkers(t *testing.T) {
-	board := placement.NewBoard()
+	board := placement.NewBoard(nil)
 	busy := worker("a")
 	busy.Busy = 1
 	for i, step := range []struct {

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
@@ -47,7 +46,7 @@ func (w *Workers) Learn(key string, said wire.Presence) (stale bool, leftOut str
 		w.board.busier(before.counts, more)
 		return false, ""
 	}
-	counts, dropped := toolset.Bound(said)
+	counts, dropped := w.board.owners.Bound(said)
 	now := announced{said, counts, strings.Join(dropped, "; ")}
 	w.known[key] = now
 	if now.leftOut == before.leftOut {

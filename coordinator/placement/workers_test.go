@@ -20,7 +20,7 @@ import (
 func TestWorkersKeepTheBoardUpToDate(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 8))
-		board := placement.NewBoard()
+		board := placement.NewBoard(nil)
 		workers, present := placement.NewWorkers(board), map[string]wire.Presence{}
 		for range 60 {
 			key := fmt.Sprint(rng.IntN(5))
@@ -59,7 +59,7 @@ func TestWorkersKeepTheBoardUpToDate(t *testing.T) {
 
 // The board is rebuilt only after changes that affect the queues.
 func TestWhenARebuildIsDue(t *testing.T) {
-	workers := placement.NewWorkers(placement.NewBoard())
+	workers := placement.NewWorkers(placement.NewBoard(nil))
 	busy, later, draining, greedy := worker("a"), worker("a"), worker("a"), worker("a")
 	busy.Busy, later.Seen, draining.Draining, greedy.Slots = 1, now, true, 1<<40
 	for i, step := range []struct {

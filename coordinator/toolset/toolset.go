@@ -25,8 +25,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// Tool is the tool that a call needs.
-type Tool struct{ Pool, Name, Digest string }
+// Tool is the tool that a call needs. Tenant is the token of the tenant that calls it.
+type Tool struct{ Pool, Name, Digest, Tenant string }
 
 // Queue is a queue from which workers take jobs.
 type Queue struct {
@@ -52,10 +52,12 @@ func newTools() tools { return tools{map[string]bool{}, map[string]bool{}} }
 type Fleet struct {
 	queues map[string]*Queue // by token
 	pools  map[string]int    // number of workers that take new jobs, by pool
+	owners Owners
 }
 
 // New returns the queues of the announced workers, within the limits of [Bound]. A worker
-// of the previous version announces no queue and uses the queue of its pool.
+// of the previous version announces no queue and uses the queue of its pool. New knows of no
+// pool that belongs to a tenant: see [Owners.Fleet].
 func New(present []wire.Presence) *Fleet {
 	f := &Fleet{queues: map[string]*Queue{}, pools: map[string]int{}}
 	for _, w := range present {
@@ -99,7 +101,7 @@ func (f *Fleet) Busier(w wire.Presence, more int) *Fleet {
 	if w.Draining {
 		return f
 	}
-	busier := &Fleet{queues: maps.Clone(f.queues), pools: f.pools}
+	busier := &Fleet{queues: maps.Clone(f.queues), pools: f.pools, owners: f.owners}
 	for _, pool := range w.Pools {
 		token := pool
 		if announced, has := w.Queues[pool]; has {
@@ -135,7 +137,7 @@ func (f *Fleet) Serves(t Tool) bool { return len(f.serving(t)) > 0 }
 // Has reports whether a worker has the tool. Draining workers count too.
 func (f *Fleet) Has(t Tool) bool {
 	for _, q := range f.queues {
-		if q.Pool == t.Pool && (q.stay.has(t) || q.drain.has(t)) {
+		if f.takes(q, t) && (q.stay.has(t) || q.drain.has(t)) {
 			return true
 		}
 	}
@@ -151,11 +153,16 @@ func (f *Fleet) Staffs(token string) bool { return f.queues[token] != nil }
 // serving returns the queues whose workers have the tool and take new jobs.
 func (f *Fleet) serving(t Tool) (all []*Queue) {
 	for _, q := range f.queues {
-		if q.Pool == t.Pool && q.stay.has(t) {
+		if f.takes(q, t) && q.stay.has(t) {
 			all = append(all, q)
 		}
 	}
 	return all
+}
+
+// takes reports whether jobs for the tool may go to the queue at all.
+func (f *Fleet) takes(q *Queue, t Tool) bool {
+	return q.Pool == t.Pool && f.owners.Serves(t.Pool, t.Tenant)
 }
 
 // Place returns the queue for a call's job: a queue whose workers have the tool, with the
@@ -209,7 +216,7 @@ func rank(call, token string) uint64 {
 // the tool. If all such workers drain, it stays only while no other queue serves the tool. In
 // the waiting queue, it stays while no worker serves the tool.
 func (f *Fleet) Keeps(token string, t Tool) bool {
-	if q := f.queues[token]; q != nil && q.Pool == t.Pool && (q.stay.has(t) || q.drain.has(t) && !f.Serves(t)) {
+	if q := f.queues[token]; q != nil && f.takes(q, t) && (q.stay.has(t) || q.drain.has(t) && !f.Serves(t)) {
 		return true
 	}
 	return token == wire.WaitingQueue(t.Pool) && !f.Serves(t)

@@ -38,9 +38,10 @@ type Journal interface {
 
 // RecorderConfig holds the settings of a Recorder.
 type RecorderConfig struct {
-	Writer string                   // the name of the writer in the lines
-	Digest func(tool string) string // returns the digest of a tool's definition, or "" if unknown
-	Failed func()                   // called when the lines of a batch could not be written
+	Writer string // the name of the writer in the lines
+	// Digest returns the digest of a tool's definition for a tenant, or "" if unknown.
+	Digest func(tenant, tool string) string
+	Failed func() // called when the lines of a batch could not be written
 	// User returns the user for whom a batch ran, or "" if unknown. nil: no user is known.
 	User func(journal.Accepted) string
 }
@@ -170,7 +171,7 @@ func (r *Recorder) Recall(
 		found[i] = call
 	}
 	for i, call := range sent {
-		add(i, Call{ToolDigest: r.cfg.Digest(call.Tool())})
+		add(i, Call{ToolDigest: r.cfg.Digest(key.Tenant, call.Tool())})
 	}
 	for _, p := range plans {
 		for _, call := range p.Record.Calls {

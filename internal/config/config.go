@@ -95,6 +95,8 @@ type Config struct {
 	// HTTPKeys are the public keys of the HTTP servers. An HTTP server signs with its key
 	// which user asks for a batch.
 	HTTPKeys []string
+	// TenantPools are the pools that belong to one tenant: the tenant, by pool.
+	TenantPools map[string]string
 
 	TraceURL string
 	Log      struct{ Level, Format string }
@@ -341,6 +343,16 @@ func (c *Config) validate() (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Workers.Pools)) {
 		if !messages.IsToken(name) {
 			errs = append(errs, fmt.Errorf("pools: %.80q is no name of a pool; want 1 to 64 of [A-Za-z0-9_-]", name))
+		}
+	}
+	for _, pool := range slices.Sorted(maps.Keys(c.TenantPools)) {
+		if tenant := c.TenantPools[pool]; !messages.IsToken(pool) || !messages.IsToken(tenant) {
+			errs = append(errs, fmt.Errorf("tenant_pools: %.80q: %.80q: want a pool and a tenant, each 1 to 64 of [A-Za-z0-9_-]", pool, tenant))
+		}
+	}
+	for _, s := range [][2]string{{"worker_tenant", c.Workers.Tenant}, {"worker_pool", c.Workers.Pool}} {
+		if s[1] != "" && !messages.IsToken(s[1]) {
+			errs = append(errs, fmt.Errorf("%s %.80q: want 1 to 64 of [A-Za-z0-9_-]", s[0], s[1]))
 		}
 	}
 	if _, err := c.shortForms(); err != nil {

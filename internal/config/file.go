@@ -73,6 +73,8 @@ func (r fileReader) value(s setting, n strictyaml.Node) {
 		r.pools(s, field, n)
 	case *map[string]int64:
 		r.sizes(s, field, n)
+	case *map[string]string:
+		r.names(s, field, n)
 	default:
 		if !fits(field, n) {
 			r.Add(n.Position, "%s: want %s, got %s", s.key, s.shape(), n.TypeName())
@@ -143,6 +145,17 @@ func (r fileReader) sizes(s setting, field *map[string]int64, n strictyaml.Node)
 		sizes[member.Key] = int64(bound)
 	}
 	*field = sizes
+}
+
+func (r fileReader) names(s setting, field *map[string]string, n strictyaml.Node) {
+	names := map[string]string{}
+	for _, member := range r.members(n, s.key, s.shape()) {
+		if !member.IsText {
+			r.Add(member.Position, "%s.%s: want text (put it into quotes), got %s", s.key, strictyaml.Clip(member.Key), member.TypeName())
+		}
+		names[member.Key] = member.Text
+	}
+	*field = names
 }
 
 // members returns the members of a mapping. It records any other value as a mistake.

@@ -164,6 +164,8 @@ func (s setting) schema() map[string]any {
 		v["type"], v["additionalProperties"] = "object", pool
 	case *map[string]int64:
 		v["type"], v["additionalProperties"] = "object", map[string]any{"anyOf": sizeSchema()}
+	case *map[string]string:
+		v["type"], v["additionalProperties"] = "object", map[string]any{"type": "string", "pattern": "^[A-Za-z0-9_-]{1,64}$"}
 	default:
 		v["type"] = "string"
 		if len(s.enum) > 0 {

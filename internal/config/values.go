@@ -73,6 +73,8 @@ func (s setting) shape() string {
 		return "a mapping such as {default: {max_in_flight: 50}}"
 	case *map[string]int64:
 		return "a mapping such as {CALLS: 10GB}"
+	case *map[string]string:
+		return "a mapping such as {acme-gpu: acme}"
 	}
 	if len(s.enum) > 0 {
 		return "one of " + strings.Join(s.enum, ", ")
@@ -175,6 +177,10 @@ func (s setting) show(c *Config) string {
 	case *map[string]int64:
 		return flow(slices.Sorted(maps.Keys(*field)), func(name string) string {
 			return fmt.Sprintf("%s: %v", name, Size((*field)[name]))
+		}, "{", "}")
+	case *map[string]string:
+		return flow(slices.Sorted(maps.Keys(*field)), func(name string) string {
+			return quoteYAML(name) + ": " + quoteYAML((*field)[name])
 		}, "{", "}")
 	}
 	panic("config: setting " + s.key + " has a type that nobody reads")

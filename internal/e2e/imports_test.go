@@ -140,14 +140,14 @@ var packageRules = []packageRule{
 	{path: "coordinator/recall", may: plus(words, "internal/wire", "internal/journal", "coordinator/batch"), pure: true},
 	{path: "coordinator/logfields", may: []string{"messages", "internal/bus", "internal/tracing", "internal/wire"}},
 	{path: "coordinator/submission", may: plus(words, "internal/wire", "internal/journal", "coordinator/provider", "coordinator/provider/export")},
-	{path: "coordinator/announced", may: plus(words, "internal/bus")},
+	{path: "coordinator/announced", may: plus(words, "internal/bus", "internal/wire", "coordinator/toolset")},
 	{path: "coordinator/catalogue", may: plus(words, "internal/bus")},
 	{path: "coordinator/metrics", may: []string{"messages", "internal/tracing"}},
 	{path: "coordinator/tuning", may: []string{"internal/bus", "internal/bus/provision", "internal/journal"}},
 	{path: "coordinator/peers", may: []string{"messages", "internal/rawjson", "internal/bus", "internal/wire"}},
 	{path: "coordinator/spans", may: plus(words, "internal/wire", "internal/bus", "internal/journal", "internal/tracing", "coordinator/batch", "coordinator/logfields", "coordinator/plan")},
 	{path: "coordinator/approvals", may: plus(foundations, "internal/approval", "coordinator/logfields", "coordinator/spans")},
-	{path: "coordinator/handlers", may: plus(foundations, "coordinator/logfields", "coordinator/provider", "coordinator/provider/export", "coordinator/submission", "coordinator/toolset")},
+	{path: "coordinator/handlers", may: plus(foundations, "coordinator/announced", "coordinator/logfields", "coordinator/provider", "coordinator/provider/export", "coordinator/submission", "coordinator/toolset")},
 	{path: "coordinator", may: plus(foundations, "internal/principal", "internal/approval", "internal/fleetgauges", "coordinator/...")},
 
 	// The simulation runs coordinators and workers in one goroutine. It is not in the binary.

@@ -10,7 +10,6 @@ package fleetgauges
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"maps"
@@ -250,9 +249,9 @@ func (g *Gauges) capacities(ctx context.Context) (map[string]poolCapacity, error
 		capacities[tool.Pool] = poolCapacity{}
 	}
 	var present []wire.Presence
-	for _, value := range workers {
-		var w wire.Presence
-		if json.Unmarshal(value, &w) != nil {
+	for key, value := range workers {
+		w, err := wire.ReadPresence(key, value)
+		if err != nil {
 			continue
 		}
 		for _, pool := range w.Pools {

@@ -56,7 +56,9 @@ type Identity struct {
 	Name string `json:"name"`
 	// Tenant is the tenant of an agent, or of a worker that works for one tenant only.
 	Tenant string `json:"tenant,omitempty"`
-	Key    string `json:"key"` // the public half
+	// Pools of a worker that works for one tenant: the only ones it takes jobs of. None: all.
+	Pools []string `json:"pools,omitempty"`
+	Key   string   `json:"key"` // the public half
 
 	file string // the file that has the identity's line; set when it was read
 }
@@ -174,9 +176,26 @@ func check(all []Identity) error {
 		case i.Tenant != "":
 			errs = append(errs, checkTenant(i.Tenant))
 		}
+		errs = append(errs, checkPools(i))
 		seen[folded] = true
 	}
 	return errors.Join(errs...)
+}
+
+// poolForm matches the names of pools.
+var poolForm = regexp.MustCompile(`^[a-zA-Z0-9_-]{1,32}$`)
+
+// checkPools returns what is wrong with the pools of an identity.
+func checkPools(i Identity) error {
+	if len(i.Pools) > 0 && (i.Kind != Worker || i.Tenant == "") {
+		return fmt.Errorf("the %s %s has a pool of its own, but no tenant that owns it: only workers with --tenant have --pool", i.Kind, i.Name)
+	}
+	for _, pool := range i.Pools {
+		if !poolForm.MatchString(pool) {
+			return fmt.Errorf("pool %.80q: want 1 to 32 of A-Z a-z 0-9 _ -", pool)
+		}
+	}
+	return nil
 }
 
 // reserved lists words that the NATS server's configuration does not read as the name of an

@@ -4,6 +4,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -294,5 +295,57 @@ func TestNames(t *testing.T) {
 	}
 	if _, err := identities.Add(fill(t, identities.Options{}), identities.Identity{Kind: identities.Agent, Name: "x"}); err == nil || !strings.Contains(err.Error(), "--tenant") {
 		t.Errorf("an agent without a tenant: %v", err)
+	}
+}
+
+// A worker in its tenant's pool: its settings, the others that come into the pool, and what is refused.
+func TestAPoolOfATenant(t *testing.T) {
+	dir := fill(t, identities.Options{})
+	add := func(name string, pools ...string) (identities.Identity, error) {
+		return identities.Add(dir, identities.Identity{Kind: identities.Worker, Name: name, Tenant: "acme", Pools: pools})
+	}
+	first, err := add("gpu-1", "acme-gpu", "acme-cpu")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings, err := os.ReadFile(filepath.Join(dir, "gpu-1", "toolfleet.yaml"))
+	if err != nil || !strings.Contains(string(settings), "worker_tenant: acme\nworker_pool: acme-gpu\n") {
+		t.Errorf("settings: %v\n%s", err, settings)
+	}
+	second, err := add("gpu-2")
+	if err != nil || !slices.Equal(second.Pools, first.Pools) {
+		t.Errorf("a second worker has %v: %v", second.Pools, err)
+	}
+	if _, err := add("gpu-3", "other"); err == nil || !strings.Contains(err.Error(), "acme-gpu and acme-cpu alone") {
+		t.Errorf("another pool: %v", err)
+	}
+	all, err := identities.List(dir)
+	if n := slices.IndexFunc(all, func(i identities.Identity) bool { return i.Name == "gpu-2" }); err != nil || n < 0 || !slices.Equal(all[n].Pools, first.Pools) {
+		t.Errorf("listed: %+v, %v", all, err)
+	}
+	text, err := identities.Accounts(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, account, _ := strings.Cut(text, "WORKERS_acme {")
+	for _, wrong := range []string{"TOOLFLEET_JOBS.*", "TOOLFLEET_JOBS.>", "toolfleet.queue.*", "TOOLFLEET_workers.*", "TOOLFLEET_tools.*"} {
+		if strings.Contains(account, wrong) {
+			t.Errorf("the account, or the permissions of its users, have %s", wrong)
+		}
+	}
+	srv := serve(t, dir)
+	for _, i := range []identities.Identity{first, second} {
+		if err := connect(t, srv, dir, i); err != nil {
+			t.Errorf("%s: %v", i.Name, err)
+		}
+	}
+	for _, wrong := range []identities.Identity{
+		{Kind: identities.Worker, Name: "x", Pools: []string{"p"}},
+		{Kind: identities.Agent, Name: "x", Tenant: "acme", Pools: []string{"p"}},
+		{Kind: identities.Worker, Name: "x", Tenant: "globex", Pools: []string{"p.>"}},
+	} {
+		if _, err := identities.Add(dir, wrong); err == nil || !strings.Contains(err.Error(), "pool") {
+			t.Errorf("%+v: %v", wrong, err)
+		}
 	}
 }

@@ -51,6 +51,16 @@ func (s server) add(i Identity) (Identity, error) {
 	if err := s.account(i); err != nil {
 		return i, err
 	}
+	permissions := string(i.Kind)
+	if i.Kind == Worker && i.Tenant != "" {
+		var err error
+		if i.Pools, err = s.samePools(i); err != nil {
+			return i, err
+		}
+		if len(i.Pools) > 0 {
+			permissions = heldPermissions(i.Tenant)
+		}
+	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return i, err
@@ -63,7 +73,7 @@ func (s server) add(i Identity) (Identity, error) {
 	if i.Key, err = newKey(KeyFile(filepath.Dir(s.dir), i.Name)); err != nil {
 		return i, err
 	}
-	line := fmt.Sprintf("  { nkey: %s, permissions: { include \"../permissions/%s.conf\" } } # %s %s\n", i.Key, i.Kind, i.Kind, i.Name)
+	line := fmt.Sprintf("  { nkey: %s, permissions: { include \"../permissions/%s.conf\" } } # %s %s\n", i.Key, permissions, i.Kind, i.Name)
 	return i, replace(file, slices.Concat(text[:end], []byte(line), text[end:]))
 }
 
@@ -91,13 +101,21 @@ func (s server) account(i Identity) error {
 		return s.include(text, line, s.file(i), func() (string, error) { return agentsOf(i.Tenant) })
 	}
 	account := "WORKERS_" + i.Tenant
+	if len(i.Pools) > 0 {
+		if text, err = s.held(i, account, text); err != nil {
+			return err
+		}
+	}
 	for _, list := range []string{"WORKER_ACCOUNTS: [", "SETTINGS_FOR: ["} {
 		if !strings.Contains(text, list) {
 			return fmt.Errorf("%s has no line %s...]: it names the accounts of workers", identities, list)
 		}
 		text = strings.Replace(text, list, list+account+", ", 1)
 	}
-	return s.include(text, line, s.file(i), func() (string, error) { return workersOf(i.Tenant, account, text) })
+	return s.include(text, line, s.file(i), func() (string, error) {
+		block, err := workersOf(i.Tenant, account, text)
+		return hold(block, i.Tenant, i.Pools), err
+	})
 }
 
 // include writes the file of an account, if it does not exist. It also adds the line that
@@ -163,6 +181,7 @@ func (s server) list() (all []Identity, err error) {
 				i := Identity{Kind: Kind(m[2]), Name: m[3], Key: m[1], file: file}
 				if filepath.Base(filepath.Dir(file)) != "users" {
 					i.Tenant = strings.TrimSuffix(filepath.Base(file), ".conf")
+					i.Pools = poolsIn(string(text))
 				}
 				all = append(all, i)
 			}

@@ -28,7 +28,11 @@ func writeFolder(dir string, i Identity, url string, authority []byte, all []Ide
 		fmt.Fprintf(&text, "# HTTP servers: who says which user asks.\nhttp_keys: [%s]\n", strings.Join(keysOf(HTTP, all), ", "))
 	case Approver:
 		fmt.Fprintf(&text, "approver: {key: key.nkey, name: %s}\n", i.Name)
-	case Worker, HTTP, Operator, Agent:
+	case Worker:
+		if len(i.Pools) > 0 {
+			fmt.Fprintf(&text, "# The only tenant that it serves, and the pool of its tools that name none.\nworker_tenant: %s\nworker_pool: %s\n", i.Tenant, i.Pools[0])
+		}
+	case HTTP, Operator, Agent:
 	}
 	return write(filepath.Join(dir, i.Name, settingsFile), []byte(text.String()))
 }

@@ -23,7 +23,7 @@ type coordinator struct {
 }
 
 func (f *Fleet) startCoordinator() {
-	c := &coordinator{Process: f.Start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}, lines: map[string]*line{}, board: placement.NewBoard()}
+	c := &coordinator{Process: f.Start("c", f.startCoordinator), fleet: f, live: map[wire.BatchKey]*drive{}, lines: map[string]*line{}, board: placement.NewBoard(nil)}
 	f.coordinators = append(f.coordinators, c)
 	inbox := names.Notify(c.Name)
 	c.Subscribe(inbox)

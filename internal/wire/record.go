@@ -194,6 +194,10 @@ type DeadLetter struct {
 // Presence is what a worker announces about itself, under its name in the workers bucket. It
 // is deleted soon after the worker stops announcing.
 type Presence struct {
+	// Tenant is the token of the only tenant that the worker may serve, or "" for all. It is
+	// not in the announcement but in its key, which the NATS server checks: see
+	// [ReadPresence].
+	Tenant  string   `json:"-"`
 	V       int      `json:"v"`
 	Worker  string   `json:"worker"`
 	Version string   `json:"version,omitempty"`

@@ -27,7 +27,7 @@ func (w *Worker) announce(ctx context.Context) error {
 		versions[t.Name] = append(versions[t.Name], t)
 	}
 	for _, name := range rawjson.SortedKeys(versions) {
-		err := bucket.Change(ctx, name, func(value []byte) ([]byte, error) {
+		err := bucket.Change(ctx, wire.AnnouncedKey(w.cfg.Tenant, name), func(value []byte) ([]byte, error) {
 			return w.announcement(value, versions[name])
 		})
 		if err != nil {
@@ -87,7 +87,7 @@ func newPresence(w *Worker, queues map[string]wire.Queue) *presence {
 			says.Denied = append(says.Denied, t.Name)
 		}
 	}
-	return &presence{w: w, key: messages.Token(w.cfg.Name), turn: make(chan struct{}, 1), says: says}
+	return &presence{w: w, key: wire.AnnouncedKey(w.cfg.Tenant, messages.Token(w.cfg.Name)), turn: make(chan struct{}, 1), says: says}
 }
 
 // sharePool announces that the worker takes jobs of a pool only from the pool's shared queue.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -70,10 +71,15 @@ type Config struct {
 	// Approvals knows the people whose approval counts. If nil, calls that need an approval
 	// are refused.
 	Approvals   pipeline.Approvals
-	ApprovalTTL time.Duration       // how long people have to answer. Default 15 min
-	Gaps        map[string][]string // what sandboxes lack, by tool or server; see [Place.Gaps]
-	Pools       map[string]int      // limit on calls in flight in the whole fleet, by pool; 0: none
-	Provision   provision.Config
+	ApprovalTTL time.Duration // how long people have to answer. Default 15 min
+	// Tenant is the only tenant whose calls the worker takes, as its identity at the NATS
+	// server says. "": all. It announces itself and its tools for that tenant alone.
+	Tenant string
+	// Pool is the pool of the tools that name none. Default "default".
+	Pool      string
+	Gaps      map[string][]string // what sandboxes lack, by tool or server; see [Place.Gaps]
+	Pools     map[string]int      // limit on calls in flight in the whole fleet, by pool; 0: none
+	Provision provision.Config
 	// Servers returns the states of the programs and services that bring tools. May be nil.
 	Servers func() []wire.ToolServer
 	OnReady func()       // called once the worker takes calls. May be nil
@@ -122,6 +128,15 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// shared returns the pools whose tools go to Config.Pool instead. A worker of one tenant also
+// reads large results in its own pool, because it may take no jobs of another.
+func (c Config) shared() []string {
+	if c.Tenant == "" {
+		return []string{schemas.DefaultPool}
+	}
+	return []string{schemas.DefaultPool, resultread.Pool}
+}
+
 // Worker serves the tools of a registry.
 type Worker struct {
 	conn     *bus.Conn
@@ -151,6 +166,16 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 		registry = registry.Clone() // other workers may use the same registry, over connections of their own
 		errs = append(errs, registry.Add(resultread.Promise(), resultread.New(outputs.read)))
 	}
+	if cfg.Pool != "" {
+		moved, err := registry.Moved(cfg.Pool, cfg.shared()...)
+		if err == nil {
+			registry = moved
+		}
+		errs = append(errs, err)
+	}
+	if cfg.Tenant != "" && !messages.IsToken(cfg.Tenant) {
+		errs = append(errs, fmt.Errorf("worker: tenant %.80q: want 1 to 64 of [A-Za-z0-9_-]", cfg.Tenant))
+	}
 	phases, err := pipeline.New(pipeline.Config{
 		Registry: registry, MaxInput: conn.MaxPayload(), Hooks: cfg.Hooks, Rules: cfg.Rules, Approvals: cfg.Approvals, Now: conn.Now, Logger: cfg.Logger, Observe: cfg.Metrics.phase,
 		Keep: outputs.keep, HookFailed: cfg.Metrics.hookFailed, Decided: cfg.Metrics.decided, Tracer: cfg.Tracer, TraceContent: cfg.TraceContent, Audit: func(ctx context.Context, line messages.AuditRecord) error {
@@ -177,7 +202,9 @@ func New(conn *bus.Conn, registry *tool.Registry, cfg Config) (*Worker, error) {
 // Run serves until ctx ends. From then on it takes no more calls and gives the running calls
 // Config.Drain to end.
 func (w *Worker) Run(ctx context.Context) error {
-	w.stayInRights(ctx)
+	if err := w.stayInRights(ctx); err != nil {
+		return err
+	}
 	consumers, err := w.start(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -209,17 +236,29 @@ func (w *Worker) Run(ctx context.Context) error {
 }
 
 // stayInRights drops the queues of toolsets from which this user may not pull. Some users may
-// pull only from the queue of a pool.
-func (w *Worker) stayInRights(ctx context.Context) {
+// pull only from the queue of a pool. A worker of one tenant is refused if it serves tools in a
+// pool of which it may take no jobs at all.
+func (w *Worker) stayInRights(ctx context.Context) error {
+	mayPull := func(consumer string) bool {
+		return w.conn.May(ctx, "$JS.API.CONSUMER.MSG.NEXT."+w.conn.Names().Stream(bus.Jobs)+"."+consumer)
+	}
 	for i, q := range w.queues {
-		if q.Toolset == "" || w.conn.May(ctx, "$JS.API.CONSUMER.MSG.NEXT."+w.conn.Names().Stream(bus.Jobs)+"."+q.Toolset) {
+		if w.cfg.Tenant != "" && !mayPull(q.Pool) {
+			return fmt.Errorf("worker: this key takes no jobs of pool %s, in which the worker has tools: name a pool of tenant %s for them, with the setting worker_pool or the key pool of the tools file", q.Pool, w.cfg.Tenant)
+		}
+		if q.Toolset == "" || mayPull(q.Toolset) {
 			continue
 		}
-		w.cfg.Logger.Warn("this user may only take jobs from the queue of the pool, so the worker gets jobs of tools that it does not serve, and gives them back: let the user pull from every consumer of the stream of jobs",
+		level := slog.LevelWarn
+		if w.cfg.Tenant != "" { // its rights are meant so
+			level = slog.LevelDebug
+		}
+		w.cfg.Logger.Log(ctx, level, "this user may only take jobs from the queue of the pool, so the worker gets jobs of tools that it does not serve, and gives them back: let the user pull from every consumer of the stream of jobs",
 			"pool", q.Pool, "consumer", q.Toolset)
 		w.queues[i].Toolset = ""
 		w.present.sharePool(q.Pool)
 	}
+	return nil
 }
 
 // start prepares the worker and returns the consumers from which it pulls. If the server

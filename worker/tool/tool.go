@@ -202,6 +202,25 @@ func (r *Registry) Clone() *Registry {
 	return own
 }
 
+// Moved returns a registry of the same tools in which those of the pools from are in the pool to.
+func (r *Registry) Moved(to string, from ...string) (*Registry, error) {
+	moved := r.Clone()
+	for name, versions := range moved.tools {
+		for i, t := range versions {
+			if !slices.Contains(from, t.Pool) {
+				continue
+			}
+			var err error
+			t.Pool = to
+			if versions[i].Tool, err = t.WithDefaults(); err != nil {
+				return nil, err
+			}
+		}
+		moved.tools[name] = versions
+	}
+	return moved, nil
+}
+
 // Lookup returns the newest version of the tool of exactly this name.
 func (r *Registry) Lookup(name string) (Registered, bool) {
 	r.mu.RLock()

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// ReadBucket returns every value of a bucket, in the order of their keys.
+// ReadBucket returns every value of a bucket, in the order of their keys. What workers of one tenant
+// have announced comes last.
 func ReadBucket[T any](ctx context.Context, conn *bus.Conn, name string) ([]T, error) {
 	found, err := conn.Values(ctx, conn.Names().Stream(name))
 	if errors.Is(err, bus.ErrNoStream) {
@@ -20,7 +24,13 @@ func ReadBucket[T any](ctx context.Context, conn *bus.Conn, name string) ([]T, e
 		return nil, err
 	}
 	values := make([]T, len(found))
-	for i, key := range rawjson.SortedKeys(found) {
+	keys := rawjson.SortedKeys(found)
+	slices.SortStableFunc(keys, func(a, b string) int {
+		ofA, _ := wire.AnnouncedBy(a)
+		ofB, _ := wire.AnnouncedBy(b)
+		return strings.Compare(ofA, ofB)
+	})
+	for i, key := range keys {
 		if err := json.Unmarshal(found[key], &values[i]); err != nil {
 			return nil, fmt.Errorf("%s in bucket %s cannot be read: %w", key, name, err)
 		}

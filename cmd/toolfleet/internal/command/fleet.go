@@ -3,6 +3,7 @@ package command
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/toolfleet/toolfleet/coordinator/toolset"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -24,6 +25,7 @@ func ReadFleet(ctx context.Context, conn *bus.Conn) (Fleet, error) {
 	if err == nil {
 		announced, err = ReadBucket[schemas.Announcement](ctx, conn, bus.BucketTools)
 	}
+	slices.SortStableFunc(announced, func(a, b schemas.Announcement) int { return strings.Compare(a.Name, b.Name) })
 	return NewFleet(announced, workers), err
 }
 
