@@ -101,8 +101,9 @@ func (l *lease) inProgress() {
 	}
 }
 
-// publishRunning tells the peers that this coordinator drives the batch. It does nothing if
-// this coordinator has a delivery of the batch, because then no peer can get one.
+// publishRunning tells the peers that this coordinator drives the batch. It does so only for
+// the head of a session, while this coordinator has no delivery of the batch: the broker may
+// then deliver the batch to a peer.
 func (l *lease) publishRunning() {
 	l.mu.Lock()
 	publish := l.head && l.delivery == nil
@@ -115,9 +116,9 @@ func (l *lease) publishRunning() {
 
 // release ends the lease. If the batch is unfinished, its delivery goes back to the broker. If
 // ends is set, this coordinator shuts down, and the broker delivers the batch again at once.
-// suspended is when the broker must deliver a suspended batch again; zero for other batches.
-// In all other cases the broker waits longer after each delivery, because perhaps no
-// coordinator can drive the batch.
+// suspended is set for a suspended batch: the broker delivers it again at that time, or
+// earlier (see session.PutOff). In all other cases the broker waits longer after each
+// delivery, because perhaps no coordinator can drive the batch.
 func (l *lease) release(finished, ends bool, suspended time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -12,9 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// makeQueue makes the consumer of a queue for a worker. Workers have no right to make
-// consumers: with that right, a worker could make the server publish on any subject of the
-// account.
+// makeQueue makes the consumer of a queue for a worker that has no right to make consumers.
+// With that right, a worker could make the server publish on any subject of the account.
 func (h *Handlers) makeQueue(ctx context.Context, m bus.Msg) {
 	err := h.queue(ctx, m)
 	if err == nil {

@@ -3,10 +3,10 @@ package session
 import "time"
 
 // A batch that only waits for people is suspended: its driver ends, and no process keeps state
-// of it. The broker gets the batch's delivery back and delivers it again when the first
-// question expires. A coordinator that stores a decision or a control for the session resumes
-// it, which means that it drives the head of the session again. If that coordinator dies
-// first, the broker delivers the batch again.
+// of it. The broker gets the batch's delivery back. It delivers the batch again when the first
+// question expires, or after MaxSuspend if that is earlier. A coordinator that stores a
+// decision or a control for the session resumes it, which means that it drives the head of the
+// session again. If that coordinator dies first, the broker delivers the batch again.
 
 // Quiet is what a driver knows about its batch when the driver has nothing to do.
 type Quiet struct {
