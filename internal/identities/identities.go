@@ -5,7 +5,7 @@
 //	FOLDER/
 //	  nats/         for the NATS server: server.conf and what it includes, its certificate
 //	  coordinator/  for coordinators: toolfleet.yaml, key.nkey, ca.crt
-//	  worker/       for one worker; one folder for each of the other keys too
+//	  worker/       for one worker; every other key has such a folder too
 //	  ca/           the trial authority's key, which stays where it was made
 //
 // Files are never replaced, except by [Renew], [Add], [Remove] and [Certificate]. The server's

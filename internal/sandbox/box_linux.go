@@ -24,7 +24,7 @@ type steps struct{ file *os.File }
 func (s *steps) seal(list []enter.Step) (err error) {
 	text := enter.Encode(list)
 	fd, err := unix.MemfdCreate("toolfleet-sandbox", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil { // a container may refuse it, and so does an outer sandbox of ours
+	if err != nil { // containers may refuse it; an outer sandbox of toolfleet does
 		s.file, err = readOnlyFile(text)
 		return err
 	}

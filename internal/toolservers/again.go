@@ -97,7 +97,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // Again registers the tools that the servers have now. It returns Servers that share the
-// processes with s. Both must be closed.
+// processes with s. s and the result must both be closed.
 func (s *Servers) Again(ctx context.Context, reg *tool.Registry) (*Servers, error) {
 	next := newServers(s.configs, s.log)
 	s.mu.Lock()

@@ -64,7 +64,7 @@ type presence struct {
 	// an announcement. Announcements thus arrive in order.
 	turn     chan struct{}
 	says     wire.Presence // owned by the holder of turn
-	revision uint64        // revision of the newest announcement; owned by the holder of turn
+	revision uint64        // the newest announcement's revision; owned by the holder of turn
 }
 
 func newPresence(w *Worker, queues map[string]wire.Queue) *presence {

@@ -83,7 +83,7 @@ func (m *Machine) attempts() int {
 	return m.record.Attempt
 }
 
-// failure returns a result that the machine makes because the tool made none.
+// failure returns a result that the machine makes because the tool has not made a result.
 func (m *Machine) failure(status messages.Status, code messages.Code, message string) messages.Result {
 	job := m.call.Job
 	return messages.Result{

@@ -24,7 +24,7 @@ type (
 		Queued time.Time // when the server stored the job, by the server's clock
 		Now    time.Time // the server's time
 	}
-	// ResultRead answers [ReadResult]. Result is nil if none is stored.
+	// ResultRead answers [ReadResult]. Result is nil if no result is stored.
 	ResultRead struct{ Result *messages.Result }
 	// RecordRead answers [ReadRecord].
 	RecordRead struct{ Newest Entry }

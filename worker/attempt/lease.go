@@ -36,7 +36,7 @@ func (s leaseState) String() string { return leaseNames[s] }
 type lease struct {
 	state leaseState
 	until time.Time // the tool must be dead by then; zero: no tool has started
-	next  time.Time // when the next renewal is due, in kept
+	next  time.Time // when the next renewal is due, in the state kept
 	// record is the newest renewal, and asked is when its first try was sent.
 	record wire.CallRecord
 	asked  time.Time

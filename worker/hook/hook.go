@@ -49,8 +49,8 @@ const (
 	MaxContext = 10_000 // all context texts of a list of hooks together
 )
 
-// Hook is one piece of user code. Before or After must be set, or both. Both may be called
-// from many goroutines.
+// Hook is one piece of user code. Before or After must be set, or both. Many goroutines may
+// call these functions at once.
 type Hook struct {
 	Name string // unique in its set; decisions, logs and events carry it
 	// Match selects the tools that the hook is for: names or patterns of path.Match with | between

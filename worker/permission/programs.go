@@ -127,8 +127,8 @@ var wrappers = map[string]*wrapper{
 // unknown value in their arguments does not count as the command.
 var everyday = names("uv npx gdb perf valgrind")
 
-// inner returns the index of the command that a wrapper runs, or len(c) if it runs none. ok
-// is false if this cannot be told from the words.
+// inner returns the index of the command that a wrapper runs, or len(c) if it runs no command.
+// ok is false if the words do not show where the command begins.
 func (c command) inner(w *wrapper) (at int, ok bool) {
 	if w == nil {
 		return 0, false

@@ -69,7 +69,7 @@ func (c *callRun) execute(ctx context.Context) error {
 }
 
 // await runs tool code on a goroutine. If the code still runs KillGrace after ctx has
-// ended, await returns without it. So the code cannot hold a slot of the worker for ever.
+// ended, await returns without it. The code thus cannot hold a slot of the worker for ever.
 func (c *callRun) await(ctx context.Context, phase string, f func() (tool.Output, error)) toolReturn {
 	answers := make(chan toolReturn, 1)
 	go func() {

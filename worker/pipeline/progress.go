@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// reportEvery is the time between two reports that are sent, after the first
-	// reportsAtOnce.
+	// reportEvery is the shortest time between two reports, after the first reportsAtOnce
+	// reports of a run.
 	reportEvery = 100 * time.Millisecond
 	// reportsAtOnce is how many reports a run may send before it is limited to one per
 	// reportEvery.

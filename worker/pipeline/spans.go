@@ -20,7 +20,7 @@ import (
 // only with Config.TraceContent.
 const maxContent = 16 << 10
 
-// span starts the span of a call. Without a tracer it starts none and returns ctx unchanged.
+// span starts the span of a call. Without a tracer, it starts no span and returns ctx unchanged.
 func (p *Pipeline) span(ctx context.Context, job wire.Job) (context.Context, trace.Span) {
 	if p.cfg.Tracer == nil {
 		return ctx, noop.Span{}

@@ -62,8 +62,8 @@ func Recover(ctx context.Context, promise schemas.Tool, call Call, run Func, pro
 	return run(ctx, call)
 }
 
-// Recovering returns a runner that runs calls with [Recover]. If Recover cannot save a lost
-// run, the outcome of a write is unknown, and a read has failed.
+// Recovering returns a runner that runs calls with [Recover]. If Recover ends
+// with a *LostError, the outcome of a write is unknown, and a read has failed.
 func Recovering(promise schemas.Tool, runner Runner, probe func(context.Context, Call) (Probed, error)) Runner {
 	return Func(func(ctx context.Context, call Call) (Output, error) {
 		out, err := Recover(ctx, promise, call, runner.Run, probe)

@@ -26,7 +26,7 @@ const (
 type Request struct {
 	Event          Event              `json:"hook_event_name"`
 	Session        messages.SessionID `json:"session_id"`
-	TranscriptPath string             `json:"transcript_path"` // always empty: there is none
+	TranscriptPath string             `json:"transcript_path"` // always empty: there is no transcript
 	Cwd            string             `json:"cwd"`             // folder of a program; "" for a service
 	PermissionMode string             `json:"permission_mode"` // always "default": the rules decide
 	Tool           string             `json:"tool_name"`

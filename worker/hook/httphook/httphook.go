@@ -1,5 +1,5 @@
-// Package httphook asks a service as a hook. Each run is one POST with the request of
-// package hookjson. A response with status 2xx is the hook's answer. If its body is empty,
+// Package httphook runs hooks that are services. Each run of a hook is one POST with the request
+// of package hookjson. A response with status 2xx is the hook's answer. If its body is empty,
 // the answer changes nothing.
 //
 // In all other cases the hook could not run: any other status, including redirects; an

@@ -1,5 +1,6 @@
-// Package programhook asks long-lived programs as hooks. Such a program speaks MCP on stdin and
-// stdout, as the programs of a tools file do. Each run of a hook calls one tool of it:
+// Package programhook runs hooks that are long-lived programs. Such a program speaks MCP on
+// stdin and stdout, as the programs of a tools file do. Each run of a hook calls one tool of
+// it:
 //
 //	arguments   the request of package hookjson
 //	_meta       traceparent and tracestate, if there is a trace

@@ -177,7 +177,8 @@ func hello(from *bufio.Reader) bool {
 	return err == nil && start[0] == handshake && start[1] == version
 }
 
-// pour copies from one side to the other until a side ends, and then ends the target.
+// pour copies from one connection to another until one of them ends. Then it ends the sending
+// half of the target or, after an error, the whole target.
 func pour(to net.Conn, from io.Reader) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

@@ -29,7 +29,7 @@ type pipe struct {
 	closed   chan struct{}
 	close    func() error
 
-	// The next two are used only by add, which one goroutine calls.
+	// Only add uses the next two fields, and only one goroutine calls add.
 	line   []byte
 	broken bool
 }

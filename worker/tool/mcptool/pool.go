@@ -35,7 +35,7 @@ type pool struct {
 type slot struct {
 	starting chan struct{} // a semaphore of one; the holder may start the process
 
-	// The next three are guarded by the pool's mu.
+	// The pool's mu guards the next three fields.
 	tenant messages.TenantID
 	calls  int
 	alone  bool // a write runs
