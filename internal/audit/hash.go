@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -26,19 +27,34 @@ func Keyed(key []byte) Hasher { return Hasher{key} }
 // Of returns the hash for a digest in the lines of a tenant. It returns "" if digest is not a
 // hex SHA-256.
 func (h Hasher) Of(tenant messages.TenantID, digest string) string {
-	if raw, err := hex.DecodeString(digest); err != nil || len(raw) != sha256.Size {
-		return ""
-	}
-	if h.key != nil {
-		digest = hex.EncodeToString(mac(mac(h.key, "toolfleet audit v1 "+string(tenant)), digest))
-	}
-	return digest[:hashDigits]
+	return h.in(tenant).of(digest)
 }
 
-func mac(key []byte, text string) []byte {
-	m := hmac.New(sha256.New, key)
-	m.Write([]byte(text))
-	return m.Sum(nil)
+// tenantHasher makes the hashes in the lines of one tenant. It is for one goroutine.
+type tenantHasher struct{ mac hash.Hash } // nil: hashes without a key
+
+// in returns the hasher of a tenant. Each tenant has a key of its own, made from the fleet's.
+func (h Hasher) in(tenant messages.TenantID) tenantHasher {
+	if h.key == nil {
+		return tenantHasher{}
+	}
+	mac := hmac.New(sha256.New, h.key)
+	mac.Write([]byte("toolfleet audit v1 " + string(tenant)))
+	return tenantHasher{hmac.New(sha256.New, mac.Sum(nil))}
+}
+
+// of is [Hasher.Of].
+func (h tenantHasher) of(digest string) string {
+	var raw, sum [sha256.Size]byte
+	if n, err := hex.Decode(raw[:], []byte(digest[:min(len(digest), 2*sha256.Size)])); err != nil || n != sha256.Size || len(digest) != 2*sha256.Size {
+		return ""
+	}
+	if h.mac == nil {
+		return digest[:hashDigits]
+	}
+	h.mac.Reset()
+	h.mac.Write([]byte(digest))
+	return hex.EncodeToString(h.mac.Sum(sum[:0])[:hashDigits/2])
 }
 
 // readAgain is how long a key is used before it is read again. A bucket that was lost and made

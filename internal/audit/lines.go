@@ -46,8 +46,10 @@ type Call struct {
 
 // Lines makes one line for each call. If the batch was refused, the first line says so. That
 // line has the class and no message, because a message may quote what the agent sent.
-func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines {
+func Lines(b Batch, calls []Call, hasher Hasher, include Include) wire.AuditLines {
+	hash := hasher.in(messages.TenantID(b.Key.Tenant))
 	all := ofBatch(b, hash)
+	all.Lines = slices.Grow(all.Lines, len(calls))
 	for _, c := range calls {
 		all.Lines = append(all.Lines, line(b, c, hash, include))
 	}
@@ -56,10 +58,10 @@ func Lines(b Batch, calls []Call, hash Hasher, include Include) wire.AuditLines 
 
 // Bare is like Lines, but its lines only say which calls the batch had and how they ended. It
 // is for a batch whose full lines cannot be stored.
-func Bare(b Batch, results []messages.Result, hash Hasher) wire.AuditLines {
+func Bare(b Batch, results []messages.Result, hasher Hasher) wire.AuditLines {
 	b.Session, b.ID, b.Provider, b.Writer = cut(b.Session), cut(b.ID), cut(b.Provider), cut(b.Writer)
 	b.Labels = nil
-	all := ofBatch(b, hash)
+	all := ofBatch(b, hasher.in(messages.TenantID(b.Key.Tenant)))
 	for _, r := range results {
 		all.Lines = append(all.Lines, bare(messages.AuditRecord{
 			V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: r.Index, CallID: r.CallID, Tool: r.Tool, Status: r.Status, Attempt: r.Attempt,
@@ -82,12 +84,12 @@ const longest = 200
 func cut[T ~string](text T) T { return text[:min(len(text), longest)] }
 
 // ofBatch returns the audit lines of a batch without the lines about its calls.
-func ofBatch(b Batch, hash Hasher) wire.AuditLines {
+func ofBatch(b Batch, hash tenantHasher) wire.AuditLines {
 	tenant := messages.TenantID(b.Key.Tenant)
 	all := wire.AuditLines{V: messages.Version, Lines: []messages.AuditRecord{}, About: messages.AuditRecord{
 		V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: -1, Tenant: tenant,
 		Session: cmp.Or(b.Session, messages.SessionID(b.Key.Session)), Batch: cmp.Or(b.ID, messages.BatchID(b.Key.Batch)),
-		Digest: hash.Of(tenant, b.Digest), Provider: b.Provider, Round: b.Round, Accepted: b.Accepted, TraceID: b.TraceID, Writer: b.Writer,
+		Digest: hash.of(b.Digest), Provider: b.Provider, Round: b.Round, Accepted: b.Accepted, TraceID: b.TraceID, Writer: b.Writer,
 		Labels: b.Labels,
 	}}
 	if b.User != "" {
@@ -103,8 +105,8 @@ func ofBatch(b Batch, hash Hasher) wire.AuditLines {
 
 // line returns the line of one call. It has the hash of the arguments that ran. If it is
 // certain that nothing ran, it has the hash of the arguments that were sent.
-func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
-	tenant, r := messages.TenantID(b.Key.Tenant), c.Result
+func line(b Batch, c Call, hash tenantHasher, include Include) messages.AuditRecord {
+	r := c.Result
 	l := messages.AuditRecord{
 		V: messages.Version, Type: messages.AuditCall, Time: b.Now, Index: r.Index, CallID: r.CallID, Tool: r.Tool, ToolDigest: c.ToolDigest, Kind: r.Kind,
 		Status: r.Status, Attempt: max(r.Attempt, 0), Worker: r.Worker, Permission: r.Permission, QueueMS: sane(r.QueueMS), DurationMS: sane(r.DurationMS),
@@ -128,7 +130,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 			Validate: sane(t.PhasesMS.Validate), Semantic: sane(t.PhasesMS.Semantic), PreHooks: sane(t.PhasesMS.PreHooks),
 			Permissions: sane(t.PhasesMS.Permissions), Execute: sane(t.PhasesMS.Execute), PostHooks: sane(t.PhasesMS.PostHooks),
 		}
-		l.ResultHash, l.ToolHash = hash.Of(tenant, t.ResultHash), hash.Of(tenant, t.ToolHash)
+		l.ResultHash, l.ToolHash = hash.of(t.ResultHash), hash.of(t.ToolHash)
 		if b.TraceID == "" {
 			l.TraceID = TraceOf(t.Span)
 		}
@@ -147,7 +149,7 @@ func line(b Batch, c Call, hash Hasher, include Include) messages.AuditRecord {
 			l.Arguments = include.of(l.Tool, c.Input)
 		}
 	}
-	l.ArgsHash = hash.Of(tenant, ran)
+	l.ArgsHash = hash.of(ran)
 	return l
 }
 

@@ -30,9 +30,9 @@ func Logger(w io.Writer, level, format string, terminal bool) (*slog.Logger, err
 	options := &slog.HandlerOptions{Level: least, ReplaceAttr: readable(terminal && format != "json")}
 	switch {
 	case format == "json", format == "auto" && !terminal:
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		return slog.New(lateHandler{Handler: slog.NewJSONHandler(w, options)}), nil
 	case format == "text", format == "auto":
-		return slog.New(slog.NewTextHandler(w, options)), nil
+		return slog.New(lateHandler{Handler: slog.NewTextHandler(w, options)}), nil
 	}
 	return nil, fmt.Errorf("log format %q: want auto, text or json", format)
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"time"
 
@@ -134,7 +135,16 @@ func InputHash(input []byte) string { return messages.Digest(rawjson.AppendRaw(n
 
 // IdempotencyKey returns a key that is the same for every attempt of a call with the same
 // arguments: the hex SHA-256 of tenant, session, batch, index, call id, tool and the hash of
-// the final arguments. It ignores a key that the model wrote into the arguments.
+// the final arguments, as a JSON array. It ignores a key that the model wrote into the arguments.
 func (j Job) IdempotencyKey(argsHash string) string {
-	return messages.Digest(rawjson.MustMarshal([]any{j.Tenant, j.Session, j.Batch, j.Index, j.CallID, j.Tool, argsHash}))
+	b := make([]byte, 0, 256)
+	b = append(b, '[')
+	for _, id := range []string{string(j.Tenant), string(j.Session), string(j.Batch)} {
+		b = append(rawjson.AppendString(b, id), ',')
+	}
+	b = append(strconv.AppendInt(b, int64(j.Index), 10), ',')
+	for _, text := range []string{string(j.CallID), j.Tool} {
+		b = append(rawjson.AppendString(b, text), ',')
+	}
+	return messages.Digest(append(rawjson.AppendString(b, argsHash), ']'))
 }

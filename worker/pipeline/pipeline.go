@@ -338,13 +338,18 @@ func (c *callRun) logPanic(phase string, v any) {
 // stopped returns nil if ctx has not ended. Otherwise it returns the error with which the call
 // ends. toolErr is the error that the tool returned, or nil.
 func (c *callRun) stopped(ctx context.Context, toolErr error) error {
-	cause := context.Cause(ctx)
+	if cause := context.Cause(ctx); cause != nil {
+		return c.stoppedBy(ctx, cause, toolErr)
+	}
+	return nil
+}
+
+// stoppedBy returns the error with which the call ends after ctx has ended with cause.
+func (c *callRun) stoppedBy(ctx context.Context, cause, toolErr error) error {
 	late := errors.Is(cause, context.DeadlineExceeded)
 	var stop *wire.Stop
 	var how string
 	switch {
-	case cause == nil:
-		return nil
 	case late && c.started:
 		how = fmt.Sprintf("it did not end within its time (%s) and was stopped", c.limit(ctx))
 	case late:
