@@ -213,7 +213,7 @@ func without(lines []messages.AuditRecord, stored []int) []messages.AuditRecord 
 // the first line alone does not fit, it is replaced by a bare line.
 func fitting(all wire.AuditLines, limit int) (wire.AuditLines, []byte) {
 	all.Last = true
-	body := rawjson.MustMarshal(all)
+	body := wire.Encode(all)
 	if len(body) <= limit {
 		return all, body
 	}
@@ -232,5 +232,5 @@ func fitting(all wire.AuditLines, limit int) (wire.AuditLines, []byte) {
 		some.Lines = append(some.Lines, line)
 	}
 	some.Last = len(some.Lines) == len(all.Lines)
-	return some, rawjson.MustMarshal(some)
+	return some, wire.Encode(some)
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // encoded are the types that wire.Encode writes without reflection, each in the form it takes.
-var encoded = []any{messages.Result{}, wire.Job{}, wire.Notice{}, wire.CallRecord{}, &wire.PlanRecord{}, messages.Reply{}}
+var encoded = []any{messages.Result{}, wire.Job{}, wire.Notice{}, wire.CallRecord{}, &wire.PlanRecord{}, messages.Reply{}, wire.AuditLines{}}
 
 // Every field is written as encoding/json writes it, alone and with all others. So a new field that
 // the encoder does not know fails here.
