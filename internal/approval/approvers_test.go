@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// desk is a question, the approvers and their keys.
+// desk is a set of approvers, with their keys.
 type desk struct {
 	t    testing.TB
 	keys map[string]Key
@@ -62,7 +62,8 @@ func question(tier messages.Tier) messages.Approval {
 	return q
 }
 
-// says returns a signed decision on the question. The changes are made before it is signed.
+// says returns a signed decision on the question. The changes are made before the decision is
+// signed.
 func (d desk) says(q messages.Approval, v messages.Verdict, by string, change ...func(*messages.Decision)) messages.Decision {
 	d.t.Helper()
 	a := Answer(q, v, by)
@@ -77,7 +78,8 @@ func (d desk) says(q messages.Approval, v messages.Verdict, by string, change ..
 	return onWire(d.t, a)
 }
 
-// take applies a decision that must be taken.
+// take applies a decision, which must be accepted with the result want, and returns the
+// question after it.
 func (d desk) take(q messages.Approval, a messages.Decision, want messages.DecisionState) messages.Approval {
 	d.t.Helper()
 	got, state, refusal := d.Take(q, a, asked.Add(time.Minute))
@@ -152,8 +154,8 @@ func TestTakeAnEdit(t *testing.T) {
 		t.Error("the edited question has the id of the question before")
 	}
 
-	// When two have to agree, an edit starts the count again, and the next approver edits or agrees
-	// to the edit.
+	// When two people have to agree, an edit starts the count again. The next approver edits
+	// again or agrees to the edit.
 	critical := question(messages.TierCritical)
 	first := d.take(critical, d.says(critical, messages.VerdictApprove, "alice", ticket), messages.DecisionWaiting)
 	second := d.take(first, d.says(first, messages.VerdictEdit, "bob", ticket, input(`{"amount":100}`)), messages.DecisionWaiting)
@@ -293,8 +295,8 @@ func TestTakeRefuses(t *testing.T) {
 	}
 }
 
-// A change to any part of a signed decision, or of its question, is refused: when the decision is
-// taken, and by the check before the call runs.
+// Any part of a signed decision or of its question is changed: the decision is refused when it
+// is taken, and again by the check before the call runs.
 func TestEveryPartIsBound(t *testing.T) {
 	d := newDesk(t)
 	q := question(messages.TierCritical)
@@ -324,7 +326,7 @@ func TestEveryPartIsBound(t *testing.T) {
 		if _, state, refusal := d.Take(changed, yes, asked); refusal == nil && name != "Decisions" {
 			t.Errorf("question with another %s: %s", name, state)
 		}
-		// An attacker who changes the question may also recompute its id.
+		// An attacker may compute the id of the changed question too.
 		if changed.ID = ID(changed); name != "Decisions" && name != "ID" {
 			if _, state, refusal := d.Take(changed, yes, asked); refusal == nil {
 				t.Errorf("question with another %s, and its id: %s", name, state)
@@ -419,7 +421,7 @@ func TestHolds(t *testing.T) {
 			t.Errorf("%s: got %v, want %q", tt.name, err, tt.want)
 		}
 	}
-	// An approver who was removed, or has another key now, does not count.
+	// An approver who was removed or has another key now does not count.
 	others := newDesk(t)
 	if err := others.Holds(granted, asked); err == nil {
 		t.Error("a decision with a key that was replaced holds")
@@ -484,7 +486,7 @@ func FuzzDecode(f *testing.F) {
 		if diff := cmp.Diff(string(rawjson.MustMarshal(a)), string(rawjson.MustMarshal(again))); diff != "" {
 			t.Errorf("%q: %s", raw, diff)
 		}
-		// Only the decision that alice has signed is taken, in any form of its JSON.
+		// Only the decision that alice has signed is taken, however its JSON is written.
 		if _, state, refusal := d.Take(q, a, asked); refusal == nil {
 			if got, _ := a.Signed(); string(got) != string(signed) {
 				t.Errorf("%s by %s on %s", state, a.By, raw)

@@ -69,7 +69,7 @@ func TestTheExampleInTheDocs(t *testing.T) {
 }
 
 // Programs that share no code with this package verify the example in docs/approvals.md: the
-// commands of the page, and node. Each of them also refuses other bytes.
+// commands of the page, and node. Each program also refuses other bytes.
 func TestTheExampleInTheDocsByOthers(t *testing.T) {
 	e := readExample(t)
 	verifiers := map[string]*exec.Cmd{}
@@ -108,8 +108,8 @@ const key = crypto.createPublicKey({key: Buffer.from(der, "hex"), format: "der",
 process.exit(crypto.verify(null, fs.readFileSync("signed.txt"), key, Buffer.from(sig, "base64url")) ? 0 : 1);
 `
 
-// hasOpenSSL reports whether the commands of the page can run here. LibreSSL and OpenSSL before 3
-// do not have them.
+// hasOpenSSL reports whether the commands of the page can run here. LibreSSL, and OpenSSL
+// before version 3, lack them.
 func hasOpenSSL() bool {
 	for _, program := range []string{"sh", "base32", "base64"} {
 		if _, err := exec.LookPath(program); err != nil {
@@ -120,8 +120,8 @@ func hasOpenSSL() bool {
 	return err == nil && regexp.MustCompile(`^OpenSSL ([3-9]|\d\d)`).Match(version)
 }
 
-// publicDER returns a public nkey in the form that other programs read, in hex. It decodes the nkey
-// as the page says.
+// publicDER returns a public nkey in the form that other programs read, as hex text. It
+// decodes the nkey as the page describes.
 func publicDER(t *testing.T, nkey string) string {
 	t.Helper()
 	raw, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(nkey)

@@ -43,7 +43,8 @@ func TestLine(t *testing.T) {
 	}
 }
 
-// The note about left-out text stands outside of the quotes, so no text can fake it.
+// The note about left-out text stands outside the quotation marks, so no text in an argument
+// can imitate it.
 func TestLineLeavesOutTheMiddle(t *testing.T) {
 	long := strings.Repeat("a", 500) + "END"
 	got := Line("t", rawjson.MustMarshal(map[string]any{"s": long, "z": 1}))
@@ -101,7 +102,7 @@ func FuzzLine(f *testing.F) {
 	})
 }
 
-// outside returns a line without what stands between quotation marks.
+// outside returns a line without the text between quotation marks.
 func outside(line string) string {
 	var b strings.Builder
 	in := false
@@ -118,7 +119,7 @@ func outside(line string) string {
 	return b.String()
 }
 
-// Inputs of a megabyte that are as expensive to show as possible, and a small one.
+// BenchmarkLine shows inputs of a megabyte that are as expensive as possible, and a small one.
 func BenchmarkLine(b *testing.B) {
 	for name, input := range map[string]string{
 		"small": `{"order":"A-1001","amount":149.99}`,

@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// scoped returns a desk of three approvers: alice has the scopes, bob's key expires at until, and
-// carol has neither limit.
+// scoped returns a desk of three approvers: alice has the scopes, the key of bob expires at
+// until, and carol has neither limit.
 func scoped(t *testing.T, scopes []messages.Scope, until time.Time) desk {
 	t.Helper()
 	d := desk{t: t, keys: map[string]Key{}}
@@ -31,10 +31,10 @@ func scoped(t *testing.T, scopes []messages.Scope, until time.Time) desk {
 	return d
 }
 
-// A person decides only about the tenants and tools of a group that they are in: when a decision is
-// taken, and when the call starts.
+// An approver with scopes decides only about their tenants and tools. This is checked when a
+// decision is taken, and again when the call starts.
 func TestScopes(t *testing.T) {
-	q := question(messages.TierHigh) // issue_refund of acme
+	q := question(messages.TierHigh) // about the tool issue_refund of tenant acme
 	for name, tc := range map[string]struct {
 		scopes []messages.Scope
 		in     bool
@@ -80,8 +80,8 @@ func TestScopes(t *testing.T) {
 	}
 }
 
-// From the time on which a key expires it decides nothing and carries no call, whatever time the
-// decision names. A record from before stays good.
+// A key expires: from then on no decision with it is taken and no call starts on one, whatever
+// time the decision names. A call that started before stays valid.
 func TestAKeyExpires(t *testing.T) {
 	until := asked.Add(5 * time.Minute)
 	d, q := scoped(t, nil, until), question(messages.TierHigh)
@@ -102,10 +102,10 @@ func TestAKeyExpires(t *testing.T) {
 	}
 }
 
-// Who asks and who has agreed may not answer.
+// The requester of a call, and people who have agreed already, may not answer.
 func TestWhoMayAnswer(t *testing.T) {
 	d := newDesk(t)
-	p := question(messages.TierCritical).Pending() // of the requester support, as whom carol acts
+	p := question(messages.TierCritical).Pending() // its requester is support, and carol acts as support
 	p.Agreed = []string{"alice"}
 	if diff := cmp.Diff([]string{"bob"}, d.May(p, asked)); diff != "" {
 		t.Error(diff)

@@ -11,13 +11,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The rules of docs/approvals.md for the signed bytes, one row for each.
+// The signed bytes follow the rules of docs/approvals.md. Each rule has a row.
 func TestSignedBytes(t *testing.T) {
 	const at = "2026-11-21T09:01:00Z"
 	for _, row := range []struct {
 		name                  string
-		sent                  string // members of the sent decision, besides those below
-		input, reason, ticket string // these members in the signed bytes
+		sent                  string // members of the sent decision, besides those that all rows share
+		input, reason, ticket string // these members as they stand in the signed bytes
 		at, signedAt          string // the time in the sent decision and in the signed bytes
 	}{
 		{name: "nothing optional"},
@@ -56,8 +56,8 @@ func TestSignedBytes(t *testing.T) {
 	}
 }
 
-// Both forms of the signed bytes cover every member: a signature matches no decision in which a
-// member differs or is missing.
+// Both forms of the signed bytes cover every member of a decision: if one member is changed or
+// removed, the signature does not hold.
 func TestEveryFieldIsSigned(t *testing.T) {
 	d := newDesk(t)
 	q := question(messages.TierHigh)
@@ -73,8 +73,8 @@ func TestEveryFieldIsSigned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The two forms never have the same bytes, so a signature of one form fits no decision in
-		// the other.
+		// The bytes of the two forms are never equal. So a signature of one form fits no
+		// decision in the other form.
 		members, err := rawjson.Object([]byte(strings.TrimPrefix(string(signed), "toolfleet decision v1\n")))
 		if _, has := members["sig"]; err != nil || has != (form == "previous") {
 			t.Errorf("%s form: sig is signed: %v, %v", form, has, err)
@@ -102,8 +102,8 @@ func TestEveryFieldIsSigned(t *testing.T) {
 	}
 }
 
-// A decision that the CLI of the previous version has signed is taken, and it holds. The file was
-// written by that version.
+// The command of the previous version has signed a decision: it is taken, and it holds. That
+// version wrote the file.
 func TestADecisionOfThePreviousVersion(t *testing.T) {
 	raw, err := os.ReadFile("testdata/empty-sig.json")
 	if err != nil {

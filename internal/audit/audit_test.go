@@ -54,7 +54,7 @@ func lines(n, size int, writer string) wire.AuditLines {
 	return all
 }
 
-// alone returns a message with one line, in the form that can hold several.
+// alone returns a message with one line, in the form for several lines.
 func alone(l messages.AuditRecord) wire.AuditLines {
 	return wire.AuditLines{V: 1, About: l, Lines: []messages.AuditRecord{l}}
 }
@@ -81,7 +81,8 @@ func indices(all []messages.AuditRecord) (out []int) {
 	return out
 }
 
-// However many writers end a batch, and wherever some of them stop, each of its calls has one line.
+// Several writers end a batch, and some of them stop in the middle: each call of the batch has
+// one line.
 func TestAppendIsDoneOnce(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -93,7 +94,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		}
 		return all
 	}
-	killed := func(k wire.BatchKey, all wire.AuditLines) error { // stores the first part of the lines, as a writer that is killed then
+	killed := func(k wire.BatchKey, all wire.AuditLines) error { // stores only the first part of the lines, like a writer that is killed then
 		all.Token, all.Seq = k.Batch, 7
 		first, body := fitting(all, conn.MaxBody())
 		if first.Last {
@@ -105,8 +106,8 @@ func TestAppendIsDoneOnce(t *testing.T) {
 		}
 		return err
 	}
-	// The lines of one writer are longer, so it needs more parts; another stops after its first
-	// part.
+	// The lines of writer "a" are longer, so it needs more parts. In some stories it stops
+	// after its first part.
 	for name, story := range map[string]func(wire.BatchKey) error{
 		"twice": func(k wire.BatchKey) error {
 			return errors.Join(l.Append(t.Context(), k, 7, lines(512, 4000, "a")), l.Append(t.Context(), k, 7, lines(512, 4000, "a")))
@@ -169,7 +170,7 @@ func TestAppendIsDoneOnce(t *testing.T) {
 	}
 }
 
-// What all lines have in common is in a message once, however long it is.
+// The members that all lines of a message share stand in it once, however long they are.
 func TestLinesDoNotRepeat(t *testing.T) {
 	all := lines(512, 10, "a")
 	short, _ := fitting(all, 1<<30)
@@ -179,7 +180,7 @@ func TestLinesDoNotRepeat(t *testing.T) {
 	if more := len(body) - len(rawjson.MustMarshal(short)); more > 100_000 {
 		t.Errorf("ids of 16 KiB make 512 lines %d bytes longer", more)
 	}
-	some, body := fitting(all, 110_000) // what lines have in common counts towards the limit of a part
+	some, body := fitting(all, 110_000) // the shared members count towards the limit of a part
 	if len(body) > 110_000 || len(some.Lines) < 10 {
 		t.Errorf("a part of %d bytes with %d lines", len(body), len(some.Lines))
 	}
@@ -200,8 +201,9 @@ func TestALineThatIsTooLarge(t *testing.T) {
 	}
 }
 
-// A coordinator's line about an open call is on a subject of its own. A build before that subject
-// reads it as lines of a batch, so it has their form. The old form stays readable.
+// A coordinator's line about an open call has its own subject. Builds from before that subject
+// read it as lines of a batch, so it has the form of such lines. The older form of the line
+// stays readable.
 func TestLinesOfCoordinatorsAndWorkers(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -210,7 +212,7 @@ func TestLinesOfCoordinatorsAndWorkers(t *testing.T) {
 	if err := l.WriteQuestion(t.Context(), key, line); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Write(t.Context(), line); err != nil { // as a coordinator of the build before, and as a worker
+	if err := l.Write(t.Context(), line); err != nil { // as a coordinator of the build before does, and a worker
 		t.Fatal(err)
 	}
 	msg, err := conn.Last(t.Context(), conn.Names().Stream(bus.Audit), conn.Names().Question(key))
@@ -233,7 +235,8 @@ func TestLinesOfCoordinatorsAndWorkers(t *testing.T) {
 	}
 }
 
-// A message that holds no line is reported as an error, and the lines after it are still read.
+// A message that holds no audit line is reported as an error, and the lines after it are still
+// read.
 func TestWhatIsNoLine(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})

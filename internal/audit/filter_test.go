@@ -17,7 +17,7 @@ import (
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
 
-// Filters select the same lines as a check of every line.
+// A filter selects the same lines as a simple check of every line.
 func TestFilters(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{Plain: true})

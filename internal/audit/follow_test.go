@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Read gets many lines a page at a time, and stops when each returns false.
+// Read reads many lines page by page. It stops when its callback returns false.
 func TestReadStops(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -30,8 +30,8 @@ func TestReadStops(t *testing.T) {
 	}
 }
 
-// A follower gets every line once and in order: earlier ones, those that come while it reads, and
-// those that come while its connection is down.
+// A follower gets every line once and in order: the stored lines, those that come while it
+// reads, and those that come while its connection is down.
 func TestFollow(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := connect(t, srv)

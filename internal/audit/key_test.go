@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// When several members need the key of a new fleet at once, one of them makes it.
+// Several members of a new fleet need its key at once: one of them makes it.
 func TestTheKeyIsMadeOnce(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	conn := connect(t, srv)
@@ -47,7 +47,8 @@ func TestTheKeyIsMadeOnce(t *testing.T) {
 	}
 }
 
-// A deleted key is made again. Hashes with the new key match none that were made with the old one.
+// The key was deleted: a new one is made. A hash with the new key differs from the hash of the
+// same value with the old key.
 func TestADeletedKeyIsMadeAgain(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	before, err := open(t, conn, Config{}).Hasher(t.Context())
@@ -67,9 +68,9 @@ func TestADeletedKeyIsMadeAgain(t *testing.T) {
 	}
 }
 
-// The bucket of the key is lost while members run. The first member that reads the key again
-// decides: if it knows the old key, it stores that key again. A member that has another key takes
-// over the stored one.
+// The bucket with the key is lost while members run. The first member that reads the key again
+// decides: if it knows the old key, it stores the old key again. A member with another key
+// takes over the stored key.
 func TestALostKeyIsOneAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := connect(t, srv)

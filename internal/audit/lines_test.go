@@ -24,7 +24,7 @@ func digest(t *testing.T, input string) string {
 	return messages.Digest(canonical)
 }
 
-// The expected hashes were made by another program.
+// The hashes are right. Another program has made the expected ones.
 func TestHashes(t *testing.T) {
 	keyed := Keyed([]byte(testKey))
 	for name, tc := range map[string]struct {
@@ -93,7 +93,7 @@ func TestLines(t *testing.T) {
 	w = &want[1]
 	w.Index, w.CallID, w.Tool, w.Status, w.Code, w.ArgsHash = 1, "c1", "admin_override", messages.StatusUnknownTool, messages.CodeUnknownTool, h(sent)
 	w.Arguments = map[string]json.RawMessage{"customer": json.RawMessage(`"x"`)}
-	// The call ran with other arguments than were sent. The arguments that ran are not known, so no
+	// The call ran with other arguments than the agent sent, and these are not known. So no
 	// field is shown.
 	w = &want[2]
 	w.Index, w.CallID, w.Tool, w.Status, w.ArgsHash = 2, "c2", "refund", messages.StatusOutcomeUnknown, h(edited)
@@ -122,8 +122,8 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// When a call may have run with unknown arguments, no hash is shown, not even that of the sent
-// ones.
+// A call may have run with unknown arguments: no hash is shown, not even that of the sent
+// arguments.
 func TestUnknownArguments(t *testing.T) {
 	call := Call{Result: messages.Result{Tool: "refund", Status: messages.StatusOutcomeUnknown, Attempt: 1}, Input: json.RawMessage(`{"order_id":7}`)}
 	b := Batch{Key: wire.KeyOf("acme", "s", "b")}
@@ -133,13 +133,14 @@ func TestUnknownArguments(t *testing.T) {
 	if l := show(); l.ArgsHash != "" || l.Arguments != nil {
 		t.Errorf("arguments that may be others are shown: %+v", l)
 	}
-	call.Result.Trail = &messages.Trail{} // refused by a worker before the arguments were frozen
+	call.Result.Trail = &messages.Trail{} // a worker refused it before the arguments were frozen
 	if l := show(); l.ArgsHash == "" || l.Arguments == nil {
 		t.Errorf("arguments as they were sent are not shown: %+v", l)
 	}
 }
 
-// A worker may send absurd values: times that cannot be encoded, and impossible durations.
+// A worker sends absurd values, such as times that cannot be encoded and impossible durations:
+// the lines can still be encoded.
 func TestAbsurdNumbers(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	worst := messages.PhasesMS{Validate: -1, Execute: 1e308}
@@ -151,14 +152,14 @@ func TestAbsurdNumbers(t *testing.T) {
 	} {
 		all := Lines(b, []Call{{Result: r}}, Hasher{}, nil)
 		l := all.Lines[0]
-		rawjson.MustMarshal(all) // panics on a time that it cannot encode
+		rawjson.MustMarshal(all) // would panic on a time that cannot be encoded
 		if l.Time.Sub(now).Abs() > implausible || l.DurationMS < 0 || l.QueueMS < 0 || l.Attempt < 0 || l.PhasesMS.Validate < 0 || max(l.DurationMS, l.QueueMS, l.PhasesMS.Execute) > 4e10 {
 			t.Errorf("on record of %+v: %+v", r, l)
 		}
 	}
 }
 
-// A bare line is short, however long the ids are.
+// A bare line is short, even if the ids are long.
 func TestBare(t *testing.T) {
 	long := strings.Repeat("\x01", 8<<10)
 	b := Batch{Key: wire.KeyOf("acme", "s", "b"), Session: messages.SessionID(long), ID: messages.BatchID(long), Provider: messages.Provider(long)}

@@ -20,7 +20,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// turn is a batch of the session s that ends.
+// turn is a batch of session s that ends.
 type turn struct {
 	id   string
 	seq  uint64
@@ -49,7 +49,7 @@ func (l *Log) put(t *testing.T, b turn) {
 	}
 }
 
-// tally counts the lines of each writer, by batch.
+// tally returns the number of lines of each batch and writer.
 func (l *Log) tally(t *testing.T) map[string]int {
 	t.Helper()
 	tally := map[string]int{}
@@ -59,8 +59,9 @@ func (l *Log) tally(t *testing.T) map[string]int {
 	return tally
 }
 
-// Batches of a session end one after another, and several writers store the lines of each at once.
-// Batches that were accepted in the same ten minutes share a subject.
+// The batches of a session end one after another, and several writers store the lines of each
+// batch at once: each call has one line. Batches that were accepted in the same ten minutes
+// share a subject.
 func TestASessionHasOneSubject(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -95,8 +96,9 @@ func TestASessionHasOneSubject(t *testing.T) {
 	}
 }
 
-// A process that wrote the last lines of a session writes the next ones without a read. Another
-// process in between costs it a conflict, and no line.
+// A process wrote the newest lines of a session: it writes the next ones without reading
+// first. If another process has written in between, the first one gets a conflict and tries
+// again, and no line is lost.
 func TestTheEndOfASessionIsRemembered(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	conn := connect(t, srv)
@@ -126,8 +128,8 @@ func TestTheEndOfASessionIsRemembered(t *testing.T) {
 	}
 }
 
-// A writer of a batch's lines may be delayed until later batches of the session have theirs. It
-// then writes nothing, because another writer stored the lines before the batch left the log.
+// A writer of a batch's lines is late: later batches of the session already have their lines.
+// It writes nothing, because another writer stored the lines before the batch left the log.
 func TestAWriterThatComesLate(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	late := turn{id: "b1", seq: 1, who: "late"}
@@ -143,9 +145,9 @@ func TestAWriterThatComesLate(t *testing.T) {
 	}
 }
 
-// A batch left the log before all its lines were stored, and those of a later batch of its session
-// are stored. A writer that still knows the batch adds the missing lines, once, and the batches
-// after that are not taken for late ones.
+// A batch left the log before all its lines were stored, and a later batch of its session has
+// its lines. A writer that still knows the first batch adds the missing lines, once. The
+// batches after that do not count as late.
 func TestWhatALaterBatchHides(t *testing.T) {
 	for name, parts := range map[string]int{"nothing is stored": 0, "one part is stored": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -190,8 +192,8 @@ func TestWhatALaterBatchHides(t *testing.T) {
 	}
 }
 
-// The refusal of a batch whose id was used before goes to the same overflow subject as the missing
-// lines of the earlier batch with that id. Each has its lines once.
+// A batch whose id was used before is refused. The lines of the refusal and the missing lines
+// of the earlier batch go to the same overflow subject: each batch has its lines once.
 func TestWhatIsMissingBesideAConflict(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	again := turn{id: "b", seq: 5, at: 5 * time.Second, who: "again"}
@@ -210,15 +212,15 @@ func TestWhatIsMissingBesideAConflict(t *testing.T) {
 	}
 }
 
-// Writers store the lines of the oldest batch, or come late, or are cancelled in the middle. Every
-// line is stored once.
+// Writers store the lines of the oldest batch, come late, or are cancelled in the middle:
+// every line is stored once.
 func TestWritersInAnyOrder(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	batches, many := 8, 30
 	if testing.Short() {
 		batches = 4
 	}
-	var on atomic.Int64 // the newest batch that has left the log
+	var on atomic.Int64 // number of the newest batch that has left the log
 	var writers sync.WaitGroup
 	for w := range 6 {
 		l := open(t, connect(t, srv), Config{})
@@ -255,7 +257,8 @@ func TestWritersInAnyOrder(t *testing.T) {
 	}
 }
 
-// A session that comes back after a while has another subject, so its old lines are not read.
+// A session is used again after a while: its new lines have another subject, so writers do not
+// read the old lines.
 func TestASessionComesBack(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -278,8 +281,8 @@ func TestASessionComesBack(t *testing.T) {
 	}
 }
 
-// Workers may write lines about open calls. A line about an end that a worker writes to such a
-// subject, for any batch, is not part of the audit log.
+// Workers may write lines about open calls. A worker writes a line about the end of a batch to
+// such a subject: it is not part of the audit log.
 func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -316,8 +319,8 @@ func TestNobodyEndsABatchAtTheSubjectOfACall(t *testing.T) {
 	}
 }
 
-// One writer stops between two of its parts, the next one after its first part. The third stores
-// only the lines that are missing.
+// One writer stops between two parts, and the next one after its first part: the third writer
+// stores only the missing lines.
 func TestPartsOfSeveralWriters(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -363,8 +366,8 @@ func TestPartsOfSeveralWriters(t *testing.T) {
 	}
 }
 
-// A log that is made again uses its sequences again. Lines of a batch in the old log are not taken
-// for those of a batch in the new log, even if the session, the id and the sequence are equal.
+// The log is made again, so its sequences begin anew. Lines of a batch in the old log do not
+// count for a batch in the new log, even if session, id and sequence are equal.
 func TestALogThatWasMadeAnew(t *testing.T) {
 	for name, seq := range map[string]uint64{"smaller": 2, "equal": 7, "larger": 9} {
 		t.Run(name, func(t *testing.T) {
@@ -376,7 +379,7 @@ func TestALogThatWasMadeAnew(t *testing.T) {
 			}
 			l.put(t, anew)
 			l.put(t, turn{id: "c", seq: seq + 1, at: 2 * time.Hour, who: "after"})
-			l.put(t, anew) // late by now
+			l.put(t, anew) // now it comes late
 			if diff := cmp.Diff(map[string]int{"b by before": 3, "b by after": 3, "c by after": 3}, l.tally(t)); diff != "" {
 				t.Errorf("lines (-want +got):\n%s", diff)
 			}
@@ -384,8 +387,8 @@ func TestALogThatWasMadeAnew(t *testing.T) {
 	}
 }
 
-// The log's leader changes, and the clock of the new leader is behind: a later batch has an earlier
-// time. Each batch still has its lines once.
+// The log gets a new leader whose clock is behind, so a later batch has an earlier time: each
+// batch still has its lines once.
 func TestClocksOfTwoLeaders(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	l.put(t, turn{id: "one", seq: 1, at: 5 * time.Millisecond, who: "w"})
@@ -397,7 +400,8 @@ func TestClocksOfTwoLeaders(t *testing.T) {
 	}
 }
 
-// A message that cannot be read belongs to no batch: it blocks nothing and hides nothing.
+// A message in the audit log cannot be read: it blocks no writer, and hides no lines of any
+// batch.
 func TestForeignBytesInTheAuditLog(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -420,8 +424,8 @@ func TestForeignBytesInTheAuditLog(t *testing.T) {
 	}
 }
 
-// The lines of a batch that is refused before its turn are stored once. They do not hide that
-// earlier batches of the session have no lines yet.
+// A batch is refused before its turn: its lines are stored once. Earlier batches of the
+// session still count as batches without lines.
 func TestOutOfTurn(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	aside := func(seq uint64) {
@@ -445,7 +449,7 @@ func TestOutOfTurn(t *testing.T) {
 	}
 }
 
-// Lines of an older version, which has a subject for each batch, are still read.
+// An older version stored lines on a subject for each batch: they are still read.
 func TestAnOldAuditLineIsRead(t *testing.T) {
 	conn := connect(t, natstest.Server(t, natstest.Fast))
 	l := open(t, conn, Config{})
@@ -458,7 +462,8 @@ func TestAnOldAuditLineIsRead(t *testing.T) {
 	}
 }
 
-// A writer whose context ends stops, and its next Append continues where it was.
+// The context of a writer ends: Append stops. The next Append continues with the lines that
+// are missing.
 func TestAppendHeedsItsContext(t *testing.T) {
 	l := open(t, connect(t, natstest.Server(t, natstest.Fast)), Config{})
 	ctx, cancel := context.WithCancel(t.Context())

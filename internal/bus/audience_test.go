@@ -13,14 +13,14 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// stage is a process that publishes to an audience, and a process that may listen.
+// stage is a process that publishes to an audience, and a process that may subscribe.
 type stage struct {
 	t        *testing.T
 	speaker  *bus.Conn
 	listener *bus.Conn
 	audience *bus.Audience
 	heard    []string
-	made     int // bodies that were made
+	made     int // number of bodies that were made
 }
 
 func openStage(t *testing.T, srv *devserver.Server) *stage {
@@ -55,7 +55,8 @@ func (s *stage) say(text string) {
 
 func (s *stage) sent() uint64 { return s.speaker.JetStream().Conn().Stats().OutMsgs }
 
-// A subscriber who is there before the first message gets every message, whatever the intervals.
+// A subscriber that is there before the first message gets every message, at whatever
+// intervals they come.
 func TestAnAudienceMissesNothing(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := openStage(t, srv)
@@ -74,14 +75,15 @@ func TestAnAudienceMissesNothing(t *testing.T) {
 				t.Errorf("%s heard %d of %d", subject, len(s.heard), len(want))
 			}
 			unsubscribe()
-			s.say("nobody") // the next subscriber comes after a moment in which nobody was there
+			s.say("nobody") // the next subscriber comes a moment after the last one has left
 			time.Sleep(2 * time.Second)
 		}
 	}, natstest.Fast)
 }
 
-// Without a subscriber one message in a while asks whether there is one, and the rest are not even
-// made. A subscriber who comes later hears what is said a moment after that.
+// Nobody subscribes: only one message in a while is sent, to find out whether there is a
+// subscriber. Bodies of other messages are not even made. A subscriber that comes later gets
+// messages from a moment after that.
 func TestWithoutAnAudienceLittleIsSaid(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := openStage(t, srv)
@@ -110,8 +112,8 @@ func TestWithoutAnAudienceLittleIsSaid(t *testing.T) {
 	}, natstest.Fast)
 }
 
-// What another process has noticed by a clock that is ahead holds no longer than what it notices
-// now.
+// Another process reported that nobody subscribes, by a clock that is ahead: its report holds
+// no longer than one from now.
 func TestQuietOfTheFutureEnds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := openStage(t, srv)
@@ -127,7 +129,8 @@ func TestQuietOfTheFutureEnds(t *testing.T) {
 	}, natstest.Fast)
 }
 
-// What another process has noticed holds no longer than the own reports.
+// Another process reported that nobody subscribes: its report holds no longer than a process's
+// own.
 func TestQuietEnds(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := openStage(t, srv)

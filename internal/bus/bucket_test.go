@@ -72,7 +72,7 @@ func TestBucket(t *testing.T) {
 	}
 }
 
-// news records what a watcher reports, as "key=value", or "key gone".
+// news records what a watcher reports, as "key=value" or "key gone".
 type news struct {
 	mu    sync.Mutex
 	lines []string
@@ -153,7 +153,7 @@ func TestWatch(t *testing.T) {
 		remove(b, "never")
 		check("changes", "c=", "b gone")
 
-		// The watcher is disconnected while another connection deletes and puts.
+		// While the watcher is disconnected, another connection deletes and puts keys.
 		if err := srv.Restart(); err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +170,7 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// Watchers are told that a worker is gone when it stops announcing itself.
+// A worker stops announcing itself: watchers learn that it is gone.
 func TestPresenceAgesOut(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Connect(t, srv)
@@ -246,7 +246,7 @@ func TestValues(t *testing.T) {
 	}, natstest.Fast)
 }
 
-// Several writers change a value at the same time, and none loses the change of another.
+// Several writers change a value at the same time: no change is lost.
 func TestBucketChange(t *testing.T) {
 	c := bustest.Fleet(t, natstest.Fast)
 	b := openBucket(t, c, bus.BucketTools)

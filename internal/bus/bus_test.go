@@ -120,7 +120,7 @@ func TestConnectErrorsSayWhatToDo(t *testing.T) {
 	} {
 		o.InProcess = natstest.Server(t)
 		if c, err := bus.Connect(t.Context(), o); err == nil {
-			if o.Creds == "" { // the client reads credentials only if the server wants a user
+			if o.Creds == "" { // the client reads credentials only if the server requires a user
 				t.Errorf("connected with a missing file: %+v", o)
 			}
 			c.Close()
@@ -171,7 +171,7 @@ func TestDisconnectedWritesFailAtOnceAndAreNotStoredLater(t *testing.T) {
 	})
 }
 
-// A slow handler makes the client drop messages, and Losses counts that.
+// A handler is too slow, so the client drops messages: Losses counts them.
 func TestDroppedMessagesAreLosses(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c, other := bustest.Connect(t, srv), bustest.Connect(t, srv)
@@ -244,7 +244,8 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 	})
 }
 
-// The caller of a refused publish gets no error: the log must show the refusal.
+// The server refuses a publish, and its caller gets no error: the log has a line about the
+// refusal.
 func TestRefusedPublishesAreLogged(t *testing.T) {
 	srv := restricted(t)
 	log := make(chan string, 10)

@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A message has its age by the server's clock, whatever date our clock shows.
+// The age of a message is counted by the server's clock, whatever date our own clock shows.
 func TestTheServersClock(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn := bustest.Connect(t, srv)
@@ -27,7 +27,8 @@ func TestTheServersClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// While the first reading of the clock is used, and after later ones.
+		// Ages are right while the first reading of the clock is used, and after later
+		// readings.
 		for _, wait := range []time.Duration{0, 30 * time.Second, time.Hour} {
 			time.Sleep(wait)
 			if age, want := conn.Now(t.Context()).Sub(stored.Time), time.Since(stored.Time); (age - want).Abs() > time.Second {

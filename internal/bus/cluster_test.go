@@ -16,9 +16,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// On three servers a write is refused with code 10164 while another write of the subject is
-// undecided. The refused writer has not lost: the other write may be an earlier one of the same
-// writer. After the decision it wins or loses like any other.
+// On three servers, a write is refused with code 10164 while another write to its subject is
+// undecided. The refused writer has not lost yet, because the other write may be an earlier
+// one of its own. Once that write is decided, the writer wins or loses like any other.
 func TestReplicated(t *testing.T) {
 	t.Parallel()
 	c := bustest.Dial(t, bustest.Replicated(t).URL())
@@ -51,9 +51,9 @@ func TestReplicated(t *testing.T) {
 	}
 }
 
-// decide writes a record of CALLS by compare-and-set, as its writers do. When the winner is
-// unknown, because the leader changed or a machine stood still, decide reads the newest record, and
-// tries again while that record is an old one.
+// decide writes a record of CALLS by compare-and-set, as its writers do. If the winner is
+// unknown, because the leader changed or a machine stood still, decide reads the newest
+// record. It tries again as long as this record is an old one.
 func decide(t *testing.T, c *bus.Conn, subject, mine string, last uint64) (seq uint64, won bool) {
 	t.Helper()
 	undecided := false
@@ -79,7 +79,7 @@ func decide(t *testing.T, c *bus.Conn, subject, mine string, last uint64) (seq u
 	}
 }
 
-// An acknowledged write is seen by every later read, even where the nearest replica does not have
+// An acknowledged write is seen by every later read, even if the nearest replica does not have
 // it yet.
 func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 	t.Parallel()
@@ -91,7 +91,7 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stale.Close()
-	// A follower answers direct gets from two seconds after it joined; then some of its answers are
+	// A follower answers direct gets from two seconds after it joined. Some of its answers are
 	// old.
 	behind, rounds := 0, 0
 	for ; behind < 20 && rounds < 10_000; rounds++ {
@@ -112,7 +112,7 @@ func TestReadsAreCurrentBesideALaggingFollower(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m, err := stale.Request("$JS.API.DIRECT.GET."+stream, fmt.Appendf(nil, `{"last_by_subj":%q}`, subject), 10*time.Second); err == nil && m.Header.Get("Nats-Sequence") != fmt.Sprint(last) {
-			behind++ // the follower answered with an old message
+			behind++ // the follower's answer was old
 		}
 		if m, err := reader.Last(t.Context(), stream, subject); err != nil || m.Seq != last || m.Subject != subject || string(m.Data) != subject || m.Header.Get("N") != fmt.Sprint(n) || m.Time.IsZero() {
 			t.Fatalf("last: %+v, %v; want sequence %d", m, err, last)

@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A user who may not subscribe to its inbox is told at once what to set, instead of waiting for
-// answers.
+// A user may not subscribe to its inbox: the connection fails at once, and the error says what
+// to set.
 func TestConnectNamesTheInboxPrefix(t *testing.T) {
 	ids := natstest.NewIdentities(t)
 	srv := natstest.Server(t, natstest.Listening, ids.Option)

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Messages of several subjects are handled in the order in which they were sent, and none after
-// unsubscribe.
+// Messages of several subjects are handled in the order in which they were sent. After
+// unsubscribe none is handled.
 func TestSubscribeInOrder(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c, speaker := bustest.Connect(t, srv), bustest.Connect(t, srv)

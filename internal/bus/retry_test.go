@@ -16,7 +16,7 @@ func TestRetry(t *testing.T) {
 	backoff := bus.Backoff{First: time.Second, Most: 3 * time.Second}
 	for name, tc := range map[string]struct {
 		backoff bus.Backoff
-		fails   []error // of the first tries; later ones succeed
+		fails   []error // errors of the first tries; later tries succeed
 		within  time.Duration
 		want    error
 		tries   int

@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// restricted is a server as an operator would run it, with one user who may do little. It returns
-// its URL.
+// restricted returns the URL of a server as an operator would run it, with one user who has
+// few rights.
 func restricted(t *testing.T) string {
 	t.Helper()
 	srv, err := server.NewServer(&server.Options{

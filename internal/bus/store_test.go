@@ -93,8 +93,8 @@ func TestCompareAndSet(t *testing.T) {
 	if _, err := c.CompareAndSet(t.Context(), subject, nil, nil, 0); !errors.Is(err, bus.ErrConflict) || !bus.IsTerminal(err) {
 		t.Errorf("create twice (10071): %v", err)
 	}
-	// The record of another call does not count: the expectation is about the message's own
-	// subject.
+	// A record of another call changes nothing, because the expected sequence is that of the
+	// message's own subject.
 	other := c.Names().OfCall(wire.VerbCall, bustest.Key("s", "b").Call(1))
 	if _, err := c.CompareAndSet(t.Context(), other, nil, nil, 0); err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestOneWriterWins(t *testing.T) {
 func TestSendAndDelete(t *testing.T) {
 	c := bustest.Fleet(t)
 	stream, subject := c.Names().Stream(bus.Jobs), c.Names().Lane(false, "default", bustest.Key("s", "b").Call(0))
-	for range 2 { // the stream refuses the second one, and the sender gets no error
+	for range 2 { // the stream refuses the second message, and Send returns no error
 		if err := c.Send(subject, nil, []byte("job")); err != nil {
 			t.Fatal(err)
 		}
@@ -156,7 +156,7 @@ func TestSendAndDelete(t *testing.T) {
 	}
 	var jobs []bus.Msg
 	var err error
-	// Send waits for no acknowledgement, so read until the job is stored.
+	// Send does not wait for an acknowledgement. So read until the job is stored.
 	for len(jobs) == 0 && err == nil && t.Context().Err() == nil {
 		jobs, err = c.All(t.Context(), stream, c.Names().All(wire.VerbRead))
 	}
@@ -206,7 +206,7 @@ func TestReadingWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// calls returns the subjects of the records of n calls.
+// calls returns the record subjects of n calls.
 func calls(c *bus.Conn, n int) []string {
 	subjects := make([]string, n)
 	for i := range subjects {
@@ -215,8 +215,8 @@ func calls(c *bus.Conn, n int) []string {
 	return subjects
 }
 
-// fill stores rounds records for every subject, in turn, each with its round and a body of size
-// bytes.
+// fill stores records for all subjects in turn, in so many rounds. Each record holds its
+// round, and has size bytes.
 func fill(t *testing.T, c *bus.Conn, rounds, size int, subjects []string) {
 	t.Helper()
 	for round := range rounds {
@@ -298,7 +298,8 @@ func TestAll(t *testing.T) {
 	}
 }
 
-// The bodies are together larger than what the server sends, or the client holds, at once.
+// Together the bodies are larger than what the server sends at once, or the client holds at
+// once: all of them are read.
 func TestReadingLargeBodies(t *testing.T) {
 	c := bustest.Fleet(t, natstest.Fast)
 	stream, subjects := c.Names().Stream(bus.Calls), calls(c, 30)
@@ -322,7 +323,7 @@ func TestReadingLargeBodies(t *testing.T) {
 	}
 }
 
-// A lost answer is not awaited until the caller's deadline.
+// An answer is lost: the request gives up before the caller's deadline.
 func TestALostAnswerIsGivenUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Connect(t, srv)

@@ -16,7 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// sources returns sources with a file of this text ("": no file), variables and flags.
+// sources returns sources with these variables and flags, and a file with this text. If the
+// text is "", there is no file.
 func sources(file string, env []string, flags ...Flag) Sources {
 	return Sources{
 		Flags: flags, Environ: func() []string { return env },
@@ -170,7 +171,7 @@ func TestDefaultsThatFollow(t *testing.T) {
 	}
 }
 
-// The printed settings can be read back and then have the same values.
+// The printed settings are a valid file with the same values.
 func TestPrintIsAFile(t *testing.T) {
 	first := load(t, sources("pools: {gpu: {max_in_flight: 4}}\npermissions: {ask: [Bash]}\nserver: {sync: 1s}\nname: \"a: b\"\n", nil))
 	var out strings.Builder
@@ -242,7 +243,7 @@ func TestTheTable(t *testing.T) {
 			}
 			seen[env] = s.key
 		}
-		s.show(&Config{}) // panics on an unknown type
+		s.show(&Config{}) // would panic on an unknown type
 	}
 	if Env("nats.tls_ca") != "TOOLFLEET_NATS_TLS_CA" {
 		t.Error(Env("nats.tls_ca"))

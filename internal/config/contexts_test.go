@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// withContexts gives this test a configuration folder of its own, with a context of each sort.
+// withContexts gives this test its own configuration folder, with a context of each kind.
 func withContexts(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -37,8 +37,8 @@ func withContexts(t *testing.T) (dir string) {
 	return dir
 }
 
-// Flags and the environment win over a context, a named one over the file, the file over one that
-// is selected. Credentials go only to the server that they belong to.
+// The order of precedence is: flags and the environment, a named context, the settings file,
+// the selected context. Credentials are used only for the server to which they belong.
 func TestContexts(t *testing.T) {
 	withContexts(t)
 	if err := SelectContext("prod"); err != nil {
@@ -117,7 +117,7 @@ func TestContextsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// The files are the user's alone, and nothing is overwritten.
+// The files of contexts are readable by their user alone, and no file is overwritten.
 func TestFilesOfContexts(t *testing.T) {
 	dir := withContexts(t)
 	if err := AddContext(Context{Name: "prod"}); err == nil || !strings.Contains(err.Error(), "already") {

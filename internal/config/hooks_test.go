@@ -16,8 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// A hook of the policy file is a program, a service or a program that stays, before and after the
-// tool each of its own.
+// The policy file can have hooks that are a program, a service, or a program that keeps
+// running. A hook can have one of them before the tool and another one after it.
 func TestHooksOfEachKind(t *testing.T) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -76,7 +76,7 @@ func TestHooksOfEachKind(t *testing.T) {
 	}
 }
 
-// A worker does not start without the secret of a hook.
+// The secret of a hook is missing: the worker does not start.
 func TestHookWithoutItsSecret(t *testing.T) {
 	p := policed(t, `hooks: [{name: a, before: {http: {url: "https://example.com", headers: {Authorization: {secret: gone}}}}}]`,
 		"secrets: "+t.TempDir()+"\n", schemas.Rules{})

@@ -19,7 +19,8 @@ approvers: [{name: ann, key: UBYFDCVXF75FUEDKSAAXHARU2HIICMY5KXXSWV3NJF47EYJGS43
 hooks: [{name: fraud, match: refund, before: {command: [./fraud]}}]
 `
 
-// policed reads a policy from settings and a policy file.
+// policed returns the policy that is made of a policy file, settings and the rules of a tools
+// file.
 func policed(t *testing.T, policy, settings string, tools schemas.Rules) *Policy {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
@@ -75,7 +76,8 @@ func TestNeedsOfAPolicy(t *testing.T) {
 	}
 }
 
-// The version changes with everything that decides, wherever it is written, and with nothing else.
+// The version of a policy changes with everything that affects decisions, wherever it is
+// written, and with nothing else.
 func TestVersionOfAPolicy(t *testing.T) {
 	base := policed(t, policyFile, "", schemas.Rules{}).Version()
 	for name, p := range map[string]*Policy{

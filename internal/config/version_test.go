@@ -7,8 +7,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Without rules there is no version. The platform's part of a version does not depend on the tools
-// file.
+// A policy without rules has no version. The platform's part of the version does not depend on
+// the tools file.
 func TestVersionWithoutAPolicy(t *testing.T) {
 	of := func(settings string, tools schemas.Rules) string {
 		t.Helper()
@@ -38,8 +38,8 @@ func TestVersionWithoutAPolicy(t *testing.T) {
 	}
 }
 
-// Variables with public keys for the NATS server's configuration are not reported as
-// mistyped settings. A mistyped TOOLFLEET_ name is.
+// A variable with a public key for the NATS server's configuration is not reported as a
+// mistyped setting. Another unknown TOOLFLEET_ variable is.
 func TestKeysOfIdentitiesAreNotStrange(t *testing.T) {
 	c := load(t, sources("", []string{"TOOLFLEET_ACME_NKEY=U", "TOOLFLEET_NKEY=file"}))
 	if got := c.Strange(); len(got) != 1 || got[0] != "TOOLFLEET_NKEY" {

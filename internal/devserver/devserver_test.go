@@ -24,7 +24,7 @@ func start(t *testing.T, o devserver.Options) *devserver.Server {
 	return srv
 }
 
-// dial connects, through the port if there is one.
+// dial connects to the server, through its port if it has one.
 func dial(t *testing.T, srv *devserver.Server) *nats.Conn {
 	t.Helper()
 	options := []nats.Option{nats.Timeout(time.Minute)}
@@ -47,7 +47,7 @@ func TestStoredMessagesSurviveARestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if o.Listen == "" { // the first round
+		if o.Listen == "" { // in the first round
 			if _, err := js.AddStream(&nats.StreamConfig{Name: "KEPT", Subjects: []string{"kept"}}); err != nil {
 				t.Fatal(err)
 			}
@@ -138,7 +138,8 @@ func TestListenAddresses(t *testing.T) {
 	}
 }
 
-// Where other machines reach the server, it asks who they are, or is open because somebody said so.
+// A server that other machines can reach checks who connects, unless its options say that it
+// is open.
 func TestOtherMachinesNeedIdentities(t *testing.T) {
 	conf := func(text string) string {
 		t.Helper()
@@ -194,7 +195,7 @@ func TestMaxPayload(t *testing.T) {
 	}
 }
 
-// The log of nats-server goes to ours, its notices as debug lines.
+// The log lines of nats-server go to our log, its notices at level debug.
 func TestTheLogIsOurs(t *testing.T) {
 	var out strings.Builder
 	srv := start(t, devserver.Options{SyncInterval: time.Minute, Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))})

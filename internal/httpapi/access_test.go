@@ -22,8 +22,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A page that a browser loaded from another site cannot use a server on its machine: neither under
-// the server's address, nor under a name of its own that leads there.
+// A page of another site, in a browser on the server's machine, cannot use the server: neither
+// by the server's address, nor by a name of its own that leads there.
 func TestPagesOfOtherSites(t *testing.T) {
 	f := newFleet(t)
 	for name, row := range map[string]struct {
@@ -49,7 +49,7 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 }
 
-// A token sees its tenant and no other, whatever it asks for.
+// A token has access to its own tenant and to no other, whatever the request says.
 func TestTenantsStayApart(t *testing.T) {
 	f := newFleet(t)
 	red, redLine := access.NewToken(access.Principal{Tenant: "red", User: "rosa"})
@@ -99,14 +99,14 @@ func TestTenantsStayApart(t *testing.T) {
 	}
 }
 
-// expiring lets everybody in for a moment.
+// expiring is an access control that accepts everybody, for a moment.
 type expiring struct{}
 
 func (expiring) Who(*http.Request) (access.Principal, error) {
 	return access.Principal{Tenant: messages.OneTenant, Expires: time.Now().Add(50 * time.Millisecond)}, nil
 }
 
-// A request does not outlast its token.
+// A token expires during a request: the request ends.
 func TestATokenExpiresMeanwhile(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		f.http.stop()
@@ -119,7 +119,7 @@ func TestATokenExpiresMeanwhile(t *testing.T) {
 	})
 }
 
-// endless is a body that never ends.
+// endless is a request body that never ends.
 type endless struct{ sent atomic.Int64 }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -130,9 +130,10 @@ func (e *endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A body over the limit is refused before it has arrived, whether its length is announced or
-// not. TOOLFLEET_HTTP_ROUNDS, in make soak, says how often 100 of each come, ten at once; then
-// the server's memory stays as it was.
+// A body over the limit is refused before all of it has arrived, whether or not its length is
+// announced. The variable TOOLFLEET_HTTP_ROUNDS, which `make soak` sets, is how often 100 of
+// each kind are sent, ten at once. In that form the test also checks that the server's memory
+// does not grow.
 func TestLargeBodies(t *testing.T) {
 	if rounds := longRounds(); rounds > 0 {
 		f := newFleetAlone(t)
@@ -166,7 +167,7 @@ func (f *testFleet) largeBodies() {
 		}
 		r.ContentLength = announced
 		res, err := f.client.Do(r)
-		if err == nil { // else the connection was cut while we wrote
+		if err == nil { // otherwise the connection was closed while we wrote
 			_ = res.Body.Close()
 			if res.StatusCode != http.StatusRequestEntityTooLarge {
 				t.Errorf("%s: got %d", name, res.StatusCode)
@@ -181,8 +182,8 @@ func (f *testFleet) largeBodies() {
 	}
 }
 
-// Whatever a request is answered with, the answer arrives at a client that has sent more of its
-// body than the server reads: the connection is closed in order and not reset.
+// The server answers a client that has sent more of its body than the server reads, with
+// whatever answer: the answer arrives. The connection is closed in order and not reset.
 func TestTheAnswerToABodyThatIsNotReadArrives(t *testing.T) {
 	f := newFleet(t)
 	for name, row := range map[string]struct {
@@ -204,8 +205,8 @@ func TestTheAnswerToABodyThatIsNotReadArrives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// The server waits half a second for the client to read, which may be too short on
-			// a busy machine.
+			// The server waits half a second for the client to read. On a busy machine that
+			// may be too short, so the test tries again.
 			var status int
 			var err error
 			for range 10 {
@@ -220,7 +221,8 @@ func TestTheAnswerToABodyThatIsNotReadArrives(t *testing.T) {
 	}
 }
 
-// sendTooMuch announces a body of 100 MiB, sends a part of it and reads until the connection ends.
+// sendTooMuch announces a body of 100 MiB and sends a part of it. Then it reads until the
+// connection ends.
 func (f *testFleet) sendTooMuch(line, headers string) (status int, err error) {
 	var d net.Dialer
 	c, err := d.DialContext(f.t.Context(), "tcp", f.addr)
@@ -243,9 +245,9 @@ func (f *testFleet) sendTooMuch(line, headers string) (status int, err error) {
 	return res.StatusCode, err
 }
 
-// A connection that sends nothing, half a header or half a body does not hold up others, and
-// the server ends in time. TOOLFLEET_HTTP_ROUNDS, in make soak, has more of them, and waits
-// until each is cut off.
+// Connections that send nothing, half a header or half a body do not hold up others, and the
+// server still stops in time. With TOOLFLEET_HTTP_ROUNDS, which `make soak` sets, there are
+// more of them, and the test waits until the server cuts off each one.
 func TestSlowClients(t *testing.T) {
 	each := 20
 	f := func() *testFleet {
@@ -274,7 +276,7 @@ func TestSlowClients(t *testing.T) {
 	if a := f.do("PUT", "/v1/sessions/s/batches/b", message("look")); a.Status != http.StatusOK {
 		t.Errorf("got %d %s", a.Status, a.Body)
 	}
-	if longRounds() > 0 { // each is cut off in time
+	if longRounds() > 0 { // the server cuts off each in time
 		for _, c := range slow {
 			must(t, c.SetDeadline(time.Now().Add(patience)))
 			if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
@@ -282,10 +284,10 @@ func TestSlowClients(t *testing.T) {
 			}
 		}
 	}
-	f.http.stop() // reports an error if the server does not end
+	f.http.stop() // fails the test if the server does not stop
 }
 
-// No body and no path makes the server answer with a fault of its own.
+// Whatever the body and the path are, the server never answers with an internal error.
 func FuzzRequests(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"/v1/sessions/s/batches/b", message("look")}, {"/v1/sessions/%2F/batches/%00", `{"message":[]}`}, {"/v1/sessions/s/calls/%FF", `{"name":"look"}`},

@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The same request gets the same bytes, and runs nothing again.
+// The same batch is requested again: the answer has the same bytes, and nothing runs again.
 func TestABatchRunsOnce(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"
@@ -55,7 +55,7 @@ func TestABatchRunsOnce(t *testing.T) {
 	}
 }
 
-// A client that prefers not to wait is told to ask again, and then gets the reply.
+// A client prefers not to wait: it is told to ask again, and later gets the reply.
 func TestAClientNeedNotWait(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"
@@ -75,8 +75,8 @@ func TestAClientNeedNotWait(t *testing.T) {
 	}
 }
 
-// What a call has given is there while the next one runs: in the event of its end, and for a
-// request.
+// The result of one call is available while the next call runs: in the event of its end, and
+// by a request.
 func TestTheFirstAnswerComesFirst(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"
@@ -105,8 +105,8 @@ func TestTheFirstAnswerComesFirst(t *testing.T) {
 	stream.until("b reply -1")
 }
 
-// A body with a misspelt member is told which, and where. Nothing is kept under the id, so the
-// right body may follow.
+// A body has a misspelt member: the answer names it and its place. Nothing is stored under the
+// id, so the correct body may follow.
 func TestAMisspeltMember(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"
@@ -123,7 +123,7 @@ func TestAMisspeltMember(t *testing.T) {
 	}
 }
 
-// Ids hold any text: what is encoded in the path arrives decoded.
+// An id may be any text: it arrives as it was before it was encoded in the path.
 func TestIdsHoldAnyText(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		for path, want := range map[string][2]string{
@@ -163,7 +163,7 @@ func TestIdsHoldAnyText(t *testing.T) {
 
 func longID(n int) string { return strings.Repeat("0123456789", 10*n) }
 
-// A call is a batch of its own, with its result as the answer.
+// A single call is run as a batch, and the answer is its result.
 func TestACall(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/calls/"
@@ -197,7 +197,7 @@ func TestACall(t *testing.T) {
 	}
 }
 
-// What a client does wrong is said with the status that fits.
+// Each mistake of a client is answered with the status that fits.
 func TestWhatIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		const path = "/v1/sessions/s/batches/b"
@@ -246,9 +246,9 @@ func TestWhatIsRefused(t *testing.T) {
 	})
 }
 
-// A request that is too large is answered before all of it was read, and the answer arrives also at
-// a client that asks to have the connection closed. This needs a socket: a pipe cannot be closed
-// for one direction only, so the client may see the end of its writing first.
+// A request is too large: it is answered before all of it was read. The answer also arrives if
+// the client asks to have the connection closed. The test needs a socket, because a pipe
+// cannot be closed in one direction only: the client could see the end of its writing first.
 func TestWhatIsTooLarge(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/"
@@ -295,8 +295,8 @@ func TestControls(t *testing.T) {
 	}
 }
 
-// A client that asks again gets its reply through a restart of each part and of all, and the writes
-// ran once.
+// Each part of the fleet restarts, and then all of them, while a client asks for its reply
+// again and again: it gets the reply, and the writes ran once.
 func TestARequestSurvivesRestarts(t *testing.T) {
 	parts := map[string]func(*testFleet){
 		"the HTTP server": func(f *testFleet) {
@@ -341,7 +341,7 @@ func TestARequestSurvivesRestarts(t *testing.T) {
 	}
 }
 
-// Without a coordinator a batch is stored all the same, if its client does not wait.
+// There is no coordinator: a batch is still stored if its client does not wait.
 func TestABatchWithoutACoordinator(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		f.coord.stop()
@@ -359,7 +359,7 @@ func TestABatchWithoutACoordinator(t *testing.T) {
 	})
 }
 
-// The stream of a batch has its events, and its reply as the last one.
+// The stream of a batch has the batch's events, and the reply as the last one.
 func TestTheStreamOfABatch(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"
@@ -386,7 +386,7 @@ func TestTheStreamOfABatch(t *testing.T) {
 	}
 }
 
-// The trace of a request is the trace of its batch.
+// A batch has the trace of the request that sent it.
 func TestTheTraceOfARequest(t *testing.T) {
 	f := newFleet(t)
 	const path, trace = "/v1/sessions/s/batches/b", "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -398,7 +398,7 @@ func TestTheTraceOfARequest(t *testing.T) {
 	}
 }
 
-// A client that leaves frees its place; its batch goes on.
+// A client disconnects while it waits: its place is free again, and its batch goes on.
 func TestAClientThatLeaves(t *testing.T) {
 	f := newFleet(t)
 	ctx, leave := context.WithCancel(t.Context())
@@ -418,8 +418,8 @@ func TestAClientThatLeaves(t *testing.T) {
 	}
 }
 
-// The owner of a token is known to tools, whichever way a call comes in, and so are the labels of a
-// batch. The body cannot say who asks.
+// Tools know the owner of the token that sent their call, in each of the ways to send one, and
+// the labels of the batch. The body of a request cannot name another user.
 func TestTheUserIsKnown(t *testing.T) {
 	f := newFleet(t)
 	f.http.stop()

@@ -21,7 +21,7 @@ import (
 // event is a server-sent event.
 type event struct{ id, kind, data string }
 
-// eventsIn reads the events of a stream until it ends.
+// eventsIn yields the events of a stream until the stream ends.
 func eventsIn(r io.Reader) iter.Seq[event] {
 	return func(yield func(event) bool) {
 		var e event
@@ -54,7 +54,7 @@ type events struct {
 	last  string // the id of the last event that had one
 }
 
-// stream opens a stream. It is open when stream returns: nothing that happens then is missed.
+// stream opens a stream of events. Events that happen after stream returns are not missed.
 func (f *testFleet) stream(path, last string, headers ...string) *events {
 	f.t.Helper()
 	if last != "" {
@@ -79,7 +79,8 @@ func (f *testFleet) stream(path, last string, headers ...string) *events {
 	return e
 }
 
-// until reads events until one of a batch that says enough, and returns them as short texts.
+// until reads events until an event of a batch has the text enough. It returns all of them as
+// short texts.
 func (s *events) until(enough string) (all []string) {
 	s.t.Helper()
 	for {
@@ -98,13 +99,14 @@ func (s *events) until(enough string) (all []string) {
 	}
 }
 
-// whole are the events of a batch with one call.
+// whole returns the events of a batch with one call.
 func whole(batch string) []string {
 	return []string{batch + " start 0", batch + " running 0", batch + " end 0", batch + " result 0", batch + " reply -1"}
 }
 
-// The stream of a session has each event once: of open batches from the beginning, then of those
-// that come. A client that comes back goes on where it was, at the same server or a new one.
+// The stream of a session has each event once: first those of open batches from their
+// beginning, then new ones. A client that reconnects continues where it was, at the same
+// server or a new one.
 func TestTheEventsOfASession(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		const path = "/v1/sessions/s/events"
@@ -121,7 +123,7 @@ func TestTheEventsOfASession(t *testing.T) {
 			}
 		}
 		put("before", "note")
-		time.Sleep(time.Millisecond) // a batch that ends in the same instant counts as one before the stream
+		time.Sleep(time.Millisecond) // a batch that ends in this very instant would count as one from before the stream
 		first := f.stream(path, "")
 		put("one", "note")
 		expect("live", first.until("one reply -1"), whole("one")...)
@@ -149,8 +151,8 @@ func TestTheEventsOfASession(t *testing.T) {
 	})
 }
 
-// A client that comes back again and again misses nothing and sees nothing twice.
-// TOOLFLEET_HTTP_ROUNDS, in make soak, has it come back 10,000 times.
+// A client reconnects again and again: it misses no event and gets none twice. With
+// TOOLFLEET_HTTP_ROUNDS, which `make soak` sets, it reconnects 10,000 times.
 func TestManyReconnects(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		if longRounds() > 0 {
@@ -161,20 +163,20 @@ func TestManyReconnects(t *testing.T) {
 	})
 }
 
-// manyReconnects reconnects after so many events, and has the server restart after so many
-// reconnects.
+// manyReconnects reconnects after every so many events, and restarts the server after every so
+// many reconnects.
 func manyReconnects(t *testing.T, f *testFleet, reconnects, after, restart int) {
 	const path = "/v1/sessions/s/events"
 	of := []string{"start 0", "start 1", "running 0", "running 1", "end 0", "end 1", "result 0", "result 1", "reply -1"}
 	batches := reconnects*after/len(of) + 1
 	stream := f.stream(path, "")
-	ahead := make(chan struct{}, 8) // batches that were not shown to their end
+	ahead := make(chan struct{}, 8) // bounds the batches that were not yet shown to their end
 	var putting sync.WaitGroup
 	putting.Go(func() {
 		for i := range batches {
 			ahead <- struct{}{}
 			_ = f.retry("PUT", fmt.Sprintf("/v1/sessions/s/batches/b%d", i), message("look", "note"))
-			time.Sleep(500 * time.Millisecond) // of more than 32 in 10 s, another server may show some twice
+			time.Sleep(500 * time.Millisecond) // if more than 32 batches come in 10 s, another server may show some twice
 		}
 	})
 	seen := map[string]int{}
@@ -213,7 +215,8 @@ func manyReconnects(t *testing.T, f *testFleet, reconnects, after, restart int) 
 	t.Logf("%d reconnects", back)
 }
 
-// The live stream has the events of all sessions of its tenant and of no other, and tells of a gap.
+// The live stream has the events of all sessions of its tenant and of no other tenant. It
+// reports a gap.
 func TestTheEventsOfATenant(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) {
 		f.http.stop()
@@ -254,15 +257,16 @@ func TestTheEventsOfATenant(t *testing.T) {
 	})
 }
 
-// byHeader believes what a request says of its tenant.
+// byHeader is an access control that takes the tenant from a header of the request.
 type byHeader struct{}
 
 func (byHeader) Who(r *http.Request) (access.Principal, error) {
 	return access.Principal{Tenant: r.Header.Get("Tenant")}, nil
 }
 
-// A tenant may stream so many sessions of a server, and another tenant's do not count. A session
-// without a stream makes room for another one.
+// The number of sessions that a tenant may stream at a server is bounded, and the streams of
+// other tenants do not count. When a session has no stream any more, another session can be
+// streamed.
 func TestReadersOfATenantAreBounded(t *testing.T) {
 	f := newFleet(t)
 	f.http.stop()
@@ -270,7 +274,7 @@ func TestReadersOfATenantAreBounded(t *testing.T) {
 	f.startHTTP()
 	f.server.Readers(2)
 	one := f.stream("/v1/sessions/s1/events", "", "Tenant", "red")
-	f.stream("/v1/sessions/s1/events", "", "Tenant", "red") // the same reader
+	f.stream("/v1/sessions/s1/events", "", "Tenant", "red") // a stream of the same session counts as the same reader
 	f.stream("/v1/sessions/s2/events", "", "Tenant", "red")
 	a := f.do("GET", "/v1/sessions/s3/events", "", "Tenant", "red")
 	if a.Status != http.StatusTooManyRequests || a.code() != "busy" || a.Header.Get("Retry-After") == "" {
@@ -288,7 +292,7 @@ func TestReadersOfATenantAreBounded(t *testing.T) {
 	f.server.Readers(1)
 	first := f.stream("/v1/sessions/s1/events", "", "Tenant", "red")
 	first.close()
-	for { // the server notices the end of the stream at some time
+	for { // the server notices the end of the stream some time later
 		res, err := f.send(t.Context(), "GET", "/v1/sessions/s2/events", nil, "Tenant", "red")
 		must(t, err)
 		res.Body.Close()
@@ -298,7 +302,7 @@ func TestReadersOfATenantAreBounded(t *testing.T) {
 	}
 }
 
-// An id that is none is refused, and so is a stream too many.
+// An invalid event id is refused, and so is a stream over the bound.
 func TestStreamsThatAreRefused(t *testing.T) {
 	f := newFleet(t)
 	a := f.do("GET", "/v1/sessions/s/events", "", "Last-Event-ID", "nonsense")
@@ -307,7 +311,8 @@ func TestStreamsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A server that cannot ask for the live events says so, and not that it stops.
+// The server cannot subscribe to live events: it answers that they are unavailable, and not
+// that it is shutting down.
 func TestNoLiveEvents(t *testing.T) {
 	f := newFleet(t)
 	f.conn.Close()

@@ -1,6 +1,6 @@
 package httpapi
 
-// Description is the OpenAPI document as it is served.
+// Description returns the OpenAPI document that the server serves.
 func Description() []byte { return description() }
 
 // Routes returns the routes of the server, as "GET /path".
@@ -14,7 +14,7 @@ func Routes() (all []string) {
 // Waiting returns how many requests wait for a batch.
 func (s *Server) Waiting() int { return len(s.waiting) }
 
-// Readers bounds how many sessions a tenant may stream.
+// Readers sets how many sessions a tenant may stream.
 func (s *Server) Readers(most int) {
 	s.readers.mu.Lock()
 	defer s.readers.mu.Unlock()

@@ -34,15 +34,16 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// testFleet is a NATS server, a coordinator, a worker and an HTTP server. The worker serves look (a
-// read), note (a write) and gate (a read that ends when the gate is open), and those of [meeting].
+// testFleet is a NATS server, a coordinator, a worker and an HTTP server. The worker serves
+// look (a read), note (a write), gate (a read that ends when the test opens the gate), and the
+// tools of [meeting].
 type testFleet struct {
 	t       testing.TB
 	nats    *devserver.Server
 	conn    *bus.Conn // of the HTTP server
 	log     *slog.Logger
-	noted   atomic.Int32  // runs of note
-	entered chan struct{} // a value for each run of gate
+	noted   atomic.Int32  // number of runs of note
+	entered chan struct{} // gets a value when a run of gate begins
 	gate    chan struct{} // closed when the gate is open
 	meeting meeting
 
@@ -52,16 +53,16 @@ type testFleet struct {
 	approvers approval.Approvers
 
 	signer *principal.Signer
-	access access.Control // of HTTP servers that start later
+	access access.Control // access control of HTTP servers that start later
 	listen func() (net.Listener, error)
 	client *http.Client // makes a connection for each request, so that a restarted server is reached at once
-	addr   string       // of the HTTP servers
+	addr   string       // address of the HTTP servers
 	http   *part
-	server *httpapi.Server // the newest
+	server *httpapi.Server // the newest server
 	coord  *part
 }
 
-// pipes is a network in memory.
+// pipes is a network in memory, for HTTP servers in a bubble.
 type pipes struct{ arriving chan net.Conn }
 
 func newPipes() *pipes { return &pipes{make(chan net.Conn)} }
@@ -73,7 +74,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	select {
 	case p.arriving <- there:
 		return here, nil
-	case <-time.After(time.Second): // no server listens
+	case <-time.After(time.Second): // no server accepts connections
 		return nil, syscall.ECONNREFUSED
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
@@ -100,8 +101,9 @@ func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipes", Net
 // part is a daemon that runs.
 type part struct{ stop func() }
 
-// newFleet starts a fleet with an HTTP server on the loopback interface. All of it ends with the
-// test, which runs beside others: tests of a fleet wait most of the time.
+// newFleet starts a fleet with an HTTP server on the loopback interface. All parts stop at the
+// end of the test. The test runs in parallel with others, because tests of a fleet mostly
+// wait.
 func newFleet(t testing.TB) *testFleet {
 	t.Helper()
 	if t, ok := t.(*testing.T); ok {
@@ -110,7 +112,8 @@ func newFleet(t testing.TB) *testFleet {
 	return newFleetAlone(t)
 }
 
-// newFleetAlone is newFleet for a test that measures its process.
+// newFleetAlone is newFleet for a test that measures its process, so it does not run in
+// parallel.
 func newFleetAlone(t testing.TB) *testFleet {
 	t.Helper()
 	addr := natstest.FreeAddr(t)
@@ -118,7 +121,8 @@ func newFleetAlone(t testing.TB) *testFleet {
 	return startFleet(t, natstest.Server(t, natstest.Fast), addr, listen, new(net.Dialer).DialContext)
 }
 
-// inBubble runs a test of a fleet in simulated time. Connections to its HTTP server are pipes.
+// inBubble runs a test of a fleet in simulated time. Connections to its HTTP server are pipes
+// in memory.
 func inBubble(t *testing.T, test func(*testing.T, *testFleet)) {
 	t.Helper()
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
@@ -227,12 +231,12 @@ func (f *testFleet) startHTTP() {
 func (f *testFleet) clientOf(tenant string) *client.Client {
 	c, err := client.Connect(context.Background(), fleet.Options{}, clientconn.Over(f.conn), client.Tenant(tenant))
 	if err != nil {
-		panic(err) // never, over a connection
+		panic(err) // cannot happen over a connection
 	}
 	return c
 }
 
-// start runs a daemon until its stop is called, or the test ends.
+// start runs a daemon until stop is called or the test ends.
 func (f *testFleet) start(run func(context.Context) error) *part {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -249,7 +253,7 @@ func (f *testFleet) start(run func(context.Context) error) *part {
 
 func (f *testFleet) open() { close(f.gate) }
 
-// waitEntered waits until a call is at the gate.
+// waitEntered waits until a run of gate has begun.
 func (f *testFleet) waitEntered() {
 	f.t.Helper()
 	select {
@@ -259,10 +263,10 @@ func (f *testFleet) waitEntered() {
 	}
 }
 
-// patience is how long a test waits for what should happen soon.
+// patience bounds every wait for something that should happen soon.
 const patience = 2 * time.Minute
 
-// until polls a condition and fails the test if that takes longer than patience.
+// until polls a condition. It fails the test if the condition is not true within patience.
 func (f *testFleet) until(what string, is func() bool) {
 	f.t.Helper()
 	for end := time.Now().Add(patience); !is(); {
@@ -273,14 +277,14 @@ func (f *testFleet) until(what string, is func() bool) {
 	}
 }
 
-// answer is what an HTTP server answered.
+// answer is the answer of an HTTP server.
 type answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// code returns the code of a problem; "" for any other answer.
+// code returns the code of an answer that is a problem, and "" for any other answer.
 func (a answer) code() string {
 	var p struct {
 		Error struct{ Code, Message string }
@@ -289,8 +293,8 @@ func (a answer) code() string {
 	return p.Error.Code
 }
 
-// do sends a request, and checks the answer against the document. headers are names and values by
-// turns.
+// do sends a request and checks that the answer fits the OpenAPI document. headers holds a
+// name, its value, and so on.
 func (f *testFleet) do(method, path, body string, headers ...string) answer {
 	f.t.Helper()
 	a, err := f.try(f.t.Context(), method, path, body, headers...)
@@ -332,7 +336,8 @@ func (f *testFleet) send(ctx context.Context, method, path string, body io.Reade
 	return f.client.Do(r)
 }
 
-// retry sends a request until a server answers it, as a client does whose server restarts.
+// retry sends a request again until a server answers it, as a client does whose server
+// restarts.
 func (f *testFleet) retry(method, path, body string, headers ...string) answer {
 	for end := time.Now().Add(patience); ; {
 		a, err := f.try(f.t.Context(), method, path, body, headers...)

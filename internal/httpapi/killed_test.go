@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// clientProgram, in the environment, makes this test binary a client that sends one request, prints
-// the answer and ends. Its value has lines: the method, the URL, headers and the body.
+// clientProgram is an environment variable that makes this test binary a client: it sends one
+// request, prints the answer and exits. The lines of its value are the method, the URL,
+// headers and the body.
 const clientProgram = "TOOLFLEET_TEST_CLIENT"
 
 func TestMain(m *testing.M) {
@@ -44,8 +45,8 @@ func sendOnce(request string) error {
 	return err
 }
 
-// A client process that is killed while its call runs, and started again, gets the reply. Nothing
-// runs twice.
+// A client process is killed while its call runs, and started again: it gets the reply, and
+// nothing runs twice.
 func TestAClientProcessThatIsKilled(t *testing.T) {
 	for name, row := range map[string]struct{ request, want string }{
 		"a batch": {"PUT\n%s/v1/sessions/s/batches/b\n" + message("note", "gate"), "open"},

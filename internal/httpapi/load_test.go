@@ -12,13 +12,13 @@ import (
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
 )
 
-// memory is what a server may take for 1,000 open streams and 200 waiting requests, and here also
-// their clients: docs/http.md says so.
+// memory is the bound that docs/http.md names for a server with 1,000 open streams and 200
+// waiting requests. In this test it includes the memory of the clients.
 const memory = 192 << 20
 
-// A server has 1,000 streams open and 200 requests waiting, each of which gets what it waits for.
-// TOOLFLEET_HTTP_ROUNDS, in make soak, says how often the streams come back; then the test runs in
-// real time, over real connections.
+// A server has 1,000 open streams and 200 waiting requests: each gets its events or its reply,
+// within the bound of memory. With TOOLFLEET_HTTP_ROUNDS, which `make soak` sets, the streams
+// reconnect so many times, in real time and over real connections.
 func TestManyStreams(t *testing.T) {
 	if rounds := longRounds(); rounds > 0 {
 		manyStreams(t, newFleetAlone(t), rounds)
@@ -27,7 +27,7 @@ func TestManyStreams(t *testing.T) {
 	inBubble(t, func(t *testing.T, f *testFleet) { manyStreams(t, f, 0) })
 }
 
-// longRounds returns how often the long form of a test does what it does; 0: it is not asked for.
+// longRounds returns how many rounds the long form of a test has. 0 means the short form.
 func longRounds() int {
 	n, _ := strconv.Atoi(os.Getenv("TOOLFLEET_HTTP_ROUNDS"))
 	return n
@@ -56,7 +56,7 @@ func manyStreams(t *testing.T, f *testFleet, rounds int) {
 				streams[i].close()
 			}
 			opening.Go(func() { streams[i] = f.stream(fmt.Sprintf("/v1/sessions/s%d/events", i%sessions), last) })
-			if i%100 == 99 { // a listener's queue is finite
+			if i%100 == 99 { // because the queue of a listener is bounded
 				opening.Wait()
 			}
 		}
@@ -89,7 +89,7 @@ func manyStreams(t *testing.T, f *testFleet, rounds int) {
 	}
 }
 
-// inUse returns the memory in use, in bytes.
+// inUse returns the memory that this process uses, in bytes.
 func inUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -18,14 +18,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// connect connects the client of the SDK to the server, with a header of its own on each request.
+// connectMCP connects the SDK's client to the server. It sends the header h with each request.
 func (f *testFleet) connectMCP(path string, h http.Header) (*mcp.ClientSession, error) {
 	with := &http.Client{Transport: adding{f.client.Transport, h}}
 	return mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).Connect(f.t.Context(),
 		&mcp.StreamableClientTransport{Endpoint: "http://" + f.addr + path, HTTPClient: with, MaxRetries: -1}, nil)
 }
 
-// adding adds headers to requests.
+// adding is a transport that adds headers to requests.
 type adding struct {
 	next http.RoundTripper
 	http.Header
@@ -39,7 +39,8 @@ func (a adding) RoundTrip(r *http.Request) (*http.Response, error) {
 	return a.next.RoundTrip(r)
 }
 
-// The session of a call is that of the path, else of the header, else of _meta, else the server's.
+// The session of a call is taken from the path. If it is not there, it is taken from the
+// header, then from _meta, and else it is the server's session.
 func TestMCPSessions(t *testing.T) {
 	f := newFleet(t)
 	for _, row := range []struct {
@@ -70,7 +71,7 @@ func TestMCPSessions(t *testing.T) {
 	}
 }
 
-// Tokens of the HTTP API hold for MCP. Each user has a session.
+// The tokens of the HTTP API are needed for MCP too. Each user has a session of their own.
 func TestMCPAsksForTokens(t *testing.T) {
 	f := newFleet(t)
 	file := filepath.Join(t.TempDir(), "tokens.yaml")
@@ -97,7 +98,7 @@ func TestMCPAsksForTokens(t *testing.T) {
 	}
 }
 
-// rpc sends one message of the protocol 2025-11-25, as a client without the SDK does.
+// rpc sends one message of protocol 2025-11-25, like a client that does not use the SDK.
 func (f *testFleet) rpc(ctx context.Context, body string, headers ...string) (answer, error) {
 	headers = append(headers, "Content-Type", "application/json", "Accept", "application/json, text/event-stream", "Mcp-Protocol-Version", "2025-11-25")
 	return f.try(ctx, "POST", "/mcp/s", body, headers...)
@@ -105,7 +106,7 @@ func (f *testFleet) rpc(ctx context.Context, body string, headers ...string) (an
 
 const gateCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"gate","arguments":{}}}`
 
-// untilResult waits until a call has ended, and returns its status.
+// untilResult waits until a call has ended, and returns the call's status.
 func (f *testFleet) untilResult(s messages.SessionID, b messages.BatchID) (status messages.Status) {
 	f.t.Helper()
 	f.until("the call has ended", func() bool {
@@ -118,8 +119,8 @@ func (f *testFleet) untilResult(s messages.SessionID, b messages.BatchID) (statu
 	return status
 }
 
-// A client of 2025-11-25 cancels its call with a request of its own. Another client, with the same
-// number of a request, cancels nothing.
+// A client of protocol 2025-11-25 cancels its call with another request: the call is aborted.
+// Another client that cancels the same request number cancels nothing.
 func TestMCPCancel(t *testing.T) {
 	f := newFleet(t)
 	const begin = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`
@@ -156,8 +157,8 @@ func TestMCPCancel(t *testing.T) {
 	calls.Wait()
 }
 
-// When its stream is closed, a call without an id is aborted. One with an id goes on, also when the
-// server is gone, and the same request gets its result.
+// The stream of a call is closed: the call is aborted if it has no id. A call with an id goes
+// on, even if the server is gone, and the same request gets its result.
 func TestMCPStreamsThatClose(t *testing.T) {
 	f := newFleet(t)
 	ctx, cut := context.WithCancel(t.Context())
@@ -178,7 +179,7 @@ func TestMCPStreamsThatClose(t *testing.T) {
 		}
 	}
 	f.until("the server has noticed", func() bool { return f.server.Waiting() == 0 })
-	calls.Go(func() { // a server that stops says that the call goes on
+	calls.Go(func() { // a server that stops tells its clients that the call goes on
 		a, err := f.rpc(t.Context(), gateCall, "Idempotency-Key", "mine")
 		if err != nil || !strings.Contains(string(a.Body), "ask again with the same id") {
 			t.Errorf("%v: %d %s", err, a.Status, a.Body)
@@ -198,8 +199,8 @@ func TestMCPStreamsThatClose(t *testing.T) {
 	}
 }
 
-// Over HTTP too, calls that are handed over one by one keep their order, and three reads that are
-// under way at once run together.
+// Over HTTP, calls that are sent one after another keep their order. Three reads that are sent
+// at once run together.
 func TestMCPOrderOverHTTP(t *testing.T) {
 	f := newFleet(t)
 	c, err := f.connectMCP("/mcp/s", nil)
@@ -228,7 +229,7 @@ func TestMCPOrderOverHTTP(t *testing.T) {
 	reads.Wait()
 }
 
-// No message makes the MCP server answer with a fault of its own.
+// Whatever the message is, the MCP server never answers with an internal error.
 func FuzzMCP(f *testing.F) {
 	for _, seed := range []string{
 		gateCall[:40], `[]`, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, `{"jsonrpc":"2.0","id":{},"method":"tools/call","params":[]}`,

@@ -34,7 +34,7 @@ type operation struct {
 	}
 }
 
-// description reads the document once.
+// description parses the OpenAPI document once.
 var description = sync.OnceValue(func() *described {
 	d := &described{compiler: jsonschema.NewCompiler()}
 	if err := json.Unmarshal(httpapi.Description(), d); err != nil {
@@ -48,7 +48,7 @@ var description = sync.OnceValue(func() *described {
 
 var placeholder = regexp.MustCompile(`\\\{[a-z]+\\\}`)
 
-// pathOf returns the path of the document that a request's path belongs to.
+// pathOf returns the path of the document that matches a request's path.
 func (d *described) pathOf(path string) string {
 	path, _, _ = strings.Cut(path, "?")
 	for known := range d.Paths {
@@ -59,14 +59,14 @@ func (d *described) pathOf(path string) string {
 	return ""
 }
 
-// check reports how an answer differs from the document.
+// check returns an error if an answer does not fit the document.
 func (d *described) check(method, path string, a answer) error {
 	known := d.pathOf(path)
 	op, ok := d.Paths[known][strings.ToLower(method)]
 	switch {
 	case !ok && (a.Status == http.StatusNotFound || a.Status == http.StatusMethodNotAllowed || a.Status == http.StatusForbidden):
 		return nil
-	case a.Status == http.StatusRequestHeaderFieldsTooLarge, a.Status == http.StatusBadRequest: // of net/http
+	case a.Status == http.StatusRequestHeaderFieldsTooLarge, a.Status == http.StatusBadRequest: // answers of net/http itself
 		return nil
 	case !ok:
 		return fmt.Errorf("%s %s is not in openapi.json and is answered with %d", method, path, a.Status)
@@ -100,7 +100,7 @@ func (d *described) check(method, path string, a answer) error {
 	return nil
 }
 
-// The document has exactly the routes of the server, each with its parameters.
+// The document lists exactly the routes of the server, each with its parameters.
 func TestTheDocumentHasEveryRoute(t *testing.T) {
 	d := description()
 	if d.OpenAPI != "3.1.0" {
@@ -130,7 +130,7 @@ func TestTheDocumentHasEveryRoute(t *testing.T) {
 	}
 }
 
-// Every reference in the document leads somewhere, and every schema in it is one.
+// Every reference in the document has a target, and every schema in it is valid.
 func TestTheDocumentIsWhole(t *testing.T) {
 	var doc struct {
 		Components struct{ Schemas map[string]any }

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// meeting has three tools for rounds, which are numbered. They keep a history of their runs: write,
-// read, and meet, a read that ends when three of its round have begun.
+// meeting has three tools for numbered rounds: write, read, and meet. meet is a read that ends
+// when three runs of its round have begun. The tools record their runs.
 type meeting struct {
 	mu     sync.Mutex
 	ran    []string              // guarded by mu
@@ -25,7 +25,7 @@ type meeting struct {
 
 type meetingRound struct {
 	here int
-	full chan struct{} // closed when three are here
+	full chan struct{} // closed when three runs have begun
 }
 
 func (m *meeting) serve(add func(string, messages.Kind, tool.Func)) {
@@ -47,11 +47,11 @@ func (m *meeting) serve(add func(string, messages.Kind, tool.Func)) {
 	})
 }
 
-// begins notes that a tool runs.
+// begins records that a tool runs.
 func (m *meeting) begins(name string, c tool.Call) *meetingRound {
 	var input struct{ Round int }
 	if err := json.Unmarshal(c.Input, &input); err != nil {
-		panic(err) // never: the test wrote it
+		panic(err) // cannot happen: the test wrote the input
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,10 +78,11 @@ func (m *meeting) history() []string {
 	return slices.Clone(m.ran)
 }
 
-// Single calls that are handed over one by one keep their order: the client sends the next one as
-// soon as the one before is stored, and waits for no result. Each write runs alone, after the reads
-// before it and before those after it. Three slow reads run together: none ends before all have
-// begun. TOOLFLEET_HTTP_ROUNDS, in make soak, has it done over real connections, in real time.
+// Single calls that are handed over one after another keep their order: the client sends each
+// call once the one before is stored, without waiting for results. Each write runs alone,
+// between the reads before it and those after it. Three slow reads run together: none ends
+// before all three have begun. With TOOLFLEET_HTTP_ROUNDS, which `make soak` sets, the test
+// uses real connections and real time.
 func TestSingleCallsKeepTheirOrder(t *testing.T) {
 	const rounds = 200
 	if longRounds() > 0 {
@@ -122,7 +123,7 @@ func singleCalls(t *testing.T, f *testFleet, rounds int) {
 		for _, name := range calls {
 			want = append(want, fmt.Sprintf("%s %d", name, round))
 		}
-		slices.Sort(want[first+1:]) // the reads of a round begin in any order
+		slices.Sort(want[first+1:]) // the reads of a round may begin in any order
 		slices.Sort(got[min(first+1, len(got)):min(len(want), len(got))])
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

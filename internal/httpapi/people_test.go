@@ -11,7 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A question is listed and shown, and only a decision that its approver has signed counts.
+// A question is listed and shown. Of the decisions that are sent, only the one that its
+// approver has signed counts.
 func TestApprovals(t *testing.T) {
 	f := newFleet(t)
 	const path = "/v1/sessions/s/batches/b"

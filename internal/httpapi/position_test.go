@@ -13,7 +13,8 @@ import (
 
 func at(second int) time.Time { return time.Unix(int64(1_000_000+second), 0) }
 
-// history returns the events of a session: batches that overlap, with questions and attempts.
+// history returns random events of a session: its batches overlap, with questions and
+// attempts.
 func history(random *rand.Rand) (events []messages.Event) {
 	var open [][]messages.Event
 	clock := 0
@@ -49,15 +50,15 @@ func history(random *rand.Rand) (events []messages.Event) {
 	return events
 }
 
-// What was shown up to a position is not new after it, and everything else is; also when another
-// server shows the events of each batch one batch after another.
+// After a position, a stream shows exactly the events that were not shown up to it. This also
+// holds if another server shows the events of one batch after those of another.
 func TestAPositionSaysWhatWasShown(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		var all []messages.Event
 		first := shownUntil(position{})
 		for _, e := range history(random) {
-			if first.add(e) { // a second running event of an attempt is none
+			if first.add(e) { // false for a second running event of an attempt
 				all = append(all, e)
 			}
 		}
@@ -84,7 +85,7 @@ func TestAPositionSaysWhatWasShown(t *testing.T) {
 		for batch := range 12 {
 			id := messages.BatchID(fmt.Sprint("b", batch))
 			if ends[id].Before(p.since()) {
-				continue // the reader does not show it
+				continue // the reader would not show it
 			}
 			for _, e := range all {
 				if e.Batch == id && after.add(e) {
@@ -128,8 +129,8 @@ func FuzzPosition(f *testing.F) {
 	})
 }
 
-// A position is what a client sends: whatever it says, it takes little memory. And however many
-// batches are open, its id fits into a header.
+// A client sends a position as an id: whatever the id says, the position takes little memory.
+// The id of a position fits into a header, however many batches are open.
 func TestAPositionIsBounded(t *testing.T) {
 	p := position{Open: map[string]string{}}
 	for i := range 4000 {

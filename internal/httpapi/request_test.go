@@ -18,12 +18,12 @@ import (
 	"github.com/toolfleet/toolfleet/internal/httpapi/access"
 )
 
-// guard is an access control by hand.
+// guard is an access control made of a function.
 type guard func(*http.Request) (access.Principal, error)
 
 func (g guard) Who(r *http.Request) (access.Principal, error) { return g(r) }
 
-// guardedServer returns a server that asks no fleet.
+// guardedServer returns a server that has no fleet.
 func guardedServer(t *testing.T, g access.Control) *Server {
 	t.Helper()
 	health := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -34,7 +34,7 @@ func guardedServer(t *testing.T, g access.Control) *Server {
 	return s
 }
 
-// A token that is wrong is not the same as one that cannot be checked now.
+// A wrong token gets another answer than a token that cannot be checked for now.
 func TestWhyNobodyIsLetIn(t *testing.T) {
 	for code, row := range map[string]struct {
 		status int
@@ -55,12 +55,12 @@ func TestWhyNobodyIsLetIn(t *testing.T) {
 	}
 }
 
-// A request that waits ends when its token is taken back, expires or gets another owner. It goes on
-// while the token cannot be checked.
+// While a request waits, its token is removed, expires or gets another owner: the request
+// ends. If the token cannot be checked for a while, the request goes on.
 func TestATokenIsTakenBackMeanwhile(t *testing.T) {
 	alice := access.Principal{Tenant: "_", User: "alice"}
 	for name, row := range map[string]struct {
-		then access.Principal // what the token says later
+		then access.Principal // the owner of the token later
 		err  error
 		ends bool
 	}{
@@ -102,7 +102,7 @@ func TestATokenIsTakenBackMeanwhile(t *testing.T) {
 	}
 }
 
-// An answer without a status of its own is 200, and none at all is 499.
+// An answer without an explicit status counts as 200, and a request without any answer as 499.
 func TestAnswersAreCounted(t *testing.T) {
 	for want, handle := range map[string]http.HandlerFunc{
 		"200": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) },
@@ -127,8 +127,8 @@ func TestAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// The sender of a control is whom the token says. Only a server that asks for none takes the body's
-// word.
+// The sender of a control is the owner of the token. Only a server that requires no token
+// takes the sender from the body.
 func TestTheSenderOfAControl(t *testing.T) {
 	for want, row := range map[string]struct {
 		guard access.Control
@@ -146,7 +146,7 @@ func TestTheSenderOfAControl(t *testing.T) {
 	}
 }
 
-// The bodies that come in at once are bounded.
+// The number of bodies that are read at once is bounded.
 func TestBodiesThatComeInAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := guardedServer(t, access.Anybody{})

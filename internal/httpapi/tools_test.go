@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Every provider gets the definitions in its own shape, the same bytes each time, and a client that
-// has them is told so.
+// Every provider gets the definitions in its own form, with the same bytes each time. A client
+// that has them already gets the answer that they are unchanged.
 func TestTheToolsOfAFleet(t *testing.T) {
 	f := newFleet(t)
 	digests := map[string]bool{}

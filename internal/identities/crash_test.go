@@ -20,11 +20,11 @@ func edit(t *testing.T, file string, change func(string) string) {
 	}
 }
 
-// New that is killed leaves no server.conf, and the next one says what to do.
+// New is killed before its end: there is no server.conf, and the next New says what to do.
 func TestAFolderThatIsHalfWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "made")
 	blocked := filepath.Join(dir, "operator", "key.nkey")
-	if err := os.MkdirAll(blocked, 0o700); err != nil { // New ends in the middle
+	if err := os.MkdirAll(blocked, 0o700); err != nil { // makes New fail before its end
 		t.Fatal(err)
 	}
 	if _, err := identities.New(dir, identities.Options{}); err == nil {
@@ -38,8 +38,8 @@ func TestAFolderThatIsHalfWritten(t *testing.T) {
 	}
 }
 
-// A command that was killed may leave a file beside the one that it replaces, and a tenant's file
-// that is not included yet.
+// A killed command may leave a temporary file beside the one that it was to replace, and a
+// tenant's file that is not included yet: later commands still work.
 func TestWhatAKilledCommandLeaves(t *testing.T) {
 	dir := fill(t, identities.Options{})
 	conf := filepath.Join(dir, "nats", "identities.conf")
@@ -62,7 +62,7 @@ func TestWhatAKilledCommandLeaves(t *testing.T) {
 	serve(t, dir)
 }
 
-// People move lines between the files of users: commands find them where they are.
+// Somebody moves the line of a user to another file of users: commands still find the line.
 func TestALineInAnotherFile(t *testing.T) {
 	dir := fill(t, identities.Options{})
 	var line string

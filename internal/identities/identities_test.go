@@ -16,7 +16,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/identities"
 )
 
-// fill makes identities of every kind.
+// fill makes a folder with identities of every kind.
 func fill(t *testing.T, o identities.Options) (dir string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "made")
@@ -27,7 +27,7 @@ func fill(t *testing.T, o identities.Options) (dir string) {
 	return dir
 }
 
-// serve starts a server with the configuration of a folder.
+// serve starts a NATS server with the configuration in a folder.
 func serve(t *testing.T, dir string) *devserver.Server {
 	t.Helper()
 	srv, err := devserver.Start(devserver.Options{Config: identities.ServerFile(dir), Listen: "127.0.0.1:0", DataDir: t.TempDir()})
@@ -38,7 +38,7 @@ func serve(t *testing.T, dir string) *devserver.Server {
 	return srv
 }
 
-// connect connects with an identity, over TLS where there is a certificate of its authority.
+// connect connects with an identity. It uses TLS if the identity's folder has an authority.
 func connect(t *testing.T, srv *devserver.Server, dir string, i identities.Identity) error {
 	t.Helper()
 	o := bus.Options{URL: srv.URL(), NKey: identities.KeyFile(dir, i.Name), InboxPrefix: i.InboxPrefix()}
@@ -62,7 +62,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// Every identity connects over TLS with what its folder holds. Only the owner may read the files.
+// Every identity connects over TLS with the files of its folder. Only the owner can read the
+// files.
 func TestEveryIdentityConnects(t *testing.T) {
 	dir := fill(t, identities.Options{Workers: []string{"w-1", "w-2"}, MaxStore: "1GB"})
 	for _, add := range []identities.Identity{
@@ -105,8 +106,8 @@ func TestEveryIdentityConnects(t *testing.T) {
 	}
 }
 
-// After a reload the server knows a new key and another certificate, and refuses a key that was
-// taken away.
+// After a reload, the server accepts a new key and uses another certificate. It refuses a key
+// that was removed.
 func TestChangesWithoutARestart(t *testing.T) {
 	dir := fill(t, identities.Options{})
 	srv := serve(t, dir)
@@ -151,8 +152,8 @@ func TestChangesWithoutARestart(t *testing.T) {
 	}
 }
 
-// A program that is connected takes another key and another authority from its files when it
-// connects again, as often as they change.
+// A connected program reads its key and its authority again when it reconnects, as often as
+// they change.
 func TestProgramsReadTheirFilesAgain(t *testing.T) {
 	dir, other := fill(t, identities.Options{}), fill(t, identities.Options{})
 	srv := serve(t, dir)
@@ -201,7 +202,7 @@ func TestProgramsReadTheirFilesAgain(t *testing.T) {
 	<-back
 }
 
-// A server takes the accounts as one file, in a configuration of its own.
+// All accounts as one file are a valid part of another server's configuration.
 func TestAccountsAsOneFile(t *testing.T) {
 	dir := fill(t, identities.Options{TLS: identities.TLS{None: true}})
 	text, err := identities.Accounts(dir)
@@ -228,7 +229,7 @@ func TestAccountsAsOneFile(t *testing.T) {
 	}
 }
 
-// A certificate that is there already is used where it is.
+// A certificate that exists already is used by its path.
 func TestACertificateByPath(t *testing.T) {
 	theirs := filepath.Join(fill(t, identities.Options{}), "nats", "tls")
 	own := identities.TLS{Cert: filepath.Join(theirs, "server.crt"), Key: filepath.Join(theirs, "server.key"), CA: filepath.Join(theirs, "..", "..", "ca", "ca.crt")}
@@ -250,10 +251,10 @@ func TestACertificateByPath(t *testing.T) {
 	}
 }
 
-// Nothing is replaced, and a folder that is refused stays as it was.
+// New and Add replace no file, and a folder that they refuse stays as it was.
 func TestNothingIsReplaced(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(dir, "nats", "tls"), 0o700); err != nil { // volumes of a container
+	if err := os.MkdirAll(filepath.Join(dir, "nats", "tls"), 0o700); err != nil { // a container may have these folders from its volumes
 		t.Fatal(err)
 	}
 	note := filepath.Join(dir, "nats", "note")

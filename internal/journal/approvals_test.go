@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// question is about the call at index, asked now and open for an hour.
+// question returns a question about the call at index, asked now and open for an hour.
 func question(tenant messages.TenantID, index int) messages.Approval {
 	now := time.Now().UTC()
 	return messages.Approval{
@@ -35,8 +35,8 @@ func (x *fixture) pending(tenant string) []messages.Pending {
 	return open
 }
 
-// A question is listed from when it is first asked until it is removed, and counts as new only
-// once.
+// A question is listed from the first time it is asked until it is removed. It counts as new
+// only once.
 func TestAQuestionIsListedOnce(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		x.same("before", []messages.Pending{}, x.pending("_"))
@@ -76,7 +76,7 @@ func TestAQuestionIsListedOnce(t *testing.T) {
 	})
 }
 
-// If two coordinators ask about a call, or close its question, at the same time, only one of them
+// Two coordinators ask about a call, or close its question, at the same time: only one of them
 // announces it.
 func TestOneCoordinatorAnnouncesAQuestion(t *testing.T) {
 	withFixture(t, func(x *fixture) {
@@ -130,7 +130,7 @@ func TestPendingQuestions(t *testing.T) {
 	})
 }
 
-// A call waits for a person when its newest record is a question.
+// A call waits for a person if its newest record is a question.
 func TestTheQuestionOfACall(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		q := question("_", 0)

@@ -29,8 +29,8 @@ func (x *fixture) controls() []journal.ControlEntry {
 
 func steer(text string) messages.Control { return messages.Control{Steer: rawjson.Quote(text)} }
 
-// The record of a control says which batch was the newest of its session in the log when the
-// control was stored.
+// The record of a control names the batch that was the newest of its session in the log when
+// the control was stored.
 func TestControls(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		if entries := x.controls(); len(entries) != 0 {
@@ -55,8 +55,8 @@ func TestControls(t *testing.T) {
 	})
 }
 
-// A steering message goes into one reply. A driver that has not read the newest control takes no
-// message.
+// A steering message goes into one reply only. A driver that has not read the newest control
+// takes no message.
 func TestSteeringIsTakenOnce(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		want := func(batch string, untaken uint64, texts ...string) {

@@ -19,9 +19,9 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// users are the users of the server. The user blind may write to the journal but not read: its
-// reads get no answer. The user strict gets an answer only from a stream's leader, as if every
-// other replica were behind.
+// users is the server's list of users. The user blind may write to the journal, and its reads
+// get no answer. The user strict gets answers only from a stream's leader, as if all other
+// replicas were behind.
 const users = `
 accounts {
   A {
@@ -53,7 +53,7 @@ func connect(t *testing.T, srv *devserver.Server, user string) *bus.Conn {
 	return conn
 }
 
-// fixture has a log and a journal, and no coordinator.
+// fixture is a log and a journal. There is no coordinator.
 type fixture struct {
 	t       *testing.T
 	srv     *devserver.Server
@@ -78,7 +78,7 @@ func (x *fixture) must(err error) {
 	}
 }
 
-// same reports a difference.
+// same fails the test if two values differ.
 func (x *fixture) same(what string, want, got any) {
 	x.t.Helper()
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -92,8 +92,8 @@ func (x *fixture) as(user string) *journal.Journal {
 	return journal.New(connect(x.t, x.srv, user))
 }
 
-// slow is a connection whose first write to a subject is sent only after another writer has written
-// there.
+// slow is a connection whose first write to a subject is held back until another writer has
+// written there.
 type slow struct {
 	net.Conn
 	srv     *devserver.Server
@@ -114,7 +114,7 @@ func (s *slow) Write(b []byte) (int, error) {
 	return s.Conn.Write(b)
 }
 
-// slower returns a journal that writes to subject only after another writer has written.
+// slower returns a journal whose first write to subject comes after the one of another writer.
 func (x *fixture) slower(subject string, faster func()) *journal.Journal {
 	x.t.Helper()
 	options := bus.Options{URL: x.srv.URL(), InProcess: &slow{srv: x.srv, subject: subject, faster: faster}, User: "all", Password: "p"}
@@ -124,7 +124,7 @@ func (x *fixture) slower(subject string, faster func()) *journal.Journal {
 	return journal.New(conn)
 }
 
-// append stores a message directly, without a method of the journal.
+// append stores a message directly, not through the journal.
 func (x *fixture) append(subject, body string) (seq uint64) {
 	x.t.Helper()
 	seq, err := x.conn.Append(x.t.Context(), subject, nil, []byte(body))
@@ -140,7 +140,7 @@ func (x *fixture) stored(stream, subject string) []bus.Msg {
 	return msgs
 }
 
-// silence makes a stream store messages and acknowledge none of them.
+// silence makes a stream store messages without acknowledging them.
 func (x *fixture) silence(stream string) {
 	x.t.Helper()
 	name := x.names.Stream(stream)

@@ -55,7 +55,8 @@ func (x *fixture) job(a journal.Accepted, notAfter time.Time) {
 	x.must(err)
 }
 
-// stuck is what a sweep finds, as "session/batch reason", and how many steps it takes.
+// stuck runs a sweep. It returns the stuck heads, as "session/batch reason", and the number of
+// steps.
 func (x *fixture) stuck() (found []string, steps int) {
 	x.t.Helper()
 	sweep := x.journal.SweepHeads(patience)
@@ -81,11 +82,11 @@ func (x *fixture) want(when string, want ...string) {
 	}
 }
 
-// Records explain for a time why a head waits. After that time it is stuck.
+// A record explains for a while why a head waits. After that time the head counts as stuck.
 func TestStuckHeads(t *testing.T) {
 	for name, tc := range map[string]struct {
-		begin  func(x *fixture, a journal.Accepted) // stores something about the batch, which is then a minute old
-		until  time.Duration                        // how long that explains why the head waits
+		begin  func(x *fixture, a journal.Accepted) // stores something about the batch; a minute passes after it
+		until  time.Duration                        // how long this explains why the head waits
 		reason string
 	}{
 		"nobody drives it":    {nil, patience - time.Minute, "idle"},
@@ -158,8 +159,8 @@ func (x *fixture) result(a journal.Accepted) {
 	x.must(err)
 }
 
-// A batch that is submitted again already has its reply. It may stay in the log for as long as any
-// other.
+// A batch is submitted again and already has its reply: it counts as stuck only after as long
+// a time as any other batch.
 func TestABatchSubmittedAgainIsNotStuckAtOnce(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		a := x.submit("s", "b")
@@ -174,7 +175,8 @@ func TestABatchSubmittedAgainIsNotStuckAtOnce(t *testing.T) {
 	})
 }
 
-// A step reads a bounded number of heads and batches, and a sweep finds each stuck head once.
+// A step of a sweep reads a bounded number of heads and batches. A sweep finds each stuck head
+// once.
 func TestASweepTakesBoundedSteps(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		const sessions, behind = 70, 1100
@@ -194,13 +196,13 @@ func TestASweepTakesBoundedSteps(t *testing.T) {
 		if diff := cmp.Diff(want, found); diff != "" {
 			t.Errorf("(-want +got)\n%s", diff)
 		}
-		if steps != 4 { // 32 heads, 32 more, the last 6 with a thousand batches, the rest
+		if steps != 4 { // 32 heads; 32 more; the last 6 and a thousand batches; the rest
 			t.Errorf("the sweep took %d steps, want 4", steps)
 		}
 	})
 }
 
-// A step that fails changes nothing, and is taken again.
+// A step of a sweep fails: nothing changes, and the same step is taken again.
 func TestAStepThatFailsIsTakenAgain(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		x.submit("s", "b")
@@ -218,8 +220,8 @@ func TestAStepThatFailsIsTakenAgain(t *testing.T) {
 	})
 }
 
-// A stuck head names its session and batch as they were submitted, and by their tokens where the
-// batch cannot be read.
+// A stuck head is reported with its session and batch as they were submitted. If its batch
+// cannot be read, it is reported with their tokens.
 func TestAStuckHeadSaysWhichItIs(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		a := x.submit("a session", "a batch")

@@ -31,7 +31,7 @@ func (x *fixture) audit(subject string, a journal.Accepted, last bool, ids ...me
 	x.append(subject, string(rawjson.MustMarshal(lines)))
 }
 
-// The history of an open batch is what its calls have come to, without arguments and large
+// The history of an open batch has the state of each call, without arguments and large
 // outputs.
 func TestTheHistoryOfAnOpenBatch(t *testing.T) {
 	withFixture(t, func(x *fixture) {
@@ -83,8 +83,8 @@ func TestTheHistoryOfAnOpenBatch(t *testing.T) {
 	})
 }
 
-// The history of a batch that has ended comes from its reply and the lines about it, and not from
-// those about another batch with its id.
+// The history of an ended batch is made from its reply and its audit lines. Lines of another
+// batch with the same id are left out.
 func TestTheHistoryOfABatchThatHasEnded(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		earlier := x.submit("s", "b")
@@ -127,7 +127,7 @@ func TestTheHistoryOfABatchThatHasEnded(t *testing.T) {
 	})
 }
 
-// A history survives the loss of the object that holds the large reply.
+// The object with a large reply is lost: there still is a history.
 func TestTheHistoryWithoutTheObjectOfItsReply(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		reply := messages.Reply{V: 1, Status: messages.ReplyCompleted, Results: []messages.Result{}, Ref: &messages.Ref{Digest: messages.Digest(nil), Size: 1}}

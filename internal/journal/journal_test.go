@@ -17,8 +17,8 @@ import (
 
 var key = wire.BatchKey{Tenant: "_", Session: "s", Batch: "b"}
 
-// eachWrite holds each kind of write that package outcome decides, as the first record of its
-// subject.
+// eachWrite has each kind of write whose outcome package outcome decides. Each is the first
+// record of its subject.
 var eachWrite = map[string]func(context.Context, *journal.Journal, string) error{
 	"call record": func(ctx context.Context, j *journal.Journal, nonce string) error {
 		_, err := j.Write(ctx, key.Call(0), wire.CallRecord{State: wire.Claimed, Nonce: nonce}, 0)
@@ -38,9 +38,9 @@ var eachWrite = map[string]func(context.Context, *journal.Journal, string) error
 	},
 }
 
-// TestAConflictWhoseReadFailsIsTriedAgain: after a conflict, the newest record may be the writer's
-// own, from a try whose acknowledgement was lost. An error that ends the caller's retries would
-// give up a batch or a claim for nothing.
+// A write has a conflict, and the newest record cannot be read: the error has to let the
+// caller try again. The newest record may be the writer's own, from a try whose
+// acknowledgement was lost, so the write may have succeeded.
 func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		all, blind := connect(t, srv, "all"), connect(t, srv, "blind")
@@ -68,7 +68,7 @@ func TestAConflictWhoseReadFailsIsTriedAgain(t *testing.T) {
 	}, withUsers(t))
 }
 
-// TestTheFirstOfTwoWritersCounts: the second writer gets what the first one stored.
+// Two writers write the same record: the second one gets what the first one stored.
 func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()
@@ -105,8 +105,7 @@ func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 	}, withUsers(t))
 }
 
-// TestARecordThatCannotBeReadIsAnothers: a record that cannot be read is another writer's, so the
-// write after it is lost.
+// The newest record cannot be decoded: it counts as another writer's, so the write has lost.
 func TestARecordThatCannotBeReadIsAnothers(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()

@@ -15,22 +15,22 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// payload sets the largest message of the server.
+// payload sets the size of the largest message that the server takes.
 func payload(bytes int32) func(*devserver.Options) {
 	return func(o *devserver.Options) { o.MaxPayload = bytes }
 }
 
-// ofSize is an output of so many bytes of JSON.
+// ofSize returns an output of so many bytes of JSON.
 func ofSize(bytes int) json.RawMessage {
 	return rawjson.Quote(strings.Repeat("x", bytes-2))
 }
 
-// An outcome goes to the object store when it is too large for a record, and comes back whole.
+// An outcome that is too large for a record goes to the object store. It is read back whole.
 func TestOffload(t *testing.T) {
 	const beside = len(`{"output":}`)
 	for _, server := range []struct {
 		payload int32
-		limit   int // what is stored in a record
+		limit   int // largest outcome that is stored in a record
 	}{
 		{1 << 20, journal.MaxInline},
 		{128 << 10, 64 << 10},
@@ -66,7 +66,7 @@ func TestOffload(t *testing.T) {
 	}
 }
 
-// An outcome that cannot be loaded is an error that says why, and never an empty outcome.
+// An outcome cannot be loaded: the error says why, and the result is never an empty outcome.
 func TestResolveFails(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		gone := messages.Result{Ref: &messages.Ref{Digest: messages.Digest(nil), Size: 1}}
@@ -86,7 +86,8 @@ func TestResolveFails(t *testing.T) {
 	})
 }
 
-// A plan record fits into a message, however many calls and results it has, and is read back whole.
+// A plan record fits into a message, however many calls and results it has. It is read back
+// whole.
 func TestALargePlan(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		const inline = 128 << 10
@@ -123,10 +124,11 @@ func TestALargePlan(t *testing.T) {
 	}, payload(192<<10))
 }
 
-// A plan record that cannot fit or cannot be read is an error that no retry cures.
+// A plan record that is too large to be stored, or that cannot be decoded, gives an error that
+// ends all retries.
 func TestAPlanThatCannotBeStoredOrRead(t *testing.T) {
 	withFixture(t, func(x *fixture) {
-		const headroom = 64 << 10 // for what a message holds besides the record
+		const headroom = 64 << 10 // for the other parts of a message
 		huge := wire.PlanRecord{V: 1, Results: []messages.Result{{Tool: strings.Repeat("x", x.conn.MaxPayload()-headroom)}}}
 		if _, err := x.journal.WritePlan(x.t.Context(), key, huge, 0); !errors.Is(err, bus.ErrTooLarge) || !bus.IsTerminal(err) {
 			t.Errorf("without outcomes too large: %v, want bus.ErrTooLarge", err)
@@ -143,7 +145,8 @@ func TestAPlanThatCannotBeStoredOrRead(t *testing.T) {
 	})
 }
 
-// A reply that is too large for a message is stored as a ref, and read back whole.
+// A reply that is too large for a message is stored as a reference to an object. It is read
+// back whole.
 func TestALargeReply(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		whole := messages.Reply{

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// batchOf stores what a batch may have: call 0 claims and has two records, call 1 has a result,
-// call 2 is handed back. Another batch has records too.
+// batchOf stores records of a batch: call 0 claims and has two records, call 1 has a result,
+// and call 2 is handed back. It also stores records of another batch.
 func (x *fixture) batchOf() (claim, ended uint64) {
 	x.t.Helper()
 	claim, err := x.journal.Write(x.t.Context(), key.Call(0), wire.CallRecord{State: wire.Claimed, Nonce: "a"}, 0)
@@ -35,7 +35,7 @@ func (x *fixture) batchOf() (claim, ended uint64) {
 	return claim, ended
 }
 
-// A batch is read back as the newest record of each call, its results and its hand-backs.
+// The calls of a batch are read back as their newest records, results and hand-backs.
 func TestCallsOfABatch(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		_, ended := x.batchOf()
@@ -59,8 +59,8 @@ func TestCallsOfABatch(t *testing.T) {
 	})
 }
 
-// A damaged record does not hide the others, and keeps its sequence: the record that ends the call
-// is written after it.
+// A damaged record does not hide other records. Its sequence is known, so that the record that
+// ends the call can be written after it.
 func TestDamagedRecords(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		claim, ended := x.batchOf()
@@ -95,7 +95,7 @@ func TestDamagedRecords(t *testing.T) {
 	})
 }
 
-// The arguments of a call are found in whichever record holds them.
+// The arguments of a call are found by their hash, in whichever record they are.
 func TestInputByItsHash(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		hash := func(canonical string) string { return messages.Digest([]byte(canonical)) }
@@ -119,8 +119,8 @@ func TestInputByItsHash(t *testing.T) {
 	})
 }
 
-// A read that decides something goes to the stream's leader, because a replica may be behind. Other
-// reads may go to any replica, which is cheaper.
+// A read on which a decision depends goes to the stream's leader, because a replica may be
+// behind. Other reads may go to any replica, which is cheaper.
 func TestDecisionsAreReadFromTheLeader(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		a := x.submit("s", "b")
@@ -210,7 +210,8 @@ func TestTheLog(t *testing.T) {
 				t.Errorf("%s: open %t, %v; want %t", what, found, err, want)
 			}
 		}
-		// Another batch is stored where the removed one was, after a restart of the server.
+		// After a restart of the server, another batch may be stored at the place of the
+		// removed one.
 		for what, wrong := range map[string]journal.Accepted{
 			"another batch":          {Key: b.Key, Seq: a.Seq, Stored: a.Stored},
 			"stored at another time": {Key: a.Key, Seq: a.Seq, Stored: a.Stored.Add(time.Nanosecond)},
@@ -221,7 +222,7 @@ func TestTheLog(t *testing.T) {
 			open(what, true, b.Key)
 		}
 		here := a
-		here.Stored = a.Stored.In(time.FixedZone("here", 3600)) // the same time
+		here.Stored = a.Stored.In(time.FixedZone("here", 3600)) // the same instant in another time zone
 		x.must(x.journal.Remove(x.t.Context(), here))
 		open("removed", false, a.Key)
 		x.must(x.journal.Remove(x.t.Context(), a))
@@ -230,7 +231,7 @@ func TestTheLog(t *testing.T) {
 	})
 }
 
-// The listing of the log goes by tenant and session, the oldest batch first, until it is stopped.
+// EachOpen lists the log by tenant and session, the oldest batch first, until it is stopped.
 func TestEachOpen(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		x.append(x.names.Of(wire.VerbBatch, wire.BatchKey{Tenant: "_", Session: "s", Batch: "no!token"}), "{}")
@@ -262,7 +263,7 @@ func TestEachOpen(t *testing.T) {
 	})
 }
 
-// A session's replies tell which batches have ended, and in which order.
+// The replies of a session show which batches have ended, and in which order.
 func TestReplied(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		if _, found, err := x.journal.LastReplied(x.t.Context(), "_", "s"); found || err != nil {
@@ -306,8 +307,8 @@ func TestReplied(t *testing.T) {
 	})
 }
 
-// A dead letter keeps the message and the reason. The newest dead letters are listed first, without
-// their bodies.
+// A dead letter has the message and the reason. A list has the newest dead letters first,
+// without their bodies.
 func TestDeadLetters(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		if entries, err := x.journal.DeadLetters(x.t.Context(), 10); err != nil || len(entries) != 0 {
@@ -371,7 +372,7 @@ func TestDeadLetters(t *testing.T) {
 	})
 }
 
-// A batch has begun once a job, a plan, a record or a result of it is stored.
+// A batch counts as begun once a job, a plan, a record or a result of it is stored.
 func TestBegun(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		for n, verb := range []wire.Verb{wire.VerbCall, wire.VerbHand, wire.VerbResult, wire.VerbPlan, wire.VerbRead, wire.VerbWrite} {

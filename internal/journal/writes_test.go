@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// lost returns the record of the writer that was faster. The test fails if the error is no *Lost.
+// lost checks that the error is a *Lost, and returns the record of the writer that was faster.
 func (x *fixture) lost(what string, err error) journal.CallEntry {
 	x.t.Helper()
 	var lost *journal.Lost
@@ -27,7 +27,7 @@ func (x *fixture) lost(what string, err error) journal.CallEntry {
 	return lost.Newest
 }
 
-// A call record is stored only if the newest record is the one that its writer has seen.
+// A call record is stored only if the newest record is the one that its writer has seen last.
 func TestACallRecordGoesBehindTheNewestOne(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		call := key.Call(0)
@@ -51,7 +51,7 @@ func TestACallRecordGoesBehindTheNewestOne(t *testing.T) {
 			"a record after one that is not stored": {"c", ended + 1},
 		} {
 			_, err := x.journal.Write(x.t.Context(), call, wire.CallRecord{State: wire.Renewed, Nonce: late.nonce}, late.last)
-			if late.last > ended { // the newest record is not newer than what the writer has seen
+			if late.last > ended { // the newest record is not newer than the one that the writer has seen
 				if err == nil || errors.As(err, new(*journal.Lost)) || bus.IsTerminal(err) {
 					t.Errorf("%s: got %v, want an error that a retry may cure", what, err)
 				}
@@ -71,7 +71,7 @@ func TestACallRecordGoesBehindTheNewestOne(t *testing.T) {
 	})
 }
 
-// If many writers write at the same moment, one wins, and the others get its record.
+// Many writers write at the same moment: one wins, and the others get its record.
 func TestOneOfManyWritersWins(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		const writers = 8
@@ -114,8 +114,8 @@ func (x *fixture) places() map[string][2]string {
 	}
 }
 
-// A write whose acknowledgement is lost has happened if its record is there, and is not stored
-// twice.
+// The acknowledgement of a write is lost: if the record is there, the write has succeeded, and
+// it is not stored twice.
 func TestAWriteWithoutAnAcknowledgementIsReadBack(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		for _, stream := range []string{bus.Calls, bus.Results, bus.Replies} {
@@ -139,7 +139,7 @@ func TestAWriteWithoutAnAcknowledgementIsReadBack(t *testing.T) {
 	})
 }
 
-// A write that was not sent is undecided: the writer tries again.
+// A write was not sent: it is undecided, so the writer tries again.
 func TestAWriteThatWasNotSentIsUndecided(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		ended, cancel := context.WithCancel(x.t.Context())
@@ -157,8 +157,8 @@ func TestAWriteThatWasNotSentIsUndecided(t *testing.T) {
 	})
 }
 
-// A claim is decided even after the writer's context has ended. If a worker does not know that it
-// has the claim, the call stands still until the lease ends.
+// The context of a writer ends during its claim: the claim is still decided. If a worker does
+// not know that it has the claim, the call waits until the lease ends.
 func TestAClaimIsDecidedAfterItsTime(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		claim := func(ctx context.Context, nonce string) (uint64, error) {
@@ -178,7 +178,7 @@ func TestAClaimIsDecidedAfterItsTime(t *testing.T) {
 	})
 }
 
-// A write that no retry cures returns that error, whatever is stored already.
+// A write is too large, which no retry changes: the error says so, whatever is stored already.
 func TestAWriteThatIsTooLargeIsRefused(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		huge := json.RawMessage(rawjson.Quote(strings.Repeat("x", x.conn.MaxPayload())))
@@ -211,7 +211,8 @@ func nonces(plans []journal.PlanEntry) (all []string) {
 	return all
 }
 
-// A coordinator that is slower gets every plan record that it has not seen, in order.
+// A coordinator writes a plan record after other coordinators have: it gets every plan record
+// that it has not seen, in order.
 func TestPlanRecordsFollowEachOther(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		plan := func(nonce string, last uint64) []journal.PlanEntry {
@@ -243,7 +244,7 @@ func TestPlanRecordsFollowEachOther(t *testing.T) {
 	})
 }
 
-// The first hand-back of a call counts, and a second one is no error.
+// Two workers hand a call back: the first hand-back counts, and the second one is no error.
 func TestTheFirstHandBackCounts(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		for _, worker := range []string{"first", "second"} {
@@ -264,8 +265,8 @@ func TestTheFirstHandBackCounts(t *testing.T) {
 	})
 }
 
-// A stored reply says which batch in the log it answers. The id alone does not: the same batch may
-// be submitted again.
+// A stored reply names the batch in the log that it answers by more than the id, because a
+// batch with the same id may be submitted again.
 func TestAReplyAnswersOneBatchInTheLog(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		a := x.submit("s", "b")
@@ -285,7 +286,7 @@ func TestAReplyAnswersOneBatchInTheLog(t *testing.T) {
 		x.must(x.journal.Remove(x.t.Context(), a))
 		time.Sleep(time.Second)
 		again := x.submit("s", "b")
-		recreated := again // in a log that was made again, sequences begin again
+		recreated := again // as if the log was made again, so that its sequences begin anew
 		recreated.Seq = a.Seq
 		for _, later := range []journal.Accepted{again, recreated} {
 			reply, found, err := x.journal.ReplyTo(x.t.Context(), later)
@@ -301,7 +302,7 @@ func TestAReplyAnswersOneBatchInTheLog(t *testing.T) {
 	})
 }
 
-// The server publishes a reply on the subject where the agent waits.
+// The server publishes a stored reply on the subject on which the agent waits.
 func TestAReplyIsPublished(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		got := make(chan bus.Msg, 2)

@@ -10,8 +10,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A model that makes the call again as a new one could have its effect twice, so the answer has the
-// id.
+// A call ends without an answer: the error has the call's id. A model that makes the call
+// again without this id could cause its effect twice.
 func TestACallWithoutAnAnswerIsAskedForAgainByItsID(t *testing.T) {
 	busy := &messages.Refusal{Class: messages.ClassBusy, Message: "This coordinator is shutting down."}
 	for _, err := range []error{errors.New("the connection is lost"), busy} {

@@ -14,13 +14,13 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// numbered is a call as the client's request of this number.
+// numbered returns a call as the client's request with this number.
 func numbered(number int, tool string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s","arguments":{"n":%d}}}`, number, tool, number)
 }
 
-// Over HTTP a client sends several calls at once, and a later one arrives first. They run in the
-// order in which the client numbered them, and reads among them run together.
+// A client sends several calls at once over HTTP, and a later one arrives first: they run in
+// the order of their numbers. Neighbouring reads run together.
 func TestCallsThatArriveTogether(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		s := mcpserver.New(mcpserver.Config{Logger: f.log})
@@ -40,7 +40,7 @@ func TestCallsThatArriveTogether(t *testing.T) {
 						t.Errorf("call %d: %s", c.number, got)
 					}
 				})
-				synctest.Wait() // it has arrived
+				synctest.Wait() // the call has arrived
 			}
 			calls.Wait()
 			want = append(want, fmt.Sprintf(`note{"n":%d}`, i), fmt.Sprintf(`look{"n":%d}`, i+1), fmt.Sprintf(`note{"n":%d}`, i+2))
@@ -58,8 +58,8 @@ func TestCallsThatArriveTogether(t *testing.T) {
 	})
 }
 
-// A client that is gone before its call is stored holds up no other call, and its call does not
-// run.
+// A client disconnects before its call is stored: the call does not run, and holds up no other
+// call.
 func TestAClientThatIsGoneBeforeItsTurn(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		s := mcpserver.New(mcpserver.Config{Logger: f.log})
@@ -77,7 +77,7 @@ func TestAClientThatIsGoneBeforeItsTurn(t *testing.T) {
 	})
 }
 
-// A call of another session waits for nobody.
+// A call of another session does not wait for the calls of this one.
 func TestACallOfAnotherSessionDoesNotWait(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		s := mcpserver.New(mcpserver.Config{Logger: f.log})

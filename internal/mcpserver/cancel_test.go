@@ -13,7 +13,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// post sends one message of the protocol 2025-11-25 to a server, from the MCP client "me".
+// post sends one message of protocol 2025-11-25 to a server, from the MCP client "me".
 func (f *testFleet) post(ctx context.Context, s *mcpserver.Server, body string, headers ...string) string {
 	r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/mcp", strings.NewReader(body))
 	headers = append(headers, "Content-Type", "application/json", "Accept", "application/json, text/event-stream",
@@ -31,7 +31,8 @@ const (
 	cancelGate = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
 )
 
-// A client cancels a call at another server than the one that waits for it. Its other call goes on.
+// A client cancels a call at another server than the one that waits for it: the call is
+// aborted. The client's other call goes on.
 func TestACallIsCancelledAtAnotherServer(t *testing.T) {
 	for _, tt := range []struct{ name, id, cancel string }{
 		{"without an id", "", cancelGate},
@@ -60,7 +61,8 @@ func TestACallIsCancelledAtAnotherServer(t *testing.T) {
 	}
 }
 
-// The end of an earlier request leaves alone the entry of the request that came after it.
+// A client uses a request number twice, and the first request ends: the second request can
+// still be cancelled.
 func TestARequestThatComesAgainCanBeCancelled(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		s := mcpserver.New(mcpserver.Config{Logger: f.log})

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A client over stdio is told when the tools have changed, whichever protocol it speaks. Then it
-// can list and call the new one.
+// The tools change: a client over stdio gets a notification, in every version of the protocol.
+// It can then list and call the new tool.
 func TestAClientIsToldOfNewTools(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		changed := make(chan struct{}, 100)
@@ -24,7 +24,7 @@ func TestAClientIsToldOfNewTools(t *testing.T) {
 		f.start(func(ctx context.Context) error {
 			return mcpserver.New(mcpserver.Config{Logger: f.log}).Serve(ctx, there, mcpserver.Caller{Client: f.client, Session: "s"})
 		})
-		ctx, leave := context.WithCancel(t.Context()) // the SDK's client listens until then
+		ctx, leave := context.WithCancel(t.Context()) // the SDK's client listens until leave is called
 		defer leave()
 		c, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
 			ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },

@@ -26,15 +26,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// testFleet is a NATS server, a coordinator and a worker, with tools whose runs are kept.
+// testFleet is a NATS server, a coordinator and a worker, whose tools record their runs.
 type testFleet struct {
 	t       testing.TB
 	nats    *devserver.Server
 	log     *slog.Logger
 	client  *client.Client
-	entered chan struct{} // a value for each run of gate, hold and steps
+	entered chan struct{} // gets a value when a run of gate, hold or steps begins
 	gate    chan struct{} // closed when gate and hold may end
-	steps   chan struct{} // a value for each run of steps that may end
+	steps   chan struct{} // each value lets one run of steps end
 
 	alice     approval.Key
 	approvers approval.Approvers
@@ -43,7 +43,7 @@ type testFleet struct {
 	runs []string // guarded by mu
 }
 
-// inFleet runs a test of a fleet in simulated time.
+// inFleet runs a test with a fleet, in simulated time.
 func inFleet(t *testing.T, test func(*testing.T, *testFleet)) {
 	t.Helper()
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) { test(t, newFleet(t, srv)) }, natstest.Fast)
@@ -135,14 +135,14 @@ func (f *testFleet) ran(name string, c tool.Call) {
 	f.runs = append(f.runs, name+string(c.Input))
 }
 
-// history returns the runs so far.
+// history returns the runs of tools so far.
 func (f *testFleet) history() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]string(nil), f.runs...)
 }
 
-// start runs a daemon until the test ends.
+// start runs a daemon until stop is called or the test ends.
 func (f *testFleet) start(run func(context.Context) error) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -192,7 +192,7 @@ func (f *testFleet) untilCall(s messages.SessionID, b messages.BatchID, want mes
 	}
 }
 
-// otherBatch returns the only batch of a session beside one.
+// otherBatch returns the only batch of a session other than one.
 func (f *testFleet) otherBatch(s messages.SessionID, one messages.BatchID) (other messages.BatchID) {
 	f.t.Helper()
 	list, err := f.client.Batches(f.t.Context(), s, client.ListOptions{Since: time.Now().Add(-time.Hour)})
@@ -205,8 +205,8 @@ func (f *testFleet) otherBatch(s messages.SessionID, one messages.BatchID) (othe
 	return other
 }
 
-// dial connects a client of the SDK to a server over a connection in memory. leave closes the
-// client and waits for the server's end.
+// dial connects a client of the SDK to a server, over a connection in memory. leave closes the
+// client and waits for the end of the server.
 func (f *testFleet) dial(cfg mcpserver.Config, o *mcp.ClientOptions, session messages.SessionID) (c *mcp.ClientSession, leave func()) {
 	f.t.Helper()
 	cfg.Logger = f.log
@@ -220,7 +220,7 @@ func (f *testFleet) dial(cfg mcpserver.Config, o *mcp.ClientOptions, session mes
 	return c, func() { _ = c.Close(); stop() }
 }
 
-// call returns the parameters of a call. meta is names and values by turns.
+// call returns the parameters of a call. meta holds a name, its value, and so on.
 func call(name, input string, meta ...any) *mcp.CallToolParams {
 	p := &mcp.CallToolParams{Name: name, Arguments: json.RawMessage(input), Meta: mcp.Meta{}}
 	for i := 0; i < len(meta); i += 2 {

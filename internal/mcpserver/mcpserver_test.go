@@ -34,7 +34,7 @@ func TestToolsAndTheirAnnotations(t *testing.T) {
 	})
 }
 
-// A result has the text for the model, and all that is known of the call.
+// A result has the text for the model, and everything that is known about the call.
 func TestAResult(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		c, _ := f.dial(mcpserver.Config{}, nil, "s")
@@ -66,7 +66,8 @@ func TestAResult(t *testing.T) {
 	})
 }
 
-// Claude Code gives the model structured content in place of the text. So it gets none.
+// A result has no structured content if it has a text for the model, because Claude Code would
+// show the model the structured content instead of the text.
 func TestStructuredContent(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		c, _ := f.dial(mcpserver.Config{}, nil, "s")
@@ -89,8 +90,8 @@ func TestStructuredContent(t *testing.T) {
 	})
 }
 
-// A client of 2026-07-28 refuses a result that does not say that it is complete. Earlier protocols
-// do not know the word.
+// In protocol 2026-07-28 a result has to say that it is complete, or clients refuse it. In
+// earlier protocols this member does not exist.
 func TestAResultSaysThatItIsComplete(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		l := f.pipe(t)
@@ -108,6 +109,6 @@ func TestAResultSaysThatItIsComplete(t *testing.T) {
 	})
 }
 
-// modern is the _meta of a request of 2026-07-28.
+// modern is the content of _meta in a request of protocol 2026-07-28.
 const modern = `"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}`

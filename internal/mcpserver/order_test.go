@@ -16,14 +16,14 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// line is a connection as a client over stdio has it: lines to write, and lines to read.
+// line is the connection of a client over stdio: it writes lines and reads lines.
 type line struct {
 	t   *testing.T
 	in  *io.PipeWriter
 	out *bufio.Scanner
 }
 
-// pipe starts a server for a client that writes its own lines.
+// pipe starts a server, and returns the connection of a client that writes its own lines.
 func (f *testFleet) pipe(t *testing.T) *line {
 	t.Helper()
 	theirIn, in := io.Pipe()
@@ -48,7 +48,7 @@ func (l *line) write(text string) {
 	}
 }
 
-// response is a line that the server wrote.
+// response is a line that the server writes.
 type response struct {
 	ID     int
 	Result struct {
@@ -75,8 +75,8 @@ func (l *line) call(id int, tool string) {
 	l.write(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s","arguments":{"n":%d}}}`, id, tool, id))
 }
 
-// A write and a read that are sent one after the other keep their order, although the client waits
-// for neither.
+// Writes and reads are sent one after another, and the client waits for no result: they run in
+// this order.
 func TestCallsKeepTheirOrder(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		l := f.pipe(t)
@@ -92,7 +92,8 @@ func TestCallsKeepTheirOrder(t *testing.T) {
 				t.Fatalf("call %d: %+v", r.ID, r)
 			}
 		}
-		// Reads that no write parts may run in any order; here each has a write on both sides.
+		// Neighbouring reads may run in any order. In this test each read is between two
+		// writes, so the order is fixed.
 		var want []string
 		for i := 1; i <= calls; i += 2 {
 			want = append(want, fmt.Sprintf(`note{"n":%d}`, i), fmt.Sprintf(`look{"n":%d}`, i+1))
@@ -103,7 +104,7 @@ func TestCallsKeepTheirOrder(t *testing.T) {
 	})
 }
 
-// Reads run together: all three are at the gate before it opens.
+// Reads run together: all three have begun before gate opens.
 func TestReadsRunTogether(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		l := f.pipe(t)
@@ -120,7 +121,7 @@ func TestReadsRunTogether(t *testing.T) {
 	})
 }
 
-// A call that is answered without being stored lets the next one in.
+// A call is answered without being stored: the next call goes on.
 func TestABadCallHoldsUpNoOther(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		l := f.pipe(t)
@@ -137,7 +138,8 @@ func TestABadCallHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// Notifications of the client that come while a call runs are read: a cancelled call is aborted.
+// A client cancels a call that runs: the server reads the notification, and the call is
+// aborted.
 func TestACancelledCallIsAborted(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		l := f.pipe(t)
@@ -148,7 +150,8 @@ func TestACancelledCallIsAborted(t *testing.T) {
 	})
 }
 
-// When the client is gone, a call without an id of its own is aborted, and one with an id goes on.
+// A client disconnects: its call without an id is aborted, because nobody can ask for the
+// result. A call with an id goes on.
 func TestAClosedStreamAbortsWhatCannotBeAskedAgain(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		l := f.pipe(t)
@@ -158,7 +161,7 @@ func TestAClosedStreamAbortsWhatCannotBeAskedAgain(t *testing.T) {
 		must(t, l.in.Close())
 		f.untilCall("s", f.otherBatch("s", "mine"), messages.StatusAborted)
 		close(f.gate)
-		// The same id gets the result, from another server.
+		// A request with the same id gets the result, also from another server.
 		c, _ := f.dial(mcpserver.Config{}, nil, "s")
 		r, err := c.CallTool(t.Context(), call("gate", `{}`, "toolfleet/id", "mine"))
 		must(t, err)

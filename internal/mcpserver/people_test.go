@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A call that waits for a person is answered in time, and so is one behind it. The same id gets the
-// result once the person has allowed it.
+// A call waits for a person: the server answers within its bound, and answers a later call
+// too. Once the person has allowed it, a request with the same id gets the result.
 func TestACallThatWaitsForAPersonIsAnswered(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		c, _ := f.dial(mcpserver.Config{AnswerWithin: time.Millisecond}, nil, "s")
@@ -43,7 +43,7 @@ func TestACallThatWaitsForAPersonIsAnswered(t *testing.T) {
 		if want := []string{`refund{"n":1}`, `note{"n":2}`}; !slices.Equal(f.history(), want) {
 			t.Errorf("the runs are %v, want %v", f.history(), want)
 		}
-		// The same id with other arguments is a mistake of the client.
+		// The same id with other arguments is an error of the client.
 		r, err = later.CallTool(t.Context(), call("refund", `{"n":2}`, "toolfleet/id", "mine"))
 		must(t, err)
 		if !r.IsError || !strings.Contains(text(r), "batch_conflict") {
@@ -52,7 +52,7 @@ func TestACallThatWaitsForAPersonIsAnswered(t *testing.T) {
 	})
 }
 
-// allow has alice allow the only question.
+// allow lets alice approve the only open question.
 func (f *testFleet) allow(t *testing.T) {
 	t.Helper()
 	var open []messages.Pending
@@ -73,7 +73,7 @@ func (f *testFleet) allow(t *testing.T) {
 	must(t, err)
 }
 
-// What happens to a call is told to a client that asks for it, with numbers that grow.
+// A client asks for progress: it gets what happens to its call, with increasing numbers.
 func TestProgress(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		var mu sync.Mutex
@@ -104,12 +104,12 @@ func TestProgress(t *testing.T) {
 	})
 }
 
-// What a tool tells as its first thing reaches its client, however soon that is.
+// A tool reports progress as soon as it starts: the client still gets it.
 func TestTheFirstProgressIsNotLost(t *testing.T) {
 	inFleet(t, func(t *testing.T, f *testFleet) {
 		const calls = 50
 		var mu sync.Mutex
-		told := map[any]chan struct{}{} // by the token of a call; closed when the client has heard
+		told := map[any]chan struct{}{} // by the token of a call; closed when the client has the progress
 		c, _ := f.dial(mcpserver.Config{}, &mcp.ClientOptions{ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			mu.Lock()
 			defer mu.Unlock()

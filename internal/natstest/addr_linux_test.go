@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A program that names a held address can listen on it again and again, and no program that asks
-// for any free port gets it.
+// A program can listen on a held address by its number, again and again. A program that asks
+// the system for any free port never gets it.
 func TestAHeldAddressIsNobodyElses(t *testing.T) {
 	held, release, err := HoldAddr()
 	if err != nil {
@@ -45,11 +45,11 @@ func TestAHeldAddressIsNobodyElses(t *testing.T) {
 	_ = l.Close()
 }
 
-// anyPortOf asks the system for any free port of a range that holds only the port of addr.
+// anyPortOf asks the system for any free port, within a range that has only the port of addr.
 func anyPortOf(t *testing.T, addr string) (net.Listener, error) {
 	t.Helper()
-	// IP_LOCAL_PORT_RANGE of linux/in.h, since Linux 6.3: its value has the lowest port of the
-	// range in the lower 16 bits, and the highest port in the upper 16.
+	// The option IP_LOCAL_PORT_RANGE of linux/in.h exists since Linux 6.3. Its value has the
+	// lowest port in the lower 16 bits and the highest port in the upper 16 bits.
 	const localPortRange = 51
 	_, text, err := net.SplitHostPort(addr)
 	if err != nil {

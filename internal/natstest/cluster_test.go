@@ -32,7 +32,7 @@ func TestCluster(t *testing.T) {
 	var stored uint64
 	publish := func() {
 		t.Helper()
-		for { // no node answers until one leads
+		for { // no node answers until there is a leader
 			ack, err := js.Publish(ctx, "s", nil, jetstream.WithRetryAttempts(0))
 			if err == nil {
 				stored = ack.Sequence

@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/devserver"
 )
 
-// The exports give an account of agents its own tenant's subjects only, and none about approvals.
-// The server refuses a configuration file that imports anything else.
+// The exports of the fleet's account give agents only the subjects of their own tenant, and
+// none of approvals. The server refuses a configuration file with any other import.
 func TestExportsAreForTheirOwn(t *testing.T) {
 	for _, wanted := range []string{
 		`{ service: { account: FLEET, subject: "toolfleet.approval.decide.*.*.*.*" } }`, `{ service: { account: FLEET, subject: "toolfleet.approval.show.*.*.*.*" } }`,
@@ -24,7 +24,7 @@ func TestExportsAreForTheirOwn(t *testing.T) {
 	}
 }
 
-// expectRefused checks that the server refuses one more import in a configuration file.
+// expectRefused adds an import to a configuration file and checks that the server refuses it.
 func expectRefused(t *testing.T, file, place, wanted string) {
 	t.Helper()
 	ids := NewIdentities(t)
@@ -48,7 +48,8 @@ func expectRefused(t *testing.T, file, place, wanted string) {
 	}
 }
 
-// The exports give workers what they need of the streams and not more, and nobody else gets that.
+// The exports give workers what they need of the streams and nothing else. No other account
+// gets even this.
 func TestExportsToWorkers(t *testing.T) {
 	for _, subject := range []string{
 		"$JS.API.>", "$JS.API.STREAM.PURGE.TOOLFLEET_DEAD", "$JS.API.STREAM.DELETE.*", "$JS.API.STREAM.CREATE.TOOLFLEET_JOBS", "$JS.API.STREAM.UPDATE.TOOLFLEET_CALLS",

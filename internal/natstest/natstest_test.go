@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A bubble depends on details of nats-server and nats.go. When an upgrade breaks one of them, this
-// test says so before every other one hangs.
+// A bubble depends on details of nats-server and nats.go. If an upgrade breaks one, this test
+// fails with a clear message before all the others hang.
 func TestBubbleAdvances(t *testing.T) {
 	real := time.Now()
 	advanced := make(chan struct{})
@@ -76,7 +76,7 @@ func TestBubbleRestartsOverTheSameStore(t *testing.T) {
 	})
 }
 
-// A stream with a MaxAge forgets by simulated time, neither earlier nor later.
+// A stream with a MaxAge removes messages by simulated time, neither too early nor too late.
 func TestBubbleExpires(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
@@ -142,7 +142,7 @@ func queue(t *testing.T, ctx context.Context, js jetstream.JetStream, ackWait ti
 	return c
 }
 
-// next receives one message and does not acknowledge it.
+// next receives one message without acknowledging it, and checks its delivery count.
 func next(t *testing.T, c jetstream.Consumer, delivery uint64) {
 	t.Helper()
 	m, err := c.Next(jetstream.FetchMaxWait(30 * time.Second))

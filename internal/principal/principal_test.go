@@ -96,7 +96,8 @@ func FuzzUser(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, header string) {
 		if user, err := User(header, "d", "acme", []string{public}); user != "" && (err != nil || header != good) {
-			// Base64 allows no second form of the same bytes, apart from the unused bits of the last character.
+			// In base64, the same bytes have only one form, apart from unused bits of the last
+			// character.
 			if user != "bob" {
 				t.Errorf("%q names %q, %v", header, user, err)
 			}

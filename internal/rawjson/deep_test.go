@@ -35,8 +35,8 @@ func TestCheckSyntax(t *testing.T) {
 	}
 }
 
-// checkDeep checks a text in pieces of a few levels, and accepts exactly the texts that json.Valid
-// accepts.
+// FuzzCheckDeep: checkDeep checks a text in pieces of a few levels. It has to accept exactly
+// the texts that json.Valid accepts.
 func FuzzCheckDeep(f *testing.F) {
 	for _, seed := range []string{`[[[[[1]]]]]`, `{"a":{"b":[{"c":"]}"}]}}`, `[[[1[[1]]]]]`, `[[[}}}`, `]]]][[[[`, `[["\\"]]`, `[[["\"]]]]`, `[[1] [2]]`, `{[[]]:1}`} {
 		f.Add([]byte(seed), byte(2))
@@ -81,7 +81,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// Members and Elements read what encoding/json reads.
+// Members and Elements return the same values as encoding/json.
 func FuzzMembers(f *testing.F) {
 	for _, seed := range []string{`{"a":1,"b":[1,{"c":"\ud800"}]}`, `[1,"]",{},[],null]`, `{}`, `[]`, ` [ 1 ] `, `{"":{"a":-1.5e3}}`} {
 		f.Add([]byte(seed))

@@ -66,8 +66,8 @@ func TestCheckManyKeys(t *testing.T) {
 	}
 }
 
-// twin does what Check does in a slow and obvious way: it decodes token by token, and remembers the
-// keys of every open object.
+// twin does the same as Check in a slow and simple way: it decodes token by token and
+// remembers the keys of every open object.
 func twin(in []byte) bool {
 	dec := json.NewDecoder(bytes.NewReader(in))
 	dec.UseNumber()
@@ -132,7 +132,7 @@ func TestMarshalLeavesHTMLAlone(t *testing.T) {
 	}
 }
 
-// decodeFirst is what encoding/json reads, with the digits of numbers.
+// decodeFirst returns what encoding/json decodes, with numbers as text.
 func decodeFirst(in []byte) (v any, err error) {
 	dec := json.NewDecoder(bytes.NewReader(in))
 	dec.UseNumber()

@@ -13,7 +13,7 @@ var (
 	pod        = Machine{OS: "linux", Landlock: 7, Seccomp: true, WhyNot: "operation not permitted", UID: 1000, GID: 100}
 )
 
-// A machine names each property that it cannot give, and no other.
+// The plan for a machine lists each property that the machine cannot give, and no other.
 func TestMissingLayersAreNamed(t *testing.T) {
 	old := func(m Machine, abi int) Machine { m.Landlock = abi; return m }
 	noFilter := pod
@@ -27,7 +27,7 @@ func TestMissingLayersAreNamed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		machine Machine
 		policy  Policy
-		want    []string // the start of each line, in order
+		want    []string // the beginning of each line, in order
 	}{
 		"everything":                  {everything, Policy{Write: []string{"/w"}, Protect: []string{"/w/.git/hooks"}, Hide: []string{"/w/key"}}, nil},
 		"a restricted pod":            {pod, Policy{Write: []string{"/w"}}, []string{"files: commands may change modes"}},
@@ -60,7 +60,7 @@ func TestMissingLayersAreNamed(t *testing.T) {
 	}
 }
 
-// What the kernel does not bound is not claimed.
+// The plan does not claim a limit that the kernel does not enforce.
 func TestLimitsThatHold(t *testing.T) {
 	old := everything
 	old.Root, old.PIDBound = true, false
@@ -93,7 +93,7 @@ func TestRequiredProperties(t *testing.T) {
 	}
 }
 
-// The helper confines itself in an order in which each step is still possible.
+// The steps of the helper are in an order in which each of them is still permitted.
 func TestOrderOfSteps(t *testing.T) {
 	steps := Resolve(Policy{Read: []string{"/usr"}, Write: []string{"/w"}, Temp: "/t", Protect: []string{"/w/a/b/c"}, Hide: []string{"/k"}, Limit: Bounds{Memory: 1, Processes: 5, FileSize: 1, CPU: 1}}, everything).Steps
 	at := func(op enter.Op) int { return slices.IndexFunc(steps, func(s enter.Step) bool { return s.Op == op }) }
@@ -156,8 +156,9 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// A list of hosts has the best way to the proxy that the machine has. What is worse than a network
-// namespace is named, and nothing opens the network.
+// A policy lists hosts: the commands reach the proxy in the best way that the machine offers.
+// Every way but a network namespace is listed as missing something, and no way opens the
+// network itself.
 func TestTheWayToTheProxy(t *testing.T) {
 	own, noFilter, old := everything, pod, pod
 	own.Namespaces.Net = true
@@ -166,7 +167,7 @@ func TestTheWayToTheProxy(t *testing.T) {
 	for name, tc := range map[string]struct {
 		machine Machine
 		way     Way
-		missing string // start of what the network lacks; "": nothing
+		missing string // beginning of what the network lacks; "": nothing
 	}{
 		"a network namespace":     {own, OwnSpace, ""},
 		"a restricted pod":        {pod, OnePort, "commands may connect to the port of the worker's proxy on every machine"},

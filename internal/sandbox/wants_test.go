@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What a program was refused becomes the keys that allow it.
+// The sandbox refuses something to a program: the keys that would allow it are named.
 func TestWants(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -49,9 +49,9 @@ func TestWhateverHappensTheRulesHold(t *testing.T) {
 	}
 }
 
-// TestNothingIsRunTwiceForNothing: where nothing goes wrong no result speaks of a fault, and
-// one coordinator has every call run once, also of batches that are submitted again. Several
-// may drive one batch at the same time, which costs reads: see docs/rough-edges.md.
+// Nothing goes wrong: no result mentions a fault. With one coordinator every call runs exactly
+// once, also in batches that are submitted again. Several coordinators may drive one batch at
+// the same time, which can run reads again: see docs/rough-edges.md.
 func TestNothingIsRunTwiceForNothing(t *testing.T) {
 	t.Parallel()
 	again, runs := 0, 0
@@ -99,24 +99,24 @@ func randomShape(rng *rand.Rand) sim.Shape {
 	tools := []string{"read", "read", "read", "sum", "alone", "shifty", "once", "once", "again", "again", "shell", "stern", "sternshell", "nope", "late"}
 	reforms := max(0, rng.IntN(4)-1)
 	shape := sim.Shape{Reforms: reforms, Coordinators: 1 + rng.IntN(3), Workers: 1 + rng.IntN(3), Says: max(0, rng.IntN(5)-2), AskFor: 15 * time.Minute, Late: rng.IntN(3) == 0}
-	if rng.IntN(2) == 0 { // workers differ, come and go
+	if rng.IntN(2) == 0 { // workers have different tools, come and leave
 		for range shape.Workers {
 			shape.Parts = append(shape.Parts, []staff.Part{staff.Whole, staff.Whole, staff.Reads, staff.Writes}[rng.IntN(4)])
 		}
 		shape.Old, shape.Bounded, shape.Gaps = max(0, rng.IntN(6)-3), rng.IntN(5) == 0, rng.IntN(3)
 	}
-	if rng.IntN(2) == 0 { // people are asked
+	if rng.IntN(2) == 0 { // some calls need a person
 		tools = append(tools, "askread", "askread", "askonce", "askonce", "askagain", "askagain", "askboth", "sternask")
 		shape.AskFor = []time.Duration{20 * time.Second, 2 * time.Minute, 15 * time.Minute}[rng.IntN(3)]
 	}
-	if rng.IntN(10) == 0 { // a busy log
+	if rng.IntN(10) == 0 { // many batches of other sessions
 		shape.Late = true
 		for range 6 {
 			shape.Sessions = append(shape.Sessions, []string{tools[rng.IntN(len(tools))], ""})
 		}
 		return shape
 	}
-	if rng.IntN(3) == 0 { // an agent that hands over one call at a time
+	if rng.IntN(3) == 0 { // an agent sends one call at a time
 		var session []string
 		for range 3 + rng.IntN(5) {
 			call := tools[rng.IntN(len(tools))]
@@ -148,14 +148,15 @@ func randomShape(rng *rand.Rand) sim.Shape {
 	return shape
 }
 
-// small is the fleets whose every crash point is tried: one that asks nobody, and one that does.
+// small is the list of fleets in which every crash point is tried: one asks no person, and one
+// does.
 var small = []sim.Shape{
 	{Coordinators: 2, Workers: 2, Sessions: [][]string{{"read once read again"}}, AskFor: 15 * time.Minute},
 	{Coordinators: 2, Workers: 2, Sessions: [][]string{{"askread askonce", "once"}}, AskFor: 15 * time.Minute, Prompt: true},
 }
 
-// script runs a small fleet with what goes wrong given, in one order of parties. Every other
-// order is of people who are asked.
+// script runs a small fleet with the given faults. order sets the order in which the parties
+// act; an odd order takes the fleet that asks people.
 func script(order uint64, verbose bool, hits ...world.Hit) (*sim.Fleet, error) {
 	f := sim.NewFleet(small[order%2], world.Script(hits), rand.New(rand.NewPCG(order, 5)))
 	if verbose {
@@ -174,7 +175,7 @@ func try(t *testing.T, order uint64, hits ...world.Hit) map[string]int {
 	return f.Tally()
 }
 
-// TestEveryCrashPoint lets everything go wrong once at every command of a small batch.
+// TestEveryCrashPoint tries each fault at each command of a small batch.
 func TestEveryCrashPoint(t *testing.T) {
 	t.Parallel()
 	tried := 0
@@ -197,7 +198,8 @@ func TestEveryCrashPoint(t *testing.T) {
 	t.Logf("%d faults", tried)
 }
 
-// TestPairsOfCrashPoints lets things go wrong twice: as many pairs as the flag says, evenly spread.
+// TestPairsOfCrashPoints tries two faults in one run. The flag says how many pairs it tries,
+// evenly spread over all pairs.
 func TestPairsOfCrashPoints(t *testing.T) {
 	t.Parallel()
 	for order := range uint64(2) {
@@ -206,7 +208,7 @@ func TestPairsOfCrashPoints(t *testing.T) {
 			t.Fatal(err)
 		}
 		var all []world.Hit
-		for command := 1; command <= f.Commands()*3/2; command++ { // what goes wrong first makes it longer
+		for command := 1; command <= f.Commands()*3/2; command++ { // the first fault can make the history longer
 			all = append(all, world.Hits(command, 4)...)
 		}
 		stride := 1

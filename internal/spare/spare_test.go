@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/spare"
 )
 
-// Functions run beside one another, also more than there are kept goroutines, and after End.
-// The bubble fails if a goroutine is left.
+// Functions run concurrently, even if there are more than kept goroutines, and after End. The
+// bubble fails if a goroutine is left.
 func TestGoroutines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := spare.New()
@@ -36,7 +36,7 @@ func TestGoroutines(t *testing.T) {
 	})
 }
 
-// A goroutine without work ends by itself: the bubble fails if one is left.
+// A goroutine without work ends by itself. The bubble fails if one is left.
 func TestAnIdleGoroutineEnds(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		spare.New().Go(func() {})

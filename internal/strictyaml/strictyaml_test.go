@@ -33,7 +33,8 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Numbers keep their digits. YAML takes some numbers of JSON for text: such a node is both.
+// Numbers keep their digits. YAML reads some JSON numbers as text: such a node counts as
+// number and as text.
 func TestScalars(t *testing.T) {
 	f := Parse("f", []byte("[010, 0x1F, 1.50, 1e3, '1e3', 99999999999999999999, true, ~, a]"), 0)
 	if err := f.Err(); err != nil {
@@ -78,8 +79,8 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-// FuzzParse: no file makes the reader panic, and a file without mistakes is JSON, with a place for
-// every value.
+// FuzzParse: no file makes the reader panic. A file without mistakes is converted to JSON,
+// with a position for every value.
 func FuzzParse(f *testing.F) {
 	f.Add("a: &b [*b]\n? {x: y} : z\n--- 1")
 	f.Add("a: [1, 0x10, {b: \"c\\n\"}]\nd: |\n  e\n")

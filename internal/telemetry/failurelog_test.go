@@ -30,8 +30,8 @@ func TestComplaintsAreRare(t *testing.T) {
 	})
 }
 
-// TestWhatHappened: whatever the collector answers, the log describes it only in words of this
-// package.
+// The log describes the answer of a collector only in words of this package, whatever the
+// answer says.
 func TestWhatHappened(t *testing.T) {
 	for text, want := range map[string]string{
 		"traces export: failed to send to http://host/token-canary: 401 Unauthorized canary (body: canary)":                  "HTTP status 401",

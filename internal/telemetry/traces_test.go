@@ -211,10 +211,10 @@ func TestTheProcessInTraces(t *testing.T) {
 	}
 }
 
-// bad returns the URLs of collectors that accept no spans, each for another reason.
+// bad returns the URLs of collectors that accept no spans, each in another way.
 func bad(t *testing.T) map[string]string {
 	t.Helper()
-	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts, no process answers
+	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections and no process answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func bad(t *testing.T) map[string]string {
 		<-ended
 	}))
 	t.Cleanup(never.Close)
-	// Runs before never.Close, which waits for open requests.
+	// This cleanup runs before never.Close, which waits for open requests.
 	t.Cleanup(func() { close(ended) })
 	away := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }))
 	t.Cleanup(away.Close)
@@ -241,16 +241,16 @@ func bad(t *testing.T) map[string]string {
 	}
 }
 
-// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then flushes.
-// Neither waits long for a collector that accepts nothing. All exporters flush at once, because
-// each flush waits up to its bound.
+// A process ends many more spans than the queue holds, and then flushes. The collector accepts
+// nothing: neither step waits long. All exporters flush at once, because each flush may take
+// as long as its bound.
 func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 	var exporters sync.WaitGroup
 	defer exporters.Wait()
 	for name, url := range bad(t) {
 		for _, protocol := range []string{"http/protobuf", "grpc"} {
 			if protocol == "grpc" && name != "refused" && name != "black hole" {
-				continue // over gRPC the other collectors fail in one and the same way
+				continue // over gRPC all other collectors fail in the same way
 			}
 			setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+url, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_BSP_MAX_QUEUE_SIZE=64", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE=16", "OTEL_BSP_SCHEDULE_DELAY=1")
@@ -271,7 +271,7 @@ func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 				}()
 				select {
 				case <-flushed:
-				// Far above the bound of 2 s, for machines under load.
+				// This is far more than the bound of 2 s, for busy machines.
 				case <-time.After(20 * time.Second):
 					t.Errorf("%s, %s: the flush does not end", name, protocol)
 					return
@@ -336,8 +336,8 @@ func TestFlushAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestComplaintsHoldNoSecrets: the log holds no secret of the variables, even if the collector's
-// answer repeats all that it was sent.
+// The collector's answer repeats everything that it was sent: the log still has no secret of
+// the variables.
 func TestComplaintsHoldNoSecrets(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -370,14 +370,14 @@ func TestComplaintsHoldNoSecrets(t *testing.T) {
 	}
 }
 
-// TestVariablesThatStopNobody: a process starts with every value that the specification allows. If
-// the SDK does not support a value, the log names the variable once.
+// A variable has any value that the specification allows: the process starts. If the SDK does
+// not support the value, the log names the variable once.
 func TestVariablesThatStopNobody(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
 	const to = "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1"
 	for _, tc := range []struct {
 		env   []string
-		named string // in one line of the log; "": none
+		named string // variable that one log line names; "": none
 	}{
 		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=10.0.0.1:4317", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://127.0.0.1:1"}, ""},
 		{[]string{to, "OTEL_EXPORTER_OTLP_PROTOCOL=http/json", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=http/protobuf"}, ""},
@@ -405,8 +405,8 @@ func TestVariablesThatStopNobody(t *testing.T) {
 	}
 }
 
-// TestTheSDKHasNoWordsOfItsOwn: the SDK writes nothing to stderr. Its lines would not have the form
-// of the log, and would quote values of variables.
+// The SDK writes nothing to stderr. Its lines would not have the form of the log, and would
+// quote values of variables.
 func TestTheSDKHasNoWordsOfItsOwn(t *testing.T) {
 	var plain words
 	log.SetOutput(&plain)

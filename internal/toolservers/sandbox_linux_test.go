@@ -24,13 +24,15 @@ import (
 // canary is the text of a key that no program may read.
 const canary = "cnry-of-the-worker"
 
-// confined is a server with the tool sh in a sandbox, among files that it must not touch.
+// confined is a server that has the tool sh, in a sandbox, with files around it that it must
+// not touch.
 type confined struct {
 	dir, outside, key string
 	sh                tool.Runner
 }
 
-// newConfined starts it. keys are those of its sandbox.
+// newConfined starts the server of a confined. list is the list of the tools file that the
+// server is in, and keys are the keys of its sandbox.
 func newConfined(t *testing.T, list, keys string) confined {
 	t.Helper()
 	if m := sandbox.Local(); m.Landlock < 6 || !m.Seccomp {
@@ -79,7 +81,7 @@ func newConfined(t *testing.T, list, keys string) confined {
 	return c
 }
 
-// run returns what a script prints in the program's sandbox.
+// run returns what a script prints in the server's sandbox.
 func (c confined) run(t *testing.T, script string) (string, error) {
 	t.Helper()
 	input, _ := json.Marshal(map[string]string{"script": fmt.Sprintf("OUT=%s KEY=%s WORKER=%d\n%s", c.outside, c.key, os.Getpid(), script)})
@@ -87,7 +89,8 @@ func (c confined) run(t *testing.T, script string) (string, error) {
 	return string(out.Value), err
 }
 
-// A program and a server try to get at the worker and at files of others.
+// A program and an MCP server try to reach the worker and files of others: the sandbox refuses
+// it.
 func TestServersAreConfined(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -102,7 +105,7 @@ func TestServersAreConfined(t *testing.T) {
 			c := newConfined(t, list, ", network: none, state: [./ledger]")
 			for name, script := range map[string]string{
 				"the key": `grep -q cnry $KEY && echo won`,
-				// A sandbox with process ids of its own has only low ones.
+				// In a sandbox with its own process ids, all ids are low.
 				"the worker's environment": `[ $WORKER -gt 300 ] && head -c 1 /proc/$WORKER/environ >/dev/null && echo won`,
 				"its own environment":      `[ -n "$WORKERS_SECRET" ] && echo won`,
 				"a file outside":           `echo x >$OUT/file && echo won`,
@@ -134,7 +137,8 @@ func TestServersAreConfined(t *testing.T) {
 	}
 }
 
-// A program that takes too much memory is killed in the middle of its call, and started anew.
+// A program takes too much memory: it is killed in the middle of its call, and started again
+// for the next one.
 func TestAServerPassesItsLimit(t *testing.T) {
 	c := newConfined(t, "mcp", ", limits: {memory: 200MB}")
 	_, err := c.run(t, "head -c 400000000 /dev/zero | tail -c 400000000 | sleep 1000")
@@ -147,7 +151,8 @@ func TestAServerPassesItsLimit(t *testing.T) {
 	}
 }
 
-// A program that is refused something when it starts says what its sandbox allows.
+// The sandbox refuses something to a program at its start: the error says what the sandbox
+// allows.
 func TestAServerThatNeedsMore(t *testing.T) {
 	c := newConfined(t, "mcp", "")
 	hidden := filepath.Join(c.outside, "server")

@@ -19,7 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// serveWord as the first argument makes this test program a server, whose tools are the others.
+// serveWord as the first argument makes this test program an MCP server. The other arguments
+// are its tools.
 const serveWord = "serve-mcp"
 
 func TestMain(m *testing.M) {
@@ -40,7 +41,7 @@ func TestMain(m *testing.M) {
 	_ = server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// shell runs the script of a call.
+// shell runs the script in a call's input.
 func shell(input []byte) string {
 	var in struct{ Script string }
 	if err := json.Unmarshal(input, &in); err != nil {
@@ -50,7 +51,7 @@ func shell(input []byte) string {
 	return fmt.Sprintf("%s%v", out, err)
 }
 
-// entry is a server of a tools file with these tools.
+// entry returns the entry of a server with these tools, for a tools file.
 func entry(t *testing.T, name, keys string, tools ...string) string {
 	t.Helper()
 	program, err := os.Executable()
@@ -77,7 +78,7 @@ func names(tools []schemas.Tool) (all []string) {
 	return all
 }
 
-// What is promised is what is served, under the rules of the tools file.
+// The worker serves exactly the tools that it promises, under the rules of the tools file.
 func TestOpen(t *testing.T) {
 	file := parse(t, "mcp:\n"+entry(t, "a", ", trust: annotations", "look", "change")+entry(t, "b", `, tools: [look], prefix: ""`, "look", "change"))
 	var reg tool.Registry
@@ -117,8 +118,8 @@ func TestOpen(t *testing.T) {
 	}
 }
 
-// A name that is taken is a mistake if the lock file has it. A server without one may list any name
-// at any time, so it only loses the tool.
+// Two servers have a tool of the same name: this is a mistake if the lock file lists it. A
+// server without a lock file may list any name at any time, so it only loses this tool.
 func TestNamesAreTakenOnce(t *testing.T) {
 	place := toolservers.Place{Dir: t.TempDir()}
 	for _, row := range []struct{ lock, want string }{
@@ -160,7 +161,7 @@ func TestNamesAreTakenOnce(t *testing.T) {
 	}
 }
 
-// A server that cannot be started takes only its own tools along, and says why.
+// A server cannot be started: only its own tools are missing, and the error says why.
 func TestAServerIsDown(t *testing.T) {
 	file := parse(t, "mcp:\n"+entry(t, "a", "", "look")+"- {name: b, command: [./missing]}\n")
 	var reg tool.Registry
@@ -193,7 +194,7 @@ func TestAcceptAndCompare(t *testing.T) {
 		t.Error(err, diff)
 	}
 
-	// With a lock file the tools are there without the server.
+	// With a lock file, the tools are there even if the server is not.
 	broken := one()
 	broken.Command = []string{"./missing"}
 	var reg tool.Registry
@@ -213,8 +214,8 @@ func TestAcceptAndCompare(t *testing.T) {
 	}
 }
 
-// A server with a lock file has other tools once somebody accepts them, and runs in the same
-// process then. A name that clashes leaves everything as it is.
+// Somebody accepts other tools of a server with a lock file: the running process of the server
+// serves them. If one of their names is taken, everything stays as it was.
 func TestAgain(t *testing.T) {
 	place := toolservers.Place{Dir: t.TempDir()}
 	accept := func(tools ...string) schemas.Server {

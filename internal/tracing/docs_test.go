@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestThePageHasEveryName compares names.go with docs/traces.md.
+// TestThePageHasEveryName checks that docs/traces.md lists every name of names.go.
 func TestThePageHasEveryName(t *testing.T) {
 	raw, err := os.ReadFile("../../docs/traces.md")
 	if err != nil {
@@ -37,7 +37,8 @@ func TestThePageHasEveryName(t *testing.T) {
 	}
 }
 
-// declared returns the attributes of names.go, and the names of spans and the reasons of links.
+// declared returns the attributes that names.go declares. It also returns the names of spans
+// and the reasons of links.
 func declared(t *testing.T) (keys, names []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "names.go", nil, 0)

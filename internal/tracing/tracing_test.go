@@ -70,7 +70,7 @@ func TestAnOversizedStateIsDropped(t *testing.T) {
 	}
 }
 
-// TestASeedIsOneTrace starts the same batch in two processes.
+// Two processes start the same batch: it has one trace.
 func TestASeedIsOneTrace(t *testing.T) {
 	begin := func(seed string) trace.SpanContext {
 		_, span := tracer().Start(tracing.Seed(t.Context(), seed), tracing.ProcessBatch)
@@ -113,7 +113,7 @@ func TestEnviron(t *testing.T) {
 	if diff := cmp.Diff([]string{"TRACEPARENT=" + parent, "TRACESTATE=a=b"}, tracing.Environ(ctx)); diff != "" {
 		t.Error(diff)
 	}
-	// A silent tracer passes on the context that it gets.
+	// A silent tracer passes on the trace context that it gets.
 	ctx, _ = tracing.OrSilent(nil).Start(ctx, tracing.ExecuteTool)
 	if got := tracing.Environ(ctx); got[0] != "TRACEPARENT="+parent {
 		t.Errorf("with tracing off a tool gets %q", got)

@@ -13,11 +13,11 @@ func TestControlRecordAborts(t *testing.T) {
 	const ttl = time.Hour
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	for name, row := range map[string]struct {
-		abort  string // of the control
+		abort  string // the abort of the control
 		upTo   uint64
 		batch  string
 		seq    uint64
-		stored time.Duration // of the batch, after the control
+		stored time.Duration // when the batch is stored, after the control
 		want   bool
 	}{
 		"id, in the log":                          {`"b"`, 7, "b", 7, -time.Minute, true},

@@ -38,8 +38,8 @@ func TestHostileSubjectsAreRefused(t *testing.T) {
 	}
 }
 
-// Batches of a session share a subject for ten minutes, and no subject that a worker may write to
-// has as many tokens.
+// Batches of a session share a subject for ten minutes. No subject that a worker may write to
+// has the same number of tokens.
 func TestWhereLinesAreKept(t *testing.T) {
 	var n wire.Names
 	at := time.Date(2026, 11, 22, 6, 10, 0, 0, time.UTC)

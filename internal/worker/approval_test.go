@@ -19,8 +19,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A read that a person has to allow: the worker parks it with the input that hooks left, and runs
-// it with that input after an approval. The audit log names the approver before it runs.
+// A read needs a person: the worker parks it with the input that hooks have made. After an
+// approval it runs with this input. The audit log names the approver before the read runs.
 func TestWorkerAsksAPerson(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
@@ -113,7 +113,7 @@ func TestWorkerAsksAPerson(t *testing.T) {
 	}
 
 	records, err := conn.All(t.Context(), conn.Names().Stream(bus.Calls), conn.Names().OfCall(wire.VerbCall, key))
-	if err != nil || len(records) != 4 { // parked, granted, claimed, ended
+	if err != nil || len(records) != 4 { // four records: parked, granted, claimed, ended
 		t.Fatalf("%d records, %v", len(records), err)
 	}
 	var claim wire.CallRecord

@@ -15,15 +15,15 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 )
 
-// A command that puts a link in the place of a folder of some tool gets nothing by it after the
-// next start of the worker: the worker refuses to follow it, and names it.
+// A command replaces a folder of a tool by a link: at its next start the worker does not
+// follow the link, and names it in an error.
 func TestLinksOfCommandsAreNotFollowedAtStart(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	for name, tc := range map[string]struct {
 		sandbox schemas.Sandbox
-		states  []string // of other tools
-		link    string   // in the folder of the tools file
-		root    bool     // that folder is the root
+		states  []string // folders that other tools may write to
+		link    string   // path of the link, in the folder of the tools file
+		root    bool     // whether the folder of the tools file is the root
 	}{
 		"state below the root":            {sandbox: schemas.Sandbox{State: []string{"ledger"}}, link: "ledger", root: true},
 		"a folder above it":               {sandbox: schemas.Sandbox{State: []string{"a/ledger"}}, link: "a", root: true},
@@ -67,7 +67,7 @@ func TestLinksOfCommandsAreNotFollowedAtStart(t *testing.T) {
 	}
 }
 
-// A link that no command can change is followed, as it always was.
+// A link that no command can change is followed.
 func TestOtherLinksAreFollowed(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir, outside := canonicalTemp(t), canonicalTemp(t)
@@ -81,7 +81,7 @@ func TestOtherLinksAreFollowed(t *testing.T) {
 	}
 }
 
-// What no command may change, Write and Edit do not change either.
+// Write and Edit do not change what no command may change.
 func TestFileToolsKeepToTheProtectedPaths(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	dir := canonicalTemp(t)
@@ -107,7 +107,8 @@ func TestFileToolsKeepToTheProtectedPaths(t *testing.T) {
 	}
 }
 
-// What git obeys is protected beside the list, and a link that no mount can stand on is named.
+// Files that git acts on are protected besides the listed paths. A link that no mount can
+// cover is named.
 func TestWhatGitObeysIsProtected(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	c, _ := worker.CommandsOf(schemas.Entry{Tool: schemas.Tool{Name: "Bash"}, Builtin: "Bash"})

@@ -31,7 +31,7 @@ programs:
   - {command: [node, tools.mjs]}
 `
 
-// Every entry that starts a program has a sandbox, and what it lacks is named.
+// Every entry that starts a program has a sandbox, and what the sandbox lacks is named.
 func TestEveryProgramHasASandbox(t *testing.T) {
 	file := parseTools(t, fmt.Sprintf(confinedFile, "echo not_done"))
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ func TestStateBelowTheHomeFolder(t *testing.T) {
 	}
 }
 
-// The check of a request is a command, and so it is confined.
+// The check of an HTTP tool can be a command: it runs in a sandbox too.
 func TestTheCheckOfARequestIsConfined(t *testing.T) {
 	if m := sandbox.Local(); m.Landlock == 0 && !m.Namespaces.Mount {
 		t.Skip("this machine can confine no files")

@@ -14,7 +14,7 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 )
 
-// No file tool reads a key of the worker below the root, by whatever name.
+// A key of the worker lies below the root: no file tool reads it, by whatever path.
 func TestAKeyBelowTheRootIsNotRead(t *testing.T) {
 	const canary = "SUAcanary"
 	dir := t.TempDir()

@@ -29,8 +29,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// What a worker counts for three calls, by the names that dashboards and alert rules use, and their
-// spans from the lane to the phases.
+// A worker runs three calls: its metrics have the names that dashboards and alert rules use.
+// The calls have the spans of the lane and of the phases.
 func TestWhatAWorkerCounts(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, err := bus.Connect(t.Context(), bus.Options{InProcess: srv})
@@ -133,7 +133,7 @@ func TestWhatAWorkerCounts(t *testing.T) {
 		}
 		var first string
 		for _, s := range spans.Ended() {
-			// The span of the call that ran.
+			// This is the span of the call that ran.
 			if s.Name() == tracing.ProcessCall && slices.Contains(s.Attributes(), attribute.String(string(tracing.CallStatus), "ok")) {
 				first = s.SpanContext().TraceID().String()
 			}

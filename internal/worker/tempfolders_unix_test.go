@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Only folders that no worker uses any more are removed.
+// A worker removes only those temporary folders that no worker uses any more.
 func TestUnusedTemporaryFoldersAreRemoved(t *testing.T) {
 	base := t.TempDir()
 	now := time.Now()

@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// The platform's policy takes away from a sandbox and gives nothing.
+// The policy of the platform can make a sandbox stricter. It cannot allow more.
 func TestAPolicyTightensASandbox(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	const file = "tools:\n  - {name: a, input_schema: {type: object}, exec: {command: ['true']}, sandbox: %s}\n"

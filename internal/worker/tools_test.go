@@ -43,8 +43,8 @@ func names(tools []schemas.Tool) (list []string) {
 	return list
 }
 
-// The file tools exist only with a root. A tool of the file replaces a file tool of the same name,
-// and a file tool under another name keeps its own values where the entry sets none.
+// File tools exist only if there is a root. A tool of the file replaces the file tool with its
+// name. A file tool under another name keeps its own values where the entry sets none.
 func TestOpenTools(t *testing.T) {
 	file := parseTools(t, `
 tools:
@@ -88,8 +88,8 @@ tools:
 	}
 }
 
-// A checkable tool of a file runs one program, and another program or a service is asked what
-// became of it.
+// The tools file has a checkable tool: one program runs it, and another program or a service
+// is its probe.
 func TestOpenToolsWithChecks(t *testing.T) {
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") == "secret" {
@@ -140,7 +140,7 @@ func TestOpenToolsWithChecks(t *testing.T) {
 	}
 }
 
-// A file tool of an entry takes a retry policy where its own definition allows one.
+// The entry of a file tool may set a retry policy, if the tool's own definition allows one.
 func TestPromisesOfABuiltinWithRetry(t *testing.T) {
 	promised, err := worker.Promises(parseTools(t, "tools: [{name: Write, builtin: Write, retry: {attempts: 2}}]"), false)
 	if err != nil || promised[0].Retry.Attempts != 2 {
@@ -172,7 +172,7 @@ func TestOpenToolsReportsEveryMistake(t *testing.T) {
 	}
 }
 
-// A file tool of an entry takes its rules, its tier and its condition from the entry.
+// The entry of a file tool may set its rules, its tier and its condition.
 func TestPromisesOfABuiltinWithRules(t *testing.T) {
 	promised, err := worker.Promises(parseTools(t, `tools:
   - name: Read
@@ -191,7 +191,7 @@ func TestPromisesOfABuiltinWithRules(t *testing.T) {
 	}
 }
 
-// A request of a checkable tool keeps its checks of the input beside the probe.
+// An HTTP tool that is checkable has its checks of the input as well as its probe.
 func TestRequests(t *testing.T) {
 	var bodies []string
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -225,7 +225,7 @@ tools:
 	}
 }
 
-// A tools file may have several versions of a tool, of a builtin too.
+// A tools file may have several versions of a tool, even of a builtin.
 func TestVersionsOfATool(t *testing.T) {
 	file := parseTools(t, `tools:
   - {name: echo, version: 1, builtin: noop, description: old}

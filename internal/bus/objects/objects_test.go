@@ -100,7 +100,7 @@ func TestConcurrentPutsOfOneObject(t *testing.T) {
 	writers.Wait()
 }
 
-// An object that is put again lives on from that moment.
+// An object is put again: its lifetime starts anew.
 func TestObjectsOutliveWhatRefersToThem(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Connect(t, srv)

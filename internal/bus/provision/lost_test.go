@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// A lost stream that held the truth is not made again: batches would be lost and writes would run
-// twice, without anybody knowing.
+// A stream that held the only copy of records is lost: it is not made again. Otherwise batches
+// would be lost and writes would run twice without a trace.
 func TestALostStreamIsNotMadeAnew(t *testing.T) {
 	for stream, used := range map[string]string{
 		bus.Batches: "toolfleet.final._.s.b", bus.Calls: "toolfleet.batch._.s.b", bus.Replies: "toolfleet.call._.s.b.0",
@@ -42,9 +42,9 @@ func TestALostStreamIsNotMadeAnew(t *testing.T) {
 			if _, err := js.Stream(t.Context(), name); err == nil {
 				t.Errorf("%s was made anew", name)
 			}
-			// The operator deletes the other streams, as the error says.
+			// The operator deletes the other streams too, as the error advises.
 			for _, each := range []string{bus.Batches, bus.Calls, bus.Replies} {
-				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one of them is gone, so errors do not matter
+				_ = js.DeleteStream(t.Context(), c.Names().Stream(each)) // one of them is gone already, so errors do not matter
 			}
 			bustest.Provision(t, c)
 		})

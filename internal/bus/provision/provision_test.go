@@ -25,7 +25,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// The configuration of every stream, as the server has it.
+// Every stream has the configuration that is expected, as the server reports it.
 func TestStreams(t *testing.T) {
 	srv := natstest.Server(t)
 	c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
@@ -36,7 +36,7 @@ func TestStreams(t *testing.T) {
 		Subjects   string
 		Retention  string
 		PerSubject int64
-		PerNew     bool // discard new per subject
+		PerNew     bool // whether new messages are refused per subject
 		MaxAge     time.Duration
 		Persist    string
 	}
@@ -121,8 +121,9 @@ func TestProvisionTwiceChangesNothing(t *testing.T) {
 	}
 }
 
-// Records go by age alone: nobody deletes or purges them, whatever rights it has. Streams of a
-// build before that are brought up to date, and an erasable fleet takes streams either way.
+// No process can delete or purge records, whatever rights it has: they only expire. Streams of
+// an earlier build get this protection. A fleet that is set to be erasable accepts streams
+// with and without it.
 func TestRecordsCannotBeErased(t *testing.T) {
 	records := []string{"TOOLFLEET_AUDIT", "TOOLFLEET_CALLS", "TOOLFLEET_RESULTS", "TOOLFLEET_REPLIES"}
 	for _, earlier := range []bool{false, true} {
@@ -137,7 +138,7 @@ func TestRecordsCannotBeErased(t *testing.T) {
 					t.Fatalf("an erasable fleet has %+v", s)
 				}
 			}
-			for _, erasable := range []bool{false, true} { // the second finds the flags, which stay
+			for _, erasable := range []bool{false, true} { // the second round finds the flags of the first, which stay
 				if err := provision.Ensure(t.Context(), c, provision.Config{Erasable: erasable}); err != nil {
 					t.Fatal(err)
 				}
@@ -185,7 +186,7 @@ func TestAStreamMadeDifferentlyIsNamed(t *testing.T) {
 	for _, row := range []struct {
 		stream  string
 		change  func(*jetstream.StreamConfig)
-		field   string // "" = accepted
+		field   string // "": the configuration is accepted
 		because string
 	}{
 		{"TOOLFLEET_BATCHES", func(s *jetstream.StreamConfig) { s.Retention = jetstream.LimitsPolicy }, "retention", "finished batches would stay"},
@@ -249,7 +250,7 @@ func TestPrefixesKeepFleetsApart(t *testing.T) {
 	}
 }
 
-// Agents are told of a reply only after it was stored.
+// Agents get the notice of a reply only after the reply was stored.
 func TestStoredRepliesAreRepublished(t *testing.T) {
 	c := bustest.Fleet(t)
 	heard := make(chan bus.Msg, 10)
@@ -330,8 +331,8 @@ func TestEnsureConsumer(t *testing.T) {
 	}
 }
 
-// The process that starts first may have no bounds configured. A later process that has them sets
-// them, and a process without bounds never removes them.
+// The first process has no bounds configured: a later process that has bounds sets them. A
+// process without bounds never removes them.
 func TestBoundsAreSetLater(t *testing.T) {
 	srv := natstest.Server(t, natstest.Fast)
 	c := bustest.Connect(t, srv)
@@ -357,7 +358,7 @@ func TestBoundsAreSetLater(t *testing.T) {
 	}
 }
 
-// hushed is a server that does not answer some requests, like a cluster without a leader.
+// hushed is a server that leaves some requests unanswered, like a cluster without a leader.
 type hushed struct {
 	*devserver.Server
 	question string
@@ -381,7 +382,8 @@ func (c *hushedConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// A daemon that starts while a cluster elects a leader waits for it, whatever its first request is.
+// A daemon starts while a cluster elects a leader: it waits for the leader, whatever its first
+// request is.
 func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 	for _, question := range []string{"$JS.API.STREAM.INFO.TOOLFLEET_AUDIT", "$JS.API.CONSUMER.INFO.TOOLFLEET_BATCHES.coordinators", "$JS.API.CONSUMER.CREATE.TOOLFLEET_BATCHES.coordinators"} {
 		t.Run(question, func(t *testing.T) {
@@ -408,7 +410,7 @@ func TestProvisionOutlivesAMomentWithoutALeader(t *testing.T) {
 	}
 }
 
-// A put into a bucket at the start waits for the bucket's stream.
+// A put into a bucket at the start of a daemon waits for the bucket's stream.
 func TestPatienceWithABucket(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
@@ -422,7 +424,7 @@ func TestPatienceWithABucket(t *testing.T) {
 		}
 		put := func(ctx context.Context) error { return bucket.Put(ctx, "pay", []byte("{}")) }
 		began := time.Now()
-		// The error is that of the last of many tries, or the deadline.
+		// The error is that of the last try, or the deadline.
 		if err := provision.Patiently(t.Context(), put); err == nil {
 			t.Error("put into a bucket that is not there")
 		}

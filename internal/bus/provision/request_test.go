@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// A worker that asks for a queue gets a consumer of that queue alone, which ends when nobody pulls
-// from it. Nothing else in its request counts.
+// A worker asks for a queue: it gets a consumer of this queue alone, which the server removes
+// when nobody pulls from it. Other members of the request have no effect.
 func TestRequestedConsumer(t *testing.T) {
 	var n wire.Names
 	for _, queue := range []string{"default", wire.QueueToken("default", []string{"a"})} {

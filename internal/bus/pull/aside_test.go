@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// The second consumer is missing, and cannot be made again for a while. The first one is pulled
-// from as before, and the second one once it is there.
+// The second consumer is missing, and cannot be made again for a while: the puller still pulls
+// from the first one. It pulls from the second one as soon as that is there.
 func TestAMissingSecondConsumerHoldsNothingUp(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Workshop(t, srv, 10*time.Second)

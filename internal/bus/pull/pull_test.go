@@ -18,7 +18,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// keepRemade keeps the pool's consumer, which a restart of the server removes, until stop.
+// keepRemade makes the pool's consumer again whenever it is gone, for example after a restart
+// of the server. It does so until stop is called.
 func keepRemade(t *testing.T, c *bus.Conn, ackWait time.Duration) (stop func()) {
 	t.Helper()
 	consumer, err := provision.QueueConsumer(c.Names(), bustest.Pool, ackWait, 0)
@@ -31,7 +32,7 @@ func keepRemade(t *testing.T, c *bus.Conn, ackWait time.Duration) (stop func()) 
 	return func() { cancel(); keeping.Wait() }
 }
 
-// meter counts calls: those that run now, the most that ran at once, and all.
+// meter counts calls: those that run now, the most that ran at once, and all of them.
 type meter struct {
 	mu                 sync.Mutex
 	running, most, all int
@@ -77,7 +78,8 @@ func TestPullerNeverExceedsItsSlots(t *testing.T) {
 	}
 }
 
-// Messages without a slot stay at the server, for other workers.
+// A puller without a free slot fetches no message, so the message stays at the server for
+// other workers.
 func TestPullerFetchesNothingAhead(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Workshop(t, srv, 10*time.Second)
@@ -131,7 +133,7 @@ func TestPullerOutlivesServerRestarts(t *testing.T) {
 			m.enter(d.Subject)
 			defer m.leave()
 			time.Sleep(2 * time.Second)
-			_ = d.Ack() // fails while the server is down: the job comes again
+			_ = d.Ack() // it fails while the server is down, and then the job comes again
 		})
 		for round := range 5 {
 			bustest.SendJobs(t, c, 10*round, 10*round+10)
@@ -149,7 +151,7 @@ func TestPullerOutlivesServerRestarts(t *testing.T) {
 			return err == nil && len(left) == 0
 		})
 		bustest.Until(t, "all but the asked-for slots free", time.Minute, func() bool { m.mu.Lock(); defer m.mu.Unlock(); return m.running == 0 })
-		m.mu.Lock() // a job may come once more after it was done
+		m.mu.Lock() // so a job may come once more after it was done
 		defer m.mu.Unlock()
 		if m.most > 5 || len(m.seen) != 50 {
 			t.Errorf("at most %d at once with 5 slots; %d of 50 jobs seen", m.most, len(m.seen))
@@ -166,7 +168,7 @@ func TestPullerOutlivesAMissingConsumer(t *testing.T) {
 			got <- 1
 			_ = d.Ack()
 		})
-		time.Sleep(time.Minute) // the stream is missing too
+		time.Sleep(time.Minute) // the stream is missing as well for a while
 		bustest.Provision(t, c)
 		time.Sleep(time.Minute)
 		bustest.EnsurePool(t, c, time.Second)
@@ -182,8 +184,8 @@ func TestPullerOutlivesAMissingConsumer(t *testing.T) {
 	})
 }
 
-// After a clean stop no message waits for its AckWait: neither those asked for nor those on their
-// way.
+// A puller is stopped cleanly: no message has to wait for its AckWait, neither one that was
+// requested nor one that is on its way.
 func TestAStoppedPullerHandsBackAtOnce(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Workshop(t, srv, time.Hour)
@@ -287,7 +289,8 @@ func TestSettling(t *testing.T) {
 	})
 }
 
-// A delivery whose acknowledgement could not be sent is not settled: it can be settled again.
+// An acknowledgement could not be sent: the delivery counts as not settled, and can be settled
+// again.
 func TestSettlingWhileDisconnected(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Workshop(t, srv, time.Hour)
@@ -303,8 +306,8 @@ func TestSettlingWhileDisconnected(t *testing.T) {
 	})
 }
 
-// A puller of two consumers takes the messages of both, with the same slots, and a message of the
-// first one hardly ever waits for a look at the second.
+// A puller of two consumers takes messages of both into the same slots. A message of the first
+// consumer hardly ever waits because the puller looks at the second one.
 func TestPullerLooksAside(t *testing.T) {
 	for _, n := range []int{1, 3} {
 		natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -40,7 +40,7 @@ func TestServe(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// The request that `nats micro info` sends.
+		// This is the request that `nats micro info` sends.
 		var info struct {
 			Name      string `json:"name"`
 			Endpoints []struct{ Name, Subject string }
@@ -53,7 +53,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("info: %+v, %v", info, err)
 		}
 
-		// Requests do not wait for one another.
+		// Requests are handled at the same time.
 		answers := make(chan []string, 3)
 		began := time.Now()
 		for range 3 {
@@ -84,7 +84,7 @@ func TestServe(t *testing.T) {
 			t.Errorf("get: %+v, %v", m, err)
 		}
 
-		// stop waits for the running requests.
+		// stop returns only after the running requests.
 		if err := agent.Publish(agent.Names().Of(wire.VerbRun, bustest.Key("s", "b")), nil, nil); err != nil {
 			t.Fatal(err)
 		}

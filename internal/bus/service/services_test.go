@@ -15,7 +15,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// Services describe themselves to every requester.
+// Any requester gets the description of each service.
 func TestServicesSayWhatTheyAre(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		c := bustest.Connect(t, srv)

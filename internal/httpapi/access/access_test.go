@@ -30,7 +30,8 @@ func request(host, authorization string) *http.Request {
 	return r
 }
 
-// A name that leads to this machine is no name of this machine.
+// A host name counts as this machine only if it is a local name. A public name that leads to
+// this machine does not count.
 func TestHereIsForLocalNames(t *testing.T) {
 	here := Here{As: Principal{Tenant: "_"}}
 	for host, want := range map[string]bool{
@@ -79,11 +80,11 @@ func TestTokensOfAFile(t *testing.T) {
 	check("Basic "+alice, Principal{}, "asks for a token")
 	check("", Principal{}, "asks for a token")
 
-	write(bobLine) // alice has left
+	write(bobLine) // alice is removed
 	tokens.looked = time.Time{}
 	check("Bearer "+alice, Principal{}, "does not know")
 	check("Bearer "+bob, Principal{Tenant: "acme", User: "bob"}, "")
-	write("  - {hash: nonsense}") // a mistake locks nobody out
+	write("  - {hash: nonsense}") // a mistake in the file locks nobody out
 	tokens.looked = time.Time{}
 	check("Bearer "+bob, Principal{Tenant: "acme", User: "bob"}, "")
 }
@@ -126,7 +127,8 @@ func FuzzParseTokens(f *testing.F) {
 	})
 }
 
-// A token counts when the issuer has signed it, for this server, and it has not expired.
+// A token is accepted if its issuer has signed it, it is for this server, and it has not
+// expired.
 func TestJWT(t *testing.T) {
 	key, other := newKey(t), newKey(t)
 	file := filepath.Join(t.TempDir(), "keys.json")
@@ -180,13 +182,13 @@ func TestJWT(t *testing.T) {
 	}
 }
 
-// roundTrip is a function that fetches.
+// roundTrip is an http.RoundTripper made of a function.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// While the issuer does not give its keys, a token is neither valid nor denied. An issuer that hangs
-// is not waited for.
+// The keys of an issuer cannot be fetched: a token counts neither as valid nor as denied. A
+// check does not wait for an issuer that hangs.
 func TestTheKeysOfAnIssuerCannotBeFetched(t *testing.T) {
 	key := newKey(t)
 	token := sign(t, key, jwt.Claims{
@@ -216,7 +218,7 @@ func TestTheKeysOfAnIssuerCannotBeFetched(t *testing.T) {
 	}
 }
 
-// A key for encryption signs nothing.
+// A key for encryption cannot sign tokens.
 func TestKeysForEncryptionDoNotCount(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys.json")
 	set, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: newKey(t).Public(), KeyID: "1", Use: "enc"}}})

@@ -2,7 +2,8 @@ package outcome
 
 import "testing"
 
-// TestOfAgreesWithItsTable checks every row and column of the table in the package comment.
+// TestOfAgreesWithItsTable checks Of against every row and column of the table in the package
+// comment.
 func TestOfAgreesWithItsTable(t *testing.T) {
 	const last = 7
 	columns := []Newest{
@@ -22,7 +23,7 @@ func TestOfAgreesWithItsTable(t *testing.T) {
 	}
 }
 
-// TestAConflictNeverEndsAWriteByItself: the record that stands in the way may be the writer's own.
+// A conflict alone never ends a write, because the record in conflict may be the writer's own.
 func TestAConflictNeverEndsAWriteByItself(t *testing.T) {
 	for last := range uint64(3) {
 		if got := Of(Conflict, last, Newest{}); got.Final() {
@@ -31,8 +32,8 @@ func TestAConflictNeverEndsAWriteByItself(t *testing.T) {
 	}
 }
 
-// TestARecordThatWentBackDecidesNothing: a server that is behind shows a record that is older than
-// the expected one.
+// A server that is behind returns a record that is older than the expected one: the write
+// stays undecided.
 func TestARecordThatWentBackDecidesNothing(t *testing.T) {
 	for _, seq := range []uint64{0, 3, 7} {
 		if got := Of(Conflict, 7, Newest{Read: true, Seq: seq}); got != Undecided {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// Another import would be initialized before the helper starts, with all that it imports.
+// The helper may not import any other package: that package would be initialized before the
+// helper starts, with everything that it imports.
 func TestTheHelperImportsNothing(t *testing.T) {
 	names, err := filepath.Glob("*.go")
 	if err != nil {

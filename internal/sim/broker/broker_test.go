@@ -24,10 +24,10 @@ var (
 	history   = flag.Int64("sim.history", -1, "run this one history only, and print it")
 )
 
-// TestBrokerAnswersAsTheRealServer runs random histories of commands on the model and on the embedded
-// server, in simulated time. Where the two answer differently the model is wrong.
+// TestBrokerAnswersAsTheRealServer runs random histories of commands on the model and on the
+// embedded server, in simulated time. If their answers differ, the model is wrong.
 func TestBrokerAnswersAsTheRealServer(t *testing.T) {
-	const together = 40 // histories on one server
+	const together = 40 // number of histories on one server
 	first, end := uint64(0), *histories
 	if testing.Short() {
 		end = min(end, together)
@@ -44,7 +44,8 @@ func TestBrokerAnswersAsTheRealServer(t *testing.T) {
 	}
 }
 
-// compare runs a history on both. Where they differ it shows the shortest part of the history that still does.
+// compare runs a history on the model and on the server. If their answers differ, it shows the
+// shortest part of the history for which they still differ.
 func compare(t *testing.T, srv *devserver.Server, seed uint64, list []command) {
 	log, diff := runBoth(t, srv, list)
 	if diff == "" {
@@ -62,7 +63,7 @@ func compare(t *testing.T, srv *devserver.Server, seed uint64, list []command) {
 	t.Errorf("history %d: the model answers otherwise (-server +model):\n%s\nshortened to:\n%s", seed, diff, log)
 }
 
-// runBoth gives the server's answers up to the first one that differs, and how that differs.
+// runBoth returns the answers of the server up to the first difference, and this difference.
 func runBoth(t *testing.T, srv *devserver.Server, list []command) (log, diff string) {
 	fleets++
 	names := wire.Names{Prefix: fmt.Sprint("h", fleets)}
@@ -79,20 +80,21 @@ func runBoth(t *testing.T, srv *devserver.Server, list []command) (log, diff str
 	return log, ""
 }
 
-// fleets counts the prefixes that were used: every history has streams of its own.
+// fleets counts the histories. Each one has streams with a prefix of its own.
 var fleets int
 
-// epoch is when time begins in a bubble.
+// epoch is the time at which a bubble begins.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Commands happen at even seconds, and whatever the server does by itself a third of a second later: so no
-// answer depends on which of two things comes first within a moment.
+// Commands are run at even seconds. What the server does by itself happens a third of a second
+// later. So no answer depends on the order of two events at the same moment.
 const (
 	ackWait = 10*time.Second + 300*time.Millisecond
 	moment  = 2 * time.Second
 )
 
-// command is one step of a history. What it means depends on its numbers; both sides take it the same way.
+// command is one step of a history. The meaning of a and b depends on the verb and is the same
+// on both sides.
 type command struct {
 	verb string
 	a, b int
@@ -100,7 +102,7 @@ type command struct {
 
 func (c command) String() string { return fmt.Sprintf("%s %d %d", c.verb, c.a, c.b) }
 
-// server is what a command is run on.
+// server runs commands: it is the model or the real server.
 type server interface {
 	append(subject string) (uint64, error)
 	compareAndSet(subject string, last uint64) (uint64, error)
@@ -133,7 +135,7 @@ func commands(seed uint64) []command {
 	return list
 }
 
-// run carries the command out and gives all that there is to see of it.
+// run carries out the command and returns everything that can be observed of it.
 func (c command) run(s server) string {
 	n := s.name()
 	key := wire.KeyOf(messages.OneTenant, messages.SessionID(fmt.Sprint("s", c.a%2)), messages.BatchID(fmt.Sprint("b", c.a/2%3)))

@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// modelServer runs the commands of a test on the simulated broker.
+// modelServer runs commands on the simulated broker.
 type modelServer struct {
 	names  wire.Names
 	b      *broker.Broker
@@ -106,8 +106,8 @@ func confirmed(is bool) string {
 	return "no answer"
 }
 
-// realServer runs the commands of a test on the embedded server, through package bus. It sends
-// pulls and acknowledgements itself, because package bus has no single steps for them.
+// realServer runs commands on the embedded server, through package bus. It sends pulls and
+// acknowledgements itself, because package bus has no separate steps for them.
 type realServer struct {
 	t      *testing.T
 	srv    *devserver.Server
@@ -140,7 +140,7 @@ func (r *realServer) must(err error) {
 	}
 }
 
-// align waits for the next moment at which commands may happen.
+// align waits for the next moment at which commands are run.
 func (r *realServer) align() {
 	synctest.Wait()
 	if over := time.Since(epoch) % moment; over > 0 {
@@ -211,7 +211,8 @@ func (r *realServer) pull(queue int) (answer string) {
 	return answer
 }
 
-// sequence reads it from $JS.ACK.<stream>.<consumer>.<deliveries>.<sequence>.<...>
+// sequence returns the sequence of a delivery, from its subject
+// $JS.ACK.<stream>.<consumer>.<deliveries>.<sequence>.<...>
 func sequence(m bus.Msg) uint64 {
 	seq, _ := strconv.ParseUint(strings.Split(m.Reply, ".")[5], 10, 64)
 	return seq
