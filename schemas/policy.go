@@ -37,8 +37,14 @@ type HookEntry struct {
 	Before   *HookTarget
 	After    *HookTarget
 	Env      []string // names of environment variables that its programs get
-	Line     int
+	// Sandbox is the sandbox of its commands. Nil: they may do what the worker may. A policy
+	// without it keeps the version that older builds give it.
+	Sandbox *Sandbox `json:",omitempty"`
+	Line    int
 }
+
+// Runs reports whether the hook runs a program on the worker's machine.
+func (h HookEntry) Runs() bool { return h.Before.runs() || h.After.runs() }
 
 // HookTarget is what a hook asks: exactly one of Command, HTTP and Program is set. A policy without
 // the last two keeps the version that older builds give it.

@@ -101,6 +101,7 @@ func TestVersionIsOfWhatDecides(t *testing.T) {
 		strings.Replace(base, "Bash", "Bash(rm:*)", 1), base + "approvers: [{name: ana, key: " + anasKey + "}]", base + "approvers: [{name: ana, key: " + bosKey + "}]",
 		base + "approvers: [{name: ana, key: " + anasKey + ", acts_as: [x]}]", base + "hooks: [{name: a, before: {command: [./a]}}]",
 		base + "hooks: [{name: a, before: {command: [./b]}}]", base + "hooks: [{name: a, after: {command: [./a]}}]",
+		base + "hooks: [{name: a, after: {command: [./a]}, sandbox: {}}]", base + "hooks: [{name: a, after: {command: [./a]}, sandbox: {network: none}}]",
 		base + "hooks: [{name: a, after: {http: {url: 'https://a'}}}]", base + "hooks: [{name: a, after: {http: {url: 'https://b'}}}]",
 		base + "hooks: [{name: a, after: {http: {url: 'https://a', headers: {X: y}}}}]",
 		base + "hooks: [{name: a, after: {program: {command: [./a]}}}]", base + "hooks: [{name: a, after: {program: {command: [./a], tool: b}}}]",
@@ -247,6 +248,10 @@ func TestParsePolicyNamesEveryMistake(t *testing.T) {
 		{"hook without an address", "hooks: [{name: a, before: {http: {}}, after: {http: {url: 'https://a', method: GET}}}]\n", false, []string{
 			"f:1:34: hooks[0].before.http: url is missing; want {url: \"https://example.com/hook\", headers: {Authorization: {secret: token}}}",
 			`f:1:72: hooks[0].after.http: unknown key "method"; the keys here: headers, loopback, url`}},
+		{"hook that stays in a sandbox", "hooks:\n- name: a\n  before: {program: {command: [./a]}}\n  sandbox: {network: none}\n", true, []string{
+			"f:4:3: hooks[0].sandbox: this is for a command that is started for each call; a program that stays has no sandbox as a hook"}},
+		{"service in a sandbox", "hooks:\n- name: a\n  before: {http: {url: 'https://a'}}\n  sandbox: {}\n", true, []string{
+			"f:4:3: hooks[0].sandbox: this is for hooks with a command; a service runs elsewhere"}},
 		{"hook at an address", "hooks:\n- name: a\n  env: [X]\n  after: {http: {url: 'https://u:p@a', headers: {Host: x, X-A: '{x}', x-a: {env: Y}}}}\n", true, []string{
 			"f:3:3: hooks[0].env: this is for programs; a service gets headers",
 			"f:4:23: hooks[0].after.http.url: a password is not written here; name its variable under headers",

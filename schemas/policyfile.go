@@ -32,6 +32,7 @@ type policyInFile struct {
 		Budget        string
 		Priority      json.Number
 		Before, After *hookTargetInFile
+		Sandbox       *sandboxInFile
 	}
 	Sandbox *sandboxInFile
 	Tests   []struct {
@@ -143,9 +144,31 @@ func (f *yamlFile) hooks(in policyInFile) (all []HookEntry) {
 		if len(hook.Env) > 0 && !hook.Before.runs() && !hook.After.runs() {
 			f.addKey(p+"/env", "this is for programs; a service gets headers")
 		}
+		hook.Sandbox = f.hookSandbox(p+"/sandbox", h.Sandbox, hook)
 		all = append(all, hook)
 	}
 	return all
+}
+
+// hookSandbox reads the sandbox of a hook at p. Nil: it has none.
+func (f *yamlFile) hookSandbox(p string, in *sandboxInFile, hook HookEntry) *Sandbox {
+	if in == nil {
+		return nil
+	}
+	commands := false
+	for _, target := range []*HookTarget{hook.Before, hook.After} {
+		if target != nil && target.Program != nil {
+			f.addKey(p, "this is for a command that is started for each call; a program that stays has no sandbox as a hook")
+		}
+		commands = commands || target != nil && len(target.Command) > 0
+	}
+	if !commands && !f.faulty[p] {
+		f.addKey(p, "this is for hooks with a command; a service runs elsewhere")
+	}
+	if s := f.sandbox(p, in); !s.Off {
+		return &s
+	}
+	return nil
 }
 
 func (f *yamlFile) hookTarget(p string, in *hookTargetInFile) *HookTarget {

@@ -36,7 +36,7 @@ type Config struct {
 	// [Tools.WorkersChanged] when its answers change. Nil: no worker serves any definition.
 	Served func(tenant string, t schemas.Tool) bool
 	Owners toolset.Owners // the pools that belong to one tenant
-	Logger *slog.Logger   // nil: silent
+	Logger *slog.Logger   // nil: no log
 }
 
 // Tools holds the tools of the fleet. Safe for concurrent use.

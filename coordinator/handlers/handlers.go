@@ -50,7 +50,7 @@ type Config struct {
 	// the decision names has signed it, and had the right to make it. nil: no decision counts.
 	Counts func(messages.Decision, time.Time) bool
 	Owners toolset.Owners // the pools that belong to one tenant
-	Logger *slog.Logger   // nil: silent
+	Logger *slog.Logger   // nil: no log
 }
 
 // Handlers answers requests. Safe for concurrent use.

@@ -2,9 +2,11 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/hook/exechook"
@@ -14,8 +16,9 @@ import (
 )
 
 // Hooks builds the hooks of the policy file and adds GoHooks. Programs of hooks are relative
-// to the file's folder. version is the version of toolfleet, which long-lived programs get.
-func (p *Policy) Hooks(version string, log *slog.Logger) (hook.Set, error) {
+// to the file's folder. version is the version of toolfleet, which long-lived programs get. place
+// says what the commands of hooks must not reach.
+func (p *Policy) Hooks(version string, place worker.Place, log *slog.Logger) (hook.Set, error) {
 	programs, err := programhook.New(programhook.Config{Dir: p.dir, Version: version, Logger: log})
 	if err != nil {
 		return hook.Set{}, err
@@ -23,7 +26,7 @@ func (p *Policy) Hooks(version string, log *slog.Logger) (hook.Set, error) {
 	hooks := slices.Clone(p.GoHooks)
 	var errs []error
 	for _, entry := range p.hooks {
-		h, err := p.hook(entry, programs, log)
+		h, err := p.hook(entry, programs, place, log)
 		errs = append(errs, err)
 		hooks = append(hooks, h)
 	}
@@ -33,8 +36,12 @@ func (p *Policy) Hooks(version string, log *slog.Logger) (hook.Set, error) {
 	return hook.NewSet(hooks...)
 }
 
-func (p *Policy) hook(entry schemas.HookEntry, programs *programhook.Programs, log *slog.Logger) (hook.Hook, error) {
+func (p *Policy) hook(entry schemas.HookEntry, programs *programhook.Programs, place worker.Place, log *slog.Logger) (hook.Hook, error) {
 	var targets [2]hookjson.Target
+	box, err := place.HookBox(entry)
+	if err != nil {
+		return hook.Hook{}, fmt.Errorf("hook %s: %w", entry.Name, err)
+	}
 	var errs []error
 	for i, asked := range []*schemas.HookTarget{entry.Before, entry.After} {
 		var err error
@@ -45,7 +52,7 @@ func (p *Policy) hook(entry schemas.HookEntry, programs *programhook.Programs, l
 		case asked.Program != nil:
 			targets[i] = programs.Target(entry.Name, *asked.Program, entry.Env)
 		default:
-			own := exechook.Config{Name: entry.Name, Class: hook.Class(entry.Class), Dir: p.dir, Env: entry.Env, Logger: log}
+			own := exechook.Config{Name: entry.Name, Class: hook.Class(entry.Class), Dir: p.dir, Env: entry.Env, Sandbox: box, Logger: log}
 			targets[i], err = exechook.Program(own, asked.Command)
 		}
 		errs = append(errs, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
@@ -46,7 +47,7 @@ func TestHooksOfEachKind(t *testing.T) {
 	if diff := cmp.Diff([][]string{{"sh", "-c", "echo 'the program says so' >&2; exit 2"}, {python, "-B", stays}}, p.HookCommands()); diff != "" {
 		t.Errorf("the commands of hooks (-want +got):\n%s", diff)
 	}
-	set, err := p.Hooks("1", nil)
+	set, err := p.Hooks("1", worker.Place{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestHooksOfEachKind(t *testing.T) {
 func TestHookWithoutItsSecret(t *testing.T) {
 	p := policed(t, `hooks: [{name: a, before: {http: {url: "https://example.com", headers: {Authorization: {secret: gone}}}}}]`,
 		"secrets: "+t.TempDir()+"\n", schemas.Rules{})
-	if _, err := p.Hooks("1", nil); err == nil || !strings.Contains(err.Error(), `hook "a"`) || !strings.Contains(err.Error(), "secret gone") {
+	if _, err := p.Hooks("1", worker.Place{}, nil); err == nil || !strings.Contains(err.Error(), `hook "a"`) || !strings.Contains(err.Error(), "secret gone") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -52,7 +52,8 @@ func (c *Config) Worker(p *Policy, version string, log *slog.Logger, metrics *wo
 	if err != nil {
 		return worker.Config{}, err
 	}
-	hooks, err := p.Hooks(version, log)
+	place := c.hookPlace(p, roots)
+	hooks, err := p.Hooks(version, place, log)
 	if err != nil {
 		return worker.Config{}, err
 	}
@@ -62,6 +63,7 @@ func (c *Config) Worker(p *Policy, version string, log *slog.Logger, metrics *wo
 	}
 	w, common := c.Workers, c.Coordinators
 	w.AckWait, w.Grace, w.Poison = common.AckWait, common.Grace, common.Poison
+	w.Gaps = place.HookGaps(p.hooks)
 	w.Rules, w.Hooks, w.Approvals, w.Audit = rules, hooks, approvers, c.AuditLog()
 	w.Version, w.Provision, w.Logger, w.Metrics = version, c.Provision(), log, metrics
 	return w, nil

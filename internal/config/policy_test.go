@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/toolfleet/toolfleet/internal/worker"
 	"github.com/toolfleet/toolfleet/messages"
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/permission"
@@ -56,7 +57,7 @@ func TestLayersOfAPolicy(t *testing.T) {
 	if a, err := p.approvers(); err != nil || a.Len() != 1 {
 		t.Errorf("approvers: %d, %v", a.Len(), err)
 	}
-	if _, err := p.Hooks("1", nil); err != nil {
+	if _, err := p.Hooks("1", worker.Place{}, nil); err != nil {
 		t.Errorf("hooks: %v", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
@@ -56,7 +57,7 @@ func (o Worker) New(cfg *config.Config, conn *bus.Conn) (*worker.Worker, error) 
 	if err != nil {
 		return nil, Usage(err)
 	}
-	c.Gaps = o.Gaps
+	maps.Copy(c.Gaps, o.Gaps) // beside those of hooks
 	c.Hurry, c.Tracer, c.OnReady, c.Servers = o.Hurry, o.Tracer, o.Ready, o.Servers
 	return worker.New(conn, o.Tools, c)
 }

@@ -32,6 +32,9 @@ type Place struct {
 	Fixed []string
 	// States are the folders that entries of the file name with the key state: see [StatesOf].
 	States []string
+	// Shared are further folders that commands of tools may change. In them a command may have
+	// made a link.
+	Shared []string
 	// Fleet lists the NATS servers as host:port. The proxy of a sandbox never connects to
 	// them.
 	Fleet []string
@@ -96,6 +99,17 @@ func CommandsOfServer(server schemas.Server) (c Commands, ok bool) {
 		Name: "server " + server.Name, Sandbox: server.Sandbox, stays: true, label: label,
 		identity: []any{"server", server.Name, server.Command},
 	}, len(server.Command) > 0
+}
+
+// CommandsOfHook returns the commands of a hook. ok is false if they have no sandbox.
+func CommandsOfHook(hook schemas.HookEntry) (c Commands, ok bool) {
+	if hook.Sandbox == nil {
+		return c, false
+	}
+	return Commands{
+		Name: "hook " + hook.Name, Sandbox: *hook.Sandbox, label: "hook-" + hook.Name,
+		identity: []any{"hook", hook.Name, hook.Before, hook.After},
+	}, true
 }
 
 // Confinement returns what the commands may reach. ok is false if their sandbox is off.
@@ -199,7 +213,7 @@ func (p Place) loose(dir string, own []string) (all []string) {
 	if p.Root != nil {
 		all = append(all, p.Root.Dir())
 	}
-	var names []string
+	names := slices.Clone(p.Shared)
 	for _, name := range slices.Concat(p.States, own) {
 		names = append(names, below(dir, name))
 	}
@@ -216,19 +230,42 @@ func (p Place) loose(dir string, own []string) (all []string) {
 func (p Place) Gaps(file schemas.ToolsFile) map[string][]string {
 	gaps := map[string][]string{}
 	for _, c := range allCommands(file, p.Root != nil) {
-		if p.tightened(c).Off {
-			gaps[c.Name] = []string{"off: commands may do what the worker may"}
-			continue
+		if lacks := p.gaps(c); len(lacks) > 0 {
+			gaps[c.Name] = lacks
 		}
-		policy, ok, err := p.Confinement(c)
-		if err != nil || !ok {
-			continue
+	}
+	return gaps
+}
+
+// gaps returns what the sandbox of commands cannot prevent.
+func (p Place) gaps(c Commands) (gaps []string) {
+	if p.tightened(c).Off {
+		return []string{"off: commands may do what the worker may"}
+	}
+	policy, ok, err := p.Confinement(c)
+	if err != nil || !ok {
+		return nil
+	}
+	if policy.Network == sandbox.HostNetwork {
+		gaps = append(gaps, "network: host, so commands reach whatever the worker reaches, NATS and sockets of this machine included")
+	}
+	for _, m := range sandbox.Resolve(policy, sandbox.Local()).Missing {
+		gaps = append(gaps, m.String())
+	}
+	return gaps
+}
+
+// HookGaps returns, by hook, what the sandboxes of its commands cannot prevent.
+func (p Place) HookGaps(hooks []schemas.HookEntry) map[string][]string {
+	gaps := map[string][]string{}
+	for _, hook := range hooks {
+		c, confined := CommandsOfHook(hook)
+		lacks := []string{"no sandbox: hooks may do what the worker may"}
+		if confined {
+			lacks = p.gaps(c)
 		}
-		if policy.Network == sandbox.HostNetwork {
-			gaps[c.Name] = append(gaps[c.Name], "network: host, so commands reach whatever the worker reaches, NATS and sockets of this machine included")
-		}
-		for _, m := range sandbox.Resolve(policy, sandbox.Local()).Missing {
-			gaps[c.Name] = append(gaps[c.Name], m.String())
+		if (confined || hook.Runs()) && len(lacks) > 0 {
+			gaps["hook "+hook.Name] = lacks
 		}
 	}
 	return gaps
@@ -285,6 +322,15 @@ func Find(file schemas.ToolsFile, name string) (c Commands, ok bool, err error) 
 // ServerBox makes the sandbox of a server, or returns nil if it has none.
 func (p Place) ServerBox(server schemas.Server) (*sandbox.Box, error) {
 	c, ok := CommandsOfServer(server)
+	if !ok {
+		return nil, nil
+	}
+	return p.box(c)
+}
+
+// HookBox makes the sandbox of a hook's commands, or returns nil if they have none.
+func (p Place) HookBox(hook schemas.HookEntry) (*sandbox.Box, error) {
+	c, ok := CommandsOfHook(hook)
 	if !ok {
 		return nil, nil
 	}

@@ -40,6 +40,7 @@ import (
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/rawjson"
+	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/worker/hook"
 	"github.com/toolfleet/toolfleet/worker/hook/hookjson"
 	"github.com/toolfleet/toolfleet/worker/tool"
@@ -60,8 +61,10 @@ type Config struct {
 	// process's own.
 	Dir string
 	// Env names the variables of the worker that are passed on.
-	Env    []string
-	Logger *slog.Logger // nil: silent
+	Env []string
+	// Sandbox confines the programs. Nil: they may do what this process may.
+	Sandbox *sandbox.Box
+	Logger  *slog.Logger // nil: silent
 }
 
 const (
@@ -92,6 +95,7 @@ type program struct {
 	args []string
 	dir  string // absolute
 	env  []string
+	box  *sandbox.Box
 	log  *slog.Logger
 }
 
@@ -109,7 +113,7 @@ func Program(cfg Config, command []string) (hookjson.Target, error) {
 	if err != nil {
 		return program{}, fmt.Errorf("hook %.80q: %w", cfg.Name, err)
 	}
-	p := program{gate: cfg.Class != hook.Observe, name: command[0], args: slices.Clone(command), dir: dir, env: cfg.Env, log: cfg.Logger}
+	p := program{gate: cfg.Class != hook.Observe, name: command[0], args: slices.Clone(command), dir: dir, env: cfg.Env, box: cfg.Sandbox, log: cfg.Logger}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -149,7 +153,7 @@ func (p program) Ask(ctx context.Context, q hookjson.Request) (hookjson.Answer, 
 		return hookjson.Answer{}, notStarted(err)
 	}
 	result, err := process.Run(ctx, process.Command{
-		Args: p.args, Dir: p.dir, Env: env, Stdin: stdin, Limit: hookjson.MaxAnswer, LimitStderr: maxStderr,
+		Args: p.args, Dir: p.dir, Env: env, Stdin: stdin, Limit: hookjson.MaxAnswer, LimitStderr: maxStderr, Sandbox: p.box,
 	})
 	var a hookjson.Answer
 	switch {

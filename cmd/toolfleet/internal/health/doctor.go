@@ -346,6 +346,9 @@ func (e *examination) sandboxes(workers []wire.Presence) {
 		if strings.HasPrefix(gap, "network: host") {
 			next = "Write sandbox: {network: none} for tools and servers that need no network."
 		}
+		if strings.HasPrefix(gap, "no sandbox: hooks") {
+			next = "Write sandbox: {network: none} beside their commands in the policy file, with the folders that they need in read and state."
+		}
 		e.warn("sandbox", next, "%s: %s", terminal.Clean(few(names), 100), gap)
 	}
 }

@@ -3,13 +3,10 @@
 package localtools
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -296,16 +293,11 @@ func Confinement(cfg *config.Config, standard, name string) (policy sandbox.Poli
 
 // placeOf returns the folders of the tools, and the files that their commands must not touch.
 func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *builtin.Root) worker.Place {
-	given := func(names ...string) []string {
-		return slices.DeleteFunc(names, func(name string) bool { return name == "" })
-	}
-	fixed := given(string(cfg.Tools), string(cfg.MCP), string(cfg.Policy), cfg.File())
+	fixed := cfg.FixedFiles()
 	for _, server := range file.Servers { // keep the lock files of servers from being changed
-		fixed = append(fixed, given(mcptool.Config{Server: server, Dir: dir}.LockPath())...)
-	}
-	fixed = append(fixed, given(string(cfg.API.Tokens))...)
-	if keys := cfg.API.JWT.Keys; keys != "" && !strings.Contains(keys, "://") {
-		fixed = append(fixed, keys)
+		if lock := (mcptool.Config{Server: server, Dir: dir}).LockPath(); lock != "" {
+			fixed = append(fixed, lock)
+		}
 	}
 	policy, err := cfg.ReadPolicy(string(cfg.Tools), file.Rules)
 	if err != nil {
@@ -315,25 +307,10 @@ func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *built
 		fixed = append(fixed, programsIn(root.Dir(), cfg, file, dir, policy)...)
 	}
 	return worker.Place{
-		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets), Tighten: policy.Sandbox, Fleet: serversOf(cfg),
-		Hidden: given(cfg.NATS.Creds, cfg.NATS.NKey, cfg.NATS.TLSKey, string(cfg.Approver.Key), string(cfg.Server.Data), string(cfg.Secrets)),
+		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets), Tighten: policy.Sandbox, Fleet: cfg.Servers(),
+		Hidden: cfg.HiddenFiles(),
 		Fixed:  fixed, States: worker.StatesOf(file),
 	}
-}
-
-// serversOf returns the servers of NATS that the settings name, as host:port.
-func serversOf(cfg *config.Config) (all []string) {
-	for address := range strings.SplitSeq(cfg.NATS.URL, ",") {
-		if !strings.Contains(address, "://") {
-			address = "nats://" + address
-		}
-		u, err := url.Parse(strings.TrimSpace(address))
-		if err != nil || u.Hostname() == "" {
-			continue // no connection is made to it either
-		}
-		all = append(all, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4222")))
-	}
-	return all
 }
 
 // programsIn returns the programs below a folder that tools, servers and hooks run. Other programs
