@@ -33,7 +33,8 @@ func View(tenant string, owners toolset.Owners, all map[string]schemas.Announcem
 	return tools
 }
 
-// within returns an announcement with the versions in allowed pools. any is false if there are none.
+// within returns an announcement with the versions in allowed pools. any is false if there are
+// none.
 func within(a schemas.Announcement, allowed func(pool string) bool) (_ schemas.Announcement, any bool) {
 	versions := slices.DeleteFunc(a.All(), func(t schemas.Tool) bool { return !allowed(t.Pool) })
 	if len(versions) == 0 {

@@ -118,8 +118,8 @@ func TestAPoolOfOneTenant(t *testing.T) {
 	}, natstest.Fast, ids.Option)
 }
 
-// The key of a worker in a tenant's pool takes no job of another pool, has no queue made for one, and
-// announces nothing that counts for others. Coordinators without the setting send it no call.
+// The key of a worker in a tenant's pool takes no job of another pool, has no queue made for one,
+// and announces nothing that counts for others. Coordinators without the setting send it no call.
 func TestAPoolsKey(t *testing.T) {
 	ids := acmesPool(t)
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {

@@ -68,8 +68,8 @@ func hold(block, tenant string, pools []string) string {
 // heldPermissions is the name of the permissions of a tenant's workers, without its ending.
 func heldPermissions(tenant string) string { return "worker-" + tenant }
 
-// held writes the permissions of a tenant's workers, and adds to a text of identities.conf what FLEET
-// exports to their account alone.
+// held writes the permissions of a tenant's workers, and adds to a text of identities.conf what
+// FLEET exports to their account alone.
 func (s server) held(i Identity, account, text string) (string, error) {
 	file := func(name string) string { return filepath.Join(s.dir, "permissions", name+".conf") }
 	body, err := os.ReadFile(file(string(Worker)))
