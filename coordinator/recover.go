@@ -40,8 +40,8 @@ func (d *batchRun) fresh(ctx context.Context) bool {
 }
 
 // readPast reads what earlier drivers and workers have left in the queues and in the journal.
-// It reads the queues first. A worker stores the end of a call before it removes the job, so a
-// call that had a job is found in at least one of them. A fresh batch has no past.
+// It reads the queues first. A worker stores the end of a call before it removes the job. So
+// readPast finds the job, or the end, or both. A fresh batch has no past.
 func (d *batchRun) readPast(ctx context.Context) (p past, err error) {
 	if d.fresh(ctx) {
 		return past{}, nil

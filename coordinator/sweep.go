@@ -59,8 +59,8 @@ func (c *Coordinator) sweepLog(ctx context.Context) {
 }
 
 // sweepJobs removes jobs of ended batches from queues without workers. In queues with workers,
-// the workers remove them. A job is left over when the driver that published it died, or when
-// the job arrived late, and the next driver used another queue for the call.
+// the workers remove them. A job is left over if the next driver has used another queue for
+// its call. This happens when the first driver dies, or when the job arrives late.
 func (c *Coordinator) sweepJobs(ctx context.Context) error {
 	subjects, err := inspect.Subjects(ctx, c.conn, c.names.Stream(bus.Jobs))
 	if err != nil {

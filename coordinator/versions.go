@@ -64,8 +64,8 @@ func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.To
 }
 
 // freshTools is like tools. If a call would get another version than the one in the batch's
-// catalogue, it first reads the list of workers again, because the agent may know of a new
-// version before this coordinator does.
+// catalogue, it first reads the list of workers again. The agent may know of a new version
+// before this coordinator does.
 func (d *batchRun) freshTools(ctx context.Context, current schemas.Catalog) plan.Tools {
 	tools := d.tools(current)
 	if !slices.ContainsFunc(d.in.Routed(current), func(c messages.ToolCall) bool { return tools.Differs(c.Tool(), c.Input) }) {

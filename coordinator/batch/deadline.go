@@ -38,8 +38,8 @@ func (m *Machine) lapse(c *call) time.Time {
 	return c.seen.Add(lease + m.cfg.Grace)
 }
 
-// silent reports whether the newest record is a claim, and since that claim lapsed no worker
-// has reported the call and no new job of it was published.
+// silent reports whether the newest record is a claim and nothing has happened since that
+// claim lapsed: no worker has reported the call, and no new job of it was published.
 func (m *Machine) silent(c *call) bool { return c.hasClaim() && c.since.Before(m.lapse(c)) }
 
 // lapsed reports whether the claim has lapsed and the job for the next worker, which could

@@ -32,9 +32,9 @@ func (m *Machine) ToolDigest(i int) string {
 func (m *Machine) Span(i int) string { return m.calls[i].record.Span }
 
 // Rest reports whether the batch only waits, for people or for an earlier batch. until is the
-// latest time to go on. The batch only waits if no End and no plan record is under way, and
-// each call that could run is parked (people are asked) or may not start yet. Then the driver
-// may drop the machine: a new machine with the same records reaches the same state.
+// latest time to go on. The batch only waits under two conditions. Each call that could run is
+// parked (people are asked) or may not start yet. No End and no plan record is under way. Then
+// the driver may drop the machine: a new machine with the same records reaches the same state.
 func (m *Machine) Rest() (until time.Time, rests bool) {
 	calls, exclusive := m.runnable()
 	if !m.began || m.finished || m.storing || m.abort != nil || len(calls) == 0 {

@@ -215,9 +215,9 @@ func (m *Machine) handedBack(i int) bool {
 }
 
 // onLetGo keeps the call waiting for the pause that the worker asked for. After the pause its
-// job is published again. The limit on the time in the queue begins anew if an attempt has
-// failed, a worker was lost, or a worker had reported that it runs the call. Otherwise the
-// limit continues.
+// job is published again. The limit on the time in the queue begins anew in three cases: an
+// attempt has failed, a worker was lost, or a worker had reported that it runs the call.
+// Otherwise the limit continues.
 //
 // A lost worker counts as a failed attempt, because the broker counts the deliveries of the
 // next job from one again. If there is a claim, the lapse of the claim counts instead.

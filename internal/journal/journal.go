@@ -15,11 +15,11 @@
 // again from these subjects.
 //
 // Every write is a compare-and-set on its subject, except that controls and dead letters are
-// appended. The acknowledgement of a write can be lost. After a write of a call record, a
-// result, a plan or a reply without one, the journal reads the newest record of the subject,
-// and package outcome decides. If the newest record is the one that was written, the write
-// succeeded (a call record has a nonce by which the writer recognizes it). If it is another
-// writer's, that record counts. The caller gets one of these two outcomes, or an error.
+// appended. The acknowledgement of a write can be lost. If that happens to a call record, a
+// result, a plan or a reply, the journal reads the newest record of the subject, and package
+// outcome decides. If the newest record is the one that was written, the write succeeded (a
+// call record has a nonce by which the writer recognizes it). If it is another writer's, that
+// record counts. The caller gets one of these two outcomes, or an error.
 //
 // [bus.IsTerminal] is true for an error of this package only if no retry can succeed. After a
 // conflict it is false if the newest record could not be read.

@@ -70,8 +70,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, who Caller, b
 }
 
 // cancelElsewhere aborts a call for which another server waits. If the client gave the call no
-// id, the batch id of the call begins with the label of the request, and cancelElsewhere finds
-// it in the fleet's list. If the client gave it an id, the notification must repeat that id.
+// id, cancelElsewhere finds it in the fleet's list of batches: its batch id begins with the
+// label of the request. If the client gave it an id, the notification must repeat that id.
 func (s *Server) cancelElsewhere(v *visit, meta mcp.Meta) {
 	n, err := v.name(meta)
 	if err != nil {

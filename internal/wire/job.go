@@ -92,9 +92,9 @@ type Notice struct {
 	Worker     string    `json:"worker,omitempty"`
 }
 
-// LetGo says that a worker gave up a job. Either it does not serve the tool, or it is shutting
-// down, or an attempt of a call that does not claim has failed and another attempt may
-// succeed.
+// LetGo says that a worker gave up a job. The worker does not serve the tool, or is shutting
+// down, or an attempt of a call that does not claim has failed. In the last case, another
+// attempt may succeed.
 type LetGo struct {
 	AfterMS int64 `json:"after_ms"`          // pause before the job is published again
 	Attempt int   `json:"attempt,omitempty"` // number of attempts of the call that have failed so far

@@ -196,7 +196,7 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 }
 
 // objectTTL returns how long an object is kept: twice as long as any record that refers to an
-// object. Put does not store an object again in the first half of its life, so the second half
+// object. Put does not store an object again in the first half of its life. So the second half
 // must be as long as any such record is kept.
 func objectTTL(p Config) time.Duration { return 2 * max(p.ReplyTTL, 3*p.BatchTTL) }
 
