@@ -30,8 +30,8 @@ var question = messages.Approval{
 	Input: json.RawMessage(`{"cents":14999}`), ArgsHash: "00ff", Line: "refund(cents: 14999)", Tier: messages.TierHigh, Approvers: 1,
 }
 
-// door is a handler: it answers every request on a subject, in chunks of at most size bytes. If
-// answer returns nil, the request gets no answer.
+// door answers every request on a subject, in chunks of at most size bytes, as a handler of
+// the fleet does. If answer returns nil, the request gets no answer.
 func door(t *testing.T, conn *bus.Conn, subject string, size int, answer func(bus.Msg) any) {
 	t.Helper()
 	stop, err := conn.Subscribe(subject, "", func(m bus.Msg) {

@@ -87,7 +87,7 @@ func startFleet() (options fleet.Options, keyFile string, stop func()) {
 	}
 }
 
-// connect returns an agent of a new fleet. stop ends both.
+// connect starts a fleet and returns an agent of it. stop ends both.
 func connect() (c *client.Client, stop func()) {
 	options, _, stopFleet := startFleet()
 	c, err := client.Connect(context.Background(), options)

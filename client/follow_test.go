@@ -141,7 +141,7 @@ func shown(events iter.Seq2[messages.Event, error], each func(messages.Event)) e
 	return nil
 }
 
-// follow follows the batch in the background.
+// follow runs Follow on the batch in the background.
 func (s *stage) follow() <-chan error {
 	following := make(chan error, 1)
 	go func() { following <- shown(s.c.Follow(context.Background(), "s", "b"), s.take) }()
@@ -217,7 +217,7 @@ func TestFollowTellsEverythingOnce(t *testing.T) {
 		following := s.follow()
 		s.until(4)
 		s.publish(
-			event(messages.EventStart, 1, 0), // a repeat: the timeline had it
+			event(messages.EventStart, 1, 0), // a repeat: the timeline already had it
 			asks("q1"), event(messages.EventRunning, 0, 1),
 			report(2, 1, 0.2), report(4, 1, 0.4), report(3, 1, 0.3),
 			report(2, 3, 0.5), // the journal does not know yet that the third attempt runs
@@ -294,7 +294,7 @@ func TestFollowShowsTheLiveEventOfATimeline(t *testing.T) {
 	})
 }
 
-// However many live events come, the timeline is read at most every 100 ms.
+// Many live events come: Follow reads the timeline at most every 100 ms.
 func TestFollowReadsTheTimelineSeldom(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -315,7 +315,7 @@ func TestFollowReadsTheTimelineSeldom(t *testing.T) {
 	})
 }
 
-// Events are lost, and nothing says so. Follow finds them in the timeline.
+// Events are lost without a sign: Follow finds them in the timeline.
 func TestFollowNoticesWhatIsMissing(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -411,7 +411,8 @@ func TestFollowEnds(t *testing.T) {
 	})
 }
 
-// A coordinator of an older version knows no timelines and answers with the state of the batch.
+// A coordinator of an older version has no timelines, and answers with the state of the batch:
+// Follow returns an error.
 func TestFollowWhereNobodyKnowsTimelines(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)

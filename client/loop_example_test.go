@@ -100,7 +100,7 @@ func ExampleSaveWith() {
 	// <nil> 4
 }
 
-// scripted is a model that gives the message of the script that follows the answered ones.
+// scripted returns a model that answers with the messages of the script, one after another.
 func scripted(script ...string) client.ModelFunc {
 	return func(_ context.Context, history []json.RawMessage) (json.RawMessage, error) {
 		answered := 0

@@ -28,7 +28,7 @@ func recorded() (*sdktrace.TracerProvider, *tracetest.SpanRecorder) {
 	return sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r)), r
 }
 
-// fleetDoor answers every batch, and returns the headers of the requests.
+// fleetDoor answers every batch. It returns the headers of the requests.
 func fleetDoor(ctx context.Context, t *testing.T, conn *bus.Conn) <-chan bus.Header {
 	t.Helper()
 	if err := provision.Ensure(ctx, conn, provision.Config{}); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Watch yields a batch from its beginning, even when the batch runs already.
+// A batch is running already: Watch still yields it from its beginning.
 func TestWatchTellsBatchesWhole(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		s := newStage(t, srv)
@@ -39,7 +39,7 @@ func TestWatchTellsBatchesWhole(t *testing.T) {
 	})
 }
 
-// hang has a get handler for n batches, hung0 and so on, that never answers.
+// hang adds n batches, hung0 and so on, whose get handler never answers.
 func (s *stage) hang(n int) {
 	s.t.Helper()
 	for i := range n {

@@ -81,8 +81,8 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
-// TestVersionIsOfWhatDecides: a granted call runs under the policy that granted it, and a changed
-// comment does not make another policy.
+// The version of a policy depends only on what decides. A granted call runs under the policy
+// that granted it, and a changed comment does not make another policy.
 func TestVersionIsOfWhatDecides(t *testing.T) {
 	base := "deny: [Bash]\nrisk: [{tier: high, tool: refund, when: input.amount > 50}]\n"
 	version := parsePolicy(t, base).Version

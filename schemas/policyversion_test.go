@@ -2,8 +2,9 @@ package schemas
 
 import "testing"
 
-// A fleet is updated one process at a time. A policy of an older build keeps its version: a person
-// would be asked again, and an answer would be void, if builds called the same policy by two names.
+// A fleet is updated one process at a time, so a policy keeps the version that older builds
+// give it. Otherwise builds would call the same policy by two names: a person would be asked
+// again, and an answer would be void.
 func TestTheVersionOfAPolicyStays(t *testing.T) {
 	const policy = `
 default: ask

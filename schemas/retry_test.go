@@ -105,8 +105,8 @@ func TestRetryIsRefused(t *testing.T) {
 	}
 }
 
-// Old journals name tools by digest: a tool without a retry policy keeps the digest it had before
-// there were retry policies.
+// Old journals name tools by digest. So a tool without a retry policy keeps the digest from
+// before there were retry policies.
 func TestRetryIsPartOfThePromiseOnlyWhereThereIsOne(t *testing.T) {
 	tool, err := Tool{Name: "x", Kind: messages.KindRead}.WithDefaults()
 	if err != nil {

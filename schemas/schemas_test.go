@@ -30,7 +30,7 @@ var goTypes = map[string]any{
 	"buried": wire.DeadLetter{}, "tool": Announcement{}, "tools-file": nil, "policy-file": nil,
 }
 
-// mayOmit lists members that our writers always write and other writers may omit.
+// mayOmit lists members that our own writers always write, and that other writers may omit.
 var mayOmit = []string{"batch.v", "control.v"}
 
 func TestSchemasAgreeWithTheGoTypes(t *testing.T) {

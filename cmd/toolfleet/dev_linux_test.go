@@ -106,7 +106,7 @@ func TestDevShowsCallsAndReloads(t *testing.T) {
 	if got := <-answer; !strings.Contains(got, `"output":"first\n"`) {
 		t.Errorf("the call that ran meanwhile: %s", got)
 	}
-	// The coordinator hears of it a moment later.
+	// The coordinator learns of the new tool a moment later.
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(d.call("two"), `"output":{}`); {
 		if time.Now().After(end) {
 			t.Fatal("the new tool is not served")
@@ -116,7 +116,8 @@ func TestDevShowsCallsAndReloads(t *testing.T) {
 		t.Errorf("after the change: %s", got)
 	}
 
-	// A tool that is gone is unknown; a call of it does not wait for a worker.
+	// A tool is removed from the file: a call of it ends as unknown, and does not wait for a
+	// worker.
 	d.write("tools:\n  - {name: two, kind: compute, builtin: noop}\n")
 	d.term.Expect("The tools file was read again: 1 tool; gone: gate, one.")
 	for end := time.Now().Add(30 * time.Second); !strings.Contains(d.call("one"), "unknown_tool"); {
@@ -126,7 +127,7 @@ func TestDevShowsCallsAndReloads(t *testing.T) {
 	}
 }
 
-// A long-lived program is started again when its file changes.
+// The file of a long-lived program changes: dev starts the program again.
 func TestDevStartsAChangedProgramAgain(t *testing.T) {
 	d := startDev(t, fmt.Sprintf(oneTool, "first"))
 	program := func(tools string) {
@@ -145,7 +146,7 @@ func TestDevStartsAChangedProgramAgain(t *testing.T) {
 	d.term.Expect("A program has changed, so it was started again: 2 tools; new: p__at.")
 }
 
-// A file counts once it has been the same for two looks, and once for each change.
+// A change of a file is reported once, after two looks have found the same content.
 func TestChangesOfFiles(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "f")
 	w := newFileWatch(name, "")

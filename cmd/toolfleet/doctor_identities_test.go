@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/natstest"
 )
 
-// The doctor tells a user without the right to look about that right, and does not call the server
-// broken.
+// A user has no right to inspect the server: the doctor names this right, and does not report
+// the server as broken.
 func TestDoctorWithoutRights(t *testing.T) {
 	t.Parallel()
 	ids := natstest.NewIdentities(t)

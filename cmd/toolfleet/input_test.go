@@ -7,7 +7,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The command sends a message unchanged, whatever the fleet will make of its calls.
+// The command sends a message unchanged, even if the fleet will refuse its calls.
 func TestAMessageThatIsNestedDeep(t *testing.T) {
 	message := `{"calls":[{"id":"1","name":"a","input":{"a":` + strings.Repeat("[", 50_000) + strings.Repeat("]", 50_000) + `}}]}`
 	for body, in := range map[string]input{

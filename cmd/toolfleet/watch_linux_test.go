@@ -16,8 +16,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// A watcher is told that the connection is lost and that it is back: above the board if stderr is
-// the same screen, else on stderr, and never on stdout.
+// The connection of a watcher is lost and comes back: the watcher is told both. The lines
+// stand above the board if stderr is the same screen, otherwise on stderr, and never on
+// stdout.
 func TestWatchTellsOfALostConnection(t *testing.T) {
 	for _, where := range []string{"above the board", "beside the lines"} {
 		t.Run(where, func(t *testing.T) {

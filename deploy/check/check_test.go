@@ -47,7 +47,8 @@ func (s source) read(t *testing.T, name string) []byte {
 	return bytes.ReplaceAll(content, []byte(e.old), []byte(e.new))
 }
 
-// expect fails the test unless a check found exactly the one problem want; "": none.
+// expect fails the test if the problems that a check found are not exactly want. If want is
+// "", there must be none.
 func expect(t *testing.T, got []string, want string) {
 	t.Helper()
 	if want == "" && len(got) > 0 {
@@ -85,12 +86,14 @@ func longestWrite(t *testing.T, toolsFile []byte) time.Duration {
 	return longest
 }
 
-// pinned reports whether an image names a version, so that it is the same image tomorrow.
+// pinned reports whether an image names a version or a digest, so that it stays the same
+// image.
 func pinned(image string) bool {
 	return regexp.MustCompile(`:[^/:]*\d[^/:]*$|@sha256:[0-9a-f]{64}$`).MatchString(image)
 }
 
-// binary builds cmd/toolfleet once and returns its path. It skips the test if it cannot.
+// binary builds cmd/toolfleet once and returns its path. If that is not possible, it skips the
+// test.
 func binary(t *testing.T) string {
 	t.Helper()
 	if _, err := fs.Stat(os.DirFS(root), "cmd/toolfleet"); err != nil {
@@ -105,8 +108,8 @@ func binary(t *testing.T) string {
 
 var binDir string
 
-// built runs the Dockerfile's own build command, with another output, and without optimization: it
-// compiles everything once more, in two thirds of the time.
+// built runs the build command of the Dockerfile with another output. It leaves out
+// optimization, so the build takes two thirds of the time.
 var built = sync.OnceValues(func() (string, error) {
 	dockerfile, err := os.ReadFile(filepath.Join(root, "Dockerfile"))
 	if err != nil {

@@ -78,7 +78,8 @@ func loadCompose(t *testing.T, edits source, profile string) (*types.Project, er
 	})
 }
 
-// restarts returns the restart policy that a service should have: one that others wait for ends.
+// restarts returns the restart policy that a service should have. A service for whose end
+// others wait must not restart.
 func restarts(project *types.Project, name string) string {
 	for _, s := range project.Services {
 		if s.DependsOn[name].Condition == types.ServiceConditionCompletedSuccessfully {

@@ -93,9 +93,9 @@ func TestNATSIdentities(t *testing.T) {
 	}
 }
 
-// expectImports checks that the account of the workers imports what its user may publish and hear,
-// and nothing else: a request that names a reply subject reaches whatever the account imports. Each
-// of these subjects is exported to no other account.
+// expectImports checks that the workers' account imports what its user may publish and
+// subscribe to, and nothing else. A request with a reply subject reaches everything that the
+// account imports. None of these subjects is exported to another account.
 func expectImports(t *testing.T, rights []string) {
 	t.Helper()
 	parsed, err := conf.ParseFile(filepath.Join(root, "deploy/nats/identities.conf"))

@@ -19,8 +19,8 @@ const observability = "deploy/observability/"
 // observers lists the services that run only with the profile observe.
 var observers = []string{"grafana", "jaeger", "otel-collector", "prometheus"}
 
-// observedProblems checks that the observers and the traces of the fleet are off without the
-// profile, and that with it the traces go to a service that exists.
+// observedProblems checks the profile observe. Without it the observers and the traces of the
+// fleet are off. With it the traces go to a service that exists.
 func observedProblems(t *testing.T, edits source, bare, project *types.Project) (found []string) {
 	report := func(service, format string, args ...any) {
 		found = append(found, service+": "+fmt.Sprintf(format, args...))

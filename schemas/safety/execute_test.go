@@ -145,7 +145,8 @@ func (s *sandbox) state(t testing.TB) map[string]string {
 	return state
 }
 
-// unchanged runs a command that was classified as safe, and reports what it changed all the same.
+// unchanged runs a command that was classified as safe, and fails the test if the command
+// changes something.
 func (s *sandbox) unchanged(t testing.TB, command string) {
 	t.Helper()
 	before := s.state(t)
@@ -155,8 +156,8 @@ func (s *sandbox) unchanged(t testing.TB, command string) {
 	}
 }
 
-// allUnchanged is unchanged for many commands. It reads the folder once for every fifty, and once
-// for each command only to find the one that changed something.
+// allUnchanged is unchanged for many commands. It compares the folder after every fifty
+// commands. If something has changed, it runs these commands one by one to find the cause.
 func (s *sandbox) allUnchanged(t testing.TB, commands []string) {
 	t.Helper()
 	for batch := range slices.Chunk(commands, 50) {
@@ -196,7 +197,7 @@ func TestSandboxNotices(t *testing.T) {
 	}
 }
 
-// attacks change something wherever bash reads them as a command.
+// attacks are texts that change something if bash reads them as a command.
 var attacks = []string{
 	"; touch p", "\ntouch p\n", "| touch p", "& touch p", "&& touch p", "|| touch p", "$(touch p)", "`touch p`", "<(touch p)", ">(touch p)",
 	"> p", ">> p", "2> p", "&> p", "<> p", ">| p", "<<E\nE\ntouch p\n", "<<'E'\n$(touch p)\nE\n", "${x:=$(touch p)}", "$((a[$(touch p)]))",

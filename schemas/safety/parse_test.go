@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Parse accepts what bash and the parser read alike, whatever it does, and refuses the rest.
+// Parse accepts a command if bash and the parser read it in the same way, whatever it does. It
+// refuses all others.
 func TestParse(t *testing.T) {
 	for _, command := range []string{
 		"", "rm x > y", "# all\nrm x", "make \\\n  -j", "cat <<E\n$(rm x)\nE", "cat <<'E' > f\n a \\\nb\nE", "x=`pwd`", "echo \"${x:-$(echo 'a')}\"",

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// An editor that is killed because its question was answered elsewhere leaves a terminal that shows
-// what is typed.
+// An editor is killed because its question was answered elsewhere: the terminal shows typed
+// text again.
 func TestAnEditorThatIsEnded(t *testing.T) {
 	tty := terminaltest.New(t)
 	script := filepath.Join(t.TempDir(), "editor")

@@ -16,8 +16,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// The audit lines of one run of a call belong together. Another call of the batch, and another run
-// under the same ids, have their own.
+// The audit lines of one run of a call form one group. Another call of the batch, and another
+// run with the same ids, have their own groups.
 func TestSplitRuns(t *testing.T) {
 	key, session := wire.KeyOf("_", "s", "b"), wire.KeyOf("_", "other", "b")
 	var entries []audit.Entry

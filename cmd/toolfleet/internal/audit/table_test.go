@@ -41,7 +41,8 @@ func TestAuditTable(t *testing.T) {
 	terminaltest.Golden(t, "table.txt", out.String())
 }
 
-// Away from a terminal no cell is cut, however long: a program may look up an id that it read.
+// The output is no terminal: no cell of the table is cut, however long it is, because a
+// program may look up an id from it.
 func TestAuditTableIsWholeElsewhere(t *testing.T) {
 	long := func(what string) string { return what + strings.Repeat("-", 200) + "end" }
 	l := messages.AuditRecord{

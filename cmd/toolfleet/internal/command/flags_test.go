@@ -8,7 +8,7 @@ import (
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/command"
 )
 
-// A switch needs no value, and a word after it counts only if it is one.
+// A switch needs no value. The word after it is taken as its value only if it is a valid one.
 func TestSwitches(t *testing.T) {
 	for _, tc := range []struct {
 		line      []string

@@ -15,11 +15,12 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// The doctor compares what the members of a fleet decide by. A "+" begins what is of a worker's tools file alone.
+// The doctor compares the policies of the fleet's members. In a version, the text after "+" is
+// the part of a worker's own tools file.
 func TestDoctorComparesPolicies(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		for _, tc := range []struct{ coordinators, workers, status, says string }{
-			{"", "p", "ok", "the same"}, // which a fleet without coordinators is told elsewhere
+			{"", "p", "ok", "the same"}, // another check reports a fleet without coordinators
 			{"p", "p p", "ok", "the same"},
 			{"-", "-", "ok", "none"},
 			{"p", "p+t p+t", "ok", "the same"},
@@ -135,7 +136,7 @@ func TestDoctorSaysWhatIsMissing(t *testing.T) {
 		job("away", 0)
 		want(e.workers, "fail workers: there are none", "fail workers: pool away: 1 call waiting and no worker that serves it")
 		put("w1", `{"worker":"w1","pools":["gpu"]}`)
-		job("gpu", 1) // which a worker serves: it will come to it
+		job("gpu", 1) // a worker serves this pool and will take the job
 		job("away", 2)
 		want(e.workers, "ok policy: ", "ok workers: 1 worker in 1 pool", "fail workers: pool away: 2 calls waiting and no worker that serves it", "fail workers: ask about consumer gpu")
 		if next := e.findings[2].Next; !strings.HasSuffix(next, "a tool of this pool: far.") {

@@ -11,7 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
 )
 
-// What runs below the root, and says who may do what, is fixed: no command may change it.
+// Files below the root that are executed, or that say who may do what, are fixed: no command
+// may change them.
 func TestWhatIsFixed(t *testing.T) {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

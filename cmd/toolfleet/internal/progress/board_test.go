@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// told is an event and the time since the start of the batch at which it came.
+// told is an event, with the time at which it came since the start of the batch.
 type told struct {
 	at time.Duration
 	e  messages.Event

@@ -33,8 +33,8 @@ func TestWatchedSession(t *testing.T) {
 	terminaltest.Golden(t, "session.txt", out.String())
 }
 
-// Of several sessions each line names the session, what comes after a reply is ignored, and boards
-// go when events were missed.
+// Several sessions are watched: each line names its session. Events after a reply are ignored,
+// and boards are removed when events were missed.
 func TestWatchedSessions(t *testing.T) {
 	w := NewSessions(false, false)
 	var out strings.Builder

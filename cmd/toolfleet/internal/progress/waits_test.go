@@ -12,7 +12,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// After 3 s every output says why nothing has begun, once, and none does when a call runs.
+// Nothing has begun for 3 s: every output says why, once. If a call runs, no output does.
 func TestWhyABatchWaits(t *testing.T) {
 	for name, events := range map[string]bool{"lines": false, "events": true} {
 		t.Run(name, func(t *testing.T) {

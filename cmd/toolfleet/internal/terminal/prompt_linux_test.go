@@ -8,7 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/cmd/toolfleet/internal/terminaltest"
 )
 
-// An answer counts for the question on the screen, not for an earlier one or for none.
+// An answer counts only for the question on the screen. It does not count for an earlier
+// question, nor if it was typed before any question.
 func TestAnswersBelongToTheirQuestion(t *testing.T) {
 	term := terminaltest.New(t)
 	p := PromptAt(term.Tool, term.Tool)
