@@ -34,9 +34,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -113,12 +110,6 @@ type CallEntry struct {
 	Seq    uint64 // the sequence of a claim is its fencing token
 	Stored time.Time
 	Record wire.CallRecord
-}
-
-// PlanEntry is a stored plan record.
-type PlanEntry struct {
-	Seq    uint64
-	Record wire.PlanRecord
 }
 
 // Unreadable is the state of a record that cannot be read. No stored record has this state.
@@ -269,65 +260,6 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 	return result, true, nil
 }
 
-// WritePlan appends a plan record after the one at sequence last. It returns every plan record
-// of the batch after last: this one, or those that another coordinator has stored first.
-func (j *Journal) WritePlan(
-	ctx context.Context, key wire.BatchKey, rec wire.PlanRecord, last uint64,
-) ([]PlanEntry, error) {
-	body, err := j.encodePlan(ctx, &rec)
-	if err != nil {
-		return nil, err
-	}
-	seq, err := j.conn.CompareAndSet(ctx, j.names.Of(wire.VerbPlan, key), nil, body, last)
-	answer := answerTo(err)
-	if answer == outcome.Stored {
-		return []PlanEntry{{seq, rec}}, nil
-	}
-	all, readErr := j.Plans(ctx, key)
-	newer := slices.IndexFunc(all, func(entry PlanEntry) bool { return entry.Seq > last })
-	newest := outcome.Newest{Read: readErr == nil}
-	if newer >= 0 {
-		newest.Seq = all[newer].Seq
-	}
-	// If an earlier try of this write was stored, the list contains it.
-	if outcome.Of(answer, last, newest) == outcome.Overtaken {
-		return all[newer:], nil
-	}
-	return nil, fmt.Errorf("store plan of batch %s: %w", key, undecided(err, readErr))
-}
-
-// FirstPlan returns the first plan record of a batch, which has the decisions about every
-// call. The error is [bus.ErrNotFound] if no plan record is stored.
-func (j *Journal) FirstPlan(ctx context.Context, key wire.BatchKey) (rec wire.PlanRecord, err error) {
-	msg, err := j.conn.First(ctx, j.names.Stream(bus.Calls), j.names.Of(wire.VerbPlan, key))
-	if err != nil {
-		return rec, fmt.Errorf("read the first plan of batch %s: %w", key, err)
-	}
-	if err := rawjson.Unmarshal(msg.Data, &rec); err != nil {
-		return rec, fmt.Errorf("plan record %d of batch %s: %w: %w", msg.Seq, key, bus.ErrCorrupt, err)
-	}
-	return rec, j.wholePlan(ctx, &rec)
-}
-
-// Plans returns every plan record of a batch, in order.
-func (j *Journal) Plans(ctx context.Context, key wire.BatchKey) ([]PlanEntry, error) {
-	msgs, err := j.conn.All(ctx, j.names.Stream(bus.Calls), j.names.Of(wire.VerbPlan, key))
-	if err != nil {
-		return nil, fmt.Errorf("read plan of batch %s: %w", key, err)
-	}
-	plans := make([]PlanEntry, len(msgs))
-	for i, msg := range msgs {
-		plans[i].Seq = msg.Seq
-		if err := rawjson.Unmarshal(msg.Data, &plans[i].Record); err != nil {
-			return nil, fmt.Errorf("plan record %d of batch %s: %w: %w", msg.Seq, key, bus.ErrCorrupt, err)
-		}
-		if err := j.wholePlan(ctx, &plans[i].Record); err != nil {
-			return nil, fmt.Errorf("plan record %d of batch %s: %w", msg.Seq, key, err)
-		}
-	}
-	return plans, nil
-}
-
 // ResultEntry is the stored result of a call that does not claim.
 type ResultEntry struct {
 	Key    wire.CallKey
@@ -424,99 +356,6 @@ func (j *Journal) WriteHandBack(ctx context.Context, key wire.CallKey, back wire
 		return fmt.Errorf("hand back call %s: %w", key, err)
 	}
 	return nil
-}
-
-// acceptedHeader is the header of a stored reply that has the sequence and the time of its
-// batch in the log. A later batch with the same id has another sequence. If the log was made
-// anew, it may have the same sequence, but it has another time.
-const acceptedHeader = "Toolfleet-Accepted"
-
-// mark is the value of acceptedHeader for a batch.
-func (a Accepted) mark() string {
-	return strconv.FormatUint(a.Seq, 10) + " " + a.Stored.UTC().Format(time.RFC3339Nano)
-}
-
-// answered returns the sequence and the time of the batch that a stored reply answers. It
-// returns zeros if the reply does not have them.
-func answered(reply bus.Msg) (seq uint64, stored time.Time) {
-	place, at, _ := strings.Cut(reply.Header.Get(acceptedHeader), " ")
-	seq, err := strconv.ParseUint(place, 10, 64)
-	if err == nil {
-		stored, err = time.Parse(time.RFC3339Nano, at)
-	}
-	if err != nil {
-		return 0, time.Time{}
-	}
-	return seq, stored
-}
-
-// WriteReply stores the reply of a batch and returns the bytes that are then stored: these, or
-// those of an earlier reply. The server publishes the stored bytes on the reply subject. If
-// the reply is too large for a message, it goes to the object store, and the stored reply
-// refers to it.
-func (j *Journal) WriteReply(ctx context.Context, a Accepted, reply messages.Reply) ([]byte, error) {
-	key, body := a.Key, wire.Encode(reply)
-	if len(body) > j.inline() {
-		ref, err := j.objects.Put(ctx, body)
-		if err != nil {
-			return nil, fmt.Errorf("store the large reply of batch %s: %w", key, err)
-		}
-		reply.Reinjection, reply.Results, reply.Steering, reply.Ref = json.RawMessage("null"), []messages.Result{}, nil, &ref
-		reply = reply.WithAppend() // also leaves out the list to append
-		body = wire.Encode(reply)
-	}
-	header := bus.Header{acceptedHeader: {a.mark()}}
-	_, err := j.conn.CompareAndSet(ctx, j.names.Of(wire.VerbFinal, key), header, body, 0)
-	answer := answerTo(err)
-	if answer == outcome.Stored {
-		return body, nil
-	}
-	stored, found, readErr := j.Reply(ctx, key)
-	if firstWins(answer, found, readErr) {
-		return stored, nil
-	}
-	return nil, fmt.Errorf("store the reply of batch %s: %w", key, undecided(err, readErr))
-}
-
-// Reply returns the stored reply of a batch as it was published. A large reply only refers to
-// its body.
-func (j *Journal) Reply(ctx context.Context, key wire.BatchKey) ([]byte, bool, error) {
-	stored, found, err := j.replyTo(ctx, key)
-	return stored.Data, found, err
-}
-
-// StoredReply is a stored reply under the id of a batch in the log.
-type StoredReply struct {
-	Body   []byte
-	Stored time.Time
-	Own    bool // the reply was made for this batch, not for an earlier one with the same id
-}
-
-// ReplyTo returns the stored reply under the id of a batch in the log.
-func (j *Journal) ReplyTo(ctx context.Context, a Accepted) (reply StoredReply, found bool, err error) {
-	msg, found, err := j.replyTo(ctx, a.Key)
-	return StoredReply{msg.Data, msg.Time, found && msg.Header.Get(acceptedHeader) == a.mark()}, found, err
-}
-
-func (j *Journal) replyTo(ctx context.Context, key wire.BatchKey) (bus.Msg, bool, error) {
-	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Replies), j.names.Of(wire.VerbFinal, key))
-	if errors.Is(err, bus.ErrNotFound) {
-		return bus.Msg{}, false, nil
-	}
-	if err != nil {
-		return bus.Msg{}, false, fmt.Errorf("read the reply of batch %s: %w", key, err)
-	}
-	return msg, true, nil
-}
-
-// FullReply returns the whole body of a stored reply. If the reply refers to an object, it
-// reads that object.
-func (j *Journal) FullReply(ctx context.Context, stored []byte) ([]byte, error) {
-	var reply messages.Reply
-	if err := rawjson.Unmarshal(stored, &reply); err != nil || reply.Ref == nil {
-		return stored, err
-	}
-	return j.objects.Get(ctx, *reply.Ref)
 }
 
 // Accepted is a batch in the log.
