@@ -35,8 +35,8 @@ var (
 // soon is how long ask waits for the handler's own answer once the stored reply was seen.
 const soon = time.Second
 
-// news is the reply of a batch as the server publishes it when the reply is stored. So the
-// caller has the reply even if the handler never answers.
+// news holds the published reply of a batch. Each reply is published when it is stored, so the
+// caller gets it even if the handler of its request never answers.
 type news struct {
 	arrived chan struct{} // closed when the reply has arrived
 	reply   []byte        // set before arrived is closed
@@ -68,9 +68,9 @@ func (c *Client) listen(key wire.BatchKey, digest string) (n *news, stop func(),
 	return n, stop, err
 }
 
-// ask sends one request to a handler and reads what comes back: first events, then a reply, which
-// may come in chunks, or a state. If n receives the stored reply and the handler does not answer
-// within soon, ask returns the stored reply.
+// ask sends one request to a handler and reads the answer: first events, then either a reply,
+// possibly in chunks, or a state. If n receives the stored reply and the handler does not
+// answer within soon, ask returns the stored reply.
 func (c *Client) ask(ctx context.Context, subject string, n *news, h bus.Header, body []byte, each func(messages.Event)) (messages.Reply, error) {
 	var parts answerParts
 	var problem error

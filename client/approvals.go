@@ -14,11 +14,12 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Approvals lists the tenant's open questions, the oldest first: calls that wait for a person. A
-// fleet answers Approvals, [Client.Approval] and [Client.Decide] only for the identities of
-// approvers. Anybody else gets no answer. Each of the three takes at most 10 s and does not retry.
+// Approvals lists the tenant's open questions, the oldest first. Each question is about a call
+// that waits for a person. A fleet answers Approvals, [Client.Approval] and [Client.Decide]
+// only for the identities of approvers. Anybody else gets no answer. Each of the three takes
+// at most 10 s and does not retry.
 //
-// The error is [ErrNoFleet], or a *messages.Refusal such as one of the class busy.
+// The error is [ErrNoFleet], or a *messages.Refusal, for example of the class busy.
 func (c *Client) Approvals(ctx context.Context) ([]messages.Pending, error) {
 	list, err := request[messages.PendingList](ctx, c, c.names.OfTenant(wire.VerbList, c.tenant), nil)
 	if err == nil && list.Error != nil {

@@ -9,16 +9,16 @@
 //
 // [messages.Reply.Done] reports that the model made no calls, so its turn is over.
 //
-// The id of a batch is its idempotency key. After a lost connection or a crash the same batch may
-// be run again, and its calls do not run twice.
+// The id of a batch is its idempotency key. After a lost connection or a crash a program may
+// run the same batch again: its calls do not run twice.
 //
 //	one batch     Run, or Submit and then Await or Get    submit it, and its reply
 //	              Follow, Timeline                        what happens to it, what has happened
 //	              Abort                                   end it now
-//	a turn        Loop                                    model and fleet in turn
+//	a turn        Loop                                    ask the model and run its calls, in turn
 //	a session     Watch, Batches                          its batches as they run, or as a list
 //	              Live                                    what happens now in all sessions
-//	              AbortSession, Steer                     end them; say something to the model
+//	              AbortSession, Steer                     end its batches; send the model a message
 //	people        Approvals, Approval, WatchApprovals     calls that wait for a person
 //	              Signer.Sign, Decide                     allow or deny one
 package client
@@ -45,13 +45,14 @@ type Option func(*settings)
 
 type settings = clientconn.Settings
 
-// Tenant names the tenant that the client acts for: a token in the subjects of the fleet. By
-// default, and for "", it is the tenant of a fleet that has only one.
+// Tenant sets the tenant that the client acts for. Its name is a token in the fleet's
+// subjects. The default, also for "", is [messages.OneTenant]: the tenant of a fleet that has
+// only one.
 func Tenant(tenant string) Option { return func(s *settings) { s.Tenant = tenant } }
 
-// Tracer makes the spans of submitted batches with t. By default they are made by the provider of
-// the span in a call's context, so a program with OpenTelemetry needs no option. The trace context
-// reaches the fleet in any case.
+// Tracer makes the client create the spans of submitted batches with t. Without this option
+// the client uses the tracer provider of the span in the call's context, so a program with
+// OpenTelemetry needs no option. The trace context reaches the fleet in both cases.
 func Tracer(t trace.Tracer) Option { return func(s *settings) { s.Tracer = t } }
 
 // Client submits batches. Safe for concurrent use.
@@ -72,9 +73,9 @@ var (
 	// ErrRunning is returned by Get: the batch is queued or running. Ask again later, or use Await
 	// or Run.
 	ErrRunning = errors.New("the batch is queued or running")
-	// ErrUnknown is returned by Get, Await, Timeline and Follow. The batch may be submitted. If it
-	// was submitted before and its reply has aged out (reply_ttl, by default 24 h), its calls run
-	// again.
+	// ErrUnknown is returned by Get, Await, Timeline and Follow for a batch that the fleet
+	// does not know. The caller may submit the batch. If the batch was submitted before and
+	// its reply has aged out (reply_ttl, by default 24 h), its calls run again.
 	ErrUnknown = errors.New("no such batch: it was never accepted, or its reply is no longer kept")
 	// ErrNoFleet means that no coordinator answers on the fleet's subjects: none runs, or the
 	// prefix or the tenant is wrong. Submit and Watch do not return it. Submit stores a batch
@@ -82,9 +83,9 @@ var (
 	ErrNoFleet = errors.New("no coordinator answers: start one with `toolfleet dev` or `toolfleet coordinator`")
 )
 
-// Connect connects to the NATS server of a fleet. It tries for 10 s, or until ctx ends; afterwards
-// the client reconnects by itself for as long as it lives. It does not check that a coordinator
-// runs.
+// Connect connects to the NATS server of a fleet. It tries for 10 s, or until ctx ends. If the
+// connection is lost later, the client reconnects by itself until it is closed. Connect does
+// not check that a coordinator runs.
 func Connect(ctx context.Context, o fleet.Options, options ...Option) (*Client, error) {
 	var s settings
 	for _, option := range options {
@@ -119,7 +120,8 @@ func (c *Client) OnBehalf(statement func(digest string) string) *Client {
 	return &other
 }
 
-// sayWhoAsks adds who asks for a batch to its header.
+// sayWhoAsks sets the header that says which user asks for a batch. Only a client made by
+// OnBehalf sets it.
 func (c *Client) sayWhoAsks(header bus.Header, body []byte) {
 	if c.asks == nil {
 		return
@@ -155,8 +157,8 @@ type runOptions struct {
 // OnEvent calls each for the live events of the batch, on the goroutine of Run. A slow
 // function delays the reply. Events may be lost; [Client.Follow] loses none.
 //
-// If a coordinator has answered before and none has answered for 3 s, Run itself emits one
-// event per outage, of the type waiting and with the index -1.
+// Run itself emits one event per outage: a coordinator has answered before, and none has
+// answered for 3 s. That event has the type waiting and the index -1.
 func OnEvent(each func(messages.Event)) RunOption { return onEvent(each) }
 
 type onEvent func(messages.Event)
@@ -185,16 +187,17 @@ func (body withBody) submit(o *runOptions) { o.body = body }
 // Run submits a batch and returns its reply. It may be called again with the same batch, by this
 // program or another: the calls are not run again, and the reply is the same.
 //
-// Run waits as long as the batch takes. If the connection is lost or a coordinator stops, it asks
-// again and goes on waiting. It also retries a refusal of the class busy. If ctx ends first, the
-// batch goes on, and [Client.Get] can fetch its reply.
+// Run waits as long as the batch takes. If the connection is lost or a coordinator stops, Run
+// sends the request again and goes on waiting. Run also retries a refusal of the class busy.
+// If ctx ends first, the batch goes on, and [Client.Get] can fetch its reply.
 //
-// The outputs of the calls are in the reply's Reinjection. The Results leave them out; Get with
-// [FullResults] returns them there too. Run, Await and Get fetch a reply that is too large for a
-// message, so its Ref is nil.
+// The outputs of the calls are in the reply's Reinjection. The reply's Results leave the
+// outputs out; Get with [FullResults] puts them there too. Run, Await and Get return the whole
+// reply, even if it is too large for one message, so its Ref is nil.
 //
-// For a refused batch the error is a *messages.Refusal, and the reply is returned too. The error is
-// [ErrNoFleet] if no coordinator has answered for 3 s and none ever did.
+// For a refused batch the error is a *messages.Refusal, and the reply is returned too. The
+// error is [ErrNoFleet] if no coordinator has answered for 3 s, and none has answered this Run
+// before.
 func (c *Client) Run(ctx context.Context, b messages.Batch, options ...RunOption) (messages.Reply, error) {
 	o := defaultRun()
 	for _, option := range options {
@@ -291,7 +294,7 @@ func (c *Client) run(ctx context.Context, b messages.Batch, o runOptions) (reply
 	}
 }
 
-// has reports whether the fleet is known to have a batch, running or with a reply.
+// has reports whether the fleet certainly has a batch: the batch runs, or has a reply.
 func (c *Client) has(ctx context.Context, b messages.Batch) bool {
 	_, err := c.get(ctx, b.Session, b.ID, unheard, nil)
 	var refusal *messages.Refusal
@@ -328,11 +331,12 @@ func (c *Client) Submit(ctx context.Context, b messages.Batch, options ...Submit
 	return err
 }
 
-// Await waits for the reply of a submitted batch until ctx ends. For a refused batch the error is a
-// *messages.Refusal, and the reply is returned too; for an unknown one it is [ErrUnknown].
+// Await waits for the reply of a submitted batch until ctx ends. For a refused batch the error
+// is a *messages.Refusal, and the reply is returned too. For an unknown batch the error is
+// [ErrUnknown].
 //
-// Await also asks for the reply every 2 s. The published reply may be missed, or may be too large
-// for a message.
+// Await waits for the published reply. It also asks for the reply every 2 s, because the
+// published reply may be missed, or may be too large for a message.
 func (c *Client) Await(ctx context.Context, s messages.SessionID, b messages.BatchID) (messages.Reply, error) {
 	n, stop, err := c.listen(c.key(s, b), "")
 	if err != nil {
@@ -365,8 +369,8 @@ type GetOption func(*messages.Get)
 func FullResults() GetOption { return func(g *messages.Get) { g.Results = messages.ResultsFull } }
 
 // Get returns the reply of a batch that has ended. Otherwise the error is [ErrRunning],
-// [ErrUnknown] or [ErrNoFleet]. For a refused batch it is a *messages.Refusal, and the reply is
-// returned too. Get takes at most 10 s.
+// [ErrUnknown] or [ErrNoFleet]. For a refused batch the error is a *messages.Refusal, and the
+// reply is returned too. Get takes at most 10 s.
 func (c *Client) Get(ctx context.Context, s messages.SessionID, b messages.BatchID, options ...GetOption) (messages.Reply, error) {
 	var body []byte // nil: the reply as it is stored
 	if len(options) > 0 {
@@ -401,8 +405,8 @@ func (c *Client) encode(b *messages.Batch) ([]byte, error) {
 	return body, c.fits(body)
 }
 
-// MaxBatch returns the largest batch that the fleet takes, in bytes: what fits into one message
-// with 64 KiB to spare for headers and subject.
+// MaxBatch returns the size of the largest batch that the fleet accepts, in bytes. It is the
+// server's largest message, less 64 KiB for headers and subject.
 func (c *Client) MaxBatch() int { return c.conn.MaxPayload() - 64<<10 }
 
 func (c *Client) fits(body []byte) error {

@@ -39,15 +39,15 @@ func (c *Client) Abort(ctx context.Context, s messages.SessionID, b messages.Bat
 }
 
 // AbortSession is like [Client.Abort], for every batch of the session that is stored now,
-// also a batch that has not started. Later batches are not affected.
+// whether it has started or not. Later batches are not affected.
 func (c *Client) AbortSession(ctx context.Context, s messages.SessionID, why Reason) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Abort: json.RawMessage("true"), Reason: why.Text, By: why.By})
 }
 
 // Steer sends a message to a session: any JSON value except null, at most 256 KiB. The next
 // reply of the session has the message in Steering, and the agent appends it after the
-// reinjection. when says which calls still run, of batches that were accepted before the
-// message. The result of a skipped call has the reason.
+// reinjection. when says which calls of earlier batches still run. why is shown in the results
+// of the calls that are skipped.
 func (c *Client) Steer(ctx context.Context, s messages.SessionID, message json.RawMessage, when messages.SteerWhen, why Reason) (seq uint64, err error) {
 	return c.control(ctx, s, messages.Control{Steer: message, When: when, Reason: why.Text, By: why.By})
 }

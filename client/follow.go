@@ -25,13 +25,14 @@ import (
 //	}
 //
 // Every durable event is yielded exactly once, in the order of the timeline, also after a lost
-// connection: start, awaiting_approval, running, end, result and reply. Progress and hook events
-// are live: they may be missed, but are never late. If the worker of a running call was lost, the
-// first running event of the call may be that of its second attempt.
+// connection: start, awaiting_approval, running, end, result and reply. Progress and hook
+// events are live: they may be missed, and are left out once their call has ended. If the
+// worker of a running call was lost, the first running event of the call may be that of its
+// second attempt.
 //
-// An error is yielded once, as the last pair: [ErrUnknown] if the fleet does not know the batch
-// (submit it first), [ErrNoFleet] if no coordinator has answered for 3 s and none ever did, a
-// *messages.Refusal, or the cause of ctx. Followers do not affect the batch.
+// An error is yielded once, as the last pair: [ErrUnknown] if the fleet does not know the
+// batch (submit it first), [ErrNoFleet] if no coordinator answers for 3 s before the first
+// event, a *messages.Refusal, or the cause of ctx. Followers do not affect the batch.
 func (c *Client) Follow(ctx context.Context, s messages.SessionID, b messages.BatchID) iter.Seq2[messages.Event, error] {
 	return func(yield func(messages.Event, error) bool) {
 		w := newWatcher(c, s, yield)
@@ -61,10 +62,10 @@ type subscribed func()
 func (ready subscribed) watch(l *sessionList) { l.subscribed = ready }
 func (ready subscribed) live(l *live)         { l.subscribed = ready }
 
-// Watch is like [Client.Follow], for every batch of a session, until ctx ends: first the
-// open batches, then each new one. Batches that begin and end during a lost connection are
-// yielded after the reconnect, if their replies are still kept (reply_ttl, by default 24
-// h). They come one after another, in the order in which they ended.
+// Watch is like [Client.Follow], for every batch of a session, until ctx ends: first the open
+// batches, then each new one. Batches that begin and end during a lost connection are yielded
+// after the reconnect, if their replies are still kept (reply_ttl, by default 24 h). Watch
+// yields these batches one after another, in the order in which they ended.
 //
 // Watch waits until a fleet is there, and waits for it again after an outage. It ends
 // without an error when ctx ends. A refusal, or a connection that was closed for good, is
@@ -83,9 +84,9 @@ func (c *Client) Watch(ctx context.Context, s messages.SessionID, options ...Wat
 }
 
 const (
-	// With restFactor and longestRest, a timeline whose answers are slow is read less
-	// often. After an answer the watcher pauses for restFactor times as long as the answer
-	// took, at most longestRest.
+	// restFactor and longestRest make the watcher read less often when timelines come slowly.
+	// After an answer the watcher pauses for restFactor times as long as the answer took, at
+	// most longestRest.
 	restFactor  = 4
 	longestRest = 5 * time.Second
 	// maxRequests is the greatest number of timeline requests in flight.
@@ -114,14 +115,14 @@ type watcher struct {
 	requests sync.WaitGroup // in flight
 }
 
-// watched is a batch that still has something to show: its reply was not shown yet, or the list
-// does not have it yet.
+// watched is a batch that still has something to show: its reply was not shown yet, or the
+// list of the session does not name it yet.
 type watched struct {
 	*feed
 	source[messages.Timeline]
 	covered int       // how many live events waited when the request in flight was sent
-	listed  bool      // it is followed, or the list had it
-	ended   bool      // the reply may be shown: the batch is followed, or the list has its reply
+	listed  bool      // Follow follows the batch, or the list named it
+	ended   bool      // the reply may be shown: Follow follows the batch, or the list has its reply
 	replied time.Time // when the reply that was shown was stored; zero: none was shown
 	lists   int       // how many lists had been requested when it was first seen
 }
@@ -361,7 +362,8 @@ func (w *watcher) final(ctx context.Context, err error) error {
 	case w.list != nil:
 	case errors.Is(err, ErrUnknown), errors.Is(err, errNoTimelines):
 		return err
-	// Give up only on a batch that has not begun: one that has goes on once a coordinator is back.
+	// Give up only if nothing of the batch was shown: a batch that has begun goes on once a
+	// coordinator is back.
 	case noFleet && !w.batches[0].begun() && time.Since(w.deserted) > comingBack:
 		return err
 	}

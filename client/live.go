@@ -26,13 +26,13 @@ type live struct {
 }
 
 // Live yields the live events of every session of the tenant, until ctx ends. It reads no
-// timelines, so it may miss events. It then yields an event of the type gap: events before
-// the gap may be missing, because the connection was lost or the caller was slow.
-// [Client.Watch] misses no event of one session.
+// timelines, so it may miss events if the connection is lost or the caller is slow. It then
+// yields an event of the type gap: events before the gap may be missing. [Client.Watch] misses
+// no event of one session.
 //
-// While the connection holds, Live yields every event of the batches that begin after it
-// has subscribed: see [Subscribed]. Of a batch that runs already at that time, it may miss
-// the events of the first two seconds.
+// While the connection holds, Live yields every event of the batches that begin after it has
+// subscribed: see [Subscribed]. If a batch runs already when Live subscribes, Live may miss
+// the batch's events of the first two seconds.
 //
 // Live ends without an error when ctx ends. If it cannot subscribe, because the connection
 // was closed for good, it yields the error once, as the only pair.

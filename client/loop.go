@@ -30,8 +30,8 @@ type Conversation struct {
 	// Catalogue is the digest of the tool definitions that the model was given; see
 	// [messages.Batch]. May be empty.
 	Catalogue string `json:"catalogue,omitempty"`
-	// Round is the round of Message's batch. 0: its batch says no round, as for a message that an
-	// earlier version stored.
+	// Round is the round number of the batch with Message. 0: the batch has no number, because
+	// an earlier version stored the message.
 	Round int `json:"round,omitempty"`
 	// Rounds counts the answered messages of an unfinished turn.
 	Rounds int `json:"rounds,omitempty"`
@@ -42,8 +42,8 @@ type Conversation struct {
 	Batches []messages.BatchID `json:"batches,omitempty"`
 }
 
-// endTurn lets the next Loop begin a turn. A message that is still unanswered keeps its round,
-// because the number is part of its batch.
+// endTurn clears the counts of the turn, so that the next Loop begins a new turn. A message
+// that is still unanswered keeps its round, because the number is part of its batch.
 func (v *Conversation) endTurn() {
 	v.Rounds, v.Began, v.Batches = 0, time.Time{}, nil
 }
@@ -51,7 +51,7 @@ func (v *Conversation) endTurn() {
 // take sets the model's newest message.
 func (v *Conversation) take(message json.RawMessage) { v.Message, v.Round = message, v.Rounds+1 }
 
-// drop takes the message away, because it was answered or because nothing of it has run.
+// drop removes the model's newest message: it was answered, or none of its calls has run.
 func (v *Conversation) drop() { v.Message, v.Round = nil, 0 }
 
 // Errors of [Client.Loop]. The history is valid after them, and another Loop may go on with it.
@@ -65,18 +65,19 @@ var (
 	ErrAborted = errors.New("the calls of the model were aborted")
 )
 
-// Loop runs a turn: it asks the model, lets the fleet run the calls of its message, appends
-// message and reply to the history, and asks again. It also appends steering messages of
-// the session. It returns nil when the model has made no calls and there is no steering
-// message.
+// Loop runs a turn: it asks the model, lets the fleet run the calls of the model's message,
+// appends message and reply to the history, and asks the model again. It also appends steering
+// messages of the session. It returns nil when the model has made no calls and there is no
+// steering message.
 //
 // A turn ends early with [ErrMaxRounds], [ErrMaxDuration] or [ErrAborted], with the error
 // of the model or of [SaveWith], with the error of ctx, or with an error of [Client.Run].
 // After a *messages.Refusal nothing ran and the message is dropped: change the history
 // before another Loop, for example by a message about the mistake.
 //
-// After an error the turn is over too, and the next Loop begins a turn with rounds and time of its
-// own. It goes on with the turn only if ctx has ended, or if Message is still unanswered.
+// After an error, the next Loop begins a new turn, with rounds and time of its own. There are
+// two exceptions in which it continues the old turn: ctx has ended, or Message is still
+// unanswered.
 //
 // After a crash, call Loop with the conversation that [SaveWith] stored last: it goes on
 // with the same turn, and rounds and time are counted from the turn's beginning. A program
@@ -107,16 +108,16 @@ func (c *Client) Loop(ctx context.Context, v *Conversation, ask ModelFunc, optio
 	}
 }
 
-// endFailed ends the turn after an error, unless the turn can go on: ctx has ended, as when the
-// program ends, or a message is unanswered. Otherwise the time of the turn would go on until the
-// user's next message.
+// endFailed ends the turn after an error, so that the user's next message begins a new turn
+// with a time limit of its own. The turn stays open if another Loop can continue it: ctx has
+// ended (for example because the program ends), or a message is unanswered.
 func (l *loop) endFailed(ctx context.Context) {
 	if ctx.Err() == nil && l.conversation.Message == nil {
 		l.conversation.endTurn()
 	}
 }
 
-// begin begins a turn, unless the conversation is in the middle of one.
+// begin begins a turn if none is open.
 func (l *loop) begin(ctx context.Context) error {
 	if !l.conversation.Began.IsZero() {
 		return nil
@@ -128,9 +129,9 @@ func (l *loop) begin(ctx context.Context) error {
 	return l.store(ctx) // the time counts, even if the program ends while it asks the model
 }
 
-// round asks the model, unless its message is already there, and runs the calls of the
-// message. over reports whether the turn has ended; err is the reason, or nil if the model
-// made no calls.
+// round asks the model if there is no unanswered message, and runs the calls of the message.
+// over reports whether the turn has ended; err is the reason, or nil if the model made no
+// calls.
 func (l *loop) round(ctx context.Context) (over bool, err error) {
 	v := l.conversation
 	if v.Message == nil {
@@ -227,9 +228,9 @@ func roundID(history []json.RawMessage) messages.BatchID {
 	return messages.BatchID(fmt.Sprintf("round-%d-%.32s", len(history), messages.Digest(all)))
 }
 
-// steady returns a message in the bytes that it has after it was stored as JSON and read
-// again. So the id of its batch stays the same. An invalid message is returned unchanged:
-// the fleet reports the mistake.
+// steady returns a message in canonical JSON. The id of its batch then stays the same when the
+// message is stored and read again. An invalid message is returned unchanged: the fleet
+// reports the mistake.
 func steady(message json.RawMessage) json.RawMessage {
 	if rawjson.Check(message) == nil {
 		if canonical, err := rawjson.Canonical(message); err == nil {

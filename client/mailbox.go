@@ -28,7 +28,7 @@ func (m *mailbox[T]) put(item T) {
 	m.signal()
 }
 
-// signal wakes the caller although there is nothing new to take.
+// signal wakes the caller, even if there is nothing to take.
 func (m *mailbox[T]) signal() {
 	select {
 	case m.wake <- struct{}{}:

@@ -11,8 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// wallTime limits the time of a turn. Time in which a batch waits for people does not
-// count. How long a batch has waited is asked only when the time would otherwise be over.
+// wallTime limits the time of a turn. Time in which a batch waits for people does not count.
+// The client asks the fleet how long a batch has waited only when the time would be over
+// without those waits.
 type wallTime struct {
 	client *Client
 	turn   *Conversation
@@ -99,8 +100,8 @@ func (w *wallTime) until(ctx context.Context, batch messages.BatchID) bool {
 	}
 }
 
-// lateBy returns how far the turn is over its limit. It leaves out only the waits for
-// people that are already known.
+// lateBy returns how far the turn is over its limit. The result is negative before the limit.
+// Waits for people that the client has not asked about yet count as the turn's time.
 func (w *wallTime) lateBy() time.Duration { return time.Since(w.turn.Began) - w.limit - w.waited }
 
 // left returns the time that is left. running is the running batch; "": none.

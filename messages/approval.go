@@ -42,7 +42,7 @@ const (
 	SourcePerson  = "person"
 )
 
-// Permission is the decision whether a call may run, and what made it. The worker's phase
+// Permission is the decision whether a call may run, with its source. The worker's phase
 // "permissions" makes it, after the hooks before the tool and before the tool itself.
 type Permission struct {
 	Effect string `json:"effect"`          // [EffectAllow], [EffectAsk] or [EffectDeny]
@@ -208,7 +208,8 @@ type Pending struct {
 	Tier      Tier      `json:"tier"`
 	Approvers int       `json:"approvers"`
 	Agreed    []string  `json:"agreed,omitempty"` // the people who have agreed so far
-	// MayAnswer names the people who may still answer, by the policy of the coordinator that tells.
+	// MayAnswer names the people who may still answer, by the policy of the coordinator that
+	// sent this message.
 	MayAnswer []string  `json:"may_answer,omitempty"`
 	Ticket    bool      `json:"ticket,omitempty"`
 	Asked     time.Time `json:"asked"`
@@ -261,15 +262,16 @@ type Approver struct {
 	// Scopes limit the calls that this person may decide about: a call must be in one of the
 	// scopes. Without scopes, this person may decide about every call.
 	Scopes []Scope `json:"scopes,omitempty" yaml:"scopes,omitempty"`
-	// Expires is when the key stops to count. Zero: never.
+	// Expires is when the key becomes invalid. Zero: never.
 	Expires time.Time `json:"expires,omitzero" yaml:"expires,omitempty"`
 }
 
-// Scope is what a group of approvers decides about.
+// Scope says which calls a group of approvers may decide about: those that match both lists.
 type Scope struct {
 	Group string `json:"group" yaml:"group"`
-	// Tenants whose calls they decide about. None: all.
+	// Tenants are the tenants whose calls are in the scope. None: all.
 	Tenants []string `json:"tenants,omitempty" yaml:"tenants,omitempty"`
-	// Tools are names of tools, or patterns of path.Match. None: all.
+	// Tools are the tools whose calls are in the scope: names, or patterns of path.Match.
+	// None: all.
 	Tools []string `json:"tools,omitempty" yaml:"tools,omitempty"`
 }

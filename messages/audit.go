@@ -8,8 +8,8 @@ import (
 // AuditType says what an [AuditRecord] is about.
 type AuditType string
 
-// The types of lines in the audit log. Every call of every batch has one line of the type call; the
-// other types show what happened on the way there.
+// The types of lines in the audit log. Every call of every batch has one line of the type
+// call; the other types show what happened before the call ended.
 const (
 	// AuditCall: a call has ended, or was never run: one for each call of a batch.
 	AuditCall AuditType = "call"
@@ -54,19 +54,20 @@ type AuditRecord struct {
 	Approval   string      `json:"approval,omitempty"`
 	Decision   *Decision   `json:"decision,omitempty"` // without the arguments of an edit
 	Refusal    *Refusal    `json:"refusal,omitempty"`
-	Writer     string      `json:"writer,omitempty"` // the coordinator or worker that wrote it
+	Writer     string      `json:"writer,omitempty"` // the coordinator or worker that wrote the line
 	// Doubt says why the line may be false. A reader sets it; a stored line has none.
 	Doubt   string `json:"doubt,omitempty"`
 	TraceID string `json:"trace_id,omitempty"`
 
 	// The fields below are set for calls that have ended, and some of them for refused batches.
 
-	// Digest is the hash of the batch as received, made like ArgsHash. From a plain hash, a reader
-	// could find the arguments by trying.
+	// Digest is the hash of the batch as received, made like ArgsHash. A plain hash would let
+	// a reader find the arguments by trying values.
 	Digest   string   `json:"digest,omitempty"`
 	Provider Provider `json:"provider,omitempty"`
 	Round    int      `json:"round,omitempty"`
-	// Principal is set if the user is known who asked for the batch. Labels are those of the batch.
+	// Principal says who asked for the batch; nil: the user is not known. Labels are those of
+	// the batch.
 	Principal *Principal        `json:"principal,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	Kind      Kind              `json:"kind,omitempty"`
@@ -91,8 +92,8 @@ type AuditRecord struct {
 	Arguments map[string]json.RawMessage `json:"arguments,omitempty"`
 }
 
-// Trail holds the parts of a result that only the audit log shows. It is taken out of the result
-// when the batch is answered.
+// Trail holds the parts of a result that only the audit log shows. The coordinator takes it
+// out of the result when it answers the batch.
 type Trail struct {
 	// ArgsHash is the hex SHA-256 of the input that the tool was run with, in canonical form.
 	ArgsHash   string `json:"args_hash,omitempty"`

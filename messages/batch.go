@@ -9,8 +9,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/rawjson"
 )
 
-// MaxID is the longest id, in bytes: every record about the call repeats it. Records cut a tool's
-// name to the same length.
+// MaxID is the greatest length of an id, in bytes. Ids are bounded because every record about
+// a call repeats them. Records cut a tool's name to the same length.
 const MaxID = 8 << 10
 
 // MaxCalls is how many calls one batch may hold.
@@ -65,9 +65,10 @@ func (b Batch) Encode() ([]byte, error) {
 // repeat it.
 const maxProvider = 64
 
-// DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where. The batch
-// then has what could be read, so that the refusal can name it. Of the message only the JSON is
-// checked: the provider's codec reads it, and knows which mistakes concern one call alone.
+// DecodeBatch reads a batch. The error is a *Refusal that says what is wrong and where. The
+// batch then has the members that could be read, so that the refusal can name the batch.
+// DecodeBatch checks only that the message is JSON. The provider's codec reads the message
+// later, and knows which mistakes concern only one call.
 func DecodeBatch(body []byte) (Batch, error) {
 	var b Batch
 	members, err := envelope(body)
@@ -118,8 +119,8 @@ func DecodeBatch(body []byte) (Batch, error) {
 // batchMembers are the members of a batch.
 var batchMembers = []string{"v", "id", "session", "provider", "message", "timeout_ms", "catalogue", "round", "labels"}
 
-// stranger names the first member that a batch does not have, for an error about a missing member:
-// it may be that member, misspelt.
+// stranger names the first member of the body that batches do not have. The error about a
+// missing member shows that name, because it may be the missing member, misspelt.
 func stranger(body []byte) string {
 	name, at := rawjson.Stranger(body, batchMembers...)
 	if at == 0 {
@@ -194,8 +195,8 @@ const (
 	ReplyRefused ReplyStatus = "refused"
 )
 
-// Reply answers a batch, exactly once. It is stored before it is published, and both have the same
-// bytes.
+// Reply answers a batch, exactly once. The coordinator stores the reply, and then publishes
+// the same bytes.
 type Reply struct {
 	V        int         `json:"v"`
 	Batch    BatchID     `json:"batch"`
@@ -208,14 +209,15 @@ type Reply struct {
 	// Reinjection is what the agent appends to the conversation; null when there is nothing to
 	// append.
 	Reinjection json.RawMessage `json:"reinjection"`
-	// Append is Reinjection as a list, one element for each message or item, and Steering at its
-	// end. An agent appends it to the conversation, whatever its provider. On the reply subject,
-	// replies that older builds have stored lack it; [Reply.Extend] works with all.
+	// Append is Reinjection as a list, one element for each message or item, and Steering at
+	// its end. An agent appends it to the conversation, whatever its provider. Replies that
+	// older builds have stored lack it on the reply subject; [Reply.Extend] works with every
+	// reply.
 	Append []json.RawMessage `json:"append"`
 	// Results are in call order. They leave out the outputs, which Reinjection holds.
 	Results []Result `json:"results"`
-	// Error says why the batch was refused. Steering is a list of steering messages, for the agent
-	// to append after Reinjection; [Reply.Extend] does.
+	// Error says why the batch was refused. Steering is a list of steering messages, for the
+	// agent to append after Reinjection, as [Reply.Extend] does.
 	Error    *Refusal        `json:"error,omitempty"`
 	Steering json.RawMessage `json:"steering,omitempty"`
 	// HookSummary says what the hooks of all calls did; nil when none ran.

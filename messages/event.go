@@ -64,7 +64,7 @@ type Event struct {
 	// Counter grows with every event about one call from one process.
 	Counter int       `json:"counter"`
 	Time    time.Time `json:"time"`             // the sender's wall clock
-	Worker  string    `json:"worker,omitempty"` // that runs the call
+	Worker  string    `json:"worker,omitempty"` // the worker that runs the call
 	// Progress is set in a progress event. In the waiting events that `toolfleet run --events`
 	// prints, it says why the batch waits.
 	Progress *Progress `json:"progress,omitempty"`
@@ -74,8 +74,8 @@ type Event struct {
 	Status ReplyStatus `json:"status,omitempty"` // in a reply event
 	// Stage, in a start event, is the stage that the call belongs to, from 0.
 	Stage int `json:"stage"`
-	// Principal, in a start event, is set if the user is known who asked for the batch. Labels are
-	// those of the batch, in start events.
+	// Principal and Labels are set in start events. Principal says who asked for the batch;
+	// nil: the user is not known. Labels are those of the batch.
 	Principal *Principal        `json:"principal,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
 	// Approval is the question in an awaiting_approval event. Hook is the message of a hook event.
@@ -83,8 +83,8 @@ type Event struct {
 	Hook     *HookMessage `json:"hook,omitempty"`
 }
 
-// MaxEventOutput is the largest output of an end event, in bytes of JSON. Most events have no
-// reader, so of a larger output the event has only the Ref.
+// MaxEventOutput is the largest output of an end event, in bytes of JSON. An event has only
+// the Ref of a larger output, because most events have no reader.
 const MaxEventOutput = 4 << 10
 
 // Brief returns the result as an end event has it. An output larger than [MaxEventOutput] is left
@@ -118,7 +118,7 @@ type Timeline struct {
 	V       int       `json:"v"`
 	Session SessionID `json:"session"`
 	Batch   BatchID   `json:"batch"`
-	// Status is [BatchRunning] until there is a reply, and then the reply's.
+	// Status is [BatchRunning] while there is no reply, and then the status of the reply.
 	Status string `json:"status"`
 	// Accepted is when the batch was stored; zero when that is no longer known.
 	Accepted time.Time `json:"accepted,omitzero"`

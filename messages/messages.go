@@ -23,8 +23,8 @@ import (
 // so the number changes only if an old reader would misread a new message.
 const Version = 1
 
-// Ids are what the agent and the provider gave: any bytes. They come back exactly so. Only their
-// [Token] becomes part of a subject, a key or a file name.
+// Ids are what the agent and the provider gave: any bytes. The fleet returns them unchanged.
+// Only their [Token] becomes part of a subject, a key or a file name.
 type (
 	TenantID  string
 	SessionID string
@@ -58,14 +58,17 @@ var Providers = []Provider{Anthropic, OpenAIChat, OpenAIResponses, Bedrock, Gemi
 // timeout, and what is allowed after a crash.
 type Kind string
 
-// The kinds. A tool's definition may decide otherwise about what runs at the same time.
+// The kinds. They say which calls run at the same time, unless the tool's definition sets
+// another rule.
 const (
-	// KindRead looks and changes nothing. It may run beside others, and it may run again.
-	KindRead Kind = "read"
-	// KindWrite changes something. It runs alone in its session; [OnCrash] says whether it may run
+	// KindRead only looks and changes nothing. Its calls may run beside others, and may run
 	// again.
+	KindRead Kind = "read"
+	// KindWrite changes something. Its calls run alone in their session. [OnCrash] says
+	// whether they may run again after a crash.
 	KindWrite Kind = "write"
-	// KindCompute needs nothing but its arguments. It runs as a read does.
+	// KindCompute needs nothing but its arguments. Its calls run under the same rules as
+	// reads.
 	KindCompute Kind = "compute"
 )
 
@@ -74,16 +77,17 @@ type OnCrash string
 
 // What is done with a write whose worker was lost.
 const (
-	// OnCrashIdempotent runs it again with the same idempotency key.
+	// OnCrashIdempotent runs the write again with the same idempotency key.
 	OnCrashIdempotent OnCrash = "idempotent"
-	// OnCrashCheckable asks the tool's probe, and runs it again only if it was not applied.
+	// OnCrashCheckable asks the tool's probe, and runs the write again only if it was not
+	// applied.
 	OnCrashCheckable OnCrash = "checkable"
-	// OnCrashOnce never runs it again, and says that the outcome is unknown.
+	// OnCrashOnce never runs the write again, and reports that its outcome is unknown.
 	OnCrashOnce OnCrash = "once"
 )
 
-// Status says how a call ended. The list is closed: what it does not tell apart is in the error's
-// [Code].
+// Status says how a call ended. No further statuses are added: finer distinctions are in the
+// error's [Code].
 type Status string
 
 // The statuses of a result.
@@ -145,12 +149,12 @@ const (
 	CodeQueueTimeout Code = "queue_timeout"
 	// CodeToolVersionGone: no worker has the tool in the version that the call was planned with.
 	CodeToolVersionGone Code = "tool_version_gone"
-	// CodeWorkerLost: workers were lost over the call. If it is a write, it was certainly not
-	// applied.
+	// CodeWorkerLost: the workers that ran the call were lost. A write with this code was
+	// certainly not applied.
 	CodeWorkerLost Code = "worker_lost"
 	// CodeOutcomeUnknown: a write may or may not have been applied. Check before you repeat it.
 	CodeOutcomeUnknown Code = "outcome_unknown"
-	// CodeAborted: the agent or an operator stopped it.
+	// CodeAborted: the agent or an operator stopped the call.
 	CodeAborted Code = "aborted"
 	// CodeSkipped: an earlier call of the batch made running it unsafe, or a steering message
 	// skipped it.
@@ -253,7 +257,7 @@ type Result struct {
 	// WasConcurrent says that the run overlapped that of another call of the batch.
 	WasConcurrent bool      `json:"was_concurrent"`
 	Started       time.Time `json:"started,omitzero"`    // the worker's wall clock
-	Worker        string    `json:"worker,omitempty"`    // that ran the call; empty: none did
+	Worker        string    `json:"worker,omitempty"`    // the worker that ran the call; empty: none did
 	Truncated     *Cut      `json:"truncated,omitempty"` // set when the output was cut
 	// Ref names the outcome, if it is too large for its place: see [Ref]. It is nil in a reply; Get
 	// of package client with FullResults fetches the outcome.
@@ -278,7 +282,8 @@ type Cut struct {
 }
 
 // Ref names JSON that is too large for its place. In records and replies, that JSON is in the
-// object store. In an event it is there only if it would be too large for a record, too.
+// object store. For an event, the JSON is in the object store only if it is also too large for
+// a record.
 type Ref struct {
 	Digest string `json:"digest"` // lower-case hex SHA-256
 	Size   int64  `json:"size"`   // bytes
@@ -289,7 +294,7 @@ type Ref struct {
 type Refusal struct {
 	Class   Class  `json:"class"`
 	Message string `json:"message"` // what is wrong, for people
-	// RetryAfterMS is when to ask again, where that may help; 0: not known.
+	// RetryAfterMS is how long to wait before the next try, in milliseconds; 0: not known.
 	RetryAfterMS int64 `json:"retry_after_ms,omitempty"`
 }
 
@@ -332,9 +337,9 @@ const (
 	ClassApprovalMismatch Class = "approval_mismatch"
 	// ClassBadSignature: the signature is not valid, or its key is no approver's.
 	ClassBadSignature Class = "bad_signature"
-	// ClassOutOfScope: the policy lets the approver decide about other tenants or tools only.
+	// ClassOutOfScope: the policy does not let the approver decide about this tenant or tool.
 	ClassOutOfScope Class = "out_of_scope"
-	// ClassKeyExpired: the approver's key counted until a time that has passed.
+	// ClassKeyExpired: the approver's key has expired.
 	ClassKeyExpired Class = "key_expired"
 	// ClassSelfApproval: the approver is the requester.
 	ClassSelfApproval Class = "self_approval"

@@ -49,10 +49,10 @@ func Failed(code Code, message string) Outcome {
 	return Outcome{Err: &Error{Code: code, Message: message}}
 }
 
-// Hash identifies in the audit log what the model reads of the outcome. It is the hex SHA-256 of
-// the output as the tool wrote it (text: of the JSON string), else of {"content":[...]} or
-// {"error":{...}}. It is made of the bytes as they are, because to bring a large output into a
-// canonical form takes long.
+// Hash returns the hex SHA-256 by which the audit log identifies what the model reads of the
+// outcome. An output without content is hashed as the tool wrote it, a text as a JSON string.
+// Any other outcome is hashed as {"content":[...]} or {"error":{...}}. The bytes are hashed as
+// they are, because a canonical form of a large output takes long to make.
 func (o Outcome) Hash() string {
 	o.Details = nil
 	if len(o.Output) > 0 && o.Content == nil && o.Err == nil {
@@ -61,8 +61,8 @@ func (o Outcome) Hash() string {
 	return Digest(rawjson.MustMarshal(o))
 }
 
-// Fits reports whether the outcome takes at most limit bytes as JSON. An output alone, which is the
-// common case, is not encoded for that.
+// Fits reports whether the outcome takes at most limit bytes as JSON. An outcome that has only
+// an output, the common case, is measured without encoding it.
 func (o Outcome) Fits(limit int) bool {
 	const member = len(`{"output":}`)
 	if o.Content == nil && o.Err == nil && o.Details == nil && !o.IsError && len(o.Output)+member <= limit {

@@ -9,7 +9,7 @@ import (
 )
 
 // PrincipalHeader is the header of a batch in which an HTTP server of the fleet says, with its
-// signature, which user asks. Coordinators ignore it from anybody else.
+// signature, which user asks. Coordinators ignore the header from any other sender.
 const PrincipalHeader = "Toolfleet-Principal"
 
 // Principal is who asks for a call.

@@ -7,17 +7,17 @@ type Get struct {
 	// Results is "" or [ResultsFull].
 	Results  string `json:"results,omitempty"`
 	Timeline bool   `json:"timeline,omitempty"` // the answer is a [Timeline]
-	// Batches asks for the batches of the session instead: the answer is a [BatchList], and the
-	// batch in the subject does not count. Since and After select ended batches; without either,
-	// none is listed.
+	// Batches asks for the batches of the session instead: the answer is a [BatchList], and
+	// the batch in the subject is ignored. Since and After select the ended batches to list;
+	// without both, only open batches are listed.
 	Batches bool      `json:"batches,omitempty"`
 	Since   time.Time `json:"since,omitzero"` // batches that ended at this time or later
 	// After selects the batches that ended after this place. It replaces Since.
 	After *uint64 `json:"after,omitempty"`
 }
 
-// ResultsFull asks for results with their outputs. Of a batch without a reply, the answer has the
-// results of the calls that have ended.
+// ResultsFull asks for results with their outputs. For a batch without a reply, the answer has
+// the results of the calls that have ended.
 const ResultsFull = "full"
 
 // NoBatch is the batch in the subject of a request about its session.
@@ -28,9 +28,10 @@ const NoBatch BatchID = "_"
 type BatchList struct {
 	V       int           `json:"v"`
 	Batches []ListedBatch `json:"batches"`
-	// Place goes into After of the next request, which then lists the batches that did not fit into
-	// this answer and those that ended later. More: some did not fit, and this answer has no open
-	// batches. Place 0: no reply is kept, so repeat the same request.
+	// Place is the value of After for the next request. The next request then lists the
+	// batches that did not fit into this answer, and those that ended later. 0: no reply is
+	// kept, so repeat the same request. More reports that some batches did not fit; this
+	// answer then has no open batches.
 	Place uint64 `json:"place"`
 	More  bool   `json:"more,omitempty"`
 	// Newest is the batch that ended last, while its reply is kept.
@@ -40,11 +41,11 @@ type BatchList struct {
 // ListedBatch is one batch of a [BatchList].
 type ListedBatch struct {
 	Batch BatchID `json:"batch"`
-	// Status is [BatchRunning] until there is a reply, and then the reply's.
+	// Status is [BatchRunning] while there is no reply, and then the status of the reply.
 	Status   string    `json:"status"`
 	Accepted time.Time `json:"accepted,omitzero"` // of an open batch
 	Ended    time.Time `json:"ended,omitzero"`    // when its reply was stored
-	// Place is the sequence of its reply among all replies; 0: the batch is open.
+	// Place is the sequence of the batch's reply among all replies; 0: the batch is open.
 	Place uint64 `json:"place,omitempty"`
 }
 

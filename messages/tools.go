@@ -6,10 +6,11 @@ import "encoding/json"
 type GetTools struct {
 	// Provider names the dialect of the definitions. Default: canonical.
 	Provider Provider `json:"provider,omitempty"`
-	// Names selects tools; none selects all. A name that no tool has selects none.
+	// Names selects tools by name; an empty list selects all tools. A name that no tool has
+	// selects nothing.
 	Names []string `json:"names,omitempty"`
-	// Strict says which definitions the provider enforces on its model: [StrictOff], [StrictExact]
-	// or [StrictNullable]. "" is what suits the provider.
+	// Strict says which definitions the provider enforces on its model: [StrictOff],
+	// [StrictExact] or [StrictNullable]. "" chooses the value that suits the provider.
 	Strict string `json:"strict,omitempty"`
 	// Cache puts the provider's cache mark at the end of the definitions, where it has one.
 	Cache bool `json:"cache,omitempty"`
@@ -18,12 +19,12 @@ type GetTools struct {
 // The values of [GetTools.Strict].
 const (
 	StrictOff      = "off"      // none
-	StrictExact    = "exact"    // those that can be enforced without a change of meaning
-	StrictNullable = "nullable" // also those whose optional properties become required and nullable
+	StrictExact    = "exact"    // definitions that can be enforced without a change of meaning
+	StrictNullable = "nullable" // also definitions whose optional properties become required and nullable
 )
 
-// ToolList answers a GetTools. For the same tools and the same request it is the same, byte for
-// byte.
+// ToolList answers a GetTools. The answer for the same tools and the same request is always
+// the same, byte for byte.
 type ToolList struct {
 	V        int      `json:"v"`
 	Provider Provider `json:"provider,omitempty"`
