@@ -6,11 +6,11 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v5"
 )
 
-// The validator applies every branch of allOf, anyOf, oneOf and $ref again each time that it meets
-// it, and cannot be cancelled: 25 levels of "allOf": [{"$ref": next}, {"$ref": next}] run for ever.
-// Two bounds prevent that. checkExpansions refuses a schema, when it is compiled, that grows like
-// this for a single value. The step budget stops a validation in which a recursive schema
-// grows with each level of the value.
+// The validator cannot be cancelled, and it applies a branch of allOf, anyOf, oneOf and $ref
+// again each time that it meets the branch. 25 levels of "allOf": [{"$ref": next}, {"$ref":
+// next}] run for ever. Two bounds prevent endless validations. checkExpansions refuses, at
+// compile time, a schema that grows like this for a single value. The step budget stops the
+// validation if a recursive schema grows with each level of the value.
 
 // checkExpansions refuses a schema that applies too many subschemas to a single value. It
 // counts paths through the graph of references and branches, because the validator walks
@@ -24,7 +24,7 @@ func checkExpansions(root *jsonschema.Schema) error {
 	)
 	count = func(s *jsonschema.Schema) int {
 		if n, ok := paths[s]; ok {
-			return max(n, 0) // a loop: the validator reports it
+			return max(n, 0) // a loop of references: the validator reports it
 		}
 		paths[s] = -1
 		n := 1

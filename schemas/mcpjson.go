@@ -14,8 +14,8 @@ var (
 	notInName   = regexp.MustCompile(`[^a-zA-Z0-9-]+`)
 )
 
-// mcpJSONServer is a server entry. It has only the members that matter here; editors and agents use
-// others.
+// mcpJSONServer is a server entry. It has only the members that toolfleet reads; editors and
+// agents use further ones.
 type mcpJSONServer struct {
 	Type, Command, URL string
 	Args               []string
@@ -95,7 +95,8 @@ func (in mcpJSONServer) server(key string, getenv func(string) string) (Server, 
 	return s, nil
 }
 
-// sandboxOfJSON reads a sandbox by the rules of a tools file, since JSON is YAML.
+// sandboxOfJSON reads a sandbox with the reader of the tools file. That works because JSON is
+// YAML.
 func sandboxOfJSON(raw json.RawMessage) (Sandbox, error) {
 	if len(raw) == 0 {
 		return Sandbox{}, nil

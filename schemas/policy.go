@@ -9,7 +9,7 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Policy is a policy file: the layer of rules above all tools files. Its schema is
+// Policy is a policy file. Its rules stand above those of all tools files. Its schema is
 // policy-file.json.
 type Policy struct {
 	// Default decides calls that no rule matches: allow, ask or deny; "": the file does not say.
@@ -18,8 +18,8 @@ type Policy struct {
 	Approvers []messages.Approver
 	Hooks     []HookEntry
 	// Sandbox limits the sandboxes of all tools: its Network, Hosts, Loopback, Limits and
-	// Required. If it is nil, the sandboxes are as the tools file has them.
-	Sandbox *Sandbox `json:",omitempty"` // a policy without it keeps the version that older builds give it
+	// Required. Nil: the sandboxes are as the tools file has them.
+	Sandbox *Sandbox `json:",omitempty"` // omitempty keeps the version of older builds
 	Tests   []PolicyTest
 	// Version is the digest of the whole policy: see [Policy.Digest].
 	Version string
@@ -37,8 +37,9 @@ type HookEntry struct {
 	Before   *HookTarget
 	After    *HookTarget
 	Env      []string // names of environment variables that its programs get
-	// Sandbox is the sandbox of its commands. Nil: they may do what the worker may. A policy
-	// without it keeps the version that older builds give it.
+	// Sandbox is the sandbox of its commands. Nil: the commands may do what the worker may.
+	// With omitempty, a hook without a sandbox leaves the policy's version as older builds
+	// compute it.
 	Sandbox *Sandbox `json:",omitempty"`
 	Line    int
 }
@@ -46,8 +47,8 @@ type HookEntry struct {
 // Runs reports whether the hook runs a program on the worker's machine.
 func (h HookEntry) Runs() bool { return h.Before.runs() || h.After.runs() }
 
-// HookTarget is what a hook asks: exactly one of Command, HTTP and Program is set. A policy without
-// the last two keeps the version that older builds give it.
+// HookTarget is what a hook runs or calls: exactly one of Command, HTTP and Program is set.
+// With omitempty, a policy without HTTP and Program has the same version as in older builds.
 type HookTarget struct {
 	Command []string     // a program that is started for each call; no shell
 	HTTP    *HookHTTP    `json:",omitempty"`

@@ -113,7 +113,8 @@ func (f *yamlFile) scopes(in policyInFile) map[string]messages.Scope {
 	return all
 }
 
-// time reads a day, which stands for its beginning in UTC, or a time. "" is no time.
+// time reads a point in time, or a day, which means its beginning in UTC. "" gives the zero
+// time.
 func (f *yamlFile) time(pointer, text string) (at time.Time) {
 	if text == "" {
 		return at
@@ -135,7 +136,7 @@ func (f *yamlFile) hooks(in policyInFile) (all []HookEntry) {
 		hook := h.HookEntry
 		f.label(p+"/name", hook.Name)
 		f.unique(p+"/name", names, hook.Name, "a hook")
-		// A pattern that matches no tool would make a gate that lets every call pass.
+		// Refuse a pattern that matches no tool, because its gate would let every call pass.
 		f.patterns(p+"/match", hook.Match)
 		hook.Class, hook.Env, hook.Line = cmp.Or(hook.Class, "gate"), nonEmpty(hook.Env), f.line(p)
 		hook.Budget = f.duration(p+"/budget", h.Budget)

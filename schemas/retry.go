@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Retry says whether and when a call runs again after it has failed with an error that its tool
-// marked retryable. For a call whose worker was lost, on_crash decides instead.
+// Retry says whether and when a call runs again after it has failed with an error that its
+// tool marked retryable. If the worker of a call was lost, on_crash decides instead.
 type Retry struct {
 	// Attempts is how many times the call may run, the first run included: at most 10. 0 or 1: it
 	// is never run again.
@@ -37,7 +37,7 @@ func (r Retry) Backoff(attempt int) time.Duration {
 	r = r.filled()
 	wait := r.BackoffMS
 	for range attempt - 1 {
-		if wait > r.MaxBackoffMS/2 { // doubling would pass the limit, or overflow
+		if wait > r.MaxBackoffMS/2 { // doubled, the wait would be over the limit, or overflow
 			return milliseconds(r.MaxBackoffMS)
 		}
 		wait *= 2
@@ -66,7 +66,8 @@ func (r Retry) filled() Retry {
 }
 
 // withDefaults checks the retry policy of a tool with this kind and on_crash, and fills in its
-// defaults. One attempt means the same as no policy, so both become the zero value.
+// defaults. A policy of one attempt means that a call never runs again, so it becomes the zero
+// value.
 func (r Retry) withDefaults(kind messages.Kind, onCrash messages.OnCrash) (Retry, error) {
 	longest := longestBackoff.Milliseconds()
 	switch {

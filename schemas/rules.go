@@ -42,7 +42,7 @@ type RiskEntry struct {
 
 // SemanticRule is a tool's own check of an input that fits its schema.
 type SemanticRule struct {
-	Require string `json:"require"`        // CEL; an input is refused unless this is true
+	Require string `json:"require"`        // CEL; if it is not true, the input is refused
 	Message string `json:"message"`        // for the model
 	Code    string `json:"code,omitempty"` // default [messages.CodeInvalidArguments]
 }
@@ -62,7 +62,8 @@ func ParseRule(short string) (RuleEntry, error) {
 	return r, checkToolPattern(r.Tool)
 }
 
-// checkToolPattern accepts a tool's name or a pattern of path.Match.
+// checkToolPattern returns an error unless the pattern is a tool's name or a pattern of
+// path.Match.
 func checkToolPattern(pattern string) error {
 	if _, err := path.Match(pattern, ""); err != nil || !toolPattern.MatchString(pattern) {
 		return fmt.Errorf("%.80q is no tool's name and no pattern such as mcp__*", pattern)
@@ -99,7 +100,8 @@ func (t Tool) checkConditions() error {
 }
 
 // errAsksWho is the error for an expression that reads the session, the principal or the
-// labels. None of them is known when it is decided whether a call may run beside others.
+// labels. The coordinator does not know them when it decides whether a call may run beside
+// others.
 var errAsksWho = errors.New("only tool and input are known here, neither session nor principal nor labels")
 
 func asksWho(p *expression.Program) bool {

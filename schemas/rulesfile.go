@@ -98,7 +98,7 @@ func (f *yamlFile) risk(p string, risk RiskEntry) RiskEntry {
 	return risk
 }
 
-// nameOf returns the default name of a rule: its content on one line.
+// nameOf returns the default name of a rule, made from its tool, argument and condition.
 func nameOf(tool, argument, when string) string {
 	name := tool
 	switch {

@@ -6,13 +6,14 @@ import (
 	"strings"
 )
 
-// Template is a text with places for members of a call's input, as in /orders/{order_id}. A place
-// names a member, or the path to an inner member: {customer.id}.
+// Template is a text with placeholders for members of a call's input, as in
+// /orders/{order_id}. A placeholder names a member, or the path to an inner member:
+// {customer.id}.
 type Template struct {
 	parts []templatePart
 }
 
-// templatePart is literal text, or a place with the path of its member.
+// templatePart is literal text, or a placeholder with the path of its member.
 type templatePart struct {
 	text string
 	path []string
@@ -20,7 +21,8 @@ type templatePart struct {
 
 var templatePath = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)*$`)
 
-// ParseTemplate reads a template. A brace always belongs to a place; there is no escape for it.
+// ParseTemplate reads a template. Every brace belongs to a placeholder: braces cannot be
+// escaped.
 func ParseTemplate(text string) (Template, error) {
 	var t Template
 	for rest := text; rest != ""; {
@@ -54,7 +56,7 @@ func (t Template) Paths() (paths [][]string) {
 	return paths
 }
 
-// Whole returns the path of the member if the template is exactly one place and no text.
+// Whole returns the path of the member if the template is exactly one placeholder and no text.
 func (t Template) Whole() ([]string, bool) {
 	if len(t.parts) != 1 || t.parts[0].path == nil {
 		return nil, false
@@ -62,7 +64,8 @@ func (t Template) Whole() ([]string, bool) {
 	return t.parts[0].path, true
 }
 
-// Expand returns the text with each place replaced by what value returns for its member.
+// Expand returns the text in which each placeholder is replaced by the result of value for its
+// member.
 func (t Template) Expand(value func(path []string) (string, error)) (string, error) {
 	var b strings.Builder
 	for _, part := range t.parts {

@@ -1,6 +1,6 @@
-// Package schemas holds the promises of the fleet in writing: the JSON Schemas of every message
-// (*.json), the AsyncAPI document of the subjects, the definition of each tool (Tool, Catalog), and
-// the readers of the tools file and the policy file. It is the only package that calls the JSON
+// Package schemas holds what the fleet promises: the JSON Schemas of every message (*.json),
+// the AsyncAPI document of the subjects, the definition of each tool (Tool, Catalog), and the
+// readers of the tools file and the policy file. It is the only package that calls the JSON
 // Schema validator.
 //
 // The coordinator knows a tool only by its definition from this package. Only the worker knows how
@@ -17,21 +17,22 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Tool is the definition of a tool: everything about it that is true wherever it runs. Workers
-// announce it, coordinators plan with it, and codecs export it to providers.
+// Tool is the definition of a tool: everything about it that does not depend on where it runs.
+// Workers announce it, coordinators plan with it, and codecs export it to providers.
 type Tool struct {
 	Name string `json:"name"` // ^[a-zA-Z0-9_-]{1,64}$
 	// Version orders the definitions of one name: see [CompareVersions]. "" is none.
 	Version     string `json:"version,omitempty"`
 	Description string `json:"description,omitempty"`
-	// Kind defaults to write, so a tool about which nothing is known runs alone.
+	// Kind defaults to write, so the calls of a tool without a kind run alone.
 	Kind messages.Kind `json:"kind"`
 	// ConcurrencySafe says whether calls may run beside other calls of their session. Default: true
 	// for a read and a compute, false for a write.
 	ConcurrencySafe *bool `json:"concurrency_safe,omitempty"`
-	// SafeWhen is the CEL condition under which a call may run beside other calls of its session.
-	// Later batches wait until it has ended. SafeWhen excludes ConcurrencySafe: the key
-	// concurrency_safe of a tools file sets one of the two.
+	// SafeWhen is the CEL condition under which a call may run beside other calls of its
+	// session. Later batches wait until the call has ended. Only one of SafeWhen and
+	// ConcurrencySafe may be set: the key concurrency_safe of a tools file sets one of the
+	// two.
 	SafeWhen string `json:"safe_when,omitempty"`
 	// ShellCommand names the input property that has a shell command. For each call, the parsed
 	// command then decides whether the call may run beside others.
@@ -50,8 +51,8 @@ type Tool struct {
 	Truncate  Truncate `json:"truncate,omitempty"`
 	// Results says who may read the whole of an output that was cut.
 	Results Results `json:"results,omitempty"`
-	// Semantic rules are checked, in order, on every input that fits the schema. The first rule
-	// that does not hold refuses the call.
+	// Semantic holds rules for inputs that fit the schema, checked in order. The first rule
+	// that an input breaks refuses the call.
 	Semantic []SemanticRule `json:"semantic,omitempty"`
 	// Risk is the tool's own tier; a policy can only raise it. Default low.
 	Risk messages.Tier `json:"risk,omitempty"`
@@ -62,8 +63,8 @@ type Tool struct {
 // Truncate says which part of a long output is kept.
 type Truncate string
 
-// The parts that may be kept: the start, both ends, or the end. The last line of a command usually
-// says why it failed.
+// The parts that may be kept: the start, both ends, or the end. Both ends, or the end, suit
+// commands, because the last line usually says why a command failed.
 const (
 	TruncateHead   Truncate = "head"
 	TruncateMiddle Truncate = "middle"
@@ -76,8 +77,8 @@ const DefaultMaxOutput = 10_000
 // Results says who may read the whole of an output that was cut.
 type Results string
 
-// ResultsReadable lets the model read the rest in the same session, by the tool result_read, which
-// the catalogue then has too.
+// ResultsReadable lets the model read the rest in the same session, with the tool result_read.
+// The catalogue then also has that tool.
 const ResultsReadable Results = "readable"
 
 // DefaultPool is the pool of tools that do not name one.
@@ -162,7 +163,7 @@ func (t Tool) WithDefaults() (Tool, error) {
 // Timeout is the longest that one run may take.
 func (t Tool) Timeout() time.Duration { return time.Duration(t.TimeoutMS) * time.Millisecond }
 
-// Catalog holds the known tools by name. It never changes.
+// Catalog holds tools by name. It is immutable.
 type Catalog struct{ tools map[string]Tool }
 
 // NewCatalog returns a catalog of the given tools, with defaults filled in. It returns an error if

@@ -11,8 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Check is the probe of a checkable write: after a call's worker was lost, it finds out whether the
-// run was applied. Exactly one of Command and HTTP is set. tool.ReadProbed reads its answer.
+// Check is the probe of a checkable write. After the worker of a call was lost, the probe
+// finds out whether the write was applied. Exactly one of Command and HTTP is set.
+// tool.ReadProbed reads the probe's answer.
 type Check struct {
 	Command []string // program and arguments, started like those of Exec
 	HTTP    *CheckHTTP
@@ -93,8 +94,8 @@ func (f *yamlFile) retry(p string, in *entryInFile) Retry {
 	if f.faulty[p] || !f.has(p) {
 		return Retry{}
 	}
-	// Check the rules that hold for every kind. The rules for writes depend on kind and on_crash:
-	// effects checks them.
+	// Check only the rules that hold for every kind. effects checks the rules that depend on
+	// kind and on_crash.
 	if _, err := retry.withDefaults(messages.KindRead, ""); err != nil {
 		f.add(p, "%v", err)
 		return Retry{}

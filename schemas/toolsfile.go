@@ -22,8 +22,8 @@ type ToolsFile struct {
 
 // Entry is one tool, with how it is run: exactly one of Exec, Builtin and HTTP is set.
 type Entry struct {
-	// Tool has its defaults filled in, except for a file builtin. What such an entry leaves open
-	// comes from the builtin's own definition, which the worker knows.
+	// Tool has its defaults filled in. For one of FileBuiltins it has only what the entry
+	// sets: the worker takes the rest from the builtin's own definition.
 	Tool
 	Exec    *Exec
 	Builtin string // one of [FileBuiltins] or [DemoBuiltins]
@@ -51,7 +51,7 @@ var (
 	DemoBuiltins = []string{"noop", "sleep", "fail", "blob"}
 )
 
-// instead has, for keys that this version does not know, what to write in their place.
+// instead says what to write in place of some keys that this version does not know.
 var instead = map[string]string{
 	"cwd":    "; let the program change its directory",
 	"limits": "; put bounds into input_schema, and what that cannot say into semantic",
@@ -124,8 +124,8 @@ func (f *yamlFile) entries(in []entryInFile) (entries []Entry) {
 	return entries
 }
 
-// twice reports an entry with the name and version of another entry. It also reports the first
-// entry by which a tool has too many versions.
+// twice reports an entry that has the same name and version as an earlier entry. It also
+// reports the first entry with which a tool has too many versions.
 func (f *yamlFile) twice(p string, entry Entry, before []Entry) {
 	if entry.Name == "" || f.faulty[p+"/version"] {
 		return
@@ -172,9 +172,9 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 	}
 	e.HTTP = f.http(p+"/http", in.HTTP, e.InputSchema)
 	e.MaxOutput = f.maxOutput(p+"/max_output", in.MaxOutput)
-	// By default the model reads all of what blob returns: large outputs are what it is for. The
-	// definitions of the other builtins stay as they are, because older builds give them the same
-	// digests and run beside this one during an update.
+	// By default the model reads the whole output of blob, which exists to make large outputs.
+	// The definitions of the other builtins must not change here: during an update, older
+	// builds run beside this one and must compute the same digests.
 	if e.MaxOutput == 0 && e.Builtin == "blob" {
 		e.MaxOutput = math.MaxInt32
 	}
@@ -184,7 +184,7 @@ func (f *yamlFile) entry(p string, in *entryInFile) Entry {
 	f.effects(p, e)
 	if !f.faulty[p] && !slices.Contains(FileBuiltins, e.Builtin) {
 		tool, err := e.WithDefaults()
-		if err != nil { // every field was checked alone, so this is about their combination
+		if err != nil { // every field alone is valid, so the error is about their combination
 			f.add(p, "%v", err)
 		}
 		e.Tool = tool
@@ -239,8 +239,8 @@ func (f *yamlFile) version(p string, value json.RawMessage) string {
 	return version
 }
 
-// maxOutput reads a size such as 10000 or 256KB. KB and KiB are both 1,024 bytes, MB and MiB both
-// 1,024 KB. Later the number counts characters.
+// maxOutput reads a size such as 10000 or 256KB. KB and KiB both mean 1,024, MB and MiB both
+// mean 1,024 KB. The result limits characters, not bytes.
 func (f *yamlFile) maxOutput(p string, value json.RawMessage) int {
 	if len(value) == 0 {
 		return 0

@@ -14,16 +14,17 @@ import (
 	"github.com/toolfleet/toolfleet/internal/strictyaml"
 )
 
-// HTTP sends a request for each call.
+// HTTP says how a tool sends an HTTP request for each call.
 type HTTP struct {
 	Method string
 	Origin string // scheme and host: a template cannot change them
-	Path   string // a template, with its / at the start; each value is one segment or a part of one
+	Path   string // a template that begins with /; each value is a segment, or a part of one
 	// Query is the query of the URL, a template. Params are further parameters.
 	Query   string
 	Params  []HTTPValue
 	Headers []HTTPValue
-	// Rest sends as parameters all members of the input that nothing else of the request uses.
+	// Rest sends the remaining members of the input as parameters: those that no other part of
+	// the request uses.
 	Rest bool
 	Body HTTPBody
 	// Timeout is the longest that request and answer may take; 0: only the tool's timeout
@@ -34,14 +35,15 @@ type HTTP struct {
 	Output      string // JSON pointer to the output in the answer; "": the whole answer
 	MaxResponse int    // bytes of an answer
 	Loopback    bool   // may the target be this machine?
-	// Identity adds headers that begin with Toolfleet- and say which call it is.
+	// Identity adds the headers Toolfleet-..., which say which call the request belongs to.
 	Identity bool
 }
 
 // HTTPBody says what the body of a request is.
 type HTTPBody string
 
-// The bodies: the whole input as JSON, the members that nothing else uses, or none.
+// The bodies: the whole input as JSON, the members that no other part of the request uses, or
+// none.
 const (
 	HTTPBodyInput HTTPBody = "input"
 	HTTPBodyRest  HTTPBody = "rest"
@@ -237,7 +239,8 @@ func membersOf(schema json.RawMessage) httpMembers {
 	return m
 }
 
-// template checks a template. If it is needed, every input must have the members that it names.
+// template checks a template. If needed is true, the schema must require the members that the
+// template names.
 func (f *yamlFile) template(p, text string, members httpMembers, needed bool) {
 	t, err := ParseTemplate(text)
 	if err != nil {

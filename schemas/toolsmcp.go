@@ -23,23 +23,24 @@ type Server struct {
 	// Prefix stands before the name of each tool.
 	Prefix    string
 	Processes int      // processes, or sessions of a URL, for each worker
-	Tools     []string // what is served; none: everything
-	// Program: the program was written for toolfleet. Its `_meta` says what its tools promise, and
-	// it gets the whole identity of each call.
+	Tools     []string // names of the tools that are served; none: all
+	// Program says that the program was written for toolfleet. Its `_meta` says what its tools
+	// promise, and each call comes to it with its whole identity.
 	Program bool
-	// Trusted: the annotations of its tools are believed. Otherwise each tool is a write that asks.
+	// Trusted says that toolfleet relies on the annotations of the server's tools. Otherwise
+	// each tool is a write for which a person is asked.
 	Trusted bool
 	// Shared allows calls of several tenants in one process at a time.
 	Shared   bool
-	Pool     string // of its tools; "": the one that a tool names, else the default
+	Pool     string // the pool of its tools; "": the pool that a tool names, else the default
 	Lock     string // file with the accepted definitions; "": the server's first list is accepted
 	Override map[string]Override
 	Sandbox  Sandbox // of the command
 	Line     int     // where the entry starts, from 1
 }
 
-// Override is the part of a tools file about one tool of a server. It wins over what the
-// server says.
+// Override is the part of a tools file about one tool of a server. It replaces what the server
+// says.
 type Override struct {
 	Kind      messages.Kind
 	OnCrash   messages.OnCrash `json:"on_crash"`

@@ -12,18 +12,20 @@ import (
 // Sandbox is the sandbox of an entry's commands. The zero value is the standard sandbox.
 type Sandbox struct {
 	Off bool // the commands may do what the worker may
-	// Network is none, hosts, any or host; "": none for Bash, host for a program of the file.
+	// Network is none, hosts, any or host; "": means none for Bash, and host for a program of
+	// the file.
 	Network string
-	// Hosts are what hosts means. Loopback: this machine may be one of them.
+	// Hosts lists the allowed hosts if Network is hosts. Loopback allows this machine as one
+	// of them.
 	Hosts    []string
 	Loopback bool
 	State    []string // folders that the commands may change; relative to the tools file
-	Read     []string // files and folders that they may read as well
+	Read     []string // further files and folders that the commands may read
 	Limits   SandboxLimits
-	Required []string // properties without which nothing runs
+	Required []string // properties without which the command does not run
 }
 
-// SandboxLimits bound one command with all its processes. Zero: the standard limit.
+// SandboxLimits are bounds on one command with all its processes. Zero: the standard limit.
 type SandboxLimits struct {
 	Memory    int64 // bytes
 	Processes int

@@ -26,7 +26,8 @@ const (
 	MaxChecks        = 500_000   // applications of a subschema to a value, in one validation
 )
 
-// baseURL is the address of schemas without an $id. No resolver knows this name.
+// baseURL is the address of schemas without an $id. The top-level domain invalid is reserved,
+// so no resolver knows the name.
 const baseURL = "https://schema.invalid/"
 
 // Schema is a compiled JSON Schema. It is safe for concurrent use.
@@ -34,23 +35,23 @@ type Schema struct {
 	raw  []byte
 	more map[string]string // by URL: the only other documents to which references may lead
 	doc  any               // raw, decoded; for error texts
-	url  string            // of doc, as the validator's errors name it
+	url  string            // the URL of doc in the validator's errors
 
 	mu   sync.Mutex
 	idle []*engine // engines that are not in use; guarded by mu
 }
 
-// engine is one compiled copy of a schema. Its step budget serves one validation at a time, so each
-// validation takes an engine that is idle. A schema has as many engines as validations of it have
-// run at once.
+// engine is one compiled copy of a schema. Its step budget serves one validation at a time, so
+// each validation takes an engine that is idle. So a schema has as many engines as there were
+// validations at the same time.
 type engine struct {
 	root   *jsonschema.Schema
 	budget *stepBudget
 }
 
-// compiled caches schemas by the digest of their text. When it is full, it drops any one of
-// them. A fleet has far fewer tools than the cache has room for, and a dropped schema only
-// has to be compiled again.
+// compiled caches schemas by the digest of their text. When the cache is full, it drops an
+// arbitrary schema, which is compiled again when it is needed. A fleet has far fewer tools
+// than the cache has room for.
 var compiled = struct {
 	mu      sync.Mutex
 	schemas map[string]*Schema // guarded by mu
@@ -156,8 +157,8 @@ func compileError(err error) string {
 	return cut(strings.ReplaceAll(text, baseURL, ""))
 }
 
-// Validate returns nil if the value fits the schema, or a *ValidationError for the author of the
-// value. A value that is not valid JSON for rawjson.Check, or is over the bounds, fits no schema.
+// Validate returns nil if the value fits the schema, else a *ValidationError for the author of
+// the value. A value fits no schema if rawjson.Check refuses it, or if it is over the bounds.
 func (s *Schema) Validate(value json.RawMessage) error {
 	if len(value) > MaxValueBytes {
 		return refuseValue("is %d bytes long (limit %d)", len(value), MaxValueBytes)
@@ -194,8 +195,8 @@ func refuseValue(format string, args ...any) error {
 	return &ValidationError{Violations: []Violation{{Message: fmt.Sprintf(format, args...)}}}
 }
 
-// take returns an idle engine, or a new one if all are busy. It compiles the new one under mu, so
-// other validations of the schema wait for that.
+// take returns an idle engine, or a new one if all are busy. It holds mu while it compiles the
+// new engine, so other validations of the schema wait.
 func (s *Schema) take() (*engine, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,8 @@ var versionForm = regexp.MustCompile(`^(0|[1-9][0-9]{0,8})(\.(0|[1-9][0-9]{0,8})
 // MaxVersions is how many versions of one tool a worker serves at most.
 const MaxVersions = 16
 
-// checkVersion returns an error if a text is no version. A tool may also have none: "".
+// checkVersion returns an error if a text is no version. "" is allowed: the tool has no
+// version.
 func checkVersion(version string) error {
 	if version != "" && !versionForm.MatchString(version) {
 		return fmt.Errorf("version %.80q: want whole numbers joined by dots, such as 3 or 1.10", version)
@@ -22,9 +23,10 @@ func checkVersion(version string) error {
 	return nil
 }
 
-// CompareVersions orders the versions of a tool: -1 if a is older than b, 0 if they are the same
-// version, 1 if a is newer. The numbers are compared one after the other, so 1.9 is older than
-// 1.10. A missing number is 0, so 1 and 1.0 are the same. No version is older than any.
+// CompareVersions orders the versions of a tool: -1 if a is older than b, 0 if they are the
+// same version, 1 if a is newer. The numbers are compared one after the other, so 1.9 is older
+// than 1.10. A missing number is 0, so 1 and 1.0 are the same. "", no version, is older than
+// any version.
 func CompareVersions(a, b string) int {
 	if a == "" || b == "" {
 		return cmp.Compare(min(len(a), 1), min(len(b), 1))

@@ -20,8 +20,8 @@ const MaxViolations = 5
 // places and what was expected there. It never quotes the value, because an argument may be a
 // secret and the text goes into logs.
 type ValidationError struct {
-	// Violations lists the deepest places first, because violations further up often follow from
-	// them. It has at most MaxViolations.
+	// Violations lists at most MaxViolations, the deepest places first. Violations further up
+	// often follow from deeper ones.
 	Violations []Violation `json:"violations"`
 	Omitted    int         `json:"omitted,omitempty"` // how many more there are
 }
@@ -94,9 +94,10 @@ func (x explainer) leaves(err *jsonschema.ValidationError) []leaf {
 	return x.leaf(err)
 }
 
-// union explains a value that fits none of several alternatives. It leaves out alternatives that
-// were plainly not meant, because they have another type, or another constant in the member that
-// names the alternative. If one alternative is left, it is explained as if it were alone.
+// union explains a value that fits none of several alternatives. It leaves out alternatives
+// that the author plainly did not mean: those of another type, and those with another constant
+// in the member that names the alternative. If only one alternative remains, union explains it
+// as if the schema had no other.
 func (x explainer) union(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	var alternatives [][]leaf
@@ -131,7 +132,7 @@ func (x explainer) union(err *jsonschema.ValidationError) []leaf {
 	return []leaf{{Violation: Violation{at, "fits none of the alternatives: " + strings.Join(words, ", or ")}}}
 }
 
-// anyType joins violations of the type into one: "must be integer" and "must be null".
+// anyType joins several violations of "type" into one that names all allowed types.
 func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 	l := leaf{Violation: Violation{Pointer: at}, keyword: "type"}
 	for _, a := range alternatives {
@@ -142,13 +143,13 @@ func (x explainer) anyType(at string, alternatives [][]leaf) leaf {
 		}
 	}
 	l.Message = "has a wrong type"
-	if len(l.types) > 0 { // empty if the schema is a metaschema
+	if len(l.types) > 0 { // empty: the schema is a metaschema
 		l.Message = typeMessage(l.types, x.at(at))
 	}
 	return l
 }
 
-// leaf puts one error of the validator into our own words: the validator's text quotes the value.
+// leaf rewords one error of the validator, because the validator's text quotes the value.
 func (x explainer) leaf(err *jsonschema.ValidationError) []leaf {
 	at := pointerOf(err.InstanceLocation)
 	one := func(keyword, message string) []leaf {

@@ -24,16 +24,16 @@ const MaxFileBytes = strictyaml.MaxBytes
 // FileError is one mistake in a file; its message says what to write instead.
 type FileError = strictyaml.Error
 
-// yamlFile is a YAML file that was checked against its JSON Schema. The schema finds mistakes in
-// single values, and its keyword errorMessage has the words for people.
+// yamlFile is a YAML file that was checked against its JSON Schema. The schema finds mistakes
+// in single values; its keyword errorMessage has the texts of the errors for people.
 type yamlFile struct {
 	*strictyaml.File
 	// faulty holds the pointers of all faulty values, and of everything that contains one.
 	faulty map[string]bool
 }
 
-// readYAML checks a file against a schema. It decodes the values without mistakes into v, so that
-// further checks can report their mistakes too.
+// readYAML checks a file against a schema. It decodes all valid values into v, so that the
+// checks after it can find further mistakes.
 func readYAML(name, schema string, data []byte, v any) *yamlFile {
 	f := &yamlFile{strictyaml.Parse(name, data, 0), map[string]bool{}}
 	if len(f.Errors) > 0 {
@@ -85,8 +85,9 @@ func remove(value any, pointer string) any {
 	return value
 }
 
-// checkedInGo lists parts of tools-file.json that the reader of the tools file checks itself. Its
-// error says what to write; the schema's would only say that no alternative fits.
+// checkedInGo lists parts of tools-file.json that the reader of the tools file checks itself.
+// The reader's error says what to write. The error of the schema would only say that no
+// alternative fits.
 var checkedInGo = []string{"/$defs/entry/oneOf", "/$defs/entry/then", "/$defs/entry/else"}
 
 // violations reports the errors at the ends of the validator's tree.
@@ -226,7 +227,7 @@ func (f *yamlFile) line(pointer string) int {
 	return at.Line
 }
 
-// The checks below get "" for a value that is missing or breaks the schema, and accept it.
+// The checks below accept "": a value that is missing or breaks the schema arrives as "".
 
 // condition compiles an expression. A mistake in it is reported at its place in the file.
 func (f *yamlFile) condition(pointer, source string) *expression.Program {

@@ -8,9 +8,9 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// weigher charges for operations that CEL counts as one step: comparing, searching and copying
-// values of the input. Their cost depends on the size of the operands, which is known only at run
-// time.
+// weigher sets the cost of operations that CEL counts as one step: comparing, searching and
+// copying values of the input. Their cost depends on the size of the operands, which is known
+// only at run time.
 type weigher struct{}
 
 func (weigher) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint64 {

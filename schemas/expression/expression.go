@@ -11,9 +11,10 @@
 // functions whose result can be far larger than their input. A number of the input is an int if it
 // is whole and fits into 64 bits, else a double; the two are compared by value.
 //
-// Operators write the expressions, but strangers write the inputs. So the cost of an evaluation is
-// bounded (it takes no context), it never panics, and its error never quotes a value. The caller
-// decides what an error means: a rule that cannot be evaluated counts against the call.
+// Operators write the expressions, but strangers write the inputs. So an evaluation has a
+// bounded cost (and takes no context), never panics, and never quotes a value in its error.
+// The caller decides what an error means: permission rules treat it as a reason against the
+// call.
 //
 // The package is pure, and everything in it is safe for concurrent use.
 package expression

@@ -8,13 +8,13 @@ import (
 	"cel.dev/cel-go/common/overloads"
 )
 
-// growing lists functions that are not allowed, because CEL charges for a function only after it
-// has returned. Until then it could take minutes or all memory: replacing each letter of a megabyte
-// by that megabyte makes terabytes.
+// growing lists functions that are not allowed. CEL checks the cost of a function only after
+// the function has returned, and until then these could take minutes or all memory. For
+// example, a megabyte in which each letter is replaced by that megabyte has a terabyte.
 var (
 	growing = map[string]bool{"join": true, "format": true}
-	// written lists functions that are allowed if their arguments are literals of the operator,
-	// which are short.
+	// written lists functions that are allowed only if their arguments are literals in the
+	// expression, because literals are short.
 	written = map[string]bool{"replace": true, "indexOf": true, "lastIndexOf": true}
 )
 

@@ -11,7 +11,7 @@ import (
 	"cel.dev/cel-go/common"
 )
 
-// firstOf returns the first mistake by position, because later ones often follow from it.
+// firstOf returns the first mistake by position, because later mistakes often follow from it.
 func firstOf(all []*common.Error, source string) *Error {
 	first := slices.MinFunc(all, func(a, b *common.Error) int {
 		return cmp.Or(cmp.Compare(a.Location.Line(), b.Location.Line()), cmp.Compare(a.Location.Column(), b.Location.Column()))
@@ -42,7 +42,7 @@ func (m mistake) says(format string, args ...any) *Error {
 	return &Error{m.line, m.column + 1, fmt.Sprintf(format, args...)}
 }
 
-// before and after return the text of the line on both sides of the place.
+// before returns the text of the line up to the place; after returns the rest.
 func (m mistake) before() string {
 	line := m.lineText()
 	return string(line[:min(m.column, len(line))])
@@ -85,16 +85,16 @@ var elsewhere = map[string]string{
 	"starts_with": "startsWith", "ends_with": "endsWith", "match": "matches",
 }
 
-// macros lists functions whose arguments CEL rewrites, with an example. CEL calls a macro unknown
-// if its arguments have the wrong form.
+// macros lists functions whose arguments CEL rewrites, with an example. If the arguments of a
+// macro have the wrong form, CEL reports an unknown function.
 var macros = map[string]string{
 	"has": "has(input.a)", "all": "all(x, x > 1)", "exists": "exists(x, x > 1)", "exists_one": "exists_one(x, x > 1)",
 	"map": "map(x, x + 1)", "filter": "filter(x, x > 1)",
 }
 
-// unknown reports an unknown variable or function. For a function, CEL names the place of the
-// bracket after its name. For a method of an unknown variable, CEL takes both names together for a
-// function.
+// unknown reports an unknown variable or function. For a function, CEL gives the position of
+// the bracket after its name. For a method of an unknown variable, CEL reports
+// "variable.method" as one unknown function.
 func (m mistake) unknown(name, hint string) *Error {
 	if !strings.HasPrefix(m.after(), "(") {
 		return m.says("'%s' is not known; an expression reads %s", name, strings.Join(variables, ", "))
@@ -106,7 +106,7 @@ func (m mistake) unknown(name, hint string) *Error {
 	}
 	if at := strings.LastIndexByte(name, '.'); at > 0 {
 		variable := name[:at]
-		// Report the same place as for an unknown variable of which no method is called.
+		// Report the place of the variable, as for an unknown variable without a method.
 		m.column += max(strings.LastIndexByte(variable, '.'), 0)
 		return m.says("'%s' is not known; an expression reads %s", variable, strings.Join(variables, ", "))
 	}

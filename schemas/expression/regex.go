@@ -21,8 +21,8 @@ func matching(text, pattern ref.Val) uint64 {
 	return uint64(1+len(s)/10) * uint64(1+size/2)
 }
 
-// bounded returns a match that fails at once if it would cost too much, because CEL charges only
-// after a match has ended.
+// bounded returns a match that fails before it starts if it would cost too much. CEL itself
+// checks the cost only after the match has ended.
 func bounded(call interpreter.InterpretableCall, pattern string) (interpreter.InterpretableCall, error) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {

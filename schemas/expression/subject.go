@@ -23,7 +23,8 @@ type Call struct {
 	Labels  map[string]string // of the batch
 }
 
-// Subject is a call that was read once, for any number of programs.
+// Subject is a call whose input was decoded once. Any number of programs can be evaluated on
+// it.
 type Subject struct {
 	variables map[string]any
 	err       error // set if the input cannot be read, so that every evaluation fails
@@ -39,7 +40,7 @@ func NewSubject(c Call) *Subject {
 	}, err}
 }
 
-// labels returns the labels, and an empty map for none, of which every label is missing.
+// labels returns the labels, or an empty map if the call has none.
 func (c Call) labels() map[string]string {
 	if c.Labels == nil {
 		return map[string]string{}
@@ -80,8 +81,8 @@ func convert(v any) (_ any, err error) {
 	return v, nil
 }
 
-// number returns an int or a double by the value, not by how it is written: 50, 50.0 and 5e1 are
-// the same int.
+// number returns an int if the value is whole and fits into 64 bits, else a double. The
+// notation does not matter: 50, 50.0 and 5e1 are the same int.
 func number(text string) (any, error) {
 	if i, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return i, nil
@@ -90,13 +91,13 @@ func number(text string) (any, error) {
 	if err != nil {
 		return nil, errInput
 	}
-	// Check the exact value, because a double may round to a whole number that the input is not.
+	// Check the exact value, because converting to a double may round it to a whole number.
 	exact, ok := new(big.Rat).SetString(text)
 	if ok && exact.IsInt() && exact.Num().IsInt64() {
 		return exact.Num().Int64(), nil
 	}
-	// Whatever touches a number that a double rounds cannot be evaluated: 100.00000000000000000001
-	// is more than 100, and its double is not.
+	// A number with more digits than a double keeps becomes an error value, so an expression
+	// that uses it fails. Otherwise 100.00000000000000000001 would not be more than 100.
 	shortest, _ := new(big.Rat).SetString(strconv.FormatFloat(f, 'g', -1, 64))
 	if double := new(big.Rat).SetFloat64(f); !ok || double == nil || exact.Cmp(double) != 0 && (shortest == nil || exact.Cmp(shortest) != 0) {
 		return types.NewErr("a number has more digits than can be compared"), nil

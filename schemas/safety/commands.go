@@ -10,15 +10,16 @@ import (
 // init fills it, because wrappers such as xargs look up other commands in it.
 var commands map[string]policy
 
-// versions lists programs that may be asked for their version, but not run in any other way.
+// versions lists programs that are safe only when they are called to print their version.
 var versions = set("bash cc clang cmake g++ gcc gzip java make node perl php python python3 ruby sed tar")
 
 func init() {
 	commands = map[string]policy{
-		// Options that write or run something are not listed: -o and --output of sort, tree,
-		// base64; sort --compress-program; the second operand of uniq; the clock of date and the
-		// name of hostname; -C of file; --pre and --hostname-bin of rg; -x and -X of fd. Option
-		// letters of tree take their values from later words, and more letters may follow them.
+		// These lists leave out options and operands that write or run something: -o and
+		// --output of sort, tree, base64; --compress-program of sort; the second operand of
+		// uniq; operands of date and hostname, which set the clock and the name; -C of file;
+		// --pre and --hostname-bin of rg; -x and -X of fd. An option letter of tree takes its
+		// value from a later word, so further letters may follow it.
 		"sort": {short: "bcCdfghiMmnRrsuVz", valued: "ktS", long: strings.Fields(
 			"reverse unique numeric-sort general-numeric-sort human-numeric-sort version-sort month-sort random-sort key field-separator ignore-case ignore-leading-blanks dictionary-order stable zero-terminated check merge parallel buffer-size")},
 		"uniq": {short: "cdDiuz", valued: "fsw", operands: atMost(1), long: strings.Fields(
@@ -95,8 +96,8 @@ func date(_ walker, args []arg) error {
 	return nil
 }
 
-// conversion matches the conversions of printf that only print. %n and -v set a variable and
-// evaluate its index.
+// conversion matches the conversions of printf that only print. %n is not among them, because
+// it sets a variable and evaluates the variable's index, as the option -v does.
 var conversion = regexp.MustCompile(`%[-+ #0-9.]*[diouxXeEfgGcsbq%]`)
 
 // printf refuses options, and a format that is not completely known.
@@ -118,8 +119,8 @@ var (
 	binary = set("= == != -eq -ne -lt -le -gt -ge -nt -ot -ef")
 )
 
-// test allows the forms of POSIX with one known operator. If a word is unknown, it could turn out
-// to be -v, which evaluates its operand.
+// test allows the forms of POSIX with one known operator. It refuses an unknown word in the
+// operator's place, because the word could expand to -v, which evaluates its operand.
 func test(_ walker, args []arg) error {
 	for len(args) > 1 && args[0].exact && args[0].text == "!" {
 		args = args[1:]
@@ -147,7 +148,7 @@ func bracket(w walker, args []arg) error {
 	return test(w, args[:len(args)-1])
 }
 
-// read allows to set only variables that no other command depends on.
+// read allows the builtin read only if it sets variables that no other command depends on.
 func read(_ walker, args []arg) error {
 	words, known := exactly(args)
 	if !known {

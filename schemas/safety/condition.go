@@ -8,8 +8,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas/expression"
 )
 
-// programs caches compiled conditions by their text. It has one for each tool with a condition, and
-// is cleared when it reaches maxPrograms.
+// programs caches compiled conditions by their text. It has one program for each tool with a
+// condition, and is cleared when it has maxPrograms.
 var programs = struct {
 	mu  sync.Mutex
 	all map[string]*expression.Program // guarded by mu; nil for a text that does not compile
@@ -27,16 +27,16 @@ func program(source string) *expression.Program {
 	p, _ = expression.Compile(source, expression.Bool)
 	programs.mu.Lock()
 	defer programs.mu.Unlock()
-	if len(programs.all) >= maxPrograms { // most are of tools that are no longer there
+	if len(programs.all) >= maxPrograms { // most are of tools that do not exist any more
 		clear(programs.all)
 	}
 	programs.all[source] = p
 	return p
 }
 
-// condition evaluates the tool's own condition. It sees only the tool and the input, because
-// session, principal and labels are not known when a batch is planned. A condition that cannot
-// be evaluated makes the call run alone.
+// condition evaluates the tool's own condition. The condition can read only the tool and the
+// input, because session, principal and labels are not known when a batch is planned. If the
+// condition cannot be evaluated, the call runs alone.
 func condition(t schemas.Tool, input json.RawMessage) (safe bool, reason string) {
 	p := program(t.SafeWhen)
 	if p == nil {

@@ -53,8 +53,8 @@ func find(w walker, args []arg) error {
 	return nil
 }
 
-// findExec checks the command between -exec and its end, and returns how many words that is. Each
-// {} is a path below a given folder, so it never looks like an option.
+// findExec checks the command between -exec and its end, and returns the number of its words.
+// Each {} becomes a path below a given folder, so it never looks like an option.
 func findExec(w walker, args []arg) (words int, err error) {
 	var inner []arg
 	for i, a := range args {
@@ -81,7 +81,8 @@ func findExec(w walker, args []arg) (words int, err error) {
 	return 0, errors.New("find -exec without an end")
 }
 
-// xargs runs another command, with arguments that are not known.
+// xargs checks the command that xargs runs. Its further arguments come from the input, so they
+// are unknown.
 func xargs(w walker, args []arg) error {
 	replace := ""
 	for len(args) > 0 && args[0].flag() {

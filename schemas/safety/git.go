@@ -58,14 +58,14 @@ var gitCommands = map[string]policy{
 	"config":   {short: "lz", long: strings.Fields("get get-all get-regexp list global local system worktree show-origin show-scope name-only null type default bool int path includes no-includes"), check: gitConfig},
 }
 
-// gitLetters are the option letters of log and diff that have no value, or have it only in the same
-// word.
+// gitLetters are the option letters of log and diff that take no value, or take it only from
+// the same word.
 const gitLetters = "0123456789pusciaberwzRqgmtMCDBW"
 
 // gitSignature matches a format placeholder that makes git run gpg.
 var gitSignature = regexp.MustCompile(`%[-+ ]?G`)
 
-// git checks the options before the subcommand and the subcommand's own.
+// git checks the options before the subcommand, and then the options of the subcommand.
 func git(w walker, args []arg) error {
 	for len(args) > 0 && args[0].flag() {
 		text := args[0].text
@@ -102,7 +102,8 @@ func git(w walker, args []arg) error {
 	return p.allows(w, "git "+name, args[1:])
 }
 
-// gitOperands returns the words that are not options. known is false if a word is not known.
+// gitOperands returns the words that are not options. known is false if the text of a word is
+// unknown.
 func gitOperands(args []arg) (operands []string, known bool) {
 	words, known := exactly(args)
 	for _, word := range words {
@@ -155,8 +156,8 @@ func gitRemote(_ walker, args []arg) error {
 	return nil
 }
 
-// gitConfig allows only options that read, because without one git sets a key to a value. The
-// option must come first, except for options that take no value.
+// gitConfig allows git config only with an option that reads, because without such an option
+// git sets a key to a value. Only options without a value may come before that option.
 func gitConfig(_ walker, args []arg) error {
 	words, known := exactly(args)
 	for known && len(words) > 0 && gitConfigScope[words[0]] {

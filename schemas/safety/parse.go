@@ -10,10 +10,10 @@ import (
 )
 
 // Parse returns the syntax tree of a command line for bash. It refuses text that bash and the
-// parser may read differently: one could see a command where the other sees a comment, a word or
-// nothing, and the tree would not show what runs. The tree says nothing about what the commands do,
-// nor about values that bash evaluates while it runs. The caller has to bound the length, because
-// nesting takes stack. The error quotes no part of the line.
+// parser may read differently. Otherwise bash could run a command where the tree has a
+// comment, a word or nothing. The tree says nothing about what the commands do, nor about
+// values that bash evaluates while it runs. The caller has to bound the length of the text,
+// because nesting takes stack. The error quotes no part of the command line.
 func Parse(command string) (file *syntax.File, err error) {
 	defer func() {
 		if recover() != nil { // the parser has a bug that this text hits
@@ -47,7 +47,8 @@ func Parse(command string) (file *syntax.File, err error) {
 // the number of open brackets.
 const maxOpen = 200
 
-// nested returns how many brackets of a text are open at once, also those in quotes.
+// nested returns how many brackets of a text are open at once at most. It also counts brackets
+// in quotes.
 func nested(text string) (most int) {
 	open := 0
 	for i := range len(text) {
@@ -82,9 +83,10 @@ func plainText(command string) error {
 	return nil
 }
 
-// joined matches an escaped line end inside a word or an operator. If "$\" ends a line and the next
-// begins with "(rm x)", bash reads one substitution and the parser two words. After a blank,
-// nothing is joined.
+// joined matches an escaped line end inside a word or an operator. Bash and the parser may
+// read it differently: if "$\" ends a line and the next line begins with "(rm x)", bash reads
+// one substitution and the parser two words. A line end after a blank joins nothing, so joined
+// does not match it.
 var joined = regexp.MustCompile(`(^|[^ \t])\\\n`)
 
 // alike refuses forms that bash and the parser read differently.
@@ -99,7 +101,8 @@ func alike(node syntax.Node, command string) error {
 		}
 	case *syntax.ParamExp:
 		if quotesInside(n) {
-			// Inside double quotes such quotes may be plain characters.
+			// If the expansion is in double quotes, single quotes in it may be plain
+			// characters.
 			return errors.New("has quotes inside an expansion")
 		}
 	case *syntax.CmdSubst:
@@ -119,10 +122,10 @@ func alike(node syntax.Node, command string) error {
 
 var errPattern = errors.New("[[ =~ ]] with a pattern that shells read differently")
 
-// comment refuses a "#" that starts a comment only for one of bash and the parser, because the
-// other would run the text after it. It also refuses a comment that ends in a backslash: the parser
-// continues it on the next line, and bash does not. After a blank, or alone on its line, a "#"
-// starts a comment for both.
+// comment refuses a "#" that might start a comment for the parser but not for bash, because
+// bash would then run the text after it. Only a "#" after a blank, a line end or a semicolon,
+// or at the start of the text, certainly starts a comment. comment also refuses a comment that
+// ends in a backslash: the parser continues it on the next line, and bash does not.
 func comment(c *syntax.Comment, command string) error {
 	at := int(c.Hash.Offset())
 	starts := at == 0 || strings.IndexByte(" \t\n;", command[at-1]) >= 0

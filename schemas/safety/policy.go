@@ -10,12 +10,13 @@ import (
 	"mvdan.cc/sh/v3/syntax"
 )
 
-// policy says how a command may be called so that it changes nothing.
+// policy says with which options and operands a command changes nothing.
 //
-// If none of a program's options does harm, it is free. For any other program, each word that
-// begins with "-", or might after expansion, must be a listed option, wherever it is: even after
-// "--" and as the value of another option. So the check needs to know neither which options take a
-// value, nor how getopt reorders and abbreviates them (--outp=f is not in the list).
+// A program is free if none of its options does harm. For any other program, each word that
+// begins with "-", or could begin with it after expansion, must be a listed option. That holds
+// for every position: even after "--", and for the value of another option. So the check does
+// not depend on which options take a value, nor on how getopt reorders and abbreviates options
+// (--outp=f is not in the list).
 type policy struct {
 	free bool
 	// short lists the option letters without a value, which may be joined; valued lists those with
@@ -23,11 +24,12 @@ type policy struct {
 	short, valued string
 	// long lists the long options without their dashes. Each may have "=value".
 	long []string
-	// operands is the largest number of words that are not options; nil: no limit. With a limit,
-	// options must come first. "--" is refused then, because after it some programs take any word
-	// as an operand.
+	// operands is the largest number of words that are not options; nil: no limit. With a
+	// limit, options must come first, and "--" is refused, because some programs take any word
+	// after "--" as an operand.
 	operands *int
-	// check decides after the options have passed, or alone if there are none.
+	// check makes a further check after the check of the options. It is the only check if no
+	// options are listed.
 	check func(w walker, args []arg) error
 }
 
@@ -134,7 +136,7 @@ func (p policy) options(name string, args []arg) error {
 	return nil
 }
 
-// option reports whether a word that could be an option can only be a listed one.
+// option reports whether a word that could be an option can only be a listed option.
 func (p policy) option(a arg) bool {
 	switch {
 	case a.wild || !strings.HasPrefix(a.text, "-"):
@@ -156,8 +158,8 @@ func (p policy) option(a arg) bool {
 	return a.exact
 }
 
-// takesNext reports whether the option's value is the next word. It only keeps values from being
-// counted as operands.
+// takesNext reports whether the option's value is the next word. The caller uses it so that
+// values do not count as operands.
 func (p policy) takesNext(a arg) bool {
 	if !a.exact || len(a.text) < 2 || a.text[0] != '-' || a.text[1] == '-' {
 		return false

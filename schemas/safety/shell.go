@@ -148,8 +148,8 @@ func (w walker) cases(c *syntax.CaseClause) error {
 	return nil
 }
 
-// test checks [[ ]]. Its number comparisons evaluate their operands as arithmetic, which can run
-// commands hidden in a value, and so does -v.
+// test checks [[ ]]. It refuses number comparisons and -v, because they evaluate their
+// operands, which can run commands hidden in a value.
 func (w walker) test(x syntax.TestExpr) error {
 	switch x := x.(type) {
 	case *syntax.Word:
@@ -178,7 +178,8 @@ func (w walker) test(x syntax.TestExpr) error {
 
 var fdNumber = regexp.MustCompile(`^[0-9]$`)
 
-// redirect allows to read a file that is named, to throw output away, and to duplicate descriptors.
+// redirect allows input from a named file or from a here-string, output to /dev/null, and
+// descriptors that are duplicated or closed.
 func (w walker) redirect(r *syntax.Redirect) error {
 	if r.N != nil && !fdNumber.MatchString(r.N.Value) {
 		return errors.New("redirects to a named descriptor")

@@ -11,9 +11,9 @@ var (
 	errAwk = errors.New("awk with a program that is not known to be harmless")
 )
 
-// sed checks the script. Printing, deleting and substituting write only to stdout. The commands e
-// and w, the flags of the same names, and script files run programs or write files, so they are
-// refused. The options were checked before; -i and -f are refused there.
+// sed checks the script. Printing, deleting and substituting write only to stdout. It refuses
+// the commands e and w and the flags of the same names, because they run programs or write
+// files. The options were checked before: -i and -f are not in their list.
 func sed(_ walker, args []arg) error {
 	var scripts []string
 	operand := false // the first operand was found; it is the script unless -e gave one
@@ -100,9 +100,10 @@ func sedScript(script string) bool {
 	return true
 }
 
-// sedSubstitute checks the text after the s: delimiter, pattern, delimiter, replacement, delimiter,
-// flags. It returns the rest after the flags. If the pattern has a bracket, nothing may come after
-// the flags: sed could see the pattern's end elsewhere, but then the number of delimiters is wrong.
+// sedSubstitute checks the text after the s: delimiter, pattern, delimiter, replacement,
+// delimiter, flags. It returns the rest after the flags. If the pattern has a bracket, sed may
+// see the end of the pattern at another place. Then nothing may come after the flags, so that
+// sed finds a wrong number of delimiters and fails.
 func sedSubstitute(s string) (rest string, ok bool) {
 	if s == "" || strings.IndexByte("/|#,:@%!", s[0]) < 0 {
 		return "", false

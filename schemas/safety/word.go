@@ -48,7 +48,7 @@ func (w walker) word(word *syntax.Word) (arg, error) {
 	patterns := "*?[{"
 	switch lit := word.Lit(); {
 	case lit == "[":
-		patterns = "" // [ alone is a command: a pattern has its ] in the same word
+		patterns = "" // the word [ is a command: a pattern has its ] in the same word
 	case lit != "" && !strings.Contains(lit, ",") && !strings.Contains(lit, ".."):
 		patterns = "*?[" // braces that do not expand, as in {} and HEAD@{1}
 	}
@@ -115,15 +115,15 @@ func (w walker) quoted(a *arg, q *syntax.DblQuoted) error {
 	return nil
 }
 
-// add appends known text. After an unknown part it does nothing, because the text's place is then
-// unknown.
+// add appends known text. After an unknown part it does nothing: the position of the text in
+// the word is then unknown.
 func (a *arg) add(s string) {
 	if a.exact {
 		a.text += s
 	}
 }
 
-// unknown: the rest of the word can be anything, but the word stays one argument.
+// unknown records that the rest of the word can be anything. The word stays one argument.
 func (a *arg) unknown() { a.exact = false }
 
 // literal appends unquoted text up to where the shell would expand it: at one of the pattern
@@ -172,8 +172,8 @@ func unescape(s, special string) string {
 	return b.String()
 }
 
-// expansion checks what runs when a part is expanded. list is true when it may become several
-// arguments even inside quotes.
+// expansion checks what runs when a part is expanded. list is true if the part may become
+// several arguments even inside quotes.
 func (w walker) expansion(part syntax.WordPart) (list bool, err error) {
 	switch part := part.(type) {
 	case *syntax.ParamExp:
@@ -330,7 +330,7 @@ func (w walker) prefix(a *syntax.Assign, command string) error {
 		return err
 	}
 	if a.Name.Value == "IFS" && command == "read" {
-		return nil // it says how read splits its line
+		return nil // IFS says how read splits its line
 	}
 	allowed := prefixes[a.Name.Value]
 	if allowed == nil || !value.exact || !allowed.MatchString(value.text) {
