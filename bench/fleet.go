@@ -22,7 +22,8 @@ import (
 
 var processors = runtime.NumCPU()
 
-// fleet is the processes of one contestant.
+// fleet is the processes of one contestant, such as the server, coordinators and workers of
+// toolfleet.
 type fleet struct {
 	setup
 	dir       string // of its data and logs

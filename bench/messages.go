@@ -84,7 +84,9 @@ func countMessages(dir string, c contestant, l load) (map[string]map[string]floa
 	return counts, nil
 }
 
-// printCounts prints the classes that every batch needs. Rare messages are left out.
+// printCounts prints a table of messages per batch: one row for each class of messages, with
+// what each role sends and receives. A class with fewer than 0.05 messages per batch gets no
+// row.
 func printCounts(w io.Writer, counts map[string]map[string]float64) {
 	const rare = 0.05
 	fmt.Fprintln(w, "| |", strings.Join(roles, " out | in | "), "out | in | all |")

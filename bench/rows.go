@@ -45,29 +45,34 @@ func (s sample) percentile(p int) time.Duration { return s.took[(len(s.took)-1)*
 
 func (s sample) rate() float64 { return float64(s.calls) / s.wall.Seconds() }
 
-// row is one load, and the metrics that are shown for it.
+// row is one load, and the metrics that are shown for it. It becomes a line of the table for
+// each metric.
 type row struct {
 	name string
 	load
 	metrics []metric
 	base    string // name of the row that ownRate compares with
-	// all: every contestant runs the row. Otherwise guests do not.
+	// all: every contestant runs the row. If all is false, guests (see contestant) do not run
+	// it.
 	all   bool
 	slice time.Duration // 0: the slice of the command
 	// rounds bounds how often a slow row is repeated; 0: no bound.
 	rounds int
 }
 
-// contestant is one system under measurement. The others are compared with the first of a contest.
+// contestant is one system under measurement: toolfleet, the floor, or a guest. A guest is a
+// further system, or a variant of toolfleet, that runs only some of the rows. The contestants
+// of a contest are compared with its first contestant.
 type contestant struct {
 	name  string
 	start func(*fleet, string) error
 	// binary is the program, or the folder of the programs.
 	binary string
-	guest  bool // it runs only the rows for all
+	guest  bool // it runs only the rows in which all is set
 }
 
-// contest is a set of rows for one set of fleets.
+// contest is a set of rows, and the contestants that run them. For each contestant a fleet is
+// started with the same setup: the server, coordinators and workers of that contestant.
 type contest struct {
 	setup
 	contestants []contestant
@@ -83,14 +88,15 @@ var (
 
 func (l load) with(sessions int) load { l.sessions = sessions; return l }
 
-// relaxed is a fleet whose server syncs as nats-server does by default. The server of always syncs
-// before it acknowledges.
+// In the setup relaxed, the NATS server syncs its files every two minutes, which is the
+// default of nats-server. In the setup always, the server syncs before it acknowledges a
+// message.
 var (
 	relaxed = setup{sync: "2m", workers: 1, slots: 64}
 	always  = setup{sync: "always", workers: 1, slots: 64}
 )
 
-// short is what CI runs.
+// short returns the contests of the flag -short, which CI runs.
 func short(product string) []contest {
 	return []contest{{relaxed, field(product), []row{
 		{name: "1 session", load: one, metrics: []metric{p50}},
@@ -98,7 +104,7 @@ func short(product string) []contest {
 	}}}
 }
 
-// field is toolfleet and its floor.
+// field returns the contestants of every contest: toolfleet and the floor.
 func field(product string) []contestant {
 	return []contestant{
 		{name: "toolfleet", start: startToolfleet, binary: product},
@@ -116,7 +122,7 @@ func goals(product string, old []string, binaries map[string]string) []contest {
 		guest(filepath.Base(old), startToolfleet, binaries[old])
 	}
 	synced := slices.Clone(contestants)
-	// A fleet with identities is one more guest, when its start is written.
+	// Not measured yet: toolfleet with identities.
 	guest("traced", startTraced, product)
 	guest("Client.Run", startRun, product)
 	if redis, err := exec.LookPath("redis-server"); err == nil {

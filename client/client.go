@@ -212,7 +212,8 @@ func (c *Client) Run(ctx context.Context, b messages.Batch, options ...RunOption
 
 func defaultRun() runOptions { return runOptions{each: func(messages.Event) {}, patience: -1} }
 
-// prepare returns the batch that is sent, and sets the body that is sent for it.
+// prepare returns the batch that is sent, and sets o.body to its JSON. If o.body is set
+// already, it wins: prepare ignores b and returns the batch in that body.
 func (c *Client) prepare(b messages.Batch, o *runOptions) (_ messages.Batch, err error) {
 	if o.body == nil {
 		o.body, err = c.encode(&b)

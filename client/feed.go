@@ -10,7 +10,7 @@ import (
 // The timeline of the batch has the durable events, in order. Live events come at once, but
 // may be lost and may come in any order. So a live event of a durable kind is not shown at
 // once: it is the signal to read the timeline. Progress, hook messages, and runs of calls that
-// do not claim come only as live events. A feed does no I/O.
+// need no claim come only as live events. A feed does no I/O.
 type feed struct {
 	id    messages.BatchID
 	shown map[eventKey]bool

@@ -14,8 +14,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// controls reads the session's controls and returns those that concern this batch, as
-// events.
+// controls reads the session's controls: its aborts and steering messages. It returns those
+// that concern this batch, as events.
 func (d *batchRun) controls(ctx context.Context) ([]batch.Event, error) {
 	entries, err := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 	if err != nil {
@@ -51,8 +51,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 				taken = nil
 				return nil
 			}
-			// Another control was stored first, or the outcome of this write is unknown. Read
-			// the controls again.
+			// Another abort or steering message was stored first, or the outcome of this write
+			// is unknown. Read the controls again.
 			entries, readErr := d.journal.Controls(ctx, d.accepted.Key.Tenant, d.accepted.Key.Session)
 			if readErr != nil {
 				return readErr
@@ -71,7 +71,8 @@ func (d *batchRun) steering(ctx context.Context) json.RawMessage {
 
 // steerAgain is called when another coordinator may have stored the reply of this batch first.
 // If the stored reply has no steering messages, the messages that this reply took would be
-// lost. steerAgain then stores them as new controls, and the next reply takes them.
+// lost. steerAgain then stores the messages again, as new steering messages, and the next
+// reply takes them.
 func (d *batchRun) steerAgain(ctx context.Context, stored []byte) error {
 	var reply messages.Reply
 	if len(d.reply.Steering) == 0 || json.Unmarshal(stored, &reply) != nil || reply.Ref != nil || len(reply.Steering) > 0 {

@@ -107,8 +107,9 @@ func TestALaterBatchExpiresOnTime(t *testing.T) {
 	})
 }
 
-// A batch without a reply is given up by this session run, so that another driver takes it:
-// the write behind it does not start in this run.
+// A session run drives the batches b1 and b2. The driver of b1 gives b1 up without a reply,
+// and another session run has to drive b1 again: the write of b2 does not start in this
+// session run.
 func TestNothingStartsBehindABatchThatWasGivenUp(t *testing.T) {
 	cfg := Config{}.withDefaults()
 	c := &Coordinator{cfg: cfg, log: cfg.Logger, runs: newRuns(cfg.Metrics.Live, cfg.Logger)}

@@ -79,8 +79,8 @@ type batchRun struct {
 	recheck bool                 // whether to check that the jobs are in the right queues
 
 	controlsRead []journal.ControlEntry // the session's controls when they were last read
-	// sure means that records and controls were read from the stream's leader, and that
-	// nothing new has become known since.
+	// sure means that the records of the batch and the controls of the session were read from
+	// the stream's leader, and that nothing new has become known since.
 	sure      bool
 	first     bool              // no coordinator is known to have driven the batch before this run
 	resumed   bool              // an earlier driver has left records
@@ -280,8 +280,9 @@ func (d *batchRun) awaitTurn(ctx context.Context) error {
 	return nil
 }
 
-// unwanted reports whether a control ends calls of the batch. If the controls cannot be read,
-// it returns false, and the session's next poll tries again.
+// unwanted reports whether an abort or a steering message ends calls of the batch. If the
+// session's controls cannot be read, it returns false, and the next poll of the session tries
+// again.
 func (d *batchRun) unwanted(ctx context.Context) bool {
 	controls, err := d.controls(ctx)
 	if err != nil {

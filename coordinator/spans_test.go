@@ -257,7 +257,7 @@ func TestAJobThatIsPublishedAgainIsOneSpan(t *testing.T) {
 }
 
 // The span of a stage ends with its last call, even if the batch then waits for something
-// else. In this test the reply has to wait for room in its stream.
+// else. In this test the reply cannot be stored at first, because its stream is full.
 func TestAStageEndsWithItsLastCall(t *testing.T) {
 	r := newTraces()
 	inOffice(t, messages.KindRead, func(t *testing.T, o *office) {

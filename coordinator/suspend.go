@@ -32,8 +32,8 @@ func (d *batchRun) suspend(ctx context.Context) bool {
 
 // askLeader reads everything about the batch from the stream's leader and gives it to the
 // machine. It tries until it succeeds, because nobody looks at a suspended batch for minutes.
-// It reads the controls last. So it sees every control that was stored before a call began to
-// wait for a person.
+// It reads the controls (aborts and steering messages) last. So it sees every control that was
+// stored before a call began to wait for a person.
 func (d *batchRun) askLeader(ctx context.Context) {
 	var events []batch.Event
 	d.insist(ctx, "read the journal before the batch is suspended", func() error {

@@ -347,9 +347,10 @@ func TestAParkedReadEndsInItsJournal(t *testing.T) {
 	})
 }
 
-// Many controls come for a suspended batch: one goroutine waits to resume the batch. A
-// decision needs another goroutine, because the goroutine of a control ends once no question
-// is open, while the batch still has to be driven.
+// Many aborts and steering messages come for a suspended batch: a single goroutine waits to
+// resume the batch for all of them. A decision needs a goroutine of its own. The first
+// goroutine ends once no question is open, but after a decision the batch still has to be
+// driven.
 func TestAFloodOfControlsKeepsOneWaiting(t *testing.T) {
 	const flood = 200
 	for name, row := range map[string]struct {

@@ -252,7 +252,7 @@ type Result struct {
 	Outcome
 	DurationMS float64 `json:"duration_ms"` // all phases, by the worker's monotonic clock
 	QueueMS    float64 `json:"queue_ms"`    // from dispatch to the worker's start
-	// Attempt is how many times the call was claimed or, if it does not claim, run; 0: never.
+	// Attempt is how many times the call was claimed or, if it runs without a claim, run; 0: never.
 	Attempt int `json:"attempt"`
 	// WasConcurrent says that the run overlapped that of another call of the batch.
 	WasConcurrent bool      `json:"was_concurrent"`

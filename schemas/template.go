@@ -46,7 +46,7 @@ func ParseTemplate(text string) (Template, error) {
 	return t, nil
 }
 
-// Paths returns the members that the template names.
+// Paths returns the path of each placeholder's member.
 func (t Template) Paths() (paths [][]string) {
 	for _, part := range t.parts {
 		if part.path != nil {
@@ -56,7 +56,8 @@ func (t Template) Paths() (paths [][]string) {
 	return paths
 }
 
-// Whole returns the path of the member if the template is exactly one placeholder and no text.
+// Whole returns the path of the placeholder's member, if the template is a single placeholder
+// without literal text. Otherwise it returns false.
 func (t Template) Whole() ([]string, bool) {
 	if len(t.parts) != 1 || t.parts[0].path == nil {
 		return nil, false
@@ -64,8 +65,8 @@ func (t Template) Whole() ([]string, bool) {
 	return t.parts[0].path, true
 }
 
-// Expand returns the text in which each placeholder is replaced by the result of value for its
-// member.
+// Expand returns the text of the template with its placeholders filled. It calls value with
+// the path of each placeholder's member, and puts the result in place of the placeholder.
 func (t Template) Expand(value func(path []string) (string, error)) (string, error) {
 	var b strings.Builder
 	for _, part := range t.parts {

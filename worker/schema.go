@@ -16,8 +16,7 @@ import (
 // the schema of a pointer.
 var anything = &jsonschema.Schema{Types: []string{"null", "boolean", "number", "string", "array", "object"}}
 
-// known holds the schemas of types that encoding/json reads in another way than their Go type
-// suggests.
+// known holds the schemas of types whose JSON form differs from what their Go type suggests.
 var known = map[reflect.Type]*jsonschema.Schema{
 	reflect.TypeFor[json.Number]():     {Type: "number"},
 	reflect.TypeFor[json.RawMessage](): anything,

@@ -24,8 +24,9 @@ func mcpTestServer() {
 	_ = server.Run(context.Background(), &mcp.StdioTransport{})
 }
 
-// mcpTestClient is a command of the scripts: it starts an MCP server (the arguments after --),
-// lists its tools, and makes one call for each two arguments before it: a tool and its input.
+// mcpTestClient is a command for the test scripts. The arguments before -- are pairs of a tool
+// and its input. The arguments after -- are the command of an MCP server. mcpTestClient starts
+// the server, lists its tools, and makes one call for each pair.
 func mcpTestClient() {
 	if err := callOverStdio(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -140,7 +140,8 @@ func (c mcpAddCmd) Run(a *command.App) error {
 	return a.Table(tableOf(server, listed))
 }
 
-// entry returns the entry as YAML. A JSON string is a string of YAML.
+// entry returns the server's entry as YAML. It writes each value as JSON, because JSON is
+// valid YAML.
 func (c mcpAddCmd) entry() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "  - name: %s\n", rawjson.Quote(c.Name))

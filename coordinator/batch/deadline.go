@@ -178,8 +178,8 @@ func (m *Machine) notRun(i int, c *call) string {
 }
 
 // hasFailed reports whether the newest attempt has failed. The record of a claimed call says
-// so. In a call that claims, the field attempts counts only workers that were lost before
-// their claim.
+// so. If the call needs a claim, the field attempts counts only the workers that were lost
+// before they claimed the call.
 func (m *Machine) hasFailed(i int, c *call) bool {
 	return c.record.Error != nil || c.attempts > 0 && !c.taken && !m.Claims(i)
 }
@@ -226,8 +226,8 @@ func (m *Machine) whySkipped(i int) string {
 }
 
 // mayRun reports whether a worker may have a job of the call, from this driver or an earlier
-// one. For a call that claims, only this driver's job counts: a run with an earlier driver's
-// job would have left a record.
+// one. If the call needs a claim, only this driver's job counts: a run with an earlier
+// driver's job would have left a record.
 func (m *Machine) mayRun(i int) bool {
 	return m.calls[i].published || m.plan.Calls[i].Stage == m.tookOver && !m.Claims(i)
 }

@@ -45,7 +45,7 @@ type (
 	HandedBack struct{ Index int }
 	// LetGo is a worker's hint that it gave up the call's job. The job should be published
 	// again after the time After. Attempt is the number of failed attempts, for a call that
-	// does not claim. Lost says that a worker had the job and is gone without a report.
+	// runs without a claim. Lost says that a worker had the job and is gone without a report.
 	LetGo struct {
 		Index   int
 		After   time.Duration
@@ -137,7 +137,7 @@ type (
 		Exclusive    bool
 		Deadline     time.Duration // limit of the run; 0: the timeout of the tool
 		TakeOver     uint64        // sequence of the record that the claim must follow; 0: none
-		Attempt      int           // number of failed attempts, for a call that does not claim
+		Attempt      int           // number of failed attempts, for a call that runs without a claim
 	}
 	// Look reads the journal about the open calls. The driver answers with an event for each
 	// thing that it found, and then with [Looked].

@@ -55,7 +55,8 @@ func (m *Machine) Rest() (until time.Time, rests bool) {
 	return until, true
 }
 
-// Waits returns the time that is added to NotAfter because people had time to answer.
+// Waits returns the time that is added to NotAfter because people get time to answer the
+// questions of the batch. It is at most cfg.Waits.
 func (m *Machine) Waits() time.Duration {
 	var sum time.Duration
 	for i := range m.calls {
@@ -64,7 +65,8 @@ func (m *Machine) Waits() time.Duration {
 	return min(sum, m.cfg.Waits)
 }
 
-// notAfter returns the time after which no call starts, with the time for people added.
+// notAfter returns the time after which no call starts. It includes the time that people get
+// to answer questions (see Waits).
 func (m *Machine) notAfter() time.Time { return m.cfg.NotAfter.Add(m.Waits()) }
 
 // Answer returns how a question was closed: granted, denied or expired. It returns gone if

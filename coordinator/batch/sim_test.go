@@ -25,9 +25,9 @@ type world struct {
 	plan plan.Plan
 
 	plans   []wire.PlanRecord
-	records map[int][]wire.CallRecord // journals of calls that claim; sequences count across all calls
+	records map[int][]wire.CallRecord // journals of calls that need a claim; sequences count across all calls
 	seqs    map[int]uint64
-	results map[int]messages.Result // results of calls that do not claim
+	results map[int]messages.Result // results of calls that run without a claim
 	seq     uint64
 	jobs    map[int]bool // published and not settled
 

@@ -60,8 +60,8 @@ type call struct {
 	gone       string        // why no other version of the tool can be used, for the model
 	stopped    bool          // the machine asked for a Stop
 	dispatches int           // how many times this driver has published the job
-	attempts   int           // failed attempts of a call that does not claim
-	waits      time.Duration // how long people had to answer the call's questions, in all
+	attempts   int           // failed attempts of a call that runs without a claim
+	waits      time.Duration // how long people get to answer the call's question
 	seq        uint64        // of the newest journal record; 0: none
 	record     wire.CallRecord
 	seen       time.Time // when this driver first saw that record

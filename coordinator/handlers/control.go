@@ -11,16 +11,17 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Size limits of the parts of a control. Results and replies repeat these texts.
+// Size limits of the parts of a control, which is an abort or a steering message. Results and
+// replies repeat these texts.
 const (
 	maxReason   = 1000      // bytes
 	maxBy       = 200       // bytes
 	maxSteering = 256 << 10 // bytes
 )
 
-// control stores a control of a session: an abort of one batch or of all batches, or a
-// steering message for the next reply. It answers when the control is durable. From then on
-// every coordinator that drives a batch of the session follows the control.
+// control stores a control of a session. A control is an abort of one batch or of all batches,
+// or a steering message for the next reply. The handler answers when the control is durable.
+// From then on every coordinator that drives a batch of the session follows the control.
 func (h *Handlers) control(ctx context.Context, m bus.Msg) {
 	tenant, session, err := h.names.Session(m.Subject)
 	if err != nil {
@@ -47,8 +48,8 @@ func (h *Handlers) refuseControl(m bus.Msg, code string, refusal *messages.Refus
 	h.conn.AnswerError(m, string(refusal.Class), code, rawjson.MustMarshal(messages.ControlAnswer{Error: refusal}))
 }
 
-// decodeControl reads a control. It returns an error if no coordinator could carry the control
-// out.
+// decodeControl reads a control: an abort or a steering message. It returns an error if no
+// coordinator could carry it out.
 func decodeControl(body []byte) (messages.Control, error) {
 	var control messages.Control
 	if err := rawjson.Check(body); err != nil {

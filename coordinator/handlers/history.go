@@ -17,8 +17,9 @@ import (
 
 // This file makes the history of a batch from the log, the records of its calls, their results
 // and the reply. The history has those published events that are durable. Progress is not
-// durable. Earlier attempts of a call that does not claim are not durable either. The kind and
-// the stage of a call, and whether it can never run, are taken only from the stored plan.
+// durable. Earlier attempts of a call that runs without a claim are not durable either. The
+// kind and the stage of a call, and whether it can never run, are taken only from the stored
+// plan.
 
 // history returns the history of a batch, or bus.ErrNotFound for an unknown batch.
 func (h *Handlers) history(ctx context.Context, key wire.BatchKey) ([]byte, error) {

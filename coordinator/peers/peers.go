@@ -108,7 +108,7 @@ func (p *Peers) PublishRunning(batch string) {
 }
 
 // OnNotice handles a notice of a peer. The peer asks who drives a batch, or says that it
-// drives a batch, has given one up, or has stored a control or a decision.
+// drives a batch, has given one up, or has stored an abort, a steering message or a decision.
 func (p *Peers) OnNotice(m bus.Msg) {
 	var n wire.Notice
 	if err := json.Unmarshal(m.Data, &n); err != nil || n.Worker == p.cfg.ID {

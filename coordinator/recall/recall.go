@@ -15,10 +15,10 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// Controls returns the controls of a session that concern one of its batches, as events. An
-// abort by id concerns a batch that was stored before the abort, or at most ttl after it. A
-// steering message skips calls of every batch that was in the log when the message came, no
-// matter which reply has the message.
+// Controls returns the controls of a session (aborts and steering messages) that concern one
+// of its batches, as events. An abort by id concerns a batch that was stored before the abort,
+// or at most ttl after it. A steering message skips calls of every batch that was in the log
+// when the message came, no matter which reply has the message.
 func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Duration) []batch.Event {
 	var events []batch.Event
 	for _, e := range entries {
@@ -37,7 +37,7 @@ func Controls(entries []journal.ControlEntry, a journal.Accepted, ttl time.Durat
 // Batch holds what the functions of this package need to know about a batch.
 type Batch struct {
 	Calls  int
-	Claims func(index int) bool // whether the call claims, as far as the batch's machine knows
+	Claims func(index int) bool // whether the call must be claimed before it runs, as far as the batch's machine knows
 	// IsOf reports whether a stored result belongs to the call at an index.
 	IsOf func(index int, r messages.Result) bool
 	// Local converts a time of the server's clock to the clock of the machine's steps.

@@ -88,9 +88,10 @@ func Decide(o Observation) Action {
 	return TakeOver
 }
 
-// RemovesHead reports whether a coordinator that finds an answered batch at the front of the
-// log removes it. If settled is 0, it does. Otherwise it leaves the batch to the batch's
-// driver while the batch is driven here, or while its reply is younger than settled.
+// RemovesHead reports whether a coordinator removes a head that has its reply from the log.
+// age is the age of the reply. If settled is 0, the coordinator removes the head. Otherwise it
+// leaves the head to the head's driver while it drives the head itself (driven), or while the
+// reply is younger than settled.
 func RemovesHead(settled time.Duration, driven bool, age time.Duration) bool {
 	return settled == 0 || !driven && age >= settled
 }

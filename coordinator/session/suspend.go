@@ -5,8 +5,9 @@ import "time"
 // A batch that only waits for people is suspended: its driver ends, and no process keeps state
 // of it. The broker gets the batch's delivery back. It delivers the batch again when the first
 // question expires, or after MaxSuspend if that is earlier. A coordinator that stores a
-// decision or a control for the session resumes it, which means that it drives the head of the
-// session again. If that coordinator dies first, the broker delivers the batch again.
+// decision, an abort or a steering message for the session resumes the session, which means
+// that it drives the head of the session again. If that coordinator dies first, the broker
+// delivers the batch again.
 
 // Quiet is what a driver knows about its batch when the driver has nothing to do.
 type Quiet struct {
@@ -14,8 +15,8 @@ type Quiet struct {
 	Until time.Time // when the first question expires; only with Waits
 	Now   time.Time
 	// Sure says that records and controls were read from the stream's leader, after the newest
-	// known record was stored. A coordinator that stores a decision or a control after that
-	// finds a call that waits for a person, and resumes the batch.
+	// known record was stored. If a coordinator stores a decision, an abort or a steering
+	// message after that read, it finds a call that waits for a person, and resumes the batch.
 	Sure bool
 }
 

@@ -146,7 +146,7 @@ func TestKeeps(t *testing.T) {
 	}
 }
 
-// An announcement is bounded: it cannot claim more than a worker can serve, and is cheap to
+// An announcement is bounded: it cannot list more than a worker can serve, and is cheap to
 // read.
 func TestBound(t *testing.T) {
 	many := func(n int, prefix string) (all []string) {

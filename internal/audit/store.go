@@ -142,11 +142,12 @@ func (l *Log) findUnordered(ctx context.Context, key wire.BatchKey, at position)
 // read.
 const maxClockSkew = 5 * time.Second
 
-// findAt finds the stored lines of a batch from the newest message of a subject. If the
-// message is of this batch, it lists the stored lines of the batch. If it is of an earlier
-// batch, none are stored. If it cannot be read, it is of no batch, and must not block later
-// batches. In any other case the stored lines of the batch are further back: findAt scans for
-// them and sets overtaken. comesAfter reports whether the batch is certainly after a position.
+// findAt finds the stored lines of a batch from the newest message of a subject. A message of
+// this batch lists the stored lines of the batch. If the message is of an earlier batch, no
+// line of this batch is stored. A message that cannot be read counts as one of an earlier
+// batch, so that it does not block later batches. In any other case the stored lines of the
+// batch are further back: findAt scans for them and sets overtaken. The function comesAfter
+// reports whether the batch certainly comes after a position.
 func (l *Log) findAt(
 	ctx context.Context, subject string, at position, comesAfter func(position) bool,
 ) (storedLines, error) {
@@ -183,8 +184,8 @@ func partOf(msg bus.Msg) (part wire.AuditLines, err error) {
 	return part, err
 }
 
-// add adds the stored lines that a part lists, if the part is of the batch at the position. It
-// reports whether it is.
+// add adds the stored lines that a part lists, if the part belongs to the batch at the
+// position. If the part belongs to another batch, add adds nothing and returns false.
 func (r *storedLines) add(part wire.AuditLines, at position) bool {
 	own := at.equals(positionOf(part))
 	if own {

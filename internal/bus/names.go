@@ -4,8 +4,8 @@ package bus
 const (
 	Batches = "BATCHES" // the log: accepted batches that are not finished
 	Jobs    = "JOBS"    // calls that should run; each job is only a pointer
-	Calls   = "CALLS"   // records of calls that claim; plans, hand-backs, controls
-	Results = "RESULTS" // results of calls that do not claim
+	Calls   = "CALLS"   // records of calls that need a claim; plans, hand-backs, controls
+	Results = "RESULTS" // results of calls that run without a claim
 	Audit   = "AUDIT"   // the audit log
 	Dead    = "DEAD"    // dead letters, each with its reason
 	Replies = "REPLIES" // the reply of each batch

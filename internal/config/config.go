@@ -268,12 +268,13 @@ func (c *Config) loadEnv(env map[string]string) (errs []error) {
 }
 
 // serverKey is the ending of variables from which the files of deploy/nats read public keys.
-// Such a variable is no setting.
+// These variables are not settings of toolfleet.
 const serverKey = "_NKEY"
 
-// ofPrograms lists variables that begin with TOOLFLEET_ and are no mistyped settings: those
-// that exec tools get, and those in which agents find the HTTP API. toolfleet may itself run
-// inside a tool or beside an agent.
+// ofPrograms lists variables that begin with TOOLFLEET_ but name no setting. loadEnv does not
+// report them as mistyped settings. toolfleet sets most of them for exec tools. The first two
+// tell agents where the HTTP API is. toolfleet itself may see these variables, because it may
+// run inside a tool or beside an agent.
 var ofPrograms = map[string]bool{
 	"TOOLFLEET_URL": true, "TOOLFLEET_TOKEN": true,
 	"TOOLFLEET_SESSION": true, "TOOLFLEET_BATCH": true, "TOOLFLEET_CALL_ID": true, "TOOLFLEET_INDEX": true,

@@ -137,9 +137,9 @@ func TestADriverThatPanicsClosesItsBatchFirst(t *testing.T) {
 	})
 }
 
-// The reply of a batch is stored, and its audit lines wait for room. With a lookahead of 1,
-// the next batch of the session is delivered again meanwhile. That next batch starts nothing
-// before the last event of the first batch.
+// The reply of the first batch is stored, but its audit lines are not, because the audit log
+// is full. With a lookahead of 1, the broker meanwhile delivers the next batch of the session
+// again and again: that batch starts nothing before the last event of the first batch.
 func TestEventsOfABatchComeBeforeTheNextWhileItsAuditLinesWait(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -238,8 +238,8 @@ func TestAbortBeforeItsBatch(t *testing.T) {
 	})
 }
 
-// The first read of the session's controls fails. The batch does not start before the controls
-// are read.
+// A batch is aborted before it comes, and the first read of the session's controls fails: the
+// batch does not start before the controls are read.
 func TestAbortBeforeItsBatchIsReadLater(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)
@@ -322,7 +322,7 @@ func TestAbortInThePauseBeforeARetry(t *testing.T) {
 	}
 }
 
-// Invalid controls are refused and change nothing.
+// Invalid aborts and steering messages are refused and change nothing.
 func TestControlsThatAreRefused(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		f := newFleet(t, srv)

@@ -69,8 +69,8 @@ func TestEveryMessageFitsItsSchema(t *testing.T) {
 		wire.VerbWrite, wire.VerbCall, wire.VerbPlan, wire.VerbResult, wire.VerbNotify, wire.VerbFinal)
 }
 
-// The messages about controls, retries, and calls that are handed back are valid by their
-// schemas too.
+// Messages about aborts, steering, retries, and calls that are handed back are valid by their
+// schemas.
 func TestEveryRareMessageFitsItsSchema(t *testing.T) {
 	f := newFleet(t, natstest.Server(t, natstest.Fast))
 	defer f.close()

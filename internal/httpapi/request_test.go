@@ -127,8 +127,8 @@ func TestAnswersAreCounted(t *testing.T) {
 	}
 }
 
-// The sender of a control is the owner of the token. Only a server that requires no token
-// takes the sender from the body.
+// A request aborts or steers a session: its sender is the owner of the token. Only a server
+// that requires no token takes the sender from the body.
 func TestTheSenderOfAControl(t *testing.T) {
 	for want, row := range map[string]struct {
 		guard access.Control

@@ -12,7 +12,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// maxControl limits the body of a control. A steering message may have 256 KiB.
+// maxControl is the limit, in bytes, of a body that aborts or steers a session. A steering
+// message may have 256 KiB.
 const maxControl = 300 << 10
 
 // steer stores a message for the next reply of the session.
@@ -52,10 +53,11 @@ func (s *Server) abort(w http.ResponseWriter, q *request) error {
 	return answerControl(w, seq, err)
 }
 
-// controlOf reads a control. It may have the members of own, and the members that every
-// control may have. Any other member is refused: if abort had a typing error in its name, for
-// example, the request would abort the whole session. Where requests need no token, the body
-// says who sends the control (By). Otherwise By is the user of the token.
+// controlOf reads an abort or a steering message from a body. The body may have the members
+// listed in own, and the members reason, by and v. Any other member is refused: if abort had a
+// typing error in its name, for example, the request would abort the whole session. Where
+// requests need no token, the body says who sends the control (By). Otherwise By is the user
+// of the token.
 func (s *Server) controlOf(q *request, body []byte, own ...string) (control messages.Control, err error) {
 	if _, err := membersOf(body); err != nil {
 		return control, err
@@ -78,7 +80,7 @@ func (s *Server) controlOf(q *request, body []byte, own ...string) (control mess
 
 func reasonOf(c messages.Control) client.Reason { return client.Reason{Text: c.Reason, By: c.By} }
 
-// answerControl answers that a control is stored and in force.
+// answerControl answers that an abort or a steering message is stored and in force.
 func answerControl(w http.ResponseWriter, seq uint64, err error) error {
 	if err != nil {
 		return err

@@ -20,8 +20,8 @@ type ControlEntry struct {
 	Record wire.ControlRecord
 }
 
-// Controls returns the control records of a session, in order. It leaves out records that
-// cannot be read.
+// Controls returns the records of a session's controls (aborts and steering messages), in the
+// order in which they were stored. It leaves out records that cannot be read.
 func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]ControlEntry, error) {
 	stream, subject := j.names.Stream(bus.Calls), j.names.OfSession(wire.VerbCtl, tenant, session)
 	// Most sessions have no control. Reading only the last message shows that, and is cheaper
@@ -47,8 +47,9 @@ func (j *Journal) Controls(ctx context.Context, tenant, session string) ([]Contr
 	return entries, nil
 }
 
-// WriteControl stores a control of a session. The control applies to the batches that are in
-// the log now. An abort of one batch by its id also applies if the batch comes later.
+// WriteControl stores a control of a session: an abort or a steering message. The control
+// applies to the batches that are in the log now. An abort of one batch by its id also applies
+// if the batch comes later.
 func (j *Journal) WriteControl(
 	ctx context.Context, tenant, session string, control messages.Control,
 ) (seq uint64, err error) {

@@ -29,8 +29,8 @@ func (x *fixture) controls() []journal.ControlEntry {
 
 func steer(text string) messages.Control { return messages.Control{Steer: rawjson.Quote(text)} }
 
-// The record of a control names the batch that was the newest of its session in the log when
-// the control was stored.
+// Aborts and steering messages are stored: the record of each names the batch that was the
+// newest of its session in the log at that time.
 func TestControls(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		if entries := x.controls(); len(entries) != 0 {

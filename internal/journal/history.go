@@ -18,7 +18,7 @@ type History struct {
 	Accepted Accepted // the batch; Seq is 0 if it has left the log
 	Plans    []PlanEntry
 	Records  []CallEntry     // every record of every call, the oldest first
-	Results  []StoredResult  // results of calls that do not claim; empty if the reply has them
+	Results  []StoredResult  // results of calls that ran without a claim; empty if the reply has them
 	Reply    *messages.Reply // the reply without its reinjection; nil if there is none
 	Replied  time.Time       // when the reply was stored
 	Lines    wire.AuditLines // the lines of the audit log about the calls
@@ -27,7 +27,7 @@ type History struct {
 	answers Accepted
 }
 
-// StoredResult is the result of a call that does not claim.
+// StoredResult is the result of a call that ran without a claim.
 type StoredResult struct {
 	Key    wire.CallKey
 	Stored time.Time
@@ -107,7 +107,7 @@ func (j *Journal) History(ctx context.Context, key wire.BatchKey, outputs Output
 	return s, nil
 }
 
-// historyResults adds the stored results of the calls that do not claim.
+// historyResults adds the stored results of the calls that ran without a claim.
 func (j *Journal) historyResults(ctx context.Context, key wire.BatchKey, s *History, lighten func(*messages.Result)) error {
 	results, err := j.conn.LastOfEach(ctx, j.names.Stream(bus.Results), j.names.Of(wire.VerbResult, key)+".*")
 	if err != nil {

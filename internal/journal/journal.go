@@ -2,13 +2,13 @@
 // how each call ended, and what was replied. If a delivery, a lease of the broker or a notice
 // contradicts the journal, the journal counts.
 //
-//	call.<t>.<s>.<b>.<i>    the states of one call that claims  CALLS    each follows the newest
+//	call.<t>.<s>.<b>.<i>    the states of a claimed call        CALLS    each follows the newest
 //	plan.<t>.<s>.<b>        the plan of a batch, and results    CALLS    each follows the newest
 //	                        of reads that a write builds on
 //	hand.<t>.<s>.<b>.<i>    a call that was handed back         CALLS    the first counts
 //	ctl.<t>.<s>             aborts and steering of a session    CALLS    in the order of arrival
-//	result.<t>.<s>.<b>.<i>  the result of a call that does not  RESULTS  the first counts
-//	                        claim
+//	result.<t>.<s>.<b>.<i>  the result of a call that ran       RESULTS  the first counts
+//	                        without a claim
 //	final.<t>.<s>.<b>       the reply                           REPLIES  the first counts
 //
 // Calls that wait for a person are also listed in a bucket (approvals.go), which can be made
@@ -217,8 +217,8 @@ func (j *Journal) callEntry(msg bus.Msg) (CallEntry, error) {
 	return entry, nil
 }
 
-// WriteResult stores the result of a call that does not claim. It returns the result that is
-// then stored: this one, or an earlier one.
+// WriteResult stores the result of a call that runs without a claim. It returns the result
+// that is then stored: this one, or an earlier one.
 func (j *Journal) WriteResult(ctx context.Context, key wire.CallKey, result messages.Result) (messages.Result, error) {
 	subject := j.names.OfCall(wire.VerbResult, key)
 	_, err := j.conn.CompareAndSet(ctx, subject, nil, wire.Encode(result), 0)
@@ -244,7 +244,7 @@ func firstWins(answer outcome.Answer, found bool, readErr error) bool {
 	return found && outcome.Of(answer, 0, newest) == outcome.Overtaken
 }
 
-// Result returns the stored result of a call that does not claim.
+// Result returns the stored result of a call that runs without a claim.
 func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result, bool, error) {
 	msg, err := j.conn.Last(ctx, j.names.Stream(bus.Results), j.names.OfCall(wire.VerbResult, key))
 	if errors.Is(err, bus.ErrNotFound) {
@@ -260,16 +260,16 @@ func (j *Journal) Result(ctx context.Context, key wire.CallKey) (messages.Result
 	return result, true, nil
 }
 
-// ResultEntry is the stored result of a call that does not claim.
+// ResultEntry is the stored result of a call that runs without a claim.
 type ResultEntry struct {
 	Key    wire.CallKey
 	Result messages.Result
 }
 
 // Known is what the journal has about calls of a batch: the newest record of each call that
-// claims, the result of each call that does not, and which calls were handed back. Unread has
-// an error for each message that cannot be read. If such a message is a call record, Records
-// has it as [Unreadable].
+// has one, the result of each call that ran without a claim, and which calls were handed back.
+// Unread has an error for each message that cannot be read. If such a message is a call
+// record, Records has it as [Unreadable].
 type Known struct {
 	Records []CallEntry
 	Results []ResultEntry

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// batchOf stores records of a batch: call 0 claims and has two records, call 1 has a result,
-// and call 2 is handed back. It also stores records of another batch.
+// batchOf stores records of a batch: call 0 is claimed and has two records, call 1 has a
+// result, and call 2 is handed back. It also stores records of another batch.
 func (x *fixture) batchOf() (claim, ended uint64) {
 	x.t.Helper()
 	claim, err := x.journal.Write(x.t.Context(), key.Call(0), wire.CallRecord{State: wire.Claimed, Nonce: "a"}, 0)

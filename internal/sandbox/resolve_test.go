@@ -60,7 +60,8 @@ func TestMissingLayersAreNamed(t *testing.T) {
 	}
 }
 
-// The plan does not claim a limit that the kernel does not enforce.
+// A machine cannot bound processes: the plan lists only the limit on memory, and a worker that
+// requires limits does not start.
 func TestLimitsThatHold(t *testing.T) {
 	old := everything
 	old.Root, old.PIDBound = true, false

@@ -12,8 +12,8 @@ import (
 // This file is the counterpart of close.go in package coordinator. It carries out what
 // batch.Closing and package recall decide.
 
-// close ends every open call of a batch that no driver can bring to its end, and makes its
-// reply.
+// close ends every open call of a batch that no driver can bring to its end. Then it makes the
+// reply of the batch.
 func (d *drive) close() {
 	d.Count("closed batches")
 	closing := &batch.Closing{Lease: machineConfig.QueueTimeout, Grace: Grace}
@@ -48,7 +48,7 @@ func (d *drive) closeOnce(closing *batch.Closing, results []messages.Result) (al
 		if next.Unknown {
 			result.Status, result.Outcome = messages.StatusOutcomeUnknown, messages.Failed(messages.CodeOutcomeUnknown, "closed")
 		}
-		// Before a worker runs a call that does not claim, it looks for the result of the
+		// Before a worker runs a call without a claim, it looks for a stored result of the
 		// call.
 		if e.Seq == 0 {
 			stored, err := d.writeResult(key, result)

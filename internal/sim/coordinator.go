@@ -183,13 +183,15 @@ func (c *coordinator) attend(t *world.Task, head records.Accepted) {
 	}
 }
 
-// settledHead is like nextHead, but if the reply of a head is young, it leaves the head to its
-// driver.
+// settledHead is like nextHead, but may return a head that has its reply. It leaves this head
+// in the log as long as the head's driver may still remove it. That is the case while this
+// coordinator drives the head, and while the reply is younger than AckWait.
 func (c *coordinator) settledHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, AckWait)
 }
 
-// nextHead returns the oldest batch of the session that has no reply.
+// nextHead returns the oldest batch of the session that has no reply. It removes older batches
+// from the log, because they have their reply.
 func (c *coordinator) nextHead(t *world.Task, key wire.BatchKey) (records.Accepted, bool, error) {
 	return c.headAfter(t, key, 0)
 }

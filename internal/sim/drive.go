@@ -31,7 +31,7 @@ type drive struct {
 	staffed     bool // workers have come or gone
 	jobs        *placement.Jobs
 	late        bool // another coordinator may drive the batch, or has driven it
-	sure        bool // controls were read after the newest known record
+	sure        bool // the session's controls were read after the newest known record
 	born        time.Time
 	isFirst     bool // the batch has its first delivery
 
@@ -164,7 +164,7 @@ func (d *drive) recall() (found bool, err error) {
 	return len(plans)+len(events) > 0, nil
 }
 
-// controls returns the session's controls that concern this batch.
+// controls returns the aborts and steering messages of the session that concern this batch.
 func (d *drive) controls() ([]batch.Event, error) {
 	all, err := truth(d.Task).Controls(anytime, d.sub.Key.Tenant, d.sub.Key.Session)
 	return recall.Controls(all, d.accepted, BatchTTL), err
@@ -203,7 +203,8 @@ func (d *drive) step(e batch.Event) {
 	}
 }
 
-// follow records that the journal has a newer record, so that controls must be read again.
+// follow records that the journal has a newer record, so that the session's controls must be
+// read again.
 func (d *drive) follow(e batch.Event) {
 	if _, is := e.(batch.Recorded); is {
 		d.sure = false

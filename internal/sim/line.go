@@ -258,7 +258,8 @@ func (l *line) suspendIfQuiet() bool {
 	return true
 }
 
-// lookForControls wakes the batches that wait for an earlier batch if a control concerns them.
+// lookForControls reads the session's controls: aborts and steering messages. It wakes each
+// batch that waits for an earlier batch, if a control concerns the waiting batch.
 func (l *line) lookForControls(t *world.Task) {
 	entries, err := truth(t).Controls(anytime, l.key.Tenant, l.key.Session)
 	if err != nil {

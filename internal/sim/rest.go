@@ -18,7 +18,8 @@ import (
 // This file is the counterpart of suspend.go and resume.go in package coordinator, and of
 // the part of coordinator/approvals that applies decisions.
 
-// request is what a coordinator is asked to do: store a decision, or a control of a session.
+// request is what a coordinator is asked to do: store a decision, an abort or a steering
+// message.
 type request struct {
 	inbox string
 	what  any

@@ -56,7 +56,7 @@ type attempt struct {
 	lost     int              // deliveries of the job that were lost with their workers
 	mails    []mail           // events for the machine, still to be handled
 
-	// Fields of the phases:
+	// The following fields are set while the phases run:
 	input    []byte // the input of the run, fixed by freeze
 	argsHash string // hash of input
 	answer   *answer
@@ -71,7 +71,8 @@ type mail struct {
 	delivery *broker.Delivery
 }
 
-// answer is the answer to the phases when they want to start the tool.
+// answer is the answer that the phases get when they want to start the tool: a grant or an
+// error.
 type answer struct {
 	grant call.Grant
 	err   error

@@ -211,7 +211,8 @@ func TestTheProcessInTraces(t *testing.T) {
 	}
 }
 
-// bad returns the URLs of collectors that accept no spans, each in another way.
+// bad returns the URLs of collectors that accept no spans. Each collector fails in a different
+// way.
 func bad(t *testing.T) map[string]string {
 	t.Helper()
 	hole, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections and no process answers

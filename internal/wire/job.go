@@ -35,7 +35,7 @@ type Job struct {
 	// has no record. That record is the lapsed claim of a tool that may run again, the release
 	// of a failed attempt, or the answer of a person.
 	TakeOver uint64 `json:"take_over,omitempty"`
-	// Attempt counts the earlier attempts of a call that does not claim.
+	// Attempt counts the earlier attempts of a call that runs without a claim.
 	Attempt  int       `json:"attempt,omitempty"`
 	QueuedAt time.Time `json:"queued_at"`
 	// NotAfter is the end of the batch's life, by the server's clock. No call starts after it.
@@ -93,8 +93,8 @@ type Notice struct {
 }
 
 // LetGo says that a worker gave up a job. The worker does not serve the tool, or is shutting
-// down, or an attempt of a call that does not claim has failed. In the last case, another
-// attempt may succeed.
+// down, or an attempt without a claim has failed. After a failed attempt, another one may
+// succeed.
 type LetGo struct {
 	AfterMS int64 `json:"after_ms"`          // pause before the job is published again
 	Attempt int   `json:"attempt,omitempty"` // number of attempts of the call that have failed so far

@@ -107,8 +107,8 @@ type PlanRecord struct {
 	Calls []PlannedCall `json:"calls,omitempty"` // only in the first record
 	// CallsRef points to the Calls if they are too large for a message.
 	CallsRef *messages.Ref `json:"calls_ref,omitempty"`
-	// Results has the results of calls that do not claim and have ended since the previous
-	// record.
+	// Results has the results of calls that ran without a claim and have ended since the
+	// previous record.
 	Results []messages.Result `json:"results,omitempty"`
 	// ActiveMS is how much of its active time the batch has used.
 	ActiveMS int64 `json:"active_ms,omitempty"`

@@ -40,7 +40,7 @@
 //	Began         Beginning: ->Running, ->Stopping when it was cancelled meanwhile, or ->Storing
 //	              when the job has lost too many workers
 //	Wanted        Running: ->Claiming, or granted at once without a claim. Stopping: granted to a
-//	              call that does not claim. Any other: refused
+//	              call that runs without a claim. Any other: refused
 //	Told          Running, Claiming, Holding, Stopping: published
 //	Ended         Running, Holding, Stopping: ->Storing with a result, ->Releasing or ->Closing when
 //	              another attempt should follow, ->Parking, ->HandingBack, ->LookingAgain
@@ -116,7 +116,7 @@ type Machine struct {
 	server  time.Time     // the server's time at began
 	count   int           // how many times the job had been delivered at began
 	waited  time.Duration // how long the job had been stored at began
-	runs    int           // number of this run, for a call that does not claim
+	runs    int           // number of this run, for a call that runs without a claim
 	notify  string        // the coordinator that published the newest delivery
 	seq     uint64        // sequence of the newest delivery
 	queue   string        // the queue of the newest delivery
@@ -285,9 +285,9 @@ func (m *Machine) begin(span string) {
 		return
 	}
 	m.span = span
-	// The limit is for lost workers and not for attempts that failed. If a call does not
-	// claim, though, a failed attempt looks like a lost worker. The limit for such a call is
-	// therefore at least its number of attempts.
+	// The limit is for lost workers, not for failed attempts. If a call runs without a claim,
+	// a failed attempt looks like a lost worker. The limit for such a call is therefore at
+	// least its number of attempts.
 	poison := m.cfg.Poison
 	if !m.Claims() {
 		poison = max(poison, m.call.Attempts)

@@ -31,8 +31,8 @@ func (m *Machine) prior() *wire.CallRecord {
 // unsure reports whether an earlier attempt may have changed the world.
 func (m *Machine) unsure() bool { return m.call.Claims && m.record.Unsure() }
 
-// wanted answers the phases when they want to start the tool. A call that does not claim gets
-// its attempt number even if its run was just cancelled. A refusal would end such a call
+// wanted answers the phases when they want to start the tool. A call that runs without a claim
+// gets its attempt number even if its run was just cancelled. A refusal would end that call
 // without a result.
 func (m *Machine) wanted(f call.Frozen) {
 	switch {

@@ -75,7 +75,8 @@ func (m *Machine) queueMS() float64 {
 	return float64(max(m.began.Sub(m.call.Job.QueuedAt), 0).Microseconds()) / 1000
 }
 
-// attempts returns how many times the call was claimed or, if it does not claim, run.
+// attempts returns how many times the call was claimed. If the call runs without a claim, it
+// returns how many times the call was run.
 func (m *Machine) attempts() int {
 	if !m.Claims() {
 		return m.runs
@@ -147,11 +148,11 @@ func (m *Machine) repeat(r messages.Result) (wait time.Duration, repeat bool) {
 // serverTime returns the time by the server's clock.
 func (m *Machine) serverTime() time.Time { return m.server.Add(m.now.Sub(m.began)) }
 
-// retryLater gives up a failed attempt of a call that does not claim. It leaves the job in the
-// queue and sends a notice. The coordinator then replaces the job by a job with the number of
-// failed attempts. If the worker removed the job sooner, the coordinator could publish a job
-// with a wrong number. If the notice is lost, the broker delivers the job again, and that
-// delivery counts as the next attempt.
+// retryLater gives up a failed attempt of a call that runs without a claim. It leaves the job
+// in the queue and sends a notice. The coordinator then replaces the job by a job with the
+// number of failed attempts. If the worker removed the job sooner, the coordinator could
+// publish a job with a wrong number. If the notice is lost, the broker delivers the job again,
+// and that delivery counts as the next attempt.
 func (m *Machine) retryLater(after time.Duration) {
 	m.end.Became = Released
 	notice := &wire.Notice{LetGo: &wire.LetGo{AfterMS: after.Milliseconds(), Attempt: m.runs}}
@@ -246,7 +247,7 @@ func (m *Machine) sign() {
 	m.result.Trail = &trail
 }
 
-// writeEnd writes the result. If the call claims, the result is the last record of its
+// writeEnd writes the result. If the call needs a claim, the result is the last record of its
 // journal. Otherwise the result goes into the stream RESULTS, where the first result of a call
 // counts.
 func (m *Machine) writeEnd() {

@@ -128,7 +128,8 @@ var (
 type Effect interface{ effect() }
 
 type (
-	// ReadResult reads the stored result of a call that does not claim: [ResultRead] or [Failed].
+	// ReadResult reads the stored result of a call that runs without a claim: [ResultRead] or
+	// [Failed].
 	ReadResult struct{}
 	// ReadRecord reads the newest record of the call: [RecordRead] or [Failed].
 	ReadRecord struct{}

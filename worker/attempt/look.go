@@ -23,8 +23,8 @@ const (
 	LeaveAlone
 )
 
-// Decide returns what to do about a call that claims or has a record. takeOver is the
-// sequence of the record that the job's claim may follow.
+// Decide returns what to do about a call that must be claimed before it runs, or that has a
+// record. takeOver is the sequence of the record that the job's claim may follow.
 //
 // Only the coordinator decides that a claim has lapsed. A worker that finds another
 // worker's claim leaves the call alone, however old the claim is.

@@ -86,7 +86,7 @@ type world struct {
 	log   []string
 
 	records []stored         // of the call's journal
-	result  *messages.Result // the stored result of a call that does not claim
+	result  *messages.Result // the stored result of a call that runs without a claim
 	back    bool             // whether a hand-back is stored
 	nonces  map[string]string
 	known   uint64 // sequence of the newest own record that the machine knows of
@@ -199,7 +199,8 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// leaseHolds checks that no tool of a call that claims runs past its lease, as the journal has it.
+// leaseHolds checks the run of a call that needs a claim: the run ends before the lease that
+// the journal has for the claim.
 func (w *world) leaseHolds() {
 	if !w.running || !w.m.Claims() {
 		return

@@ -32,10 +32,10 @@ type Frozen struct {
 
 // Grant is the lane's permission to start the tool.
 type Grant struct {
-	// Attempt is the number of this claim, from 1. For a call that does not claim, it is
+	// Attempt is the number of this claim, from 1. For a call that runs without a claim, it is
 	// the number of this run: failed attempts and earlier deliveries count.
 	Attempt int
-	Fence   uint64 // the sequence of the claim; 0 for a call that does not claim
+	Fence   uint64 // the sequence of the claim; 0: the call runs without a claim
 	// Probe says that an earlier attempt was lost. The pipeline must ask the tool whether that
 	// attempt was applied before it runs the tool again.
 	Probe bool

@@ -1,4 +1,4 @@
-// Package hook runs user code before or after a tool, in phases three and six.
+// Package hook runs user code before or after a tool, in the pre-hooks and post-hooks phases.
 //
 // A hook gets a copy of the call and answers with a value. Changing the copy does not
 // change the call. Before a tool, a hook may allow, deny or ask, change the input, add

@@ -117,8 +117,8 @@ func (o *outbox) empty() {
 	}
 }
 
-// send sends a message that gets no answer. If the call claims, the outbox sends it, because
-// run has to watch the lease. Otherwise run itself sends it at once.
+// send sends a message that gets no answer. If the call needs a claim, the outbox sends it,
+// because run has to watch the lease. Otherwise run itself sends it at once.
 func (r *running) send(send func()) {
 	if !r.machine.Claims() {
 		send()

@@ -12,9 +12,9 @@
 // A delivery is only a hint. The claims and ends in the journal decide what happens. A job may
 // therefore be delivered twice, late, or to a worker that was taken for dead:
 //
-//   - If a call claims, the holder of the newest claim runs it. The holder renews its
+//   - If a call needs a claim, the holder of the newest claim runs it. The holder renews its
 //     lease while the tool runs, and kills the tool if it cannot renew the lease.
-//   - A call that does not claim may run twice. The result that is stored first counts.
+//   - A call that runs without a claim may run twice. The result that is stored first counts.
 //
 // A worker releases an attempt, so that another one can follow, if the attempt failed without
 // harm, or if the worker shuts down and has to give the attempt up.

@@ -85,8 +85,8 @@ func (y *yard) connect() *bus.Conn {
 // runs stands for the pipeline: the test's function that runs a call.
 type runs func(ctx context.Context, job wire.Job, prior *wire.CallRecord, claim call.Claim) (messages.Result, error)
 
-// tools is the set of a worker's tools. service says whether calls claim, and run runs each
-// call.
+// tools is the set of a worker's tools. service says whether calls need a claim, and run runs
+// each call.
 type tools struct {
 	service lane.Service
 	run     runs

@@ -30,8 +30,8 @@ type toolReturn struct {
 // errLeftBehind is the error of tool code that did not return in time.
 var errLeftBehind = errors.New("left behind")
 
-// execute is phase five: it runs the tool. The run must end within the tool's timeout and
-// within the batch's time.
+// execute is the execute phase: it runs the tool. The run must end within the tool's timeout
+// and within the batch's time.
 func (c *callRun) execute(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.tool.Timeout())
 	defer cancel()

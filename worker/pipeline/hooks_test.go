@@ -17,8 +17,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A hook changes the arguments: they go through phases one and two again, and an error there
-// names the hook.
+// A hook changes the arguments: they go through the validate and semantic phases again, and an
+// error there names the hook.
 func TestChangedInputIsCheckedAgain(t *testing.T) {
 	p := &probe{check: func(_ context.Context, c tool.Call) error {
 		if strings.Contains(string(c.Input), "13") {

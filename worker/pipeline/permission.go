@@ -21,9 +21,9 @@ func (c *callRun) denied(context.Context) error {
 	return c.refused()
 }
 
-// permissions makes the decision of phase four. It freezes and hashes the input. Then it
-// weighs the rules and the opinion of the hooks. If a person is needed, the method approval
-// handles that later.
+// permissions makes the decision of the permissions phase. It freezes and hashes the input.
+// Then it weighs the rules and the opinion of the hooks. If a person is needed, the method
+// approval handles that later.
 func (c *callRun) permissions(ctx context.Context) error {
 	canonical, err := rawjson.Canonical(c.input)
 	if err != nil {

@@ -9,11 +9,12 @@
 //	5 execute        the tool itself, within its time
 //	6 post-hooks     user code: sees every call that entered phase 1; may replace an output
 //
-// If a call fails in phases one to four, that failure is its result, and its tool never
+// If a call fails before the execute phase, that failure is its result, and its tool never
 // starts. Deny rules are also checked once before any hook runs. A call may have been planned
-// to run beside others, although its frozen input must run alone. Phase four hands such a call
-// back before any person is asked. Every other call asks the lane for its grant between phases
-// four and five. The lane claims the call first, if it needs a claim.
+// to run beside others, although its frozen input must run alone. The permissions phase hands
+// such a call back before any person is asked. Every other call asks the lane for its grant
+// between the permissions phase and the execute phase. If the call needs a claim, the lane
+// claims it before it gives the grant.
 //
 // A frozen input does not change, except that a person who is asked may replace it. A call
 // may continue from a record, because people have answered or an attempt failed or was
@@ -100,7 +101,7 @@ type callRun struct {
 	// idempotencyKey is the key for the tool's run; "" before the call is claimed.
 	idempotencyKey string
 	hooks          hook.Result       // the result of the pre-hooks
-	ruling         permission.Ruling // the ruling of phase four, or of a hook or rule that refused the call earlier
+	ruling         permission.Ruling // of the permissions phase, or of a hook or rule that refused the call earlier
 	// When an answered question has been checked, exactly one of the next two is set.
 	agreement    *messages.Approval // the valid approval with which the call runs
 	flaw         *messages.Refusal  // why the approval is not valid
@@ -128,9 +129,9 @@ func (f *failure) Error() string { return string(f.status) + ": " + f.err.Messag
 // Run takes a job through the phases. The lane completes the result with the worker and the
 // time in the queue.
 //
-// prior is the record from which the job continues, or nil. If prior has a frozen input,
-// the call runs with that input. Then the pre-hooks do not run again, unless a person has
-// just edited the input. claim may be nil if the call does not claim. emit receives events
+// prior is the record from which the job continues, or nil. If prior has a frozen input, the
+// call runs with that input. Then the pre-hooks do not run again, unless a person has just
+// edited the input. claim may be nil if the call runs without a claim. emit receives events
 // and adds their ids. It must not block, and may be nil.
 //
 // Two errors are special: *call.HandBack for a call that was planned to run beside others
@@ -190,7 +191,7 @@ func (c *callRun) log() *slog.Logger {
 	return log
 }
 
-// withDeadline limits phases one to five to what is left of the batch's time.
+// withDeadline limits all phases but the post-hooks to what is left of the batch's time.
 func (c *callRun) withDeadline(ctx context.Context) (context.Context, context.CancelFunc) {
 	if c.job.DeadlineMS > 0 {
 		return context.WithTimeout(ctx, time.Duration(c.job.DeadlineMS)*time.Millisecond)
@@ -198,8 +199,8 @@ func (c *callRun) withDeadline(ctx context.Context) (context.Context, context.Ca
 	return context.WithCancel(ctx)
 }
 
-// phases runs phases one to five and the claim. The error is a *failure, or means that the
-// call continues elsewhere.
+// phases runs all phases but the post-hooks. Just before the execute phase, it claims the
+// call. The error is a *failure, or means that the call continues elsewhere.
 func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 	running, cancel := c.withDeadline(ctx)
 	defer cancel()
@@ -224,7 +225,7 @@ func (c *callRun) phases(ctx context.Context, claim call.Claim) error {
 	})
 }
 
-// step is a part of phases one to five.
+// step is a part of the phases before the post-hooks.
 type step struct {
 	phase string // "": the step is not a phase, or belongs to the phase that calls it
 	do    func(context.Context) error
@@ -252,7 +253,7 @@ func (c *callRun) steps(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// permit runs all of phase four on the final input.
+// permit runs the whole permissions phase on the final input.
 func (c *callRun) permit(ctx context.Context) error {
 	for _, part := range []func(context.Context) error{c.permissions, c.handBack, c.approval} {
 		if err := part(ctx); err != nil {

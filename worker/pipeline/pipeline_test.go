@@ -20,8 +20,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// A call ends in one of the phases one to four: the tool does not start, and observers still
-// run after the call.
+// A call ends before the execute phase: the tool does not start, and observers still run after
+// the call.
 func TestFailuresBeforeTheTool(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

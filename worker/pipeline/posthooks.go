@@ -11,10 +11,10 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// postHooks is phase six. It runs for every call that entered phase one, even if the call
-// failed or was stopped. It never turns a success into a failure: a failed hook is logged,
-// and if a replacement output cannot be used, the tool's output stays. Hooks see the whole
-// output. After that it is cut for the model.
+// postHooks is the post-hooks phase. It runs for every call that entered the first phase, even
+// if the call failed or was stopped. It never turns a success into a failure: a failed hook is
+// logged, and if a replacement output cannot be used, the tool's output stays. Hooks see the
+// whole output. After that it is cut for the model.
 func (c *callRun) postHooks(ctx context.Context) {
 	before := c.result
 	before.Hooks = hook.Summary(c.hooks, hook.Result{})

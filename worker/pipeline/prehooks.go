@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/hook"
 )
 
-// preHooks is phase three. If a hook has changed the input, it goes through phases one and
-// two again, and an error there names the hook.
+// preHooks is the pre-hooks phase. If a hook changes the input, the new input goes through the
+// validate and semantic phases again, and an error there names the hook.
 //
 // If the input is frozen, the hooks do not run again, because their answers are in the
 // record. There is one exception: if a person has just edited the input, the hooks see it

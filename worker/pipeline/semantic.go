@@ -11,9 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// semantic is phase two: the tool's own rules about an input that fits the schema. The
-// rules in the tool's definition come first. Then comes the check in its code, which may
-// take as long as the tool.
+// semantic is the semantic phase: it applies the tool's own rules to an input that fits the
+// schema. The rules in the tool's definition come first. Then comes the check in its code,
+// which may take as long as the tool.
 func (c *callRun) semantic(ctx context.Context) error {
 	if err := c.required(); err != nil {
 		return err

@@ -255,8 +255,8 @@ func TestTheSpansOfAQuestion(t *testing.T) {
 	}
 }
 
-// The probe of a lost run belongs to the span of phase five, and so does the probe of a run
-// that was stopped. Both runs were applied, so the tool does not run again.
+// The probe of a lost run belongs to the span of the execute phase. The probe of a stopped run
+// belongs to that span too. Both runs were applied, so the tool does not run again.
 func TestTheSpanOfAProbe(t *testing.T) {
 	for name, lost := range map[string]bool{"lost": true, "stopped": false} {
 		t.Run(name, func(t *testing.T) {

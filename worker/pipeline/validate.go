@@ -11,9 +11,10 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// validate is phase one. It does not convert values to the types in the schema. A violation
-// says where it is and what was expected there, so that the model can correct itself. The
-// size is checked before anything reads the arguments.
+// validate is the validate phase: it checks the arguments against the tool's schema. It does
+// not convert values to the types in the schema. A violation says where it is and what was
+// expected there, so that the model can correct itself. The size is checked before anything
+// reads the arguments.
 func (c *callRun) validate(context.Context) error {
 	var known bool
 	if c.tool, known = c.cfg.Registry.Version(c.job.Tool, c.job.ToolDigest); !known {

@@ -23,7 +23,7 @@ import (
 // process itself waits at most 2 s for its traces. The rest is for machines under load.
 const endsWithin = 30 * time.Second
 
-// badCollectors returns the URLs of trace collectors. Each of them fails in another way.
+// badCollectors returns the URLs of trace collectors. Each collector fails in a different way.
 func badCollectors(t *testing.T) map[string]string {
 	t.Helper()
 	// The kernel accepts connections to this collector, and no reply comes.

@@ -27,7 +27,7 @@ type Ledger struct {
 	controls     map[string][]control        // by session
 }
 
-// control is a control that was stored for a session.
+// control is an abort or a steering message that was stored for a session.
 type control struct {
 	record wire.ControlRecord
 	at     time.Time

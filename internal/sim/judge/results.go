@@ -74,8 +74,8 @@ func (l *Ledger) isWanted(a *account, i int, r messages.Result) {
 	}
 }
 
-// isSaid reports whether a control for which what returns true was stored for the batch before
-// a time.
+// isSaid reports whether an abort or a steering message was stored for the batch's session
+// before a time. It counts only those for which the function what returns true.
 func (l *Ledger) isSaid(a *account, by time.Time, what func(control, *account) bool) bool {
 	return slices.ContainsFunc(l.controls[a.sub.Key.Session], func(c control) bool { return c.at.Before(by) && what(c, a) })
 }
@@ -92,8 +92,8 @@ func (c control) stops(a *account) bool {
 	return c.steers(a) && c.record.When == messages.SteerImmediate
 }
 
-// meansTheLog checks that a control covers every batch that was in the log well before the
-// control was stored.
+// meansTheLog checks the record of an abort or a steering message: it must cover every batch
+// that was in the log well before the record was stored.
 func (l *Ledger) meansTheLog(session string, record wire.ControlRecord, at time.Time) {
 	for _, a := range l.order {
 		if a.sub.Key.Session == session && a.reply == nil && at.Sub(a.at) > slack && record.UpTo < a.seq {

@@ -15,8 +15,8 @@
 // Edit replace the link and leave the file outside unchanged.) A user who can make hard links
 // in the folder can therefore read the files that the links lead to. Bash runs in a sandbox.
 //
-// In phase two, Check refuses as many bad calls as it can before they run. The folder may
-// change before phase five, so Run checks again and gives the same errors.
+// In the semantic phase, Check refuses as many bad calls as it can before they run. The folder
+// may change before the execute phase, so Run checks again and gives the same errors.
 package builtin
 
 import (

@@ -72,8 +72,8 @@ print(urllib.request.urlopen(os.environ["TARGET"]).read().decode())`
 func TestCommandsReachTheHostsOfTheirList(t *testing.T) {
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "hello from "+r.Host) }))
 	defer host.Close()
-	// Python uses no proxy for the usual names of this machine, so the host is at another
-	// loopback address.
+	// Commands of a sandbox use no proxy for localhost, 127.0.0.1 and ::1 (see NO_PROXY in
+	// package sandbox). The host is therefore at 127.0.0.2.
 	at := strings.TrimPrefix(host.URL, "http://")
 	_, number, _ := net.SplitHostPort(at)
 	listed := "127.0.0.2:" + number

@@ -11,8 +11,8 @@ import (
 	"github.com/toolfleet/toolfleet/worker/tool"
 )
 
-// For any value, either the request is refused, or the value is in its places in the request
-// and nowhere else.
+// For any value, either the request is refused, or the value is at its placeholders in the
+// request and nowhere else.
 func FuzzAValueStaysInItsPlace(f *testing.F) {
 	for _, value := range []string{"7", "..", "a/../b", "?x=1#y", "%2e%2e%2f", "@evil.com", "a\r\nb: c", "é\x00", "&x=2", "\\..\\", ";", "//"} {
 		f.Add(value)

@@ -69,8 +69,8 @@ func failed(t *testing.T, made *Tool, ctx context.Context, c tool.Call) *message
 	return own
 }
 
-// Each value fills its place in the request, whatever characters it has, and changes nothing
-// else.
+// Each value replaces its placeholder in the request, whatever characters it has, and changes
+// nothing else.
 func TestARequestIsFilled(t *testing.T) {
 	request := schemas.HTTP{
 		Method: "POST", Path: "/a%20b/{id}/x-{id}", Query: "v=2&for={who.name}", Body: schemas.HTTPBodyRest,
@@ -103,8 +103,8 @@ func TestARequestIsFilled(t *testing.T) {
 	}
 }
 
-// A value would change the request beyond its place: it is refused before anything is sent,
-// already in the semantic phase.
+// A value would change the request beyond its placeholder: the semantic check refuses the call
+// before anything is sent.
 func TestInjectionIsRefused(t *testing.T) {
 	request := schemas.HTTP{Path: "/a/{id}/{part}{other}/x", Headers: []schemas.HTTPValue{{Name: "X-Note", Template: "{note}"}}}
 	made := open(t, Config{Request: request}, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s arrived", r.RequestURI) })

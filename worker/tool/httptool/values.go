@@ -119,7 +119,8 @@ func climbs(segment string) bool {
 	return false
 }
 
-// inQuery returns the query of the URL.
+// inQuery returns the query of the URL: the template with its placeholders filled from the
+// input.
 func (in *input) inQuery(t schemas.Template) (string, error) {
 	return t.Expand(func(path []string) (string, error) {
 		text, err := in.at(path)
@@ -127,8 +128,9 @@ func (in *input) inQuery(t schemas.Template) (string, error) {
 	})
 }
 
-// expand returns the text of a header or parameter. ok is false if the template is a single
-// member and the input does not have it.
+// expand returns the text of a header or parameter: the template with its placeholders filled
+// from the input. ok is false if the template is a single placeholder and the input lacks its
+// member or has null there.
 func (in *input) expand(t schemas.Template) (text string, ok bool, err error) {
 	text, err = t.Expand(in.at)
 	if _, whole := t.Whole(); whole && errors.Is(err, errMissing) {

@@ -33,10 +33,11 @@ func checksOf(meta map[string]any) ([]string, error) {
 	return words, nil
 }
 
-// checkable is a runner of a program that can say whether a run was applied.
+// checkable is a runner of a program that can say whether an earlier run of a call was
+// applied.
 type checkable struct{ *runner }
 
-// Probe asks the program.
+// Probe asks the program whether an earlier run of the call was applied.
 func (c checkable) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
 	return c.probe(ctx, call)
 }
@@ -50,8 +51,8 @@ type checkingProber struct {
 	tool.Prober
 }
 
-// Check asks the program about a call, in phase two. If the program answers with an error or
-// cannot be asked, the call is refused.
+// Check asks the program, in the semantic phase, whether it accepts the input of a call. If
+// the program answers with an error or cannot be asked, the call is refused.
 func (c checking) Check(ctx context.Context, call tool.Call) error {
 	if !slices.Contains(c.checks, semanticCheck) {
 		return nil
@@ -67,8 +68,8 @@ func (c checking) Check(ctx context.Context, call tool.Call) error {
 	return refused
 }
 
-// Permit asks the program about a call, in phase four. The first line of the answer is the
-// opinion, and the other lines are the reason.
+// Permit asks the program, in the permissions phase, whether a call may run. The first line of
+// the answer is the opinion, and the other lines are the reason.
 func (c checking) Permit(ctx context.Context, call tool.Call) (tool.Permit, error) {
 	if !slices.Contains(c.checks, checkPermissions) {
 		return tool.Permit{}, nil

@@ -28,7 +28,7 @@ type Entry struct {
 	Batch   string `json:"batch"`
 	Index   int    `json:"index"`
 	Key     string `json:"key"`
-	Fence   uint64 `json:"fence"` // 0: the call does not claim
+	Fence   uint64 `json:"fence"` // 0: the call runs without a claim
 	Attempt int    `json:"attempt"`
 	Worker  string `json:"worker"`
 	MS      int    `json:"ms"` // duration of the run, from its input

@@ -82,7 +82,8 @@ func (tools Tools) New(t testing.TB, name string, root *rootdir.Root) tool.Runne
 	return tools[name](root)
 }
 
-// Run does phases two and five of a call. It fails the test if Check and Run do not agree.
+// Run takes a call through the semantic phase and the execute phase: it calls Check and Run of
+// the builtin. If Check and Run do not return the same error, it fails the test.
 func (tools Tools) Run(t testing.TB, root *rootdir.Root, name string, args In) (tool.Output, error) {
 	t.Helper()
 	runner := tools.New(t, name, root)
