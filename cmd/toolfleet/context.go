@@ -36,7 +36,7 @@ type contextAddCmd struct {
 	Select      bool   `help:"Select it, too."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (contextAddCmd) Help() string {
 	return `Example: toolfleet context add prod --nats tls://nats.example.com --creds ~/prod.creds --tenant acme --select
 
@@ -89,7 +89,7 @@ type contextLsCmd struct {
 	command.OutputFlags
 }
 
-// shownContext is a context as ls prints it, without what is secret.
+// shownContext is a context as ls prints it, without secrets.
 type shownContext struct {
 	Name        string `json:"name"`
 	Selected    bool   `json:"selected"`

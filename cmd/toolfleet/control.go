@@ -18,7 +18,7 @@ type abortCmd struct {
 	By      string `placeholder:"TEXT" default:"an operator" help:"Who. The model reads that too."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (abortCmd) Help() string {
 	return `Calls that have not started never start, and running calls are stopped. Each call still gets a result, and the batch its reply.
 A write that was stopped in the middle and may have been applied ends as outcome_unknown.
@@ -45,7 +45,7 @@ type steerCmd struct {
 	By      string `placeholder:"TEXT" default:"an operator" help:"Who. The model reads that too."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (steerCmd) Help() string {
 	return `The next reply of the session contains the message as steering, and the agent appends it after the reinjection. Without an open
 batch, the message waits for the next one. Calls that have started are not stopped.`

@@ -18,7 +18,7 @@ type coordinatorCmd struct {
 	daemon.Listens
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (coordinatorCmd) Help() string {
 	return `Any number of coordinators share the work: no session belongs to one. Without --nats it looks for a server at
 nats://127.0.0.1:4222. It reads from the policy whose decisions count. After SIGTERM open batches have the

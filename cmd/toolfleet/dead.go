@@ -23,7 +23,7 @@ type deadCmd struct {
 	Drop deadDropCmd `cmd:"" help:"Delete dead letters."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (deadCmd) Help() string {
 	return `A message that cannot be processed at all (its subject has no address, or its job cannot be read) becomes a dead letter. It is
 kept with the reason for dead_ttl and blocks nothing. It is never run again: its sender has to send a correct message.`
@@ -163,8 +163,9 @@ func withJournal(a *command.App, do func(*journal.Journal) error) error {
 	return err
 }
 
-// escaped renders bytes from outside as text that cannot affect a terminal: every character that is
-// not printable becomes an escape. A line end becomes newline, or an escape too if newline is "".
+// escaped renders bytes from outside as text that cannot affect a terminal: it replaces every
+// character that is not printable by an escape. A line end is replaced by newline, or by an
+// escape if newline is "".
 func escaped(text []byte, newline string) string {
 	var out strings.Builder
 	for len(text) > 0 {

@@ -38,7 +38,7 @@ type devCmd struct {
 	Slots string `setting:"slots" placeholder:"N"`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (devCmd) Help() string {
 	return `NATS server, coordinator and worker in one process. The worker serves the tools file and the builtin Read, Glob, Grep,
 Write, Edit and Bash on --root, by default the current folder. The server has no passwords.
@@ -113,8 +113,8 @@ func (f *fleet) showCalls(ctx context.Context, a *command.App) error {
 	return nil
 }
 
-// devAPI listens for the HTTP API, unless the settings turn it off. If the default address is taken
-// by another program, it uses any free one.
+// devAPI listens for the HTTP API. It returns nil if the settings turn the API off. If another
+// program uses the default address, devAPI takes any free port.
 func devAPI(ctx context.Context, cfg *config.Config, log *slog.Logger) (*apiListener, error) {
 	if cfg.API.Listen == "none" {
 		return nil, nil
@@ -145,8 +145,8 @@ func (f *fleet) letOwnerDecide() error {
 	return nil
 }
 
-// ownKey returns the file of the owner's key: approver.key of the settings, else the user's own,
-// else a file in the server's data folder.
+// ownKey returns the file of the approver's key: approver.key of the settings, else the key
+// file in the user's config folder, else a file in the server's data folder.
 func (f *fleet) ownKey() string {
 	return cmp.Or(string(f.cfg.Approver.Key), approvals.OwnKeyFile(), filepath.Join(f.server.DataDir(), "approver.key"))
 }
@@ -188,8 +188,8 @@ func (f *fleet) howToPut() string {
 	return fmt.Sprintf("  Over HTTP:        %s\n  As an MCP server: %s/mcp/<session>\n", put, f.api.addr())
 }
 
-// howToRun returns a command that works in the current folder: it runs a batch, or shows the tools
-// where no batch is known to work.
+// howToRun returns a command that works in the current folder. The command runs a batch, or
+// shows the tools if howToRun knows no batch that would work here.
 func (f *fleet) howToRun() string {
 	const example = "examples/anthropic.json"
 	glob := slices.ContainsFunc(f.serving.Registry.Definitions(), func(t schemas.Tool) bool { return t.Name == "Glob" })
@@ -203,7 +203,7 @@ func (f *fleet) howToRun() string {
 	return `Run a batch:      echo '{"calls":[{"id":"1","name":"Glob","input":{"pattern":"*"}}]}' | ` + self() + ` run --provider canonical --nats ` + url
 }
 
-// self returns how the user starts this command.
+// self returns the words with which the user starts this program.
 func self() string {
 	if strings.HasPrefix(os.Args[0], "npx ") { // the package of npm says so
 		return os.Args[0]

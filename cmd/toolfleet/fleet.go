@@ -26,7 +26,7 @@ type fleet struct {
 	conn    *bus.Conn
 	serving *localtools.Serving
 	policy  *config.Policy
-	owner   messages.Approver // the user who runs this fleet, if dev made them its approver
+	owner   messages.Approver // the user who runs this fleet, if dev made that user its approver
 	api     *apiListener      // nil: none is served
 	signer  *principal.Signer // of the API: says which user asks
 	metrics *worker.Metrics
@@ -42,7 +42,8 @@ type builtinFlags struct {
 	NoBuiltin bool `help:"Serve only your own tools: no Read, Glob, Grep, Write, Edit and Bash, whatever --root says."`
 }
 
-// root returns the folder of the builtin tools if the settings name none; "": none is served.
+// root returns the folder of the builtin tools if the settings name no folder; "": no builtin
+// tools are served.
 func (b builtinFlags) root(cfg *config.Config) string {
 	if b.NoBuiltin {
 		cfg.Root = ""
@@ -51,9 +52,10 @@ func (b builtinFlags) root(cfg *config.Config) string {
 	return localtools.Here
 }
 
-// newFleet starts the server, connects, and makes the coordinator and the worker; run runs them.
-// root is as in builtinFlags. people may set the policy's approvers before they are made. The fleet
-// is never nil. After an error it is closed already, and a second close does nothing.
+// newFleet starts the server, connects, and makes the coordinator and the worker; run runs
+// them. root is as in builtinFlags. people may set the policy's approvers; it is called before
+// the coordinator and the worker are made. The returned fleet is never nil. After an error it
+// is closed already, and a second close does nothing.
 func newFleet(ctx context.Context, cfg *config.Config, root string, shown instruments, o devserver.Options, hurry <-chan struct{}, people func(*fleet) error) (f *fleet, err error) {
 	f = &fleet{cfg: cfg, shown: shown}
 	defer func() {

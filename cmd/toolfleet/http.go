@@ -30,7 +30,7 @@ type httpCmd struct {
 	Open   command.Switch `setting:"api.open"`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (httpCmd) Help() string {
 	return `Any number of HTTP servers answer for one fleet: each is a client of its endpoints on NATS and holds nothing. Without --nats
 it looks for a server at nats://127.0.0.1:4222. On 127.0.0.1 and on a unix socket everybody on this machine may ask. Other
@@ -83,7 +83,7 @@ type httpTokenCmd struct {
 	Tenant string `setting:"tenant" placeholder:"TENANT"`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (httpTokenCmd) Help() string {
 	return `The token is on stdout; its entry for the tokens file is on stderr. The file has only the hash, so who reads it cannot use it.
 To take a token back, remove its entry: servers notice within a second, and end its open requests within 10.`
@@ -100,12 +100,12 @@ func (c httpTokenCmd) Run(a *command.App) error {
 	return err
 }
 
-// apiListener is the listener of the HTTP API, with the rule of who may use it.
+// apiListener is the listener of the HTTP API, with the control of access to it.
 type apiListener struct {
 	net.Listener
 	cfg    *config.Config
 	access access.Control
-	signer *principal.Signer // nil: which user asks is not signed
+	signer *principal.Signer // signs which user asks; nil: nothing is signed
 }
 
 // unixPrefix begins the address of a unix socket.
@@ -131,7 +131,8 @@ func listenForAPI(ctx context.Context, cfg *config.Config, log *slog.Logger) (*a
 	return api, nil
 }
 
-// removeSocket removes the socket that a killed server has left behind.
+// removeSocket removes the file of a unix socket on which no server listens, such as a killed
+// server leaves behind.
 func removeSocket(path string) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Type() != fs.ModeSocket {
 		return
@@ -143,7 +144,7 @@ func removeSocket(path string) {
 	_ = os.Remove(path) // listening fails if it is still there
 }
 
-// accessTo returns who may use the API at an address.
+// accessTo returns the control that decides who may use the API at an address.
 func accessTo(ctx context.Context, cfg *config.Config, addr net.Addr, log *slog.Logger) (access.Control, error) {
 	jwt := access.JWTConfig{
 		Issuer: cfg.API.JWT.Issuer, Audience: cfg.API.JWT.Audience, Keys: cfg.API.JWT.Keys, TenantClaim: cfg.API.JWT.TenantClaim, Tenant: cfg.Tenant,
@@ -194,5 +195,5 @@ func (l *apiListener) addr() string {
 	return "http://" + l.Addr().String()
 }
 
-// close closes the listener, unless serving has closed it.
+// close closes the listener. It does nothing if the server has closed it already.
 func (l *apiListener) close() { _ = l.Close() }

@@ -42,7 +42,7 @@ type identitiesNewCmd struct {
 	Once     bool     `help:"If the folder has identities already, leave them and be done: for a step that runs at each start."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (identitiesNewCmd) Help() string {
 	return `Each folder in DIR goes to one place: nats to the server, every other one to the program or person of its name. It has a
 settings file for --config, a key, and the authority that signed the server's certificate. Nothing is replaced: a folder that has a
@@ -86,7 +86,7 @@ func folderRow(dir string, i identities.Identity) []string {
 	return []string{filepath.Join(dir, i.Name), goesTo(i), usedWith(dir, i)}
 }
 
-// goesTo says whose an identity is.
+// goesTo says who gets the folder of an identity, for a person.
 func goesTo(i identities.Identity) string {
 	switch {
 	case i.Kind == identities.Approver:
@@ -143,7 +143,7 @@ type identitiesAddCmd struct {
 	Pool   []string `placeholder:"NAME" help:"A pool that belongs to the tenant of a worker: the worker takes jobs of no other. May be given several times."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (identitiesAddCmd) Help() string {
 	return `The server takes it when it reads its files again: SIGHUP, to "toolfleet nats" and to nats-server. A worker with --tenant writes
 records and events of that tenant only. With --pool too it takes jobs of that pool alone, and coordinators count what it announces for
@@ -181,7 +181,7 @@ type identitiesRenewCmd struct {
 	Name string `arg:"" help:"Name of the identity."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (identitiesRenewCmd) Help() string {
 	return `Bring the new key to where it is used, then have the server read its files again: SIGHUP. It disconnects who has the old key, and
 programs connect with the new one, without a restart. Only what an HTTP server signs needs its restart, and coordinators its key in http_keys;

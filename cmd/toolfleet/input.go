@@ -26,12 +26,13 @@ type input struct {
 	BatchID  string `name:"batch" placeholder:"ID" help:"Id of the batch, its idempotency key. Default: the batch's own, else a new one."`
 }
 
-// maxInput is how many bytes of a batch are read: 64 MiB. No server takes a larger message.
+// maxInput is how many bytes of a batch are read: 64 MiB. NATS servers accept no larger
+// message.
 const maxInput = 64 << 20
 
-// read returns the batch that the flags select. whole is its original bytes, or nil if the flags
-// add or change anything. A caller sends whole unchanged, so that the same file is the same batch
-// for every sender.
+// read returns the batch that the flags select. whole has the original bytes of the batch, or
+// is nil if the flags add or change anything. A caller sends whole unchanged, because the
+// fleet treats two submits as the same batch only if their bytes are equal.
 func (in input) read(a *command.App) (batch messages.Batch, whole []byte, err error) {
 	body, name, err := in.body(a)
 	if err != nil {
@@ -75,8 +76,8 @@ func (in input) body(a *command.App) (body []byte, name string, err error) {
 	return body, name, nil
 }
 
-// parse reads a batch (an object with provider and message) or, with --provider, a bare message.
-// Flags override what the batch says. Missing ids are random.
+// parse reads a batch (an object with provider and message) or, with --provider, a bare
+// message. Flags override the members of the batch. Missing ids become random ids.
 func (in input) parse(body []byte) (messages.Batch, error) {
 	batch := messages.Batch{V: messages.Version}
 	err := rawjson.CheckSyntax(body)

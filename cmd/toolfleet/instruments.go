@@ -53,7 +53,8 @@ func (n *noting) Start(ctx context.Context, name string, options ...trace.SpanSt
 	return ctx, span
 }
 
-// heldBack is a writer that holds back what is written until release. After that it writes at once.
+// heldBack is a writer that keeps its text in memory until release is called, and then writes
+// through.
 type heldBack struct {
 	to io.Writer
 

@@ -70,8 +70,9 @@ Settings come from flags, TOOLFLEET_ variables and toolfleet.yaml, in this order
 
 Exit status: 0 done, 1 failed, 2 wrong usage or setting.`
 
-// garbage is how much memory is allocated before the next collection, in percent of what was in use
-// after the last one. The heaps of the daemons are small, so Go's default of 100 collects often.
+// garbage is the setting GOGC: the heap grows by so many percent before the next garbage
+// collection. The heaps of the daemons are small, so Go's default of 100 would collect too
+// often.
 const garbage = 200
 
 func main() {
@@ -81,9 +82,9 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run does what main does and returns the exit status.
+// run runs the command line and returns the exit status.
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	left := -1 // the status with which kong wants to exit, after --help; -1: none
+	left := -1 // the exit status that kong asks for, for example after --help; -1: none
 	parser, err := kong.New(new(cli), kong.Name("toolfleet"), kong.Description(description), kong.Writers(stdout, stderr),
 		kong.PostBuild(daemon.ExplainSettings), kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 120}),
 		kong.ExplicitGroups(daemon.FlagGroups), kong.Exit(func(code int) { left = code }))
@@ -106,8 +107,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return a.Finish(parsed.Run(a))
 }
 
-// asTyped returns the arguments of a command line that uses the words of other programs for help
-// and version.
+// asTyped translates the words for help and version that users know from other programs into
+// this program's arguments.
 func asTyped(args []string) []string {
 	switch {
 	case len(args) == 0:
@@ -120,8 +121,8 @@ func asTyped(args []string) []string {
 	return args
 }
 
-// meant names the commands that somebody may mean by the first word of a command line that cannot
-// be read; "" if it is a command.
+// meant names the commands that a user may mean by the mistyped first word of a command line;
+// "" if the word is a command.
 func meant(model *kong.Application, word string) string {
 	var paths []string
 	for _, command := range model.Leaves(true) {

@@ -27,7 +27,7 @@ type mcpCmd struct {
 	Session string `placeholder:"SESSION" help:"The session for calls without one. Default: a new one for each process."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (mcpCmd) Help() string {
 	return `Example: claude mcp add toolfleet -- toolfleet mcp --tools tools.yaml
 
@@ -77,7 +77,7 @@ func serveInside(a *command.App, cfg *config.Config, root string, shown instrume
 	cfg.Workers.Drain, cfg.Coordinators.Drain = min(cfg.Workers.Drain, quick), min(cfg.Coordinators.Drain, quick)
 	inside := devserver.Options{MaxPayload: devserverOptions(cfg, nil).MaxPayload, Logger: shown.log}
 	f, err := newFleet(a.Ctx, cfg, root, shown, inside, nil, func(f *fleet) error {
-		f.policy.Approvers = nil // stdin is not a person's
+		f.policy.Approvers = nil // stdin belongs to the MCP client, not to a person
 		return nil
 	})
 	defer f.close()
@@ -85,7 +85,7 @@ func serveInside(a *command.App, cfg *config.Config, root string, shown instrume
 		return err
 	}
 	f.serving.SayWhatIsDown(a)
-	// The fleet outlives a signal, so that the calls of the client can be aborted.
+	// Do not end the fleet at a signal: it still has to abort the calls of the client.
 	running, end := context.WithCancel(context.WithoutCancel(a.Ctx))
 	defer end()
 	open := make(chan struct{})

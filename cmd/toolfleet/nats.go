@@ -19,7 +19,7 @@ type natsCmd struct {
 	NATSConfig string `name:"nats-config" setting:"server.config" placeholder:"FILE"`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (natsCmd) Help() string {
 	return `A message that the server acknowledges survives a power failure, unless --sync or the file of --nats-config says otherwise.
 Without that file the server has no passwords: anybody who can connect may do everything. The file is a nats-server
@@ -71,8 +71,8 @@ func syncs(o devserver.Options) string {
 	return o.SyncInterval.String()
 }
 
-// reloads makes the server read its configuration file again at each signal, until ctx ends. A file
-// that cannot be read changes nothing.
+// reloads makes the server read its configuration file again at each signal, until ctx ends.
+// If the file is invalid, the server keeps its configuration.
 func reloads(ctx context.Context, asked <-chan os.Signal, srv *devserver.Server, log *slog.Logger) {
 	for {
 		select {

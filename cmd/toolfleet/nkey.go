@@ -13,7 +13,7 @@ type nkeyCmd struct {
 	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its public half is printed."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (nkeyCmd) Help() string {
 	return `The file is secret; programs read it with --nkey. The command prints the public half, which goes into the configuration of the
 NATS server. An approver's key is of the same kind, so one file may serve for both.`

@@ -20,7 +20,7 @@ type planCmd struct {
 	command.OutputFlags
 }
 
-// plannedStage and plannedCall are the stages and calls that -o json prints.
+// plannedStage is a stage of the plan, as -o json prints it.
 type plannedStage struct {
 	Calls []plannedCall `json:"calls"`
 }
@@ -34,7 +34,7 @@ type plannedCall struct {
 	Reason          string          `json:"reason"`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (planCmd) Help() string {
 	return `Plans with the tools that "toolfleet run" would serve here: those of --tools, and the builtin ones. With --nats it plans with the
 tools that the workers of that fleet have announced.`

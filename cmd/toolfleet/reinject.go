@@ -13,7 +13,7 @@ import (
 
 type reinjectCmd struct{}
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (reinjectCmd) Help() string {
 	return `Reads {"provider","message","results"} from stdin and writes {"reinjection","calls"} to stdout. results[i]
 belongs to the i-th call: {"output": any}, {"error": "text"}, {"content": [MCP blocks], "is_error": bool}, or

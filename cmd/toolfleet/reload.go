@@ -25,17 +25,19 @@ import (
 // lookEvery is how often dev looks for a change of its tools file.
 const lookEvery = 300 * time.Millisecond
 
-// restEvery is the shortest time between two workers that follow changes of servers: a server may
-// say at any time that its list has changed.
+// restEvery is the shortest time between two replacements of the worker because of changes of
+// servers. A server may report changes of its list as often as it likes.
 const restEvery = 10 * time.Second
 
-// reloading serves tools, and serves them anew when they change.
+// reloading runs the worker of this process. When the tools change, it replaces the worker:
 //
 //	a tools file, program or server changes -> its tools -> a second worker -> it takes calls -> the first one drains
 //
-// A failure before the second worker takes calls is reported, and the tools stay as they are. The
-// workers share the processes of servers, unless a file has changed. dev, which looks at the files,
-// forgets tools that nobody serves any more, so that calls of them are answered at once.
+// If a step fails before the second worker takes calls, reloading reports the error and the
+// first worker goes on. The workers share the processes of servers if only a server's list has
+// changed. If a file has changed, the second worker starts its own processes. dev also looks
+// at the files. It removes the announcements of tools that no worker serves any more, so that
+// calls of such tools are answered at once.
 type reloading struct {
 	cfg     *config.Config
 	conn    *bus.Conn
@@ -45,8 +47,9 @@ type reloading struct {
 	hurry   <-chan struct{}
 	say     func(text string)
 	first   *localtools.Serving
-	worker  *worker.Worker // for first
-	// open opens the tools of the files as they are now. Nil: the files are not looked at.
+	worker  *worker.Worker // the worker that serves first
+	// open opens the tools of the files as they are now. Nil: reloading does not look at the
+	// files.
 	open func(ctx context.Context) (*localtools.Serving, error)
 
 	group   *errgroup.Group
@@ -103,7 +106,7 @@ func (r *reloading) follow(ctx context.Context) {
 		defer ticker.Stop()
 		looks = ticker.C
 	}
-	var rested <-chan time.Time // nil: a change of a server counts at once
+	var rested <-chan time.Time // fires after restEvery; nil: changes of servers count at once
 	for {
 		current := r.current.Load()
 		changes := current.changes
@@ -116,7 +119,7 @@ func (r *reloading) follow(ctx context.Context) {
 				r.say("The policy file has changed. It holds from the next start on: start dev again.")
 			}
 			if watch.changed() {
-				programs = newFileWatch(localtools.ServerPrograms(r.cfg)...) // before they are started
+				programs = newFileWatch(localtools.ServerPrograms(r.cfg)...) // before the programs start
 				r.replace(ctx, current, "The tools file was read again", r.open)
 			} else if programs.changed() {
 				r.replace(ctx, current, "A program has changed, so it was started again", r.open)
@@ -132,7 +135,8 @@ func (r *reloading) follow(ctx context.Context) {
 	}
 }
 
-// replace replaces the worker by one with other tools, once that takes calls.
+// replace starts a worker with the tools that open returns. Once the new worker takes calls,
+// replace stops the current one.
 func (r *reloading) replace(ctx context.Context, current *served, why string, open func(context.Context) (*localtools.Serving, error)) {
 	next, err := r.again(ctx, open)
 	switch {
@@ -156,7 +160,7 @@ type served struct {
 	worker  *worker.Worker
 	changes <-chan struct{} // of its servers
 	stop    context.CancelFunc
-	ended   chan struct{} // closed when the worker has ended; then err says why
+	ended   chan struct{} // closed when the worker has ended; err then says why
 	err     error
 }
 
@@ -170,7 +174,7 @@ func (s *served) hasEnded() bool {
 	}
 }
 
-// start runs a worker until it is stopped or ctx ends, and closes its tools then.
+// start runs a worker until it is stopped or ctx ends. It then closes the worker's tools.
 func (r *reloading) start(ctx context.Context, s *localtools.Serving, w *worker.Worker) *served {
 	ctx, stop := context.WithCancel(ctx)
 	changes, looked := s.Changes(ctx)
@@ -190,7 +194,8 @@ func (r *reloading) start(ctx context.Context, s *localtools.Serving, w *worker.
 	return started
 }
 
-// again opens tools, and starts a worker for them. It returns once the worker takes calls.
+// again opens the tools, and starts a worker for them. It returns once the new worker takes
+// calls.
 func (r *reloading) again(ctx context.Context, open func(context.Context) (*localtools.Serving, error)) (*served, error) {
 	s, err := open(ctx)
 	if err != nil {
@@ -218,7 +223,7 @@ func (r *reloading) workerFor(s *localtools.Serving) (*worker.Worker, error) {
 		return nil, err
 	}
 	if len(policy.Approvers) == 0 {
-		policy.Approvers = r.policy.Approvers // if dev made its user one
+		policy.Approvers = r.policy.Approvers // dev may have made its user the approver
 	}
 	if wire.PlatformPolicy(policy.Version()) != wire.PlatformPolicy(r.policy.Version()) {
 		return nil, errors.New("the policy has changed too, and the coordinator has the old one: start it again")
@@ -246,7 +251,7 @@ func (r *reloading) forget(ctx context.Context, gone []string) error {
 		return err
 	}
 	for _, name := range gone {
-		others := -1 // beside the current one
+		others := -1 // -1: do not count the current worker
 		for _, w := range workers {
 			if slices.Contains(w.Tools, name) {
 				others++
@@ -262,7 +267,7 @@ func (r *reloading) forget(ctx context.Context, gone []string) error {
 	return nil
 }
 
-// change is what is served now, and what was not before.
+// change describes how the served tools have changed.
 type change struct {
 	tools                int
 	added, changed, gone []string
@@ -310,8 +315,8 @@ func (c change) String() string {
 	return text + "."
 }
 
-// fileWatch notices changes of files. An editor may write a file in several steps, so a change
-// counts once the file has been the same for two looks.
+// fileWatch notices changes of files. An editor may write a file in several steps. So a change
+// counts only when two looks in a row find the same state.
 type fileWatch struct {
 	names       []string
 	known, last string

@@ -37,7 +37,7 @@ type runCmd struct {
 	Output     string        `short:"o" enum:"reinjection,reply,json" default:"reinjection" placeholder:"reinjection|reply" help:"What to print: the reinjection, which is appended to the conversation, or the whole reply. json is the same as reply."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (runCmd) Help() string {
 	return `Without --nats, NATS_URL and a context a fleet runs in this process and ends with it. It serves the tools file and the builtin
 Read, Glob, Grep, Write, Edit and Bash on --root, by default the current folder. With a server, the workers of that fleet
@@ -157,7 +157,7 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	if err != nil && a.Ctx.Err() != nil {
 		err = errors.New("interrupted: the batch goes on without us; " + progress.FetchHint(batch.Session, batch.ID))
 	}
-	// This process has sampled no trace, but the fleet may have.
+	// This process has sampled no trace, but the fleet may have sampled one.
 	if err == nil && sending.traceID == "" && cfg.TraceURL != "" {
 		ctx, cancel := context.WithTimeout(a.Ctx, command.LookTimeout)
 		defer cancel()
@@ -168,8 +168,8 @@ func (r runCmd) submit(a *command.App, cfg *config.Config, batch messages.Batch,
 	return reply, "", err
 }
 
-// whyItWaits names the pool that no worker serves, if the batch waits for that. It returns "" if
-// the batch does not, or if this user may not find out.
+// whyItWaits names the pool without workers for which the batch waits. It returns "" if the
+// batch waits for something else, or if this user may not read the state of the fleet.
 func whyItWaits(ctx context.Context, conn *bus.Conn, c *client.Client, batch messages.Batch) string {
 	ctx, cancel := context.WithTimeout(ctx, command.LookTimeout)
 	defer cancel()
@@ -250,7 +250,7 @@ func wantedAPerson(r messages.Result) bool {
 
 // refusedWith turns a refusal into an error that says what to do about it.
 func refusedWith(r *messages.Refusal) error {
-	// The text of the case below asks that too.
+	// The text of the case below asks the same question.
 	message := strings.TrimSuffix(strings.TrimSuffix(r.Message, "."), "; is the provider right?")
 	text := fmt.Sprintf("refused (%s): %s.", r.Class, message)
 	switch r.Class {

@@ -150,7 +150,7 @@ func summary(policy sandbox.Policy, plan sandbox.Plan, system []string) [][]stri
 	return rows
 }
 
-// few joins the first paths of a list, and says how many more there are.
+// few joins the first paths of a list, and adds the number of the remaining paths.
 func few(paths []string, most int) string {
 	switch more := len(paths) - most; {
 	case len(paths) == 0:
@@ -168,7 +168,7 @@ type sandboxRunCmd struct {
 	Command []string `arg:"" passthrough:"" help:"The command and its arguments."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (sandboxRunCmd) Help() string {
 	return `The exit status is the command's. The limits of memory and processes, which a worker watches, do not hold here.`
 }

@@ -74,7 +74,7 @@ type toolsExportCmd struct {
 	Cache    bool   `help:"End the definitions with the provider's cache mark, where it has one."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (toolsExportCmd) Help() string {
 	return `Leaves out a tool if a rule of the policy, the settings or the tools file denies every call of it, because a model need not know
 it. With --nats the definitions are those that the fleet gives to its agents, without what the policy of its workers denies; if the
@@ -146,7 +146,7 @@ func (t toolsExportCmd) fromFleet(a *command.App, cfg *config.Config, denied fun
 	}
 	switch len(want.Names) {
 	case len(offered.Tools):
-		want.Names = nil // all, which are then one catalogue for everybody
+		want.Names = nil // all tools: every agent then uses the same catalogue
 	case 0:
 		want.Names = []string{""} // no tool has this name
 	}
@@ -158,8 +158,9 @@ func (t toolsExportCmd) fromFleet(a *command.App, cfg *config.Config, denied fun
 	return a.PrintRaw(list.Tools)
 }
 
-// knownTools returns the tools of the fleet if the settings name a server, else those that run
-// would serve here. They are sorted by name; the current version of each comes first.
+// knownTools returns the tools of the fleet if the settings name a server, else the tools that
+// "toolfleet run" would serve here. They are sorted by name, with the current version of each
+// tool first.
 func knownTools(a *command.App, cfg *config.Config) ([]schemas.Tool, error) {
 	if cfg.NATS.URL == "" {
 		return toolsHere(a, cfg)

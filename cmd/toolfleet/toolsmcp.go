@@ -66,7 +66,7 @@ type mcpAcceptCmd struct {
 	Name string `arg:"" placeholder:"SERVER" help:"Name of the server in the tools file."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (mcpAcceptCmd) Help() string {
 	return `Starts the server and writes the definitions that it lists into its lock file. Workers serve them when they start the next
 time. Look at what has changed first: "toolfleet tools mcp ls" says it.`
@@ -106,7 +106,7 @@ type mcpAddCmd struct {
 	Command []string `arg:"" optional:"" passthrough:"" placeholder:"COMMAND" help:"A server that is a program, after --."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (mcpAddCmd) Help() string {
 	return `Example: toolfleet tools mcp add --tools tools.yaml files -- npx -y @modelcontextprotocol/server-filesystem /workspace`
 }
@@ -207,7 +207,8 @@ func tableOf(server schemas.Server, listed mcptool.List) [][]string {
 	return rows
 }
 
-// serversOf returns the tools file of the settings, which has to be there.
+// serversOf returns the tools file of the settings and what its servers need. The settings
+// must name a tools file.
 func serversOf(a *command.App) (*config.Config, schemas.ToolsFile, toolservers.Place, error) {
 	cfg, err := a.Settings()
 	if err != nil {

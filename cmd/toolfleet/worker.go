@@ -21,7 +21,7 @@ type workerCmd struct {
 	Name  string `setting:"name" placeholder:"TEXT"`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (workerCmd) Help() string {
 	return `Serves the tools of its tools file, and the builtin Read, Glob, Grep, Write, Edit and Bash only with --root. Bash starts in
 that folder; its commands, and those of exec tools, run in a sandbox where the machine has one (see toolfleet sandbox explain). Several workers with --root should see one shared folder: the next call of a session
@@ -63,8 +63,8 @@ func (workerCmd) Run(a *command.App) error {
 	})
 }
 
-// firstTools returns the tools, or waits for those of a server if there are no others. It returns
-// nil if ctx ends first.
+// firstTools returns the tools. If there are none yet, it waits until a server brings some. It
+// returns nil if ctx ends first.
 func firstTools(ctx context.Context, tools *localtools.Serving, log *slog.Logger) (*localtools.Serving, error) {
 	looking, stop := context.WithCancel(ctx)
 	changes, looked := tools.Changes(looking)

@@ -1,8 +1,9 @@
 // Package approvals is "toolfleet approvals": it lists, shows and answers the calls that wait for a
 // person. "toolfleet run" uses the same prompt, see Prompter.
 //
-// A person decides by the approval view, and signs a decision for exactly what was shown. A
-// question that does not match its own id is neither shown nor answered.
+// A person reads the approval view and decides; the signed decision covers exactly what the
+// view has shown. The commands neither show nor answer a question that does not match its own
+// id.
 package approvals
 
 import (
@@ -33,13 +34,14 @@ type Cmd struct {
 	Key     keyCmd     `cmd:"" help:"Make a key to sign decisions with, and print the policy's entry for it."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (Cmd) Help() string {
 	return `A call that needs a person's approval waits for an answer, at most for approval_ttl. The first characters of an id are enough if
 no other open question's id begins with them. Decisions are signed with the key of an approver whom the policy names.`
 }
 
-// questionFlags holds the flags of the approvals commands that talk to the fleet: all but key.
+// questionFlags holds the flags of the approvals commands that connect to the fleet: all
+// except "key".
 type questionFlags struct {
 	daemon.Server
 	command.OutputFlags
@@ -185,7 +187,7 @@ type editCmd struct {
 	Yes    bool   `help:"Do not ask. Needed without a terminal, and then with an ID and --input."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (editCmd) Help() string {
 	return `The new arguments have to fit the tool, and the policy checks them again. The question keeps the original arguments too.
 If two people have to approve, an edit counts as your approval, and the other person approves the new arguments.`
@@ -228,8 +230,8 @@ func (c editCmd) Run(a *command.App) error {
 // leastID is how many characters of an id a command needs if it does not show the question first.
 const leastID = 8
 
-// pick returns the question with an id, and the prompt to ask about it. With yes the prompt is nil,
-// so nothing is asked, and the id must have at least leastID characters.
+// pick returns the question with an id, and the prompt to ask about it. If yes is set, the
+// command asks nothing: the prompt is nil, and the id must have at least leastID characters.
 func (d *approvalClient) pick(id string, yes bool) (messages.Approval, *terminal.Prompt, error) {
 	var prompt *terminal.Prompt
 	if !yes {
@@ -251,7 +253,8 @@ func (d *approvalClient) pick(id string, yes bool) (messages.Approval, *terminal
 	return q, prompt, err
 }
 
-// agreesTo turns a no into an error, so that the command fails and the question stays open.
+// agreesTo returns an error if the person said no. The command then fails, and the question
+// stays open.
 func agreesTo(yes bool, err error) error {
 	if err == nil && !yes {
 		err = errors.New("nothing was decided: the question stays open")
@@ -259,7 +262,7 @@ func agreesTo(yes bool, err error) error {
 	return err
 }
 
-// answer hands in a decision and, with -o json, prints the fleet's answer.
+// answer signs and sends a decision and, with -o json, prints the fleet's answer.
 func (d *approvalClient) answer(q messages.Approval, s decision, asJSON bool) error {
 	answer, err := d.decide(d.app.Ctx, q, s)
 	if err != nil || !asJSON {
@@ -275,7 +278,7 @@ type keyCmd struct {
 	File string `arg:"" help:"File to write the key to. One that is there already is kept, and its entry is printed."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (keyCmd) Help() string {
 	return `The file is secret: anybody who has it can decide in the approver's name. The entry goes into the policy file of the fleet.
 The same key can be the person's identity at the NATS server (--nkey).`

@@ -112,8 +112,8 @@ func (d *approvalClient) find(ctx context.Context, id string) (messages.Pending,
 		terminal.Clean(d.tenant, 64), terminal.Clean(id, 80))
 }
 
-// nothingOpen says that the tenant has no open question, because the question may be another
-// tenant's.
+// nothingOpen says that the tenant has no open question. It names the tenant, because the
+// question that the user wants may be another tenant's.
 func (d *approvalClient) nothingOpen() string {
 	return fmt.Sprintf("no question of tenant %s is open; --tenant names another", terminal.Clean(d.tenant, 64))
 }
@@ -165,8 +165,8 @@ type decision struct {
 	reason, ticket string
 }
 
-// decide signs a decision about q, sends it and prints what became of it. The signature covers q as
-// it was shown: if another question has replaced it, the fleet refuses the decision.
+// decide signs a decision about q, sends it and prints what became of it. The signature covers
+// q as the person saw it: if another question has replaced q, the fleet refuses the decision.
 func (d *approvalClient) decide(ctx context.Context, q messages.Approval, s decision) (messages.DecisionAnswer, error) {
 	decision := approval.Answer(q, s.verdict, d.name)
 	decision.At, decision.Input, decision.Reason, decision.Ticket = time.Now().UTC(), s.input, s.reason, s.ticket

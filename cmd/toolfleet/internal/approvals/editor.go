@@ -63,9 +63,9 @@ func newArguments(before, after json.RawMessage) error {
 	return nil
 }
 
-// askTicket returns the ticket of a decision, or asks the person for one if the question needs a
-// ticket and no decision has one yet. All approvers but the last may leave it empty; the last is
-// asked until there is one.
+// askTicket returns the ticket of a decision, or asks the person for a ticket if the question
+// needs one and no decision names one yet. The last approver is asked until the answer is not
+// empty; earlier approvers may leave the ticket empty.
 func askTicket(ctx context.Context, p *terminal.Prompt, q messages.Approval, s decision) (string, error) {
 	before := q.Decisions
 	if s.verdict == messages.VerdictEdit { // earlier decisions were about other arguments

@@ -59,8 +59,9 @@ func KeyFile(cfg *config.Config) string {
 	return ""
 }
 
-// OwnKeyFile is where dev keeps a user's approver key: in the user's config folder and not among
-// the files of a project, which an agent's tools may read. "" if the user has no such folder.
+// OwnKeyFile returns the file in which dev keeps a user's approver key. It is in the user's
+// config folder, because an agent's tools may read the files of a project. "": the user has no
+// config folder.
 func OwnKeyFile() string {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -74,8 +75,8 @@ func ApproverName(cfg *config.Config) string { return cmp.Or(cfg.Approver.Name, 
 
 var notInNames = regexp.MustCompile(`[^A-Za-z0-9_.@-]+`)
 
-// userName returns the user's name at the operating system, made fit for an approver's name. It
-// never equals the tenant: a tenant may not approve its own calls.
+// userName returns the user's name in the operating system, changed into a valid approver's
+// name. The name never equals the tenant, because a tenant may not approve its own calls.
 func userName(tenant string) string {
 	name := "someone"
 	if u, err := user.Current(); err == nil && u.Username != "" {

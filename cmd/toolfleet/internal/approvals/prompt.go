@@ -15,9 +15,10 @@ import (
 // fleet decides that a question has expired, because this machine's clock may be wrong.
 var errClosed = errors.New("the question is closed")
 
-// prompt is the approval prompt: it shows a question, asks the person for a choice and sends the
-// decision. alone: the person is the fleet's only approver. An empty answer then asks again instead
-// of leaving the question open, and a question that needs two people can only be denied.
+// prompt is the approval prompt: it shows a question, asks the person for a choice and sends
+// the decision. alone says that the person is the fleet's only approver. Then an empty answer
+// does not leave the question open but asks again, and a question that needs two people can
+// only be denied.
 func (d *approvalClient) prompt(ctx context.Context, prompt *terminal.Prompt, q messages.Approval, alone bool) error {
 	d.app.Say("\n%s", shown(d.app.Stderr, q))
 	choices := "[a]pprove, [d]eny, [e]dit, or Enter to leave it open? "
@@ -47,8 +48,8 @@ func (d *approvalClient) prompt(ctx context.Context, prompt *terminal.Prompt, q 
 		}
 		s, err := d.complete(ctx, prompt, q, choice)
 		if err == nil {
-			// Use a context that does not end when the question closes, because this decision may
-			// be what closes it.
+			// Use a context that does not end when the question closes, because this decision
+			// may close the question.
 			_, err = d.decide(d.app.Ctx, q, s)
 		}
 		switch {
@@ -61,8 +62,9 @@ func (d *approvalClient) prompt(ctx context.Context, prompt *terminal.Prompt, q 
 	}
 }
 
-// chosen returns the first letter of the choice that an answer names, by its word or a prefix of
-// it; 0: none. So "abort" is no choice and does not approve.
+// chosen returns the first letter of the choice that an answer names: with its whole word or a
+// prefix of the word. 0: no choice. For example, "abort" does not approve, although it begins
+// with a.
 func chosen(choices, answer string) byte {
 	for _, word := range []string{"approve", "deny", "edit"} {
 		if answer != "" && strings.HasPrefix(word, strings.ToLower(answer)) && strings.Contains(choices, "["+word[:1]+"]") {
@@ -72,8 +74,8 @@ func chosen(choices, answer string) byte {
 	return 0
 }
 
-// complete asks for what a choice needs: the reason of a denial, the arguments of an edit, a
-// ticket.
+// complete asks the person for the rest of a decision: the reason of a denial, the arguments
+// of an edit, a ticket.
 func (d *approvalClient) complete(ctx context.Context, prompt *terminal.Prompt, q messages.Approval, choice byte) (s decision, err error) {
 	switch choice {
 	case 'a':

@@ -14,13 +14,15 @@ import (
 )
 
 // Prompter asks the person at the terminal about the calls of a batch that need an approval.
-// Without a terminal, the fleet in this process has no approvers and refuses such calls at once.
+// Without a terminal, the fleet in this process has no approvers and refuses calls that need
+// an approval at once.
 type Prompter struct {
 	app     *command.App
 	prompt  *terminal.Prompt // nil: no terminal to ask at
 	display *progress.Display
 	watched *watched
-	// calls holds the last question by call index. The goroutine that takes events owns it.
+	// calls holds the last question of each call, by the call's index. Only the goroutine that
+	// takes events uses it.
 	calls map[int]messages.Pending
 	key   approval.Key
 	name  string
@@ -35,7 +37,7 @@ func NewPrompter(a *command.App, prompt *terminal.Prompt, d *progress.Display) *
 // SetApprovers makes the person the only approver of the policy of a fleet in this process, with a
 // key that lives as long as the process. Without a person the policy gets no approvers.
 func (s *Prompter) SetApprovers(p *config.Policy, tenant string) (err error) {
-	p.Approvers = nil // the fleet is in this process: no other approver can reach it
+	p.Approvers = nil // no other approver can reach a fleet in this process
 	if s.prompt == nil {
 		return nil
 	}
@@ -69,8 +71,8 @@ func (s *Prompter) Take(e messages.Event) {
 	}
 }
 
-// close closes a question with the state gone. It does nothing unless really is set: the call may
-// have had no question.
+// close closes the question p with the state gone. If really is false, the call has no
+// question, and close does nothing.
 func (s *Prompter) close(p messages.Pending, really bool) {
 	if really {
 		p.State = "gone"
@@ -84,7 +86,7 @@ func (s *Prompter) Run(ctx context.Context, c *client.Client, tenant string) err
 	if s.prompt == nil {
 		return nil
 	}
-	aside := *s.app // lines outside of a prompt go above the board
+	aside := *s.app // a copy whose lines go above the board
 	aside.Stderr = s.display
 	d := &approvalClient{app: &aside, client: c, tenant: tenant, key: s.key, name: s.name}
 	asking := *d

@@ -15,8 +15,8 @@ import (
 	"github.com/toolfleet/toolfleet/messages"
 )
 
-// approvalView returns a question as a person reads it before deciding. It shows every argument,
-// and escapes every character that is invisible or could be taken for another.
+// approvalView returns a question as a person reads it before deciding. It shows every
+// argument, and escapes every character that is invisible or looks like another.
 func approvalView(q messages.Approval, now time.Time, colour bool) string {
 	paint := func(code, text string) string {
 		if !colour {
@@ -121,8 +121,8 @@ func agreed(q messages.Approval) string {
 	return strings.Join(people, ", ")
 }
 
-// edited shows the original arguments of an edited question. If the rules also ask about the edited
-// arguments, the question was asked anew: it then has no decisions.
+// edited shows the original arguments of an edited question. If the rules also ask about the
+// edited arguments, a new question without decisions was asked about them.
 func edited(q messages.Approval) string {
 	first := terminal.Escape(string(compact(q.Original.Input)))
 	if len(q.Decisions) == 0 {
@@ -164,9 +164,9 @@ func argumentLines(input json.RawMessage) []string {
 	return lines
 }
 
-// checked verifies that the arguments of a question match their hash and that the question matches
-// its id, and computes the one-line summary again. So the person sees exactly what the signature
-// will cover, whoever sent the question.
+// checked verifies that the arguments of a question match their hash and that the question
+// matches its id. It also computes the one-line summary again. So the person sees exactly what
+// the signature will cover, even if the question comes from a false sender.
 func checked(q messages.Approval) (messages.Approval, error) {
 	if err := rawjson.Check(q.Input); err != nil {
 		return q, fmt.Errorf("the arguments cannot be shown: %w", err)

@@ -22,7 +22,7 @@ type watchCmd struct {
 	keyFlags
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (watchCmd) Help() string {
 	return `Prints the open questions, then each new one, who approves it, and how it is closed. With -o json each is a JSON object on a
 line; a closed question has a state. With --key, on a terminal, each question is shown in full and may be answered. Ctrl-C ends it.`
@@ -68,7 +68,7 @@ func (c watchCmd) Run(a *command.App) error {
 	})
 }
 
-// tell prints one change of a question.
+// tell prints one change of a question, as a line or as JSON.
 func (c watchCmd) tell(a *command.App, p messages.Pending) error {
 	if c.JSON() {
 		return a.PrintLine(p)
@@ -96,11 +96,11 @@ func newsLine(p messages.Pending) string {
 		terminal.Clean(p.Requester+"/"+string(p.Session), 40), terminal.Clean(p.Line, 160))
 }
 
-// watched tracks the questions of one tenant: their last known states, and which are still to be
-// shown. The changes that it gets may repeat or come out of order.
+// watched tracks the questions of one tenant: their last known states, and the questions that
+// the person has not seen yet. Changes may come twice or out of order.
 type watched struct {
-	// each is called for every change, one call at a time and with mu held. shown says that next
-	// has returned this question before.
+	// each is called for every change, one call at a time and with mu held. shown says that
+	// next has returned the question before.
 	each func(p messages.Pending, shown bool)
 
 	mu     sync.Mutex

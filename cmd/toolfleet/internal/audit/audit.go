@@ -43,7 +43,7 @@ type Cmd struct {
 	Tenant   string   `setting:"tenant" placeholder:"TOKEN" help:"Lines of this tenant. Default: of every tenant [$$TOOLFLEET_TENANT]."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (Cmd) Help() string {
 	return `The audit log has a line for each call of each batch that has its reply, refused batches included, and lines about questions,
 decisions and starts. It holds no arguments and no results except the fields of audit.include; equal arguments have equal hashes.
@@ -134,7 +134,7 @@ func (c Cmd) filter(cfg *config.Config, now time.Time) (audit.Filter, error) {
 	if cfg.Given("tenant") {
 		f.Tenant = cfg.Tenant
 	}
-	if len(c.Status) == 1 { // several are checked by ended
+	if len(c.Status) == 1 { // ended checks several statuses
 		f.Status = messages.Status(c.Status[0])
 	}
 	var err error
@@ -224,7 +224,7 @@ func noLine(a *command.App, call string) error {
 	return command.ErrPrinted
 }
 
-// uncut is a cell width that no cell reaches: it switches cutting off.
+// uncut is a cell width for cells that are never cut: no cell reaches it.
 const uncut = 1 << 24
 
 func cells(l messages.AuditRecord, cuts bool) []string {

@@ -39,9 +39,9 @@ type line struct {
 
 func lineOf(e audit.Entry) line { return line{e.Seq, e.Line.Index} }
 
-// splitRuns groups audit lines by call, and splits each call into its runs, because a later batch
-// may have the id of one that ended long before. The line of type call ends a run, but later lines
-// about a question of the run still belong to it.
+// splitRuns groups audit lines by call, and splits each call into its runs, because a later
+// batch may have the id of a batch that ended long before. The line of type call ends a run.
+// Later lines about a question of the run still belong to the run.
 func splitRuns(entries []audit.Entry, asked map[line]bool) (all []*callRun) {
 	newest := map[callKey]*callRun{}
 	for _, e := range entries {
@@ -83,7 +83,7 @@ func (c Cmd) printHistory(a *command.App, cfg *config.Config, log *audit.Log, pr
 			return listRuns(a, splitRuns(found, asked))
 		}
 	}
-	all, err := read(a, log, proof, audit.Filter{Key: key}) // lines without the call id, too
+	all, err := read(a, log, proof, audit.Filter{Key: key}) // some have no call id
 	if err != nil {
 		return err
 	}
@@ -175,9 +175,9 @@ func callHistory(cfg *config.Config, lines []messages.AuditRecord) [][]string {
 	return page.rows
 }
 
-// headOf returns the line that says most about a call: the line of type call, or the newest line
-// while the call is open. It skips refused decisions, which anybody may have sent, and lines that
-// may be false: they say nothing about the call.
+// headOf returns the line that says most about a call: the line of type call, or the newest
+// line while the call is open. It skips refused decisions, which anybody may have sent, and
+// lines with a doubt: they say nothing certain about the call.
 func headOf(lines []messages.AuditRecord) messages.AuditRecord {
 	head := lines[0]
 	for _, l := range lines {
@@ -239,8 +239,8 @@ func (p *page) permission(l messages.AuditRecord) {
 		p.row("waits", "for a person since %s", terminal.Timestamp(l.Time))
 	case d.Effect == "ask" && len(d.By) == 0:
 		p.row("undecided", "%s", terminal.Clean(decided(l), 200))
-	// Somebody approved and the call did not run: a second approver may be missing. So the row
-	// is "agreed", not "allowed".
+	// Somebody approved, but the call did not run: a second approver may be missing. So the
+	// row says "agreed", not "allowed".
 	case d.Effect == "ask" && (!started(l) || l.Status == messages.StatusExpired):
 		p.row("agreed", "%s", terminal.Clean(strings.Join(d.By, ", "), 200))
 	default:

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// proof checks whether lines are what they say. Any worker may write lines on its subjects, and
-// copy a decision into them.
+// proof checks whether audit lines may be false. A worker may write any lines on its own
+// subjects, and may copy a decision into them.
 type proof struct {
 	approvers approval.Approvers
 	known     bool // the settings name a policy that can be read
@@ -38,7 +38,7 @@ func newProof(a *command.App, cfg *config.Config) proof {
 	return p
 }
 
-// doubt returns why a line may be false; "" if nothing speaks against it.
+// doubt returns why a line may be false; "": proof found no reason.
 func (p proof) doubt(e audit.Entry) string {
 	switch e.Line.Type {
 	case messages.AuditAsked, messages.AuditRefused, messages.AuditExpired:
@@ -71,7 +71,8 @@ func (p proof) decision(e audit.Entry) string {
 	return ""
 }
 
-// signature returns why a decision that was stored at a time does not count, by the policy.
+// signature returns why the policy does not accept the signature of a decision that was stored
+// at the given time; "": it does.
 func (p proof) signature(d messages.Decision, at time.Time) string {
 	switch r := p.approvers.Check(d, at); {
 	case r == nil:
@@ -83,9 +84,9 @@ func (p proof) signature(d messages.Decision, at time.Time) string {
 	}
 }
 
-// agreed returns why the agreement in the line of an ended call may be false: a worker reports it,
-// so each person in it needs a decision in the log that nothing speaks against. lines are those of
-// the run of the call.
+// agreed returns why the line of an ended call may be false about the people who agreed. A
+// worker writes that line, so each person in it needs a decision in the log without a doubt.
+// lines are the lines of the run of the call.
 func agreed(call messages.AuditRecord, lines []messages.AuditRecord) string {
 	if call.Type != messages.AuditCall || call.Permission == nil || call.Permission.Effect == "deny" {
 		return ""

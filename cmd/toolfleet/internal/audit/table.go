@@ -13,13 +13,13 @@ import (
 
 var header = []string{"TIME", "SESSION/BATCH", "CALL", "TOOL", "STATUS", "DECIDED", "TOOK", "ATTEMPT", "WORKER"}
 
-// followWidths are the column widths, in characters, for lines that are printed as they arrive: the
-// widest cell is not known then. The last column is unbounded.
+// followWidths are the fixed column widths, in characters, for lines that are printed as they
+// arrive. The widest cell is not known at that time. 0: the last column is unbounded.
 var followWidths = []int{20, 36, 24, 20, 18, 24, 7, 7, 0}
 
-// pageSize is how many lines the table holds back. Lines are printed by time, which differs
-// slightly from the order in which they were stored. The lines of the first page set the column
-// widths.
+// pageSize is how many lines the table holds before it prints. It needs them to print lines by
+// time, because they were stored in a slightly different order. The lines of the first page
+// also set the column widths.
 const pageSize = 1000
 
 // table prints audit lines in columns. It cuts cells that are too long only on a terminal, because
@@ -33,8 +33,8 @@ type table struct {
 
 func newTable(a *command.App) *table { return &table{a: a, cuts: terminal.IsTerminal(a.Stdout)} }
 
-// add adds a line, and prints the oldest line if it holds more than pageSize. After the last line
-// the caller calls end.
+// add adds a line, and prints the oldest line if the table holds more than pageSize lines.
+// After the last line the caller calls end.
 func (t *table) add(l messages.AuditRecord) error {
 	i, _ := slices.BinarySearchFunc(t.held, l, func(held, l messages.AuditRecord) int {
 		if held.Time.After(l.Time) {

@@ -40,7 +40,7 @@ type getCmd struct {
 	Output   string `short:"o" enum:"reinjection,reply,json" default:"reply" placeholder:"reinjection|reply" help:"What to print: the whole reply, or only its reinjection. json is the same as reply."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (getCmd) Help() string {
 	return `For an open batch it prints {"status":"running"}, with --full also the results of the calls that have ended. For a batch that was never accepted, or whose reply has aged out, it prints
 {"status":"unknown"}. In both cases the exit status is 1.`
@@ -154,7 +154,7 @@ func (b getCmd) timeline(a *command.App, cfg *config.Config, conn *bus.Conn) err
 	return err
 }
 
-// openStatus returns the status of an open batch, from its timeline and from those parts of the
+// openStatus returns the status of an open batch. It uses the timeline, and those parts of the
 // fleet's state that this user may read.
 func openStatus(ctx context.Context, conn *bus.Conn, tenant string, t messages.Timeline) progress.BatchStatus {
 	s := progress.StatusOf(t)

@@ -28,7 +28,7 @@ type lsCmd struct {
 	Limit   int    `default:"100" placeholder:"N" help:"How many to list at most."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (lsCmd) Help() string {
 	return `Lists the open batches, oldest first, and what each waits for. Reads of a session's batches run side by side, writes in order; for
 a batch that waits for earlier ones, the list names the oldest of them. The command needs the rights of an operator.`
@@ -118,8 +118,8 @@ func openRows(list []openBatch, now time.Time) [][]string {
 	return rows
 }
 
-// mayList reports whether this user may read the log of batches. The server may leave a user
-// without that right unanswered, so mayList waits for at most 2*LookTimeout.
+// mayList reports whether this user may read the log of batches. The server may not answer a
+// user without that right, so mayList waits for at most 2*LookTimeout.
 func mayList(ctx context.Context, conn *bus.Conn) bool {
 	asking, cancel := context.WithTimeout(ctx, 2*command.LookTimeout)
 	defer cancel()
@@ -131,11 +131,10 @@ type listing struct {
 	conn    *bus.Conn
 	journal *journal.Journal
 	heads   map[string]head // by tenant and session
-	mute    bool            // a coordinator did not answer, so no further one is asked
+	mute    bool            // a coordinator did not answer, so no further request is sent
 }
 
-// noCoordinator is why the status of a batch is unknown if no coordinator answers. It is then the
-// same for all batches of the list.
+// noCoordinator is the reason that all batches of the list show if no coordinator answers.
 const noCoordinator = "no coordinator answers"
 
 // head is the oldest open batch of a session.
@@ -148,8 +147,8 @@ func newListing(conn *bus.Conn) *listing {
 	return &listing{conn: conn, journal: journal.New(conn), heads: map[string]head{}}
 }
 
-// list returns the open batches, oldest first, at most `most` of them. more: there are others. The
-// tenant "*", the session "" and the call "" match any.
+// list returns the open batches, oldest first, at most `most` of them. more reports that there
+// are others. The tenant "*", the session "" and the call "" match any.
 func (l *listing) list(ctx context.Context, tenant, session string, call messages.CallID, most int) (list []openBatch, more bool, err error) {
 	token := "*"
 	if session != "" {
@@ -187,9 +186,9 @@ func (l *listing) list(ctx context.Context, tenant, session string, call message
 	return list, more, nil
 }
 
-// readOpen reads a stored batch as far as it can be read, because the list also has batches that
-// are about to be refused. If the ids in the body do not fit the key, it returns the key's tokens
-// as ids.
+// readOpen reads as much of a stored batch as possible, because the list also has batches that
+// coordinators will refuse. If the ids in the body do not fit the key, it returns the key's
+// tokens as ids.
 func readOpen(a journal.Accepted) (b openBatch, calls []messages.ToolCall) {
 	batch, err := messages.DecodeBatch(a.Body)
 	b = openBatch{Tenant: a.Key.Tenant, Session: batch.Session, Batch: batch.ID, Accepted: a.Stored, key: a.Key, seq: a.Seq}
@@ -244,8 +243,8 @@ func (l *listing) place(ctx context.Context, b *openBatch) (open bool, err error
 	return t.Status == messages.BatchRunning, nil
 }
 
-// begun reports whether a batch has begun, so that it waits for no earlier one. If that cannot be
-// read, the batch counts as one that waits.
+// begun reports whether a batch has begun. A batch that has begun does not wait for an earlier
+// batch. begun returns false if the journal cannot be read.
 func (l *listing) begun(ctx context.Context, key wire.BatchKey) bool {
 	begun, err := l.journal.Begun(ctx, key)
 	return begun && err == nil
@@ -266,7 +265,7 @@ func (l *listing) head(ctx context.Context, key wire.BatchKey) (first head, foun
 	return first, found, err
 }
 
-// lookAround reads the fleet's workers and tools.
+// lookAround reads the fleet's workers and tools, which explain why a batch waits.
 func lookAround(ctx context.Context, conn *bus.Conn) (around progress.Fleet, err error) {
 	fleet, err := command.ReadFleet(ctx, conn)
 	if err != nil {

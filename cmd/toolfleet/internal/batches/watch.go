@@ -26,7 +26,7 @@ type WatchCmd struct {
 	Since   string  `placeholder:"WHEN" help:"With a session: begin with the batches that have ended since: 10m ago, or a time such as 2026-01-31T08:00:00Z."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (WatchCmd) Help() string {
 	return `Shows the events of the batches of a session, each from its beginning: of open batches, of new ones, and with --since of ended
 ones. Events during a lost connection are shown once it is back. On a terminal the running batches are a live board, and a
@@ -54,7 +54,7 @@ func (c WatchCmd) Run(a *command.App) error {
 	if err != nil {
 		return err
 	}
-	d := progress.NewDisplay(a.Stdout, c.JSON()) // the board is this command's data, so it goes to stdout
+	d := progress.NewDisplay(a.Stdout, c.JSON()) // the board is data, so it goes to stdout
 	defer d.Close()
 	var beside io.Writer = a.Stderr
 	if d.Live() && terminal.IsTerminal(a.Stderr) { // stderr is the board's screen
@@ -79,7 +79,8 @@ func (c WatchCmd) Run(a *command.App) error {
 // feed calls each for every event until its context ends.
 type feed func(ctx context.Context, each func(messages.Event)) error
 
-// oneSession is the feed of one session. It says first how the session stands.
+// oneSession returns the feed of one session. It first prints that it watches the session, and
+// says so if there is nothing to show yet.
 func oneSession(a *command.App, agent *client.Client, session messages.SessionID, since time.Time) feed {
 	a.Say("watching session %s. Ctrl-C ends it", terminal.Clean(string(session), 80))
 	switch list, err := agent.Batches(a.Ctx, session, client.ListOptions{Since: since}); {
@@ -99,7 +100,7 @@ func oneSession(a *command.App, agent *client.Client, session messages.SessionID
 	}
 }
 
-// everySession is the feed of all sessions of the tenant.
+// everySession returns the feed of all sessions of the tenant.
 func everySession(a *command.App, agent *client.Client, tenant string) feed {
 	return func(ctx context.Context, each func(messages.Event)) error {
 		say := func() { a.Say("watching every session of tenant %s. Ctrl-C ends it", terminal.Clean(tenant, 80)) }

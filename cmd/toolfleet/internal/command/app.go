@@ -62,7 +62,8 @@ func Usage(err error) error { return usageError{err} }
 // Usagef returns a usage error with a formatted text.
 func Usagef(format string, args ...any) error { return Usage(fmt.Errorf(format, args...)) }
 
-// ErrPrinted ends a command that has already printed its failure. Finish prints nothing for it.
+// ErrPrinted ends a command that has already printed its failure. Finish prints nothing for
+// ErrPrinted.
 var ErrPrinted = errors.New("failed, as was said")
 
 // Finish prints the error of a command, if any, and returns its exit status.
@@ -119,7 +120,7 @@ func (a *App) Logger(cfg *config.Config, to io.Writer, quiet string) (*slog.Logg
 	return log, nil
 }
 
-// Load returns the settings and a logger on stderr for a command that runs until a signal stops it.
+// Load returns the settings, and a logger on stderr, for commands that run until a signal.
 func (a *App) Load() (*config.Config, *slog.Logger, error) {
 	cfg, err := a.Settings()
 	if err != nil {

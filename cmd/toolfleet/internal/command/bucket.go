@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// ReadBucket returns every value of a bucket, in the order of their keys. What workers of one
-// tenant have announced comes last.
+// ReadBucket returns every value of a bucket, in the order of their keys. The values that
+// workers of single tenants have announced come last.
 func ReadBucket[T any](ctx context.Context, conn *bus.Conn, name string) ([]T, error) {
 	found, err := conn.Values(ctx, conn.Names().Stream(name))
 	if errors.Is(err, bus.ErrNoStream) {

@@ -22,8 +22,8 @@ type ServerFlags struct {
 	Open   Switch `setting:"server.open"`
 }
 
-// Switch is the flag of a setting that is on or off. The flag alone turns it on; a word after
-// it, true or false, may say so too.
+// Switch is the flag of a setting that is on or off. The flag alone turns the setting on. The
+// flag may have the value true or false.
 type Switch string
 
 // IsBool tells kong that the flag needs no value.

@@ -11,7 +11,7 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// Fleet is what workers have announced.
+// Fleet holds what workers have announced: their tools, and the workers themselves.
 type Fleet struct {
 	Announced []schemas.Announcement // by the tool's name
 	Workers   []wire.Presence        // by name
@@ -29,7 +29,7 @@ func ReadFleet(ctx context.Context, conn *bus.Conn) (Fleet, error) {
 	return NewFleet(announced, workers), err
 }
 
-// NewFleet returns the fleet of these announcements.
+// NewFleet returns the fleet with these announcements and workers.
 func NewFleet(announced []schemas.Announcement, workers []wire.Presence) Fleet {
 	return Fleet{announced, workers, toolset.New(workers)}
 }
@@ -61,7 +61,8 @@ func (f Fleet) CurrentOf(tool string) (schemas.Tool, bool) {
 	return schemas.Tool{}, false
 }
 
-// Current returns every tool in the version that calls use unless their batch says otherwise.
+// Current returns every tool in its current version: the one for calls whose batch names no
+// catalogue.
 func (f Fleet) Current() []schemas.Tool {
 	tools := []schemas.Tool{}
 	for _, a := range f.Announced {

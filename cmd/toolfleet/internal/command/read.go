@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// LookTimeout bounds how long a command reads the state of the fleet if the user asked only for a
-// batch. A user without the right to read that gets no answer, so the wait must be short.
+// LookTimeout bounds how long a command about a batch waits for the state of the fleet. The
+// server does not answer a user without the right to read that state, so the wait must be
+// short.
 const LookTimeout = time.Second
 
 // ParseMoment reads a point in time: RFC 3339, or a duration before now such as 24h.
@@ -27,8 +28,9 @@ func ParseMoment(flag, text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// WhileRead runs tell, which prints, until tell returns, ctx ends or a write fails. tell passes the
-// result of each write to wrote. A closed pipe is no error, because its reader has seen enough.
+// WhileRead runs tell, which prints, until tell returns, ctx ends or a write fails. tell
+// passes the result of each write to wrote. If a write fails because the pipe is closed,
+// WhileRead returns nil: the reader needs no more.
 func WhileRead(ctx context.Context, tell func(ctx context.Context, wrote func(error)) error) error {
 	telling, end := context.WithCancelCause(ctx)
 	defer end(nil)

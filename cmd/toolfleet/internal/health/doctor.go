@@ -32,7 +32,7 @@ type DoctorCmd struct {
 	command.OutputFlags
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (DoctorCmd) Help() string {
 	return `Each line is ok, warn or fail; warn and fail say what to do. The exit status is 1 if any line is fail.`
 }
@@ -132,8 +132,8 @@ func (e *examination) settings() {
 	}
 }
 
-// approvers finds out whether calls that need an approval are refused, because the policy names no
-// approvers, or too few.
+// approvers warns if the policy names too few approvers, or none: calls that need an approval
+// are then refused.
 func (e *examination) approvers() {
 	p, err := localtools.Policy(e.cfg, schemas.Rules{})
 	if err != nil {
@@ -147,8 +147,8 @@ func (e *examination) approvers() {
 	}
 }
 
-// server checks the server itself. It also compares the clocks: deadlines use this machine's clock,
-// and the ages of messages the server's.
+// server checks the server itself. It also compares the clocks of this machine and the server:
+// deadlines use this machine's clock, the ages of messages use the server's.
 func (e *examination) server() {
 	asked := time.Now()
 	server, err := inspect.Server(e.ctx, e.conn)
@@ -200,7 +200,8 @@ func (e *examination) sync() {
 // rights reports whether this user may read everything that the checks need. The server sends no
 // answer to a user without these rights. Without this check, the server would look broken.
 func (e *examination) rights() bool {
-	// writable sends this request too. Not even coordinators have the right to it.
+	// The check writable sends this request. Operators have the right to it, coordinators have
+	// not.
 	subject := "$JS.API.STREAM.MSG.DELETE." + e.conn.Names().Stream(bus.Calls)
 	if !e.conn.May(e.ctx, subject) {
 		e.fail("rights", "Run it as a user with the right, for example the operator of docs/identities.md.", "this user lacks rights that the checks need, for example to %s", subject)
@@ -235,8 +236,8 @@ func (e *examination) streams() bool {
 		e.fail("streams", "Start `toolfleet coordinator`: it makes them. Is --prefix right?", "missing: %s", strings.Join(missing, ", "))
 		return false
 	}
-	// No stream is missing, so Ensure makes none: it checks them, as it does for every daemon that
-	// starts.
+	// No stream is missing, so Ensure creates none here. It only checks them, as it does
+	// whenever a daemon starts.
 	if err := provision.Ensure(e.ctx, e.conn, e.cfg.Provision()); err != nil {
 		e.fail("streams", "", "%v", err)
 		return false
@@ -252,7 +253,7 @@ func (e *examination) consumers() {
 		return
 	}
 	var held inspect.StreamState
-	if err == nil || errors.Is(err, bus.ErrNotFound) { // not found: the server has restarted, and no coordinator since
+	if err == nil || errors.Is(err, bus.ErrNotFound) { // not found: no coordinator since the server's restart
 		held, err = inspect.Stream(e.ctx, e.conn, e.conn.Names().Stream(bus.Batches))
 	}
 	if err != nil {
@@ -262,11 +263,11 @@ func (e *examination) consumers() {
 	e.fail("coordinators", "Start `toolfleet coordinator`.", "none is taking batches, %s", openBatches(held.Messages))
 }
 
-// writable finds streams that refuse every write. After its disk was full, a server refuses writes
-// until it is restarted, even if there is room again, and a sender without an acknowledgement does
-// not notice. The check deletes a message that does not exist: that changes nothing, and fails for
-// the same reason as a write. The streams of records refuse every delete, so the check leaves them
-// out. They are on the same disk.
+// writable finds streams that refuse every write. A server whose disk was full refuses writes
+// until it is restarted, even if there is room again. Senders that want no acknowledgement do
+// not notice. The check deletes a message that does not exist: the request changes nothing,
+// and fails for the same reason as a write. The check leaves out the streams of records,
+// because they refuse every delete; they are on the same disk as the others.
 func (e *examination) writable() {
 	const never = 1 << 62
 	names := e.conn.Names()
@@ -307,7 +308,7 @@ func (e *examination) room() {
 // stuckSessions is how many stuck sessions are listed by name.
 const stuckSessions = 50
 
-// sessions lists sessions whose head has not moved although no record explains that.
+// sessions lists stuck sessions: the head has not moved, and no record explains why.
 func (e *examination) sessions() {
 	fleet, err := command.ReadFleet(e.ctx, e.conn)
 	sweep := journal.New(e.conn).SweepHeads(fleetgauges.HeadPatience(e.cfg.Coordinators.QueueTimeout, fleet.Tools()))

@@ -44,7 +44,7 @@ func (e *examination) workers() {
 	e.queues(workers)
 }
 
-// servers names the programs and services that bring tools and do not run.
+// servers reports the programs and services of tools that do not run.
 func (e *examination) servers(workers []wire.Presence) {
 	for _, w := range workers {
 		for _, s := range w.Servers {
@@ -65,7 +65,7 @@ func (e *examination) servers(workers []wire.Presence) {
 	}
 }
 
-// hooks names the hooks that could not run when they were last started or asked.
+// hooks reports the hooks that could not run at their last start or call.
 func (e *examination) hooks(workers []wire.Presence) {
 	const next = "The log of the worker says what there is to mend. No restart is needed then."
 	for _, w := range workers {
@@ -80,7 +80,8 @@ func (e *examination) hooks(workers []wire.Presence) {
 	}
 }
 
-// sandboxes reports what the sandboxes of commands lack. Tools with the same lack share a line.
+// sandboxes reports the properties that the sandboxes of commands lack. Tools that lack the
+// same share a line.
 func (e *examination) sandboxes(workers []wire.Presence) {
 	tools := map[string][]string{}
 	for _, w := range workers {
@@ -103,8 +104,8 @@ func (e *examination) sandboxes(workers []wire.Presence) {
 	}
 }
 
-// manyConsumers is the number of consumers at which doctor warns. The server's limit is 1000 unless
-// it is configured.
+// manyConsumers is the number of consumers at which doctor warns. The server's default limit
+// is 1000.
 const manyConsumers = 800
 
 // queues reports problems with the queues of toolsets.
@@ -119,8 +120,8 @@ func (e *examination) queues(workers []wire.Presence) {
 	}
 }
 
-// toolsets reports workers that serve other tools than the rest of their pool, if calls suffer from
-// it.
+// toolsets reports workers that serve other tools than the rest of their pool, if calls are
+// delayed or expire for that reason.
 func (e *examination) toolsets(workers []wire.Presence, fleet command.Fleet) {
 	for _, d := range toolsetDifferences(workers, fleet) {
 		if len(d.Unserved) > 0 {
@@ -133,8 +134,8 @@ func (e *examination) toolsets(workers []wire.Presence, fleet command.Fleet) {
 	}
 }
 
-// pool finds jobs that no worker will take. Jobs in flight count too: without workers they are
-// delivered again, to none.
+// pool finds jobs that no worker will take. In a pool without workers, jobs in flight count
+// too: the server delivers them again, and nobody takes them.
 func (e *examination) pool(p poolStatus, queues []queueStatus, tools []schemas.Tool) {
 	if err := p.count(e.ctx, e.conn, queues); err != nil {
 		e.fail("workers", "", "%v", err)
@@ -157,8 +158,8 @@ func (e *examination) pool(p poolStatus, queues []queueStatus, tools []schemas.T
 	}
 }
 
-// answerTime is how long the check waits for coordinators' answers. It always waits that long,
-// because it does not know how many coordinators there are.
+// answerTime is how long the check waits for coordinators' answers. It always waits the whole
+// time, because it does not know how many coordinators there are.
 const answerTime = 500 * time.Millisecond
 
 // coordinatorsOf returns the coordinators of this fleet that answer.

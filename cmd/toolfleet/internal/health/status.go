@@ -52,7 +52,7 @@ type poolStatus struct {
 	InFlight int    `json:"in_flight"` // jobs that a worker has
 	// Unserved counts the pending jobs whose tool no worker has in the planned version.
 	Unserved int `json:"unserved"`
-	// UnservedTool is the tool of the oldest of them.
+	// UnservedTool is the tool of the oldest unserved job.
 	UnservedTool string `json:"unserved_tool,omitempty"`
 }
 
@@ -217,7 +217,7 @@ func (s fleetStatus) show(a *command.App) error {
 		})
 	}
 	tables := [][][]string{workers, pools}
-	if len(s.Queues) > len(poolsOf(s.Workers, nil)) { // otherwise the workers of each pool are alike
+	if len(s.Queues) > len(poolsOf(s.Workers, nil)) { // otherwise a pool has one queue
 		queues := [][]string{{"POOL", "TOOLSET", "WORKERS", "PENDING", "IN FLIGHT", "TOOLS"}}
 		for _, q := range s.Queues {
 			queues = append(queues, []string{q.Pool, q.Queue, few(q.Workers), fmt.Sprint(q.Pending), fmt.Sprint(q.InFlight), few(q.Tools)})
@@ -236,10 +236,10 @@ func (s fleetStatus) show(a *command.App) error {
 	return err
 }
 
-// differ returns one line for each group of workers that differ from their pool so that calls
-// suffer: they get calls of tools that they do not serve, or serve outdated tools that no worker
-// serves as planned. There is a line for each pool with calls that wait for such a tool, and a line
-// that counts workers with unconfined tools.
+// differ returns lines about workers that do not serve what calls need. First comes a line for
+// each group of workers that get calls of tools that they do not serve, or whose outdated
+// tools no worker serves in the planned version. A line for each pool in which calls wait for
+// a tool follows. The last line counts the workers whose commands are not wholly confined.
 func (s fleetStatus) differ() string {
 	var text strings.Builder
 	for _, d := range s.Differences {

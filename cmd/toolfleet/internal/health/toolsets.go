@@ -18,18 +18,20 @@ type toolsetDifference struct {
 	Pool    string   `json:"pool"`
 	Workers []string `json:"workers"`
 	Lacks   []string `json:"lacks,omitempty"` // tools that another worker of the pool serves
-	// Outdated lists tools that they serve with another definition than calls are planned with.
+	// Outdated lists tools that these workers serve with another definition than calls are
+	// planned with.
 	Outdated []string `json:"outdated,omitempty"`
 	// Unserved lists outdated tools that no worker of the pool serves with the planned definition:
 	// calls of these tools expire.
 	Unserved []string `json:"unserved,omitempty"`
-	// Shared: they share a queue with others, so they get calls of the tools concerned and hand
-	// them back. Another worker takes such a call later, or none does.
+	// Shared says that these workers share a queue with others. So they get calls of the tools
+	// concerned and hand them back. Another worker takes such a call later, or the call
+	// expires.
 	Shared bool `json:"shared"`
 }
 
-// queueStatus is a queue from which workers of a pool take jobs. Workers that serve the same tools
-// share one.
+// queueStatus is a queue from which workers of a pool take jobs. Workers that serve the same
+// tools share a queue.
 type queueStatus struct {
 	Pool     string   `json:"pool"`
 	Queue    string   `json:"queue"`
@@ -61,7 +63,7 @@ func queuesOf(workers []wire.Presence, fleet command.Fleet) (queues []queueStatu
 	for _, token := range rawjson.SortedKeys(byToken) {
 		q := byToken[token]
 		if q.Queue = token; wire.PoolOf(token) != q.Pool {
-			continue // no queue of ours
+			continue // the token is no queue of this pool
 		}
 		queues = append(queues, q)
 	}
@@ -76,8 +78,8 @@ func labelOf(t schemas.Tool) string {
 	return t.Name + "@" + t.Version
 }
 
-// labelsOf names the tools that a worker serves in a pool. A definition that is not announced any
-// more has no version here.
+// labelsOf names the tools that a worker serves in a pool. A definition that is no longer
+// announced is named without its version.
 func labelsOf(w wire.Presence, pool string, fleet command.Fleet) (labels []string) {
 	serves := toolsetOf(w, pool, fleet)
 	for _, name := range rawjson.SortedKeys(serves) {
@@ -134,7 +136,8 @@ func (s splitPool) String() string {
 	return fmt.Sprintf("pool %s: only %s %s jobs from the queue that max_in_flight bounds; other workers have queues of their own", s.Pool, few(s.Workers), takes)
 }
 
-// splitPools ignores workers of older versions, which know only the queue of the pool.
+// splitPools returns the pools that are split. It ignores workers of older versions, which
+// know only the queue of the pool.
 func splitPools(workers []wire.Presence) (all []splitPool) {
 	shared, apart := map[string][]string{}, map[string]bool{}
 	for _, w := range workers {
@@ -164,8 +167,8 @@ func queueOf(w wire.Presence, pool string) string {
 	return pool
 }
 
-// toolset maps the tools that a worker serves in one pool to the digests of their versions. There
-// is none if the worker does not announce digests.
+// toolset maps each tool that a worker serves in one pool to the digests of its versions. The
+// list is empty if the worker announces no digests.
 type toolset map[string][]string
 
 // toolsetOf returns the tools that a worker serves in a pool. A worker of an older version
@@ -192,7 +195,8 @@ func toolsetOf(w wire.Presence, pool string, fleet command.Fleet) toolset {
 	return tools
 }
 
-// has reports whether the toolset has exactly this definition, as far as its worker says.
+// has reports whether the toolset has exactly this definition. It is also true if the worker
+// announces no digests.
 func (s toolset) has(t schemas.Tool) bool {
 	return len(s[t.Name]) == 0 || slices.Contains(s[t.Name], t.Digest)
 }
@@ -218,7 +222,8 @@ func toolsetDifferences(workers []wire.Presence, fleet command.Fleet) (all []too
 }
 
 func poolDifferences(pool string, members map[string]toolset, shares map[string]bool, planned map[string]schemas.Tool) (all []toolsetDifference) {
-	// The tools of the pool that a worker has; true: one has the planned definition.
+	// The tools that workers of the pool have; true: one of the workers has the planned
+	// definition.
 	served := map[string]bool{}
 	for _, tools := range members {
 		for name := range tools {

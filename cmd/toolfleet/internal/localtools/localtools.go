@@ -53,8 +53,8 @@ func File(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
 	return file, filepath.Dir(name), err
 }
 
-// ServerPrograms returns the files that the commands of servers and long-lived programs run, as
-// far as their words name them. It returns none if the tools file cannot be read.
+// ServerPrograms returns the program files that the commands of servers and long-lived
+// programs name. It returns none if the tools file cannot be read.
 func ServerPrograms(cfg *config.Config) (all []string) {
 	file, dir, err := File(cfg)
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Serving) SayWhatIsDown(a *command.App) {
 }
 
 // Whole returns an error if some tools are unknown because their servers could not be started.
-// Without it, a model would read that there is no such tool.
+// A batch that ran without this check could tell the model that a tool does not exist.
 func (s *Serving) Whole() error {
 	var errs []error
 	for _, server := range s.servers.Lost() {
@@ -150,7 +150,7 @@ func whatIsDown(s wire.ToolServer) string {
 // Policy reads the policy of the settings, including the rules of the tools file.
 func (s *Serving) Policy(cfg *config.Config) (*config.Policy, error) { return Policy(cfg, s.rules) }
 
-// Policy reads the policy of the settings, with the rules of a tools file that is read already.
+// Policy reads the policy of the settings, and adds the given rules of a tools file.
 func Policy(cfg *config.Config, tools schemas.Rules) (*config.Policy, error) {
 	p, err := cfg.ReadPolicy(string(cfg.Tools), tools)
 	if err != nil {
@@ -202,20 +202,20 @@ func Open(ctx context.Context, cfg *config.Config, standard string, log *slog.Lo
 	return s, nil
 }
 
-// use sets the servers, whose tools are registered.
+// use sets the servers and adds their rules. Their tools are registered already.
 func (s *Serving) use(servers *toolservers.Servers) {
 	s.servers, s.rules = servers, s.ownRules
 	s.rules.Ask = append(slices.Clone(s.ownRules.Ask), servers.Rules()...)
 }
 
-// Changes returns a channel that gets a value when [Serving.Again] would return other tools. Call
-// wait between the end of ctx and Close.
+// Changes returns a channel that gets a value when [Serving.Again] would return other tools.
+// Call wait after ctx has ended and before Close.
 func (s *Serving) Changes(ctx context.Context) (changes <-chan struct{}, wait func()) {
 	return s.servers.Changes(ctx)
 }
 
-// Again returns the same tools, with those that the servers have now. It shares all processes and
-// the root folder with s. Both have to be closed.
+// Again returns a new Serving of the same files, with the tools that the servers list now. It
+// shares all processes and the root folder with s. The caller has to close both.
 func (s *Serving) Again(ctx context.Context) (*Serving, error) {
 	next := *s
 	next.Registry, next.closing = s.own.Clone(), &sync.Once{}
@@ -230,8 +230,8 @@ func (s *Serving) Again(ctx context.Context) (*Serving, error) {
 	return &next, nil
 }
 
-// Check returns why Open would fail at the tools of the settings, for example because a program is
-// not there. It starts no servers.
+// Check returns the error with which Open would fail at the tools of the settings, for example
+// because a program is missing. It starts no servers.
 func Check(cfg *config.Config, standard string) error {
 	file, dir, err := File(cfg)
 	if err != nil {
@@ -269,8 +269,8 @@ func Confined(cfg *config.Config) ([]string, error) {
 	return worker.Names(file), err
 }
 
-// Confinement returns the sandbox policy for the commands of a tool or server. ok is false if it
-// runs no commands, or has no sandbox.
+// Confinement returns the sandbox policy for the commands of a tool or server. ok is false if
+// the tool runs no commands, or has no sandbox.
 func Confinement(cfg *config.Config, standard, name string) (policy sandbox.Policy, ok bool, err error) {
 	file, dir, err := File(cfg)
 	if err != nil {
@@ -313,8 +313,8 @@ func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *built
 	}
 }
 
-// programsIn returns the programs below a folder that tools, servers and hooks run. Other programs
-// are not the commands' to change anyway.
+// programsIn returns the programs below a folder that tools, servers and hooks run. The
+// commands cannot change programs outside the folder anyway.
 func programsIn(folder string, cfg *config.Config, file schemas.ToolsFile, dir string, policy *config.Policy) []string {
 	all := worker.ProgramsOf(file, dir)
 	for _, command := range policy.HookCommands() {
@@ -340,8 +340,9 @@ func (s *Serving) Close() {
 	})
 }
 
-// Promises returns the definitions of the tools of the settings, and the rules of the tools file.
-// It opens none of them, but it starts servers that have no lock file, to ask for their tools.
+// Promises returns the definitions of the tools of the settings, and the rules of the tools
+// file. It does not open the tools, but it starts each server without a lock file to ask for
+// its tools.
 func Promises(ctx context.Context, cfg *config.Config, standard string) ([]schemas.Tool, schemas.Rules, error) {
 	file, dir, err := File(cfg)
 	if err != nil {

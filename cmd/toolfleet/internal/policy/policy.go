@@ -53,7 +53,8 @@ func newJudge(a *command.App, cfg *config.Config) (*judge, error) {
 	return j, err
 }
 
-// decide returns the ruling on a call. opinion is that of its hooks; "": none.
+// decide returns the ruling on a call. opinion is the opinion of its hooks; "": no hook has
+// one.
 func (j *judge) decide(c permission.Call, opinion string) permission.Ruling {
 	return j.rules.Decide(c).Weigh(permission.Opinion{Opinion: opinion, By: "a hook"})
 }
@@ -92,7 +93,7 @@ type testCmd struct {
 	File string `arg:"" optional:"" help:"The policy file. Default: that of the settings."`
 }
 
-// Help is shown below the command's usage.
+// Help returns the text that --help shows below the command's usage.
 func (testCmd) Help() string {
 	return `A test names a call and the decision that the policy should make about it. Rules and tiers of the tools file and of
 toolfleet.yaml count too. The exit status is 1 if a test fails.`
@@ -105,7 +106,7 @@ type tested struct {
 	OK   bool                `json:"ok"`
 	Want wanted              `json:"want"`
 	Got  messages.Permission `json:"got"`
-	// Warning says what may be wrong although the decision is as expected.
+	// Warning says what may be wrong, even if the decision is as expected.
 	Warning string `json:"warning,omitempty"`
 }
 

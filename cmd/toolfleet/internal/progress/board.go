@@ -52,7 +52,7 @@ func (b *board) apply(e messages.Event, now time.Time) {
 		c.running, c.since, c.attempt, c.progress, c.asked = true, now, e.Attempt, messages.Progress{}, nil
 	case messages.EventAwaiting:
 		c.running, c.asked = false, nil
-		if e.Approval != nil && e.Approval.State == "" { // otherwise it was answered meanwhile
+		if e.Approval != nil && e.Approval.State == "" { // otherwise it is answered already
 			c.asked = e.Approval
 		}
 	case messages.EventProgress:
@@ -69,8 +69,8 @@ func (b *board) apply(e messages.Event, now time.Time) {
 // longestName is how many characters of a tool's name a board shows at most.
 const longestName = 200
 
-// boardLine is a line of a board before it is drawn. There may be far more of them than a screen
-// holds, so only those that fit are drawn.
+// boardLine is a line of a board before it is drawn. A board may have far more lines than the
+// screen, so only the lines that fit are drawn.
 type boardLine struct {
 	title string // a heading; then board is nil
 	board *board
@@ -167,10 +167,10 @@ func (b *board) paint(c callState, line string) string {
 	return "\x1b[" + code + "m" + mark + "\x1b[0m " + rest
 }
 
-// plain returns the line to print for an event if no board is drawn; "": none. Lines have no times
-// except the duration of ended calls, and no progress, so that the length of a log does not depend
-// on how long calls take. A batch that resumes after an approval sends the ends of its calls again;
-// each is printed once.
+// plain returns the line to print for an event if no board is drawn; "": none. Lines have no
+// times except the duration of ended calls, and no progress, so that the length of a log does
+// not depend on how long calls take. A batch that resumes after an approval sends the end
+// events of its calls again; plain returns a line only for the first.
 func (b *board) plain(e messages.Event) string {
 	if e.Index < 0 || e.Index >= len(b.calls) {
 		return ""
@@ -232,7 +232,7 @@ func outcome(r *messages.Result) string {
 	return string(r.Status) + " in " + terminal.Brief(time.Duration(r.DurationMS*float64(time.Millisecond)))
 }
 
-// because returns why a call failed, on one line. It leaves out the code if that adds nothing to
+// because returns why a call failed, on one line. It leaves out a code that adds nothing to
 // the status.
 func because(r *messages.Result) string {
 	if r.Err == nil {

@@ -30,7 +30,7 @@ type Display struct {
 	out    io.Writer // the terminal or a log; guarded by mu
 	events bool      // write the events as NDJSON
 	live   bool
-	asks   bool // a person is prompted here, so the board does not say how to answer
+	asks   bool // a person is prompted at this terminal, so the board does not say how to answer
 
 	mu sync.Mutex
 	// Returns the lines that are drawn instead of the board; nil: draw the board; guarded by mu.
@@ -80,10 +80,10 @@ func (d *Display) Live() bool {
 	return d.live
 }
 
-// ExpectEvents makes the display say why a batch waits, if no call has begun for 3 s. why returns
-// that, or "" if it knows no reason; it is asked every 3 s until it does or a call begins. Among
-// events it is one of the type waiting. The caller calls ExpectEvents at most once, before the
-// first event.
+// ExpectEvents makes the display say why a batch waits, if no call has begun for 3 s. why
+// returns the reason, or "" if it knows none. The display calls why every 3 s until it returns
+// a reason or a call begins. In NDJSON the reason is an event of the type waiting. The caller
+// calls ExpectEvents at most once, before the first event.
 func (d *Display) ExpectEvents(session messages.SessionID, batch messages.BatchID, why func() string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,8 +167,8 @@ func (d *Display) Take(e messages.Event) {
 	}
 }
 
-// Show calls change while it holds mu. change may alter what is drawn. The lines that it returns
-// appear above the board.
+// Show calls change while it holds mu, so change may alter what is drawn. The lines that
+// change returns appear above the board.
 func (d *Display) Show(change func(now time.Time) (lines string)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -184,8 +184,8 @@ func (d *Display) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// WithPrompt calls do, which may use the terminal. Meanwhile the board is not on the screen, and
-// lines of others are held until do returns.
+// WithPrompt calls do, which may use the terminal. Until do returns, the board is not on the
+// screen, and lines of other writers are held.
 func (d *Display) WithPrompt(do func()) {
 	d.mu.Lock()
 	d.put(d.erasure())
@@ -260,7 +260,7 @@ func (d *Display) erasure() []byte {
 }
 
 // rows returns how many rows of the screen the drawn board takes. If the screen has become
-// narrower, its lines are broken. The caller holds mu.
+// narrower since, a line of the board may take several rows. The caller holds mu.
 func (d *Display) rows(width, height int) int {
 	rows := 0
 	for _, length := range d.drawn {
@@ -278,8 +278,9 @@ func (d *Display) size() (width, height int) {
 	return 80, 24
 }
 
-// With wrapping off, a line ends at the edge of the screen even if its letters are wider than
-// counted. A line that takes two rows could not be drawn over.
+// The escapes that switch line wrapping off and on. Without wrapping, a line ends at the edge
+// of the screen even if its letters are wider than counted. A line that takes two rows could
+// not be drawn over.
 const (
 	noWrap = "\x1b[?7l"
 	wrap   = "\x1b[?7h"
@@ -322,9 +323,9 @@ func (d *Display) drawing() []byte {
 // visible returns how many letters of a line are visible, without colour codes.
 func visible(line string) int { return utf8.RuneCountInString(uncoloured(line)) }
 
-// inRoom draws at most `most` lines of a board. If there are more, it first hides ended calls that
-// are ok, then queued, failed and running ones, and last those that wait for an approval. A last
-// line counts the hidden calls by state.
+// inRoom draws at most `most` lines of a board. If the board has more lines, it hides calls in
+// this order: ok, queued, failed, running, waiting for an approval. The last line counts the
+// hidden calls by state.
 func inRoom(lines []boardLine, most int, now time.Time, width int) []string {
 	if len(lines) <= most {
 		return draw(lines, now, width)

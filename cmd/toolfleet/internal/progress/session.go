@@ -14,8 +14,8 @@ import (
 // from events and the times at which the events came.
 type Session struct {
 	batches []*sessionBatch // in the order of their first events
-	several bool            // names have the session, and events may be missed
-	ended   []batchName     // of several sessions the batches that ended last: their late events are ignored
+	several bool            // names include the session, and events may be missed
+	ended   []batchName     // if several: the last ended batches, whose late events are ignored
 	colour  bool
 	live    bool
 }
@@ -51,7 +51,7 @@ type sessionBatch struct {
 func (w *Session) Take(e messages.Event, now time.Time) string {
 	switch {
 	case e.Type == messages.EventGap:
-		w.batches = nil // one of them may have ended
+		w.batches = nil // a batch may have ended unseen
 		return "some events were missed\n"
 	case slices.Contains(w.ended, batchName{e.Session, e.Batch}):
 		return ""

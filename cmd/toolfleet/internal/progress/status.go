@@ -17,18 +17,18 @@ type BatchStatus struct {
 	Tool   string           `json:"tool,omitempty"`   // of the first call in this state
 	More   int              `json:"more,omitempty"`   // further calls in this state
 	Worker string           `json:"worker,omitempty"`
-	// The worker does not announce itself any more.
+	// Gone says that the worker does not announce itself any more.
 	Gone    bool      `json:"worker_gone,omitempty"`
 	Pool    string    `json:"pool,omitempty"`
 	Expires time.Time `json:"expires,omitzero"`
-	Why     string    `json:"why,omitempty"` // the reason for untold
+	Why     string    `json:"why,omitempty"` // the reason if the state is untold
 }
 
 // State is what an open batch does, as -o json prints it.
 type State string
 
-// States of an open batch. No record says that a read has started, so "running" and "waiting for a
-// worker" cannot be told apart for it: queued_or_running.
+// States of an open batch. No record says that a read has started. So a read is
+// queued_or_running: it may be running, or may wait for a worker.
 const (
 	StateBehind          State = "behind"
 	StateAwaitingPerson  State = "waits_for_person"
@@ -111,7 +111,8 @@ func StatusOf(t messages.Timeline) BatchStatus {
 	return BatchStatus{State: StateEnding}
 }
 
-// Fleet is the state of the fleet around a batch. With the zero value Explain changes nothing.
+// Fleet is the state of the fleet: workers, pools and tools. Explain of the zero value changes
+// nothing.
 type Fleet struct {
 	tools   map[string]schemas.Tool
 	workers map[string]bool

@@ -23,7 +23,8 @@ func (x axis) at(t time.Time) int {
 	return 0
 }
 
-// stretch is a part of a call's life, up to the next stretch or the end of the call.
+// stretch is a part of a call's bar with one mark. It lasts until the next stretch or the end
+// of the call.
 type stretch struct {
 	from time.Time
 	mark rune

@@ -20,8 +20,9 @@ var ErrNoAnswer = errors.New("no answer")
 type Prompt struct {
 	in  *os.File
 	out io.Writer
-	// heard receives the line of the read in progress; nil: there is none. A read of a terminal
-	// cannot be cancelled, so it may outlive its prompt; the next prompt then uses it.
+	// heard receives the line of the read in progress; nil: there is none. A read of a
+	// terminal cannot be cancelled, so it may outlive its prompt. The next prompt then takes
+	// over the read.
 	heard chan heardLine
 }
 
@@ -40,8 +41,8 @@ func PromptAt(stdin io.Reader, stderr io.Writer) *Prompt {
 	return &Prompt{in: in, out: stderr}
 }
 
-// Ask prompts and returns the answer without surrounding white space. It drops what was typed
-// before the prompt appeared, because that cannot be an answer to it.
+// Ask prompts and returns the answer without surrounding white space. It drops text that was
+// typed before the prompt appeared, because such text is no answer to it.
 func (p *Prompt) Ask(ctx context.Context, prompt string) (string, error) {
 	if p.heard != nil { // a read of a closed question is still pending
 		fmt.Fprint(p.out, "(press Enter) ")

@@ -13,8 +13,8 @@ import (
 	"github.com/toolfleet/toolfleet/internal/daemon"
 )
 
-// Wrap breaks lines that are longer than the screen, and marks each continuation. If the terminal
-// broke them, an agent could choose arguments or a session name such that the rest of a line looks
+// Wrap breaks lines that are longer than the screen, and marks each continuation. If the
+// terminal broke the lines, an agent could choose arguments so that the rest of a line looks
 // like a row of the approval view. A width of 0 breaks nothing.
 func Wrap(text string, width int) string {
 	const more = "  > "
@@ -59,7 +59,7 @@ func Colours(w any) bool {
 	return IsTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }
 
-// leastLast is how many characters of the last column are worth showing at least.
+// leastLast is the least useful width of the last column, in characters.
 const leastLast = 16
 
 // Fit makes a table no wider than the screen, so that a row stays on one line. It cuts the last

@@ -86,7 +86,7 @@ func (s *Terminal) Text() string {
 	return s.screen.String()
 }
 
-// Expect waits until a text is on the screen, after everything that was expected before.
+// Expect waits until a text appears on the screen after the last text that Expect has matched.
 func (s *Terminal) Expect(text string) {
 	s.t.Helper()
 	deadline := time.NewTimer(30 * time.Second)
@@ -119,7 +119,7 @@ func (s *Terminal) Type(text string) {
 
 var control = regexp.MustCompile(`^\x1b\[\??([0-9;]*)([A-Za-z])`)
 
-// Rows returns line by line what a screen without bounds shows after the whole text was printed.
+// Rows returns the lines of an unlimited screen after the whole text was printed to it.
 func Rows(text string) (lines []string) {
 	screen, row, column := [][]rune{nil}, 0, 0
 	for len(text) > 0 {
