@@ -31,7 +31,7 @@ import (
 // would panic too.
 var errPanic = errors.New("panic")
 
-// guard calls do. If do panics, guard returns an error that wraps errPanic.
+// guard calls the function do. If do panics, guard returns an error that wraps errPanic.
 func guard(log *slog.Logger, do func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -227,8 +227,8 @@ func (o *office) question(now time.Time, job wire.Job) messages.Approval {
 	return q
 }
 
-// until waits in simulated time until is returns true, and fails the test after the time
-// within.
+// until waits in simulated time until the function is returns true. If that takes longer than
+// the duration within, it fails the test.
 func (o *office) until(what string, within time.Duration, is func() bool) {
 	o.t.Helper()
 	for began := time.Now(); !is(); {

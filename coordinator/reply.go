@@ -106,8 +106,8 @@ func (d *batchRun) finish(ctx context.Context) (finished bool) {
 	return true
 }
 
-// leaveLog removes the batch from the log and reports whether it did. The batch stays if
-// the reply or the audit lines could not be stored.
+// leaveLog removes the batch from the log, and returns true if the batch has left the log. The
+// batch stays if the reply or the audit lines could not be stored.
 func (d *batchRun) leaveLog(ctx context.Context) bool {
 	if d.fatal == nil {
 		d.insist(ctx, "taking the batch out of the log", func() error { return d.remove(ctx) })

@@ -9,7 +9,7 @@ import (
 )
 
 // suspend suspends the session if this batch and all others of the session only wait. It
-// reports whether this batch is suspended.
+// returns true if this batch is suspended.
 func (d *batchRun) suspend(ctx context.Context) bool {
 	for d.fatal == nil {
 		until, waits := d.machine.Rest()

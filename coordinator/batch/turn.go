@@ -68,7 +68,7 @@ func (m *Machine) Held() int {
 	return m.count(func(c *call) bool { return c.held })
 }
 
-// count counts the open calls for which is returns true.
+// count counts the open calls for which the function is returns true.
 func (m *Machine) count(is func(*call) bool) (n int) {
 	for i := range m.calls {
 		if c := &m.calls[i]; c.state() != ended && is(c) {

@@ -56,8 +56,8 @@ type recent struct {
 	pruned time.Time // when old entries were last deleted
 }
 
-// note adds an entry with the present time. It also deletes entries older than keep, but at
-// most once in the time keep.
+// note adds an entry with the present time. Entries are kept for the duration keep: note
+// deletes older entries, at most once per keep.
 func (r *recent) note(name string, keep time.Duration) {
 	now := time.Now()
 	r.at[name] = now
@@ -72,7 +72,7 @@ func (r *recent) note(name string, keep time.Duration) {
 	}
 }
 
-// has reports whether an entry is younger than keep.
+// has reports whether there is an entry that is younger than the duration keep.
 func (r *recent) has(name string, keep time.Duration) bool {
 	at, ok := r.at[name]
 	return ok && time.Since(at) < keep

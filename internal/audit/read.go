@@ -167,9 +167,9 @@ func (l *Log) keyOf(subject string) (key wire.BatchKey, open bool) {
 	return key, len(tokens) == 4
 }
 
-// Read calls each for every selected line, in the order in which the lines were stored, until
-// each returns false. For a message that cannot be read, each gets an Entry with Err. Read
-// keeps one page in memory.
+// Read calls the function each for every selected line, in the order in which the lines were
+// stored, until each returns false. For a message that cannot be read, each gets an Entry with
+// Err. Read keeps one page in memory.
 func (l *Log) Read(ctx context.Context, f Filter, each func(Entry) (more bool)) error {
 	_, err := l.readFrom(ctx, f, bus.From{Time: f.Since}, each)
 	return err

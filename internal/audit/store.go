@@ -103,8 +103,9 @@ func (p position) equals(other position) bool {
 	return p.seq == other.seq && p.accepted.Equal(other.accepted)
 }
 
-// isAfter reports whether p is certainly after other. Sequence and time may disagree if the
-// log was made again between the two, or if the clock of the log's new leader is behind.
+// isAfter reports whether the position p is certainly after the position other. Sequence and
+// time may disagree if the log was made again between the two, or if the clock of the log's
+// new leader is behind.
 func (p position) isAfter(other position) bool {
 	return p.seq > other.seq && !p.accepted.Before(other.accepted)
 }

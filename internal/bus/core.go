@@ -137,8 +137,8 @@ func (c *Conn) Request(ctx context.Context, subject string, h Header, data []byt
 	return received(m), nil
 }
 
-// Stream sends one request and calls each for every answer, until each returns false or ctx
-// ends.
+// Stream sends one request. It calls the function each for every answer, until each returns
+// false or ctx ends.
 func (c *Conn) Stream(ctx context.Context, subject string, h Header, data []byte, each func(Msg) (more bool)) error {
 	ctx, cancel := ended(ctx)
 	defer cancel()

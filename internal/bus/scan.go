@@ -20,10 +20,10 @@ const (
 	firstBytes    = 1 << 20
 )
 
-// Scan calls each for every message that matches filter, in stream order, until each returns
-// false or no message is left. It keeps one page in memory, so any number of messages may
-// match. A replica that is behind may answer: then the newest messages may be missing. To see
-// them, scan again from the last sequence.
+// Scan calls the function each for every message that matches filter, in stream order, until
+// each returns false or no message is left. It keeps one page in memory, so any number of
+// messages may match. A replica that is behind may answer: then the newest messages may be
+// missing. To see them, scan again from the last sequence.
 func (c *Conn) Scan(ctx context.Context, stream, filter string, from From, each func(Msg) (more bool)) error {
 	r := everything(filter)
 	if r.Seq = max(from.Seq, 1); from.Seq == 0 && !from.Time.IsZero() {

@@ -98,7 +98,8 @@ func defaultNote(s setting) string {
 	return " Default: " + s.derived + "."
 }
 
-// example returns what the starter file shows for a setting: value, or the default if value is "".
+// example returns what the starter file shows for a setting: the given value, or the default
+// if the given value is "".
 func (s setting) example(value string) string {
 	c := defaults()
 	c.derive()

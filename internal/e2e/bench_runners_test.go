@@ -128,7 +128,8 @@ func BenchmarkRunners(b *testing.B) {
 	b.Logf("medians of %d rounds, and of 5 batches of %d calls:\n%s", rounds, many, table)
 }
 
-// round runs one call of each tool. The first tool of all is the builtin one.
+// round runs one call of each tool in the list all, whose first tool is the builtin one. It
+// records how much longer each call took than the call of the builtin tool.
 func round(all []*runnerTimes, n int, run func(string, ...call) time.Duration) {
 	for _, r := range all {
 		took := run(fmt.Sprint(r.name, " ", n), call{r.tool, `{}`})

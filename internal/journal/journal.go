@@ -315,7 +315,7 @@ func (j *Journal) Calls(ctx context.Context, key wire.BatchKey, indices ...int) 
 	return known, nil
 }
 
-// addMessage adds the content of one message to known.
+// addMessage adds the content of one message of the journal to known.
 func (j *Journal) addMessage(known *Known, msg bus.Msg) error {
 	verb, key, err := j.names.Call(msg.Subject)
 	if err != nil {

@@ -8,9 +8,10 @@ import (
 	"github.com/toolfleet/toolfleet/internal/wire"
 )
 
-// EachOpen calls each for every batch in the log of a tenant and session ("*" means all),
-// oldest first, until each returns false. It keeps one page of the log in memory. A replica
-// that is behind may answer: it may have a batch that has just ended, and lack a new one.
+// EachOpen calls the function each for every batch in the log of a tenant and session ("*"
+// means all), oldest first, until each returns false. It keeps one page of the log in memory.
+// A replica that is behind may answer: it may have a batch that has just ended, and lack a new
+// one.
 func (j *Journal) EachOpen(ctx context.Context, tenant, session string, each func(Accepted) (more bool)) error {
 	filter := j.names.OfSession(wire.VerbBatch, tenant, session) + ".*"
 	return j.conn.Scan(ctx, j.names.Stream(bus.Batches), filter, bus.From{}, func(msg bus.Msg) bool {

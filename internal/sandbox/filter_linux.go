@@ -65,7 +65,8 @@ func not(argument uint32, value uint64) seccomp.Condition {
 	return seccomp.Condition{Argument: argument, Operation: seccomp.NotEqual, Value: value}
 }
 
-// bits is the condition that all bits of value are set in the argument.
+// bits returns the condition that an argument of a system call has all the bits that are set
+// in value.
 func bits(argument uint32, value uint64) seccomp.Condition {
 	return seccomp.Condition{Argument: argument, Operation: seccomp.BitsSet, Value: value}
 }

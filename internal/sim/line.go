@@ -39,7 +39,8 @@ type line struct {
 // ends reports whether the session is suspended. Suspending ends all drivers of the session.
 func (l *line) ends() bool { return !l.suspended.IsZero() }
 
-// driveLine drives a session from its head. It reports whether it gave the session up.
+// driveLine drives a session from its head. givenUp is true if it gave the session up before
+// the session was done.
 func (c *coordinator) driveLine(t *world.Task, head records.Accepted, delivery *broker.Delivery, offers ...*broker.Delivery) (givenUp bool) {
 	if other := c.lines[head.Key.Session]; other != nil {
 		other.more = true

@@ -97,7 +97,8 @@ func (d *desk) asks(job wire.Job, prior *wire.CallRecord) wire.CallRecord {
 	return wire.CallRecord{State: wire.Parked, ArgsHash: ask.ArgsHash, Hooks: ask.Hooks, Approval: &q}
 }
 
-// says returns the record of a parked call after the person by has answered.
+// says returns the record of a parked call after a person, named by, has answered its
+// question.
 func (d *desk) says(parked wire.CallRecord, by string, v messages.Verdict, change func(*messages.Decision)) wire.CallRecord {
 	d.Helper()
 	decision := approval.Answer(*parked.Approval, v, by)

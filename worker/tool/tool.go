@@ -202,7 +202,8 @@ func (r *Registry) Clone() *Registry {
 	return own
 }
 
-// Moved returns a registry of the same tools in which those of the pools from are in the pool to.
+// Moved returns a registry of the same tools. The tools whose pool is listed in from are in
+// the pool to instead.
 func (r *Registry) Moved(to string, from ...string) (*Registry, error) {
 	moved := r.Clone()
 	for name, versions := range moved.tools {

@@ -217,7 +217,7 @@ func note(kind, what string) string {
 }
 
 // Attach is for a dialect in which images are apart from the text. It returns the text, with a
-// note in place of each image, and those images for which takes returns true.
+// note in place of each image, and those images for which the function takes returns true.
 func (a Answer) Attach(takes func(Image) bool) (text string, images []Image) {
 	texts := make([]string, len(a.Parts))
 	for i, p := range a.Parts {

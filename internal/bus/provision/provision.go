@@ -250,7 +250,7 @@ func erased(n wire.Names, stream string) bool {
 
 // adjust lengthens an age that is too short. It also sets the limits and flags of want that
 // have lacks: the process that made the stream may have had no limits, or may be of a build
-// without the flags. It reports whether it changed have.
+// without the flags. changed is true if adjust has changed have.
 func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed bool) {
 	if shorter(have.MaxAge, want.MaxAge) {
 		have.MaxAge, changed = want.MaxAge, true
@@ -277,7 +277,8 @@ func provisionError(stream string, err error) error {
 	return fmt.Errorf("provision stream %s: %w", stream, err)
 }
 
-// shorter reports whether the age have is shorter than want. 0 means for ever.
+// shorter reports whether one maximum age, have, is shorter than another, want. The age 0
+// means for ever.
 func shorter(have, want time.Duration) bool {
 	return have != 0 && (want == 0 || have < want)
 }

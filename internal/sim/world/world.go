@@ -102,8 +102,8 @@ func (p *Process) Spawn(what string, run func(*Task)) {
 	p.tasks = append(p.tasks, t)
 }
 
-// Wait lets other tasks act until the time until has come, or ready returns true. ready may be
-// nil.
+// Wait lets other tasks act until a time (until), or until the function ready returns true, if
+// that is earlier. ready may be nil.
 func (t *Task) Wait(until time.Time, ready func() bool) {
 	t.wake, t.ready = until, ready
 	if !t.yield(struct{}{}) {

@@ -227,7 +227,8 @@ func toLF(text string) string { return strings.ReplaceAll(text, "\r\n", "\n") }
 
 var numbered = regexp.MustCompile(`(?m)^ *\d+\t`)
 
-// hint returns the most likely reason why old is not in the text, and where to look.
+// hint returns the most likely reason why the passage old is not in the text, and where to
+// look.
 func hint(text, old string) string {
 	lines := strings.Split(toLF(text), "\n")
 	if i := strings.Index(toLF(text), toLF(old)); i >= 0 {
@@ -252,9 +253,10 @@ func hint(text, old string) string {
 	return "Not even its first line is in the file. Read the file again: it may have changed."
 }
 
-// looseMatch looks for the lines of old in lines. It compares lines after plain was applied
-// to both. It returns the index of the first matching line, or -1. Blank lines around old
-// are ignored. The first and last line of old may be parts of lines.
+// looseMatch looks for a passage, old, in lines. It applies the function plain to both before
+// it compares them. It returns the index of the first line of the match, or -1. It ignores
+// blank lines around the passage. The first and last line of the passage may be parts of
+// lines.
 func looseMatch(lines []string, old string, plain func(string) string) int {
 	var want []string
 	for line := range strings.SplitSeq(strings.TrimSpace(toLF(old)), "\n") {

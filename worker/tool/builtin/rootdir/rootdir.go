@@ -361,8 +361,9 @@ func (r *Root) Replace(name, rel string, content []byte, was fs.FileInfo) (creat
 // TempPrefix begins the names of unfinished files. Searches leave them out.
 const TempPrefix = ".toolfleet-tmp-"
 
-// writeTemp writes a new file with the permissions of old. The content is on disk before the
-// file gets its name. After a power loss, the name thus has the old content or the new.
+// writeTemp writes a new file with the permissions of the file old. The content is on disk
+// before the file gets its name. After a power loss, the name thus has the old content or the
+// new.
 func writeTemp(dir *os.Root, name string, content []byte, old fs.FileInfo) error {
 	perm := fs.FileMode(0o666)
 	if old != nil {
