@@ -137,7 +137,7 @@ func JSON(v any) (Output, error) {
 // Func makes a function a [Runner].
 type Func func(ctx context.Context, call Call) (Output, error)
 
-// Run calls f.
+// Run calls the function f.
 func (f Func) Run(ctx context.Context, call Call) (Output, error) { return f(ctx, call) }
 
 // Registered is a tool of a [Registry]: its definition and what runs it.

@@ -56,7 +56,7 @@ func New(cfg Config) (hookjson.Target, error) {
 // Name returns the address without its query.
 func (s *service) Name() string { return s.endpoint.Name() }
 
-// Ask sends the request.
+// Ask sends the request of a hook to the service, and returns the service's answer.
 func (s *service) Ask(ctx context.Context, q hookjson.Request) (hookjson.Answer, error) {
 	body, err := rawjson.Marshal(q)
 	if err != nil {

@@ -92,7 +92,7 @@ func (t *target) Stop() { t.program.Close() }
 // Name returns the program as the operator wrote it.
 func (t *target) Name() string { return t.name }
 
-// Ask calls the tool.
+// Ask passes the request of a hook to the tool of the program, and returns the tool's answer.
 func (t *target) Ask(ctx context.Context, q hookjson.Request) (hookjson.Answer, error) {
 	q.Cwd = t.dir
 	arguments, err := rawjson.Marshal(q)

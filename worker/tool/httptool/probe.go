@@ -42,7 +42,7 @@ func NewProbe(request schemas.CheckHTTP, folder secrets.Folder, timeout time.Dur
 	return &Probe{endpoint, request.Method == http.MethodPost, timeout}, nil
 }
 
-// Probe sends one request.
+// Probe asks the service, with one request, whether an earlier run of the call was applied.
 func (p *Probe) Probe(ctx context.Context, call tool.Call) (tool.Probed, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, fmt.Errorf("it did not answer in %v", p.timeout))
 	defer cancel()

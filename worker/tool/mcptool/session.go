@@ -351,7 +351,7 @@ type headers struct {
 	calls *calls
 }
 
-// RoundTrip sends a request.
+// RoundTrip sends a request with the headers of the server's entry.
 func (h *headers) RoundTrip(r *http.Request) (*http.Response, error) {
 	r = r.Clone(r.Context())
 	for _, v := range h.cfg.Server.Values {

@@ -212,7 +212,7 @@ func (c *tappedConn) Read(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// Write sends a message.
+// Write sends a message. If the message is a request, it first records that it is sent.
 func (c *tappedConn) Write(ctx context.Context, message jsonrpc.Message) error {
 	if request, ok := message.(*jsonrpc.Request); ok {
 		c.calls.sent(request)
