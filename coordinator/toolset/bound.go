@@ -33,7 +33,7 @@ func Bound(w wire.Presence) (bounded wire.Presence, dropped []string) {
 			drop("pool %.80q, which is no name of one", pool)
 		case n > maxTools:
 			drop("pool %s with %d tools; at most %d count", pool, n, maxTools)
-		case has && q.Token != pool && (len(q.Tools) == 0 || q.Token != wire.QueueToken(pool, q.Tools)):
+		case has && !q.IsOf(pool):
 			drop("queue %.80q of pool %s, which is not the one of its tools", q.Token, pool)
 		default:
 			bounded.Pools = append(bounded.Pools, pool)

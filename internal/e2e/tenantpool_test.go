@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
@@ -178,5 +179,71 @@ func TestAPoolThatNobodyGave(t *testing.T) {
 		if results[0].Status != messages.StatusUnknownTool || results[1].Worker != "of-all" {
 			t.Errorf("%+v", results)
 		}
+	}, natstest.Fast, ids.Option)
+}
+
+// A worker of all that ends still runs the jobs that wait in its queue, although a worker that is
+// held to a tenant claims to take jobs from that queue.
+func TestAWorkerThatDrainsIgnoresPoolsOfTenants(t *testing.T) {
+	ids := acmesPool(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := &ownPool{identified: newIdentified(t, srv, ids)}
+		defer f.close()
+		f.coordinator(coordinator.Config{TenantPools: map[string]string{"acmes": "acme"}})
+		f.operator = f.connect("operator")
+		f.stops = append(f.stops, f.operator.Close)
+		started, finish := make(chan bool, 3), make(chan bool)
+		f.tool(schemas.Tool{Name: "slow", Kind: messages.KindRead}, tool.Func(func(context.Context, tool.Call) (tool.Output, error) {
+			started <- true
+			<-finish
+			return tool.Text("ran"), nil
+		}))
+		f.worker(worker.Config{Name: "of-all", Slots: 1, Drain: time.Minute})
+		stop := f.stops[len(f.stops)-1]
+		f.until("the worker is there", func() bool { return len(f.present()) == 1 })
+		f.guests.Store("bound", true)
+		hand := f.connect("bound")
+		defer hand.Close()
+		bucket, err := hand.Bucket(t.Context(), hand.Names().Stream(bus.BucketWorkers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied := f.present()[0]
+		copied.Worker = "hostile"
+		if err := bucket.Put(t.Context(), "acme.hostile", rawjson.MustMarshal(copied)); err != nil {
+			t.Fatal(err)
+		}
+		agent := f.connect("globex")
+		defer agent.Close()
+		replied := make(chan messages.Reply, 1)
+		go func() {
+			calls := []call{{"slow", `{}`}, {"slow", `{"n":1}`}, {"slow", `{"n":2}`}}
+			reply, err := fleettest.AgentOver(agent, "").Run(t.Context(), canonical("s", "b", calls...))
+			if err != nil {
+				t.Error(err)
+			}
+			replied <- reply
+		}()
+		<-started
+		stopped := make(chan bool)
+		go func() {
+			stop()
+			close(stopped)
+		}()
+		f.until("the worker drains", func() bool {
+			for _, w := range f.present() {
+				if w.Draining {
+					return true
+				}
+			}
+			return false
+		})
+		close(finish)
+		for _, r := range (<-replied).Results {
+			if r.Status != messages.StatusOK || r.Worker != "of-all" {
+				t.Errorf("globex's call %d: %s by %q", r.Index, r.Status, r.Worker)
+			}
+		}
+		<-stopped
 	}, natstest.Fast, ids.Option)
 }

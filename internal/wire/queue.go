@@ -16,6 +16,12 @@ type Queue struct {
 	Tools []string `json:"tools"`
 }
 
+// IsOf reports whether the queue belongs to a pool: it is the shared queue of the pool, or that
+// of the pool's toolset with exactly these tools.
+func (q Queue) IsOf(pool string) bool {
+	return q.Token == pool || len(q.Tools) > 0 && q.Token == QueueToken(pool, q.Tools)
+}
+
 // QueueRequest asks a coordinator to make the consumer of the queue that the subject names. If
 // the coordinator cannot make it, the answer has the header of an error.
 type QueueRequest struct {

@@ -28,6 +28,28 @@ func TestQueueTokens(t *testing.T) {
 	}
 }
 
+// The announcement of a worker may name any queue. Those of other pools and tools do not count.
+func TestQueuesOfAPool(t *testing.T) {
+	tools := []string{"a", "b"}
+	for _, tt := range []struct {
+		queue wire.Queue
+		is    bool
+	}{
+		{wire.Queue{Token: "gpu"}, true},
+		{wire.Queue{Token: "gpu", Tools: tools}, true},
+		{wire.Queue{Token: wire.QueueToken("gpu", tools), Tools: tools}, true},
+		{wire.Queue{Token: wire.QueueToken("gpu", tools), Tools: tools[:1]}, false},
+		{wire.Queue{Token: wire.QueueToken("cpu", tools), Tools: tools}, false},
+		{wire.Queue{Token: wire.WaitingQueue("gpu")}, false},
+		{wire.Queue{Token: "cpu"}, false},
+		{wire.Queue{}, false},
+	} {
+		if tt.queue.IsOf("gpu") != tt.is {
+			t.Errorf("%+v is a queue of the pool: %v", tt.queue, !tt.is)
+		}
+	}
+}
+
 func TestSubjectsOfJobsThereAndBack(t *testing.T) {
 	for _, n := range []wire.Names{{}, {Prefix: "a.b"}} {
 		key := wire.KeyOf("_", "a.>", "turn 7").Call(3)

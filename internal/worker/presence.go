@@ -245,17 +245,20 @@ func (p *presence) waiting(ctx context.Context) (tokens []string) {
 }
 
 // others returns the queues from which other workers take jobs. Workers that drain do not
-// count.
+// count. Workers that are held to another tenant do not count either: they may not take these
+// jobs, and could announce any queue.
 func (p *presence) others(ctx context.Context) (tokens map[string]bool, err error) {
 	values, err := p.w.conn.Values(ctx, p.w.conn.Names().Stream(bus.BucketWorkers))
 	tokens = map[string]bool{}
 	for key, value := range values {
-		var other wire.Presence
-		if key == p.key || json.Unmarshal(value, &other) != nil || other.Draining {
+		other, err := wire.ReadPresence(key, value)
+		if key == p.key || err != nil || other.Draining || other.Tenant != "" && other.Tenant != p.w.cfg.Tenant {
 			continue
 		}
-		for _, q := range other.Queues {
-			tokens[q.Token] = true
+		for pool, q := range other.Queues {
+			if slices.Contains(other.Pools, pool) && q.IsOf(pool) {
+				tokens[q.Token] = true
+			}
 		}
 	}
 	return tokens, err
