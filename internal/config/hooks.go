@@ -61,8 +61,8 @@ func (p *Policy) hook(entry schemas.HookEntry, programs *programhook.Programs, p
 	return hookjson.New(h, targets[0], targets[1]), errors.Join(errs...)
 }
 
-// HookCommands returns the commands of the hooks of the policy file.
-func (p *Policy) HookCommands() (all [][]string) {
+// hookCommands returns the commands of the hooks of the policy file.
+func (p *Policy) hookCommands() (all [][]string) {
 	for _, entry := range p.hooks {
 		for _, asked := range []*schemas.HookTarget{entry.Before, entry.After} {
 			switch {

@@ -44,7 +44,7 @@ func TestHooksOfEachKind(t *testing.T) {
 - {name: two, match: two, before: {http: {url: "`+service.URL+`", loopback: true, headers: {Authorization: {secret: token}}}}}
 - {name: three, match: three, budget: 60s, before: {program: {command: ["`+python+`", "-B", "`+stays+`"]}}, after: {http: {url: "`+service.URL+`", loopback: true}}}
 `, "secrets: "+secrets+"\n", schemas.Rules{})
-	if diff := cmp.Diff([][]string{{"sh", "-c", "echo 'the program says so' >&2; exit 2"}, {python, "-B", stays}}, p.HookCommands()); diff != "" {
+	if diff := cmp.Diff([][]string{{"sh", "-c", "echo 'the program says so' >&2; exit 2"}, {python, "-B", stays}}, p.hookCommands()); diff != "" {
 		t.Errorf("the commands of hooks (-want +got):\n%s", diff)
 	}
 	set, err := p.Hooks("1", worker.Place{}, nil)

@@ -39,7 +39,11 @@ func TestAHookInTheSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(filepath.Dir(file))
-	set, err := p.Hooks("1", cfg.hookPlace(p, nil), nil)
+	place, err := cfg.hookPlace(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := p.Hooks("1", place, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +62,7 @@ func TestAHookInTheSandbox(t *testing.T) {
 	if out.Opinion != hook.Deny || !strings.Contains(out.Reason, "SECRET") || !exists(filepath.Join(outside, "out")) {
 		t.Errorf("without the key: %+v", out)
 	}
-	gaps := cfg.hookPlace(p, nil).HookGaps(p.hooks)
+	gaps := place.HookGaps(p.hooks)
 	if got := gaps["hook out"]; len(got) != 1 || !strings.Contains(got[0], "no sandbox") {
 		t.Errorf("the hook without a sandbox has the gaps %q", got)
 	}

@@ -52,7 +52,10 @@ func (c *Config) Worker(p *Policy, version string, log *slog.Logger, metrics *wo
 	if err != nil {
 		return worker.Config{}, err
 	}
-	place := c.hookPlace(p, roots)
+	place, err := c.hookPlace(p, roots)
+	if err != nil {
+		return worker.Config{}, err
+	}
 	hooks, err := p.Hooks(version, place, log)
 	if err != nil {
 		return worker.Config{}, err

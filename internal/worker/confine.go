@@ -30,7 +30,8 @@ type Place struct {
 	// Fixed are files that no command may change: settings, policy, tools file, and the
 	// lock files of servers.
 	Fixed []string
-	// States are the folders that entries of the file name with the key state: see [StatesOf].
+	// States are the folders that tools, servers and hooks name with the key state: see
+	// [StatesOf] and [StatesOfHooks]. Each may have made links in its own.
 	States []string
 	// Shared are further folders that commands of tools may change. In them a command may have
 	// made a link.
@@ -40,18 +41,6 @@ type Place struct {
 	Fleet []string
 	// Tighten is the limit that the platform's policy puts on every sandbox, or nil.
 	Tighten *schemas.Sandbox
-}
-
-// StatesOf returns the folders that the entries of a file name with the key state, as the file
-// writes them.
-func StatesOf(file schemas.ToolsFile) (all []string) {
-	for _, entry := range file.Tools {
-		all = append(all, entry.Sandbox.State...)
-	}
-	for _, server := range file.Servers {
-		all = append(all, server.Sandbox.State...)
-	}
-	return all
 }
 
 // The standard limits of a command.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,7 +25,6 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 	"github.com/toolfleet/toolfleet/worker/tool"
 	"github.com/toolfleet/toolfleet/worker/tool/builtin"
-	"github.com/toolfleet/toolfleet/worker/tool/mcptool"
 	"github.com/toolfleet/toolfleet/worker/tool/resultread"
 )
 
@@ -37,20 +35,10 @@ const Here = "."
 // File reads the tools file of the settings. dir is the folder to which its programs are
 // relative. Without a tools file both are empty.
 func File(cfg *config.Config) (file schemas.ToolsFile, dir string, err error) {
-	name := string(cfg.Tools)
-	if name == "" {
-		err = withServers(cfg, &file)
-		return file, "", err
-	}
-	body, err := os.ReadFile(name)
-	if err != nil {
-		return file, "", command.Usagef("read the tools file: %w; `toolfleet init` writes one to start from, --tools names another", err)
-	}
-	if file, err = schemas.ParseToolsFile(name, body); err != nil {
+	if file, dir, err = cfg.ReadTools(); err != nil {
 		return file, "", command.Usage(err)
 	}
-	err = withServers(cfg, &file)
-	return file, filepath.Dir(name), err
+	return file, dir, nil
 }
 
 // ServerPrograms returns the program files that the commands of servers and long-lived
@@ -64,24 +52,6 @@ func ServerPrograms(cfg *config.Config) (all []string) {
 		all = append(all, worker.Programs(server.Command, dir)...)
 	}
 	return all
-}
-
-// withServers adds the servers of a file .mcp.json, if the settings name one.
-func withServers(cfg *config.Config, file *schemas.ToolsFile) error {
-	name := string(cfg.MCP)
-	if name == "" {
-		return nil
-	}
-	body, err := os.ReadFile(name)
-	if err != nil {
-		return command.Usagef("read the file of MCP servers: %w; --mcp names another", err)
-	}
-	servers, err := schemas.ParseMCPJSON(name, body, os.Getenv)
-	if err != nil {
-		return command.Usage(err)
-	}
-	file.Servers = append(file.Servers, servers...)
-	return nil
 }
 
 // Serving holds the tools that a worker in this process serves.
@@ -293,42 +263,17 @@ func Confinement(cfg *config.Config, standard, name string) (policy sandbox.Poli
 
 // placeOf returns the folders of the tools, and the files that their commands must not touch.
 func placeOf(cfg *config.Config, file schemas.ToolsFile, dir string, root *builtin.Root) worker.Place {
-	fixed := cfg.FixedFiles()
-	for _, server := range file.Servers { // keep the lock files of servers from being changed
-		if lock := (mcptool.Config{Server: server, Dir: dir}).LockPath(); lock != "" {
-			fixed = append(fixed, lock)
-		}
-	}
 	policy, err := cfg.ReadPolicy(string(cfg.Tools), file.Rules)
 	if err != nil {
 		policy = &config.Policy{} // nothing starts
 	}
+	folder := ""
 	if root != nil {
-		fixed = append(fixed, programsIn(root.Dir(), cfg, file, dir, policy)...)
+		folder = root.Dir()
 	}
-	return worker.Place{
-		Dir: dir, Root: root, Secrets: secrets.Folder(cfg.Secrets), Tighten: policy.Sandbox, Fleet: cfg.Servers(),
-		Hidden: cfg.HiddenFiles(),
-		Fixed:  fixed, States: worker.StatesOf(file),
-	}
-}
-
-// programsIn returns the programs below a folder that tools, servers and hooks run. The
-// commands cannot change programs outside the folder anyway.
-func programsIn(folder string, cfg *config.Config, file schemas.ToolsFile, dir string, policy *config.Policy) []string {
-	all := worker.ProgramsOf(file, dir)
-	for _, command := range policy.HookCommands() {
-		all = append(all, worker.Programs(command, filepath.Dir(string(cfg.Policy)))...)
-	}
-	return slices.DeleteFunc(all, func(name string) bool {
-		real, err := filepath.EvalSymlinks(name)
-		return !below(folder, name) && (err != nil || !below(folder, real))
-	})
-}
-
-func below(folder, name string) bool {
-	rel, err := filepath.Rel(folder, name)
-	return err == nil && filepath.IsLocal(rel)
+	place := cfg.Place(policy, file, dir, folder)
+	place.Dir, place.Root = dir, root
+	return place
 }
 
 // Close ends the servers and closes the root folder. The tools must not run any more. A second call
