@@ -1,4 +1,5 @@
-# `make` lists what there is to do. The steps of `make check` live in .ci/run, which needs no make.
+# `make` lists the targets. The steps of `make check` are in .ci/run, which also works without
+# make.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -6,12 +7,14 @@ MAKEFLAGS   += --no-builtin-rules --warn-undefined-variables
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-# What `make soak` passes on: make soak SEEDS=1000 SOAK="-duration 10m -faults worker,server"; -h lists all flags.
+# Flags that `make soak` passes on: make soak SEEDS=1000 SOAK="-duration 10m -faults
+# worker,server"; -h lists all flags.
 SOAK  ?=
 SEEDS ?= 100000
-# How often the server is restarted five times under load: RESTARTS=10 for fewer runs, some 20 seconds each.
+# How many runs restart the server five times under load. A run takes some 20 seconds;
+# RESTARTS=10 makes fewer runs.
 RESTARTS ?= 200
-# What `make bench` passes on: make bench BENCH="-rounds 3 goals"; -h lists all flags.
+# Flags that `make bench` passes on: make bench BENCH="-rounds 3 goals"; -h lists all flags.
 BENCH ?=
 
 .PHONY: help build test soak bench check race vet format docs lint nested sdks packages fuzz image clean

@@ -1,10 +1,11 @@
-// Packs the package, and one with the command for each platform, into the current folder. It publishes nothing.
+// Packs the client's package, and for each platform a package with the program toolfleet, into
+// the current folder. It publishes nothing.
 //
 //     node clients/typescript/scripts/pack.mjs                      all platforms
 //     node clients/typescript/scripts/pack.mjs linux-x64            some of them
 //
-// The types come from `tsc`, which has to be in PATH or in TSC; packages that the adapters are made for are found in node_modules above the
-// current folder.
+// `tsc` makes the types. It must be in PATH, or named by TSC. It finds the SDKs that the
+// adapters are for in node_modules of the current folder or a folder above.
 import { execFileSync } from "node:child_process";
 import fs from "node:fs";
 import path from "node:path";
@@ -36,7 +37,7 @@ const dir = path.join(work, "toolfleet");
 for (const part of ["src", "bin", "tsconfig.json", "README.md"]) fs.cpSync(path.join(source, part), path.join(dir, part), { recursive: true });
 fs.cpSync(path.join(repository, "LICENSE"), path.join(dir, "LICENSE"));
 run(process.env.TSC ?? "tsc", ["-p", dir]);
-// npm installs of these the one that fits the machine.
+// npm installs the one of these packages that fits the machine.
 const commands = { optionalDependencies: Object.fromEntries(platforms.map((platform) => [`@toolfleet/${platform}`, version])) };
 fs.writeFileSync(path.join(dir, "package.json"), JSON.stringify({ ...manifest, ...commands }, null, 2));
 run("npm", ["pack", "--silent", dir]);

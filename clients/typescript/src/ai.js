@@ -11,7 +11,8 @@ import { runCall } from "./calls.js";
 import { outputOf } from "./errors.js";
 
 /**
- * Makes a tool of each definition. The SDK's id of a call is its id in the fleet. A call that fails throws, as the SDK wants it.
+ * Makes an SDK tool from each definition of the fleet. A call has the same id in the SDK and
+ * in the fleet. A failed call throws, as the SDK expects.
  * @param {import("./fleet.js").Fleet} fleet
  * @param {{session: string, names?: string[]}} options
  * @returns {Promise<import("ai").ToolSet>}

@@ -8,8 +8,9 @@
  */
 
 /**
- * Yields what the runner does, and has all calls of each message run as one batch, whose id is that of the message. The runner needs
- * `thread: false`, and plain definitions as tools.
+ * Yields the items of the runner, and runs all calls of each message as one batch of the
+ * fleet. The id of the batch is the id of the message. The runner needs `thread: false`, and
+ * plain definitions as tools.
  * @template {boolean} Stream
  * @param {import("@anthropic-ai/sdk/lib/tools/BetaToolRunner").BetaToolRunner<Stream>} runner
  * @param {import("./fleet.js").Fleet} fleet

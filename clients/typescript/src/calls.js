@@ -1,5 +1,6 @@
 /**
- * Runs one call for the executor of an SDK. When its signal aborts, the call is aborted too: nobody reads its result any more.
+ * Runs one call for the executor of an SDK. When the signal aborts, the call in the fleet is
+ * aborted too, because nobody reads its result any more.
  * @param {import("./fleet.js").Fleet} fleet
  * @param {import("./messages.js").Call & {signal?: AbortSignal}} call
  */

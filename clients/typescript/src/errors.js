@@ -1,5 +1,6 @@
 /**
- * What went wrong between the program and the fleet. A call that fails is no error: its result says so.
+ * A request to the fleet failed. A failed tool call is not such an error: its result says that
+ * it failed.
  *
  * `code` is a word to branch on: the class of a refusal, or a code of docs/http.md.
  */
@@ -15,17 +16,17 @@ export class FleetError extends Error {
     this.code = code;
     /** Status of the HTTP answer; 0 when there was none. */
     this.status = about.status ?? 0;
-    /** When to ask again, in milliseconds, if that may help. */
+    /** How long to wait before the next try, in milliseconds, if a next try may help. */
     this.retryAfterMs = about.retryAfterMs;
     /** The stored reply of a batch that was refused. */
     this.reply = about.reply;
   }
 }
 
-/** The fleet does not take the request, and nothing ran. The same request again gets the same answer. */
+/** The fleet refused the request, and nothing ran. The same request again is refused again. */
 export class Refused extends FleetError {}
 
-/** The fleet cannot be reached, or does not answer. A batch may run all the same: run it again, with the same id. */
+/** The fleet cannot be reached, or does not answer. A batch may run nevertheless: run it again, with the same id. */
 export class Unavailable extends FleetError {}
 
 /** A call has failed. `message` is for the model. */
@@ -38,7 +39,7 @@ export class CallFailed extends Error {
   }
 }
 
-/** The turn of a loop has ended early. The history is valid, and another loop may go on with it. */
+/** A turn ended early. The history is valid, and another loop may go on with it. */
 export class Stopped extends Error {
   /** @param {"max_rounds" | "aborted"} code */
   constructor(code) {
@@ -60,7 +61,7 @@ export function textOf({ output, content, error }) {
 }
 
 /**
- * The output of a call that has succeeded. Throws `CallFailed` for any other.
+ * The output of a call that has succeeded. Throws `CallFailed` if the call has not succeeded.
  * @param {import("./messages.js").Result} result
  * @returns {any} the output, or the content blocks
  */

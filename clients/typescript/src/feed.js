@@ -6,27 +6,30 @@ import { pause } from "./repeat.js";
  */
 
 /**
- * Where a feed reads: live events, which may be lost, and what is stored.
+ * The sources of a feed: live events, which may be lost, and the stored lists and timelines.
  * @typedef {object} Source
  * @property {AbortSignal} [signal]
- * @property {(take: (event: Told) => void, missed: () => void) => () => void} subscribe Calls `take` for each live event and each
- *   stored reply, and `missed` when some may be lost. Returns what ends that.
+ * @property {(take: (event: Told) => void, missed: () => void) => () => void} subscribe Calls
+ *   `take` for each live event and each stored reply, and `missed` when some may be lost.
+ *   Returns the function that unsubscribes.
  * @property {(after?: number) => Promise<{batches: {batch: string, place?: number}[], place: number, more?: boolean}>} list The open
  *   batches of the session, and before them those that have ended after a place.
  * @property {(batch: string) => Promise<{status?: string, events?: Told[]}>} timeline The durable events of a batch so far.
  */
 
-/** A session that is silent is looked at this often. */
+/** How often a session without events is read. */
 const lookMs = 30_000;
-/** The pause between two looks at the same session. */
+/** The pause between two reads of the same session. */
 const restMs = 100;
-/** How many live events wait for the caller. Durable ones that are dropped come with the timeline. */
+/** How many live events wait for the caller. Further ones are dropped; the timeline has the durable ones. */
 const most = 4096;
 
 /**
- * What happens in a session: of its open batches from their beginning, then of those that come. A live event is only a hint: the timeline
- * of its batch has the durable events, in order. Progress and the words of hooks pass through while their call runs. Without a session it
- * is the live events of all, and a `gap` where some may be missing.
+ * Yields the events of a session: those of its open batches from their beginning, then those
+ * of each new batch. A live event of a durable kind only causes a read of the timeline, which
+ * has the durable events in order. Progress and hook events are yielded as they come, while
+ * their call runs. Without a session, follow yields the live events of all sessions, and a
+ * `gap` where some may be missing.
  * @param {string | undefined} session
  * @param {Source} source
  * @returns {AsyncGenerator<Event, never>}
@@ -66,7 +69,7 @@ export async function* follow(session, { signal, subscribe, list, timeline }) {
         for (const batch of batches.values()) batch.due ||= gap;
         for (const event of told) {
           const batch = batches.get(event.batch);
-          if (!batch || "append" in event) stale = true; // a new one, or a stored reply
+          if (!batch || "append" in event) stale = true; // a new batch, or a stored reply
           batch?.hint(event);
         }
         while (stale) {

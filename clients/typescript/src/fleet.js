@@ -10,13 +10,16 @@ import { loop } from "./loop.js";
  */
 
 /**
- * How the requests of a fleet travel. Each method repeats its request until it is answered, except a control with `once`.
+ * The transport of a fleet's requests. Each method repeats its request until it is answered,
+ * except a control with `once`.
  * @typedef {object} Wire
  * @property {(want: {provider?: string, names?: string[], strict?: string, cache?: boolean}, signal?: AbortSignal) => Promise<any>} definitions
- * @property {(session: string, id: string, members: object) => any} batch What can be put, and put again with the same bytes.
+ * @property {(session: string, id: string, members: object) => any} batch Makes what `put`
+ *   sends; `put` may send it again with the same bytes.
  * @property {(session: string, id: string, members: object) => any} call
  * @property {(handed: any, options: {signal?: AbortSignal, store?: boolean, onEvent?: (event: Event) => void}) => Promise<any>} put Waits
- *   for the reply of a batch, or the result of a call. With `store` it only waits until the fleet has it.
+ *   for the reply of a batch, or the result of a call. With `store` it only waits until the fleet
+ *   has stored the batch or call.
  * @property {(session: string, id: string, options: {results?: "full", signal?: AbortSignal}) => Promise<any>} get
  * @property {(session: string, what: "steer" | "abort", members: object, options: {signal?: AbortSignal, once?: boolean}) => Promise<any>} control
  * @property {(session: string | undefined, signal?: AbortSignal) => AsyncGenerator<Event, never>} follow
@@ -25,11 +28,13 @@ import { loop } from "./loop.js";
 /**
  * A fleet. `connect` makes one.
  *
- * Every method but `steer` repeats its request until it is answered, and runs nothing twice by that: a batch and a call have an id. A
- * program that was killed gets the reply in the same way: it runs the same batch again.
+ * Every method except `steer` repeats its request until it is answered. Nothing runs twice,
+ * because batches and calls have ids. A program that was killed gets the reply in the same
+ * way: it runs the same batch again.
  *
- * Methods throw `Refused` when the fleet does not take a request, `Unavailable` when it is away, else `FleetError`; and the reason of their
- * `signal` when that aborts. A signal ends the waiting and nothing else: the batch goes on until `abort`.
+ * Methods throw `Refused` when the fleet refuses a request, `Unavailable` when it cannot be
+ * reached, else `FleetError`. When their `signal` aborts, they throw its reason. A signal ends
+ * only the waiting: the batch goes on unless `abort` ends it.
  */
 export class Fleet {
   #wire;
@@ -42,17 +47,18 @@ export class Fleet {
   }
 
   /**
-   * The definitions of the tools, as a request to a model of the provider has them.
+   * Returns the definitions of the tools, in the form of a request to a model of the provider.
    * @param {Provider} [provider] Default: canonical, `{tools: [{name, description, input_schema}]}`.
    * @param {Definitions} [options]
-   * @returns {Promise<any>} a list, but for providers that wrap it
+   * @returns {Promise<any>} a list; some providers wrap it in an object
    */
   async tools(provider, options) {
     return (await this.catalogue(provider, options)).tools;
   }
 
   /**
-   * The definitions with their digest. A batch that names the digest as `catalogue` uses the tools in the versions that its model knows.
+   * Returns the definitions with their digest. A batch that names the digest as `catalogue`
+   * uses the tools in the versions that its model knows.
    * @param {Provider} [provider]
    * @param {Definitions} [options]
    * @returns {Promise<{provider: Provider, digest: string, tools: any}>}
@@ -60,7 +66,7 @@ export class Fleet {
    * @typedef {object} Definitions
    * @property {string[]} [names] Only these tools.
    * @property {"off" | "exact" | "nullable"} [strict] Which definitions the provider enforces.
-   * @property {boolean} [cache] They end with the provider's cache mark.
+   * @property {boolean} [cache] The definitions end with the provider's cache mark.
    * @property {AbortSignal} [signal]
    */
   async catalogue(provider, { signal, ...which } = {}) {
@@ -70,8 +76,8 @@ export class Fleet {
   /**
    * Runs the calls of a model's message and returns what to append to the history. The same batch again gets the same reply, and runs
    * nothing: after any error, or a crash, run it again.
-   * @param {Batch & {signal?: AbortSignal, onEvent?: (event: Event) => void}} batch `onEvent` hears what happens, live: events may be
-   *   missed; `follow` misses none.
+   * @param {Batch & {signal?: AbortSignal, onEvent?: (event: Event) => void}} batch `onEvent`
+   *   gets the live events of the batch. Events may be missed; `follow` misses none.
    * @returns {Promise<Reply>}
    */
   async run({ session, id, signal, onEvent, timeoutMs, ...batch }) {
@@ -81,8 +87,9 @@ export class Fleet {
   /**
    * Runs one call and returns its result, with the output. For executors that hand over single calls.
    *
-   * The calls of a session keep the order in which `call` was called, although nobody waits for their results: a call is sent when those
-   * before it are stored. Reads run at the same time.
+   * The calls of a session keep the order in which `call` was called, even if the program does
+   * not wait for results: a call is sent when those before it are stored. Reads run at the
+   * same time.
    * @param {Call & {signal?: AbortSignal}} call
    * @returns {Promise<Result>}
    */
@@ -90,10 +97,11 @@ export class Fleet {
     const handed = this.#wire.call(session, id, { name, input, timeout_ms: timeoutMs, labels });
     let before = this.#newest.get(session);
     let ended = false;
-    // Only a call that has another behind it is handed over twice. The fleet takes both for the same one.
+    // Sends a call a second time, only to store it, if another call follows it. The fleet
+    // takes both requests for the same call.
     const handOver = memo(async () => {
       await before?.();
-      if (!ended) await this.#wire.put(handed, { signal, store: true }).catch(() => {}); // its own caller is told
+      if (!ended) await this.#wire.put(handed, { signal, store: true }).catch(() => {}); // its own caller gets the error
     });
     this.#newest.set(session, handOver);
     try {
@@ -101,13 +109,14 @@ export class Fleet {
       return await this.#wire.put(handed, { signal });
     } finally {
       ended = true;
-      before = undefined; // a chain of calls that never ends must not keep them all
+      before = undefined; // drop the call before, so that a long chain of calls is not kept in memory
       if (this.#newest.get(session) === handOver) this.#newest.delete(session);
     }
   }
 
   /**
-   * The reply of a batch or call that was handed over. While it runs, `status` is `running` and `results` has what has ended.
+   * Returns the reply of a batch or call that was submitted. While it runs, `status` is
+   * `running` and `results` has the results of the ended calls.
    * @param {string} session
    * @param {string} id
    * @param {{results?: "full", signal?: AbortSignal}} [options] `results: "full"` repeats the outputs in the results.
@@ -118,9 +127,11 @@ export class Fleet {
   }
 
   /**
-   * What happens in a session: of its open batches from their beginning, then of those that come. Each durable event comes once and in
-   * order, through any loss of the connection. Without a session: what happens in all of them from now on. It ends with its signal, by
-   * throwing the reason, or when the caller leaves the loop.
+   * Yields the events of a session: those of its open batches from their beginning, then those
+   * of each new batch. Each durable event comes once and in order, even if the connection is
+   * lost meanwhile. Without a session, it yields the events of all sessions from now on. It
+   * ends when the caller leaves the loop. When the signal aborts, it throws the signal's
+   * reason.
    * @param {string} [session]
    * @param {{signal?: AbortSignal}} [options]
    * @returns {AsyncGenerator<Event, never>}
@@ -130,12 +141,14 @@ export class Fleet {
   }
 
   /**
-   * Says something to a session: the next reply has it at the end of `append`. After an error it may have been stored or not, so it is not
-   * repeated: said twice, the model may read it twice.
+   * Sends a steering message to a session: the next reply has it at the end of `append`. The
+   * request is not repeated, because the model could then read the message twice. After an
+   * error the message may be stored or not.
    * @param {string} session
    * @param {any} message A message in the provider's form.
-   * @param {{when?: "after_batch" | "between_groups" | "immediate", reason?: string, signal?: AbortSignal}} [options] `when` says which
-   *   calls still run of what was handed over before. Default: all.
+   * @param {{when?: "after_batch" | "between_groups" | "immediate", reason?: string, signal?:
+   *   AbortSignal}} [options] `when` says which calls of earlier batches still run. Default:
+   *   all.
    * @returns {Promise<void>}
    */
   async steer(session, message, { when, reason, signal } = {}) {
@@ -143,9 +156,11 @@ export class Fleet {
   }
 
   /**
-   * Ends what a session has in hand, or one batch or call of it. What waits is not started, what runs is stopped, and every call is answered.
+   * Ends all open batches of a session, or one batch or call. Waiting calls are not started,
+   * running calls are stopped, and every call gets a result.
    * @param {string} session
-   * @param {{id?: string, reason?: string, signal?: AbortSignal}} [options] `id` is that of a batch or call; `reason` is for the model.
+   * @param {{id?: string, reason?: string, signal?: AbortSignal}} [options] `id` is the id of
+   *   a batch or call; `reason` is for the model.
    * @returns {Promise<void>}
    */
   async abort(session, { id, reason, signal } = {}) {
@@ -153,7 +168,8 @@ export class Fleet {
   }
 
   /**
-   * Runs a turn: asks the model, has its calls run, appends both to the history, until the model makes no calls. See `loop.js`.
+   * Runs a turn: asks the model, runs its calls, appends message and results to the history,
+   * and repeats that until the model makes no calls. See `loop.js`.
    * @param {import("./loop.js").Conversation} conversation
    * @param {import("./loop.js").Model} ask
    * @param {import("./loop.js").LoopOptions} [options]

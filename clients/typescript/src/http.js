@@ -9,17 +9,18 @@ import { Repeater } from "./repeat.js";
 
 /**
  * @typedef {object} Ask
- * @property {string} [body] JSON. Sent again byte for byte, so that the fleet sees the same batch.
+ * @property {string} [body] JSON. A repeated request has the same bytes, so that the fleet
+ *   sees the same batch.
  * @property {Record<string, string>} [headers]
  * @property {AbortSignal} [signal]
  * @property {boolean} [once] The request must not be repeated.
- * @property {(response: Response, alive: () => void) => Promise<any>} [read] Reads an answer of status 2xx. `alive` says that
- *   something has arrived.
+ * @property {(response: Response, alive: () => void) => Promise<any>} [read] Reads an answer
+ *   of status 2xx. It calls `alive` when something arrives.
  */
 
 /** How long nothing may arrive before a request counts as lost. The server sends a sign of life every 10 s, and waits for 20 s. */
 const silenceMs = 45_000;
-/** How long one request waits for its batch. What is on the way cuts off longer ones. */
+/** How long one request waits for its batch, in seconds. Proxies may cut off longer requests. */
 const waitSeconds = 20;
 
 /**
@@ -97,7 +98,8 @@ export class Api {
       const headers = { accept: "text/event-stream", ...(last && { "last-event-id": last }) };
       const until = signal ? AbortSignal.any([signal, left.signal]) : left.signal;
       try {
-        // The reader goes on after #ask has returned, so it watches for silence itself.
+        // The reader goes on after #ask has returned, so it needs a watch for silence of its
+        // own.
         const stream = await this.#ask("GET", path, { headers, signal: until, read: async (response) => response });
         const watch = silence(left);
         try {
@@ -142,7 +144,7 @@ export class Api {
       timer = setTimeout(lost, silenceMs);
     };
     try {
-      const { fetch } = this; // called without a receiver, as browsers and edge runtimes want it
+      const { fetch } = this; // called without a receiver, as browsers and edge runtimes require
       const response = await fetch(this.url + path, {
         method,
         body,
@@ -164,7 +166,7 @@ export class Api {
 }
 
 /**
- * The error of an answer, whose body may not be ours but that of a proxy.
+ * Returns the error of an answer. The body may come from a proxy instead of the fleet.
  * @param {number} status
  * @param {string} text
  */
@@ -226,7 +228,7 @@ function readStream(onEvent) {
 }
 
 /**
- * The status that an error of a stream would have as an answer of its own.
+ * Returns the HTTP status for the code of an error that came inside a stream.
  * @param {string} code
  */
 export const statusOf = (code) =>
@@ -244,7 +246,7 @@ function pathOf(...parts) {
 }
 
 /**
- * Ends a stream that has said nothing for three heartbeats.
+ * Ends a stream that was silent for three heartbeats.
  * @param {AbortController} left
  */
 function silence(left) {

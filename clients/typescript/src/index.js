@@ -1,12 +1,13 @@
 /**
- * The agent's side of toolfleet: hand over the message of a model, get back what to append to the conversation.
+ * The agent's side of toolfleet: it submits the message of a model and returns what to append
+ * to the conversation.
  *
  *     import { connect } from "toolfleet";
  *     const fleet = connect();
  *     const reply = await fleet.run({ session, id: message.id, provider: "anthropic", message });
  *     history.push(message, ...reply.append);
  *
- * It needs `fetch` and nothing else, so it runs in Node 20, Deno, Bun and edge runtimes.
+ * It needs only `fetch`, so it runs in Node 20, Deno, Bun and edge runtimes.
  * @module
  */
 import { Fleet } from "./fleet.js";
@@ -26,12 +27,13 @@ export { Fleet } from "./fleet.js";
  */
 
 /**
- * The fleet behind an HTTP API. It sends nothing yet.
+ * Returns the fleet behind an HTTP API. The first request is sent by the first method.
  * @param {object} [to]
  * @param {string} [to.url] Address of the API. Default: TOOLFLEET_URL, else `http://127.0.0.1:8090`, where `toolfleet dev` serves.
- * @param {string} [to.token] Token, where the server wants one. Default: TOOLFLEET_TOKEN.
- * @param {number} [to.patienceMs] How long a fleet that was there may be away before a method throws `Unavailable`. Default: a minute.
- *   One that has never answered is tried for 3 s at most.
+ * @param {string} [to.token] Token, if the server requires one. Default: TOOLFLEET_TOKEN.
+ * @param {number} [to.patienceMs] How long methods retry when a fleet that has answered before
+ *   cannot be reached; then they throw `Unavailable`. Default: a minute. A fleet that has
+ *   never answered is tried for at most 3 s.
  * @param {typeof globalThis.fetch} [to.fetch] Sends the requests. Default: the global one.
  */
 export function connect({ url = env("TOOLFLEET_URL") ?? "http://127.0.0.1:8090", token = env("TOOLFLEET_TOKEN"), patienceMs = 60_000, fetch = globalThis.fetch } = {}) {

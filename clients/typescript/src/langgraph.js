@@ -8,8 +8,8 @@
 import { ToolMessage } from "@langchain/core/messages";
 
 /**
- * Makes a node that runs all calls of the last message as one batch. Its id is that of the message; a message without one gets that of its
- * first call.
+ * Makes a node that runs all calls of the last message as one batch. The id of the batch is
+ * the id of the message, or the id of the first call if the message has none.
  * @param {import("./fleet.js").Fleet} fleet
  * @param {{session?: string}} [options] Default: the thread of the run, `configurable.thread_id`.
  */

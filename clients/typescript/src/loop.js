@@ -1,10 +1,11 @@
 import { Refused, Stopped } from "./errors.js";
 
 /**
- * What a loop works on, and what a program stores to go on after a crash.
+ * The state of a loop. A program stores it to go on after a crash.
  * @typedef {object} Conversation
  * @property {string} session Id of the conversation.
- * @property {import("./messages.js").Provider} provider Whose form the messages have.
+ * @property {import("./messages.js").Provider} provider The provider in whose form the
+ *   messages are.
  * @property {any[]} history Valid for the provider at any time: each call in it is answered. Push the user's message before a turn.
  * @property {any} [message] The model's newest message while its calls are not answered. It is not part of `history`.
  * @property {string} [catalogue] Digest of the definitions that the model is given.
@@ -12,22 +13,26 @@ import { Refused, Stopped } from "./errors.js";
  */
 
 /**
- * Asks a model for its next message. Returns it as the next request has it: a message, or the list of output items of the Responses API.
+ * Asks a model for its next message. Returns the message in the form that the next request
+ * needs: a message, or the list of output items of the Responses API.
  * @typedef {(history: any[], options: {signal?: AbortSignal}) => Promise<any>} Model
  */
 
 /**
  * @typedef {object} LoopOptions
  * @property {number} [maxRounds] How many messages with calls a turn may have. Default: 5.
- * @property {(conversation: Conversation) => unknown} [save] Stores the conversation each time it has changed. A loop over the stored one goes
- *   on exactly there.
- * @property {(event: import("./messages.js").Event) => void} [onEvent] Hears what happens to the calls.
+ * @property {(conversation: Conversation) => unknown} [save] Stores the conversation each time
+ *   it has changed. A loop over the stored conversation continues there.
+ * @property {(event: import("./messages.js").Event) => void} [onEvent] Gets the live events of
+ *   the calls.
  * @property {AbortSignal} [signal] Ends the waiting.
  */
 
 /**
- * The id of a batch is made from the history before its message. So after a crash a loop over the same history runs nothing twice. It throws
- * `Stopped` after the last round or an abort, and `Refused` when nothing ran: the message is dropped, and the history has to change first.
+ * The id of a batch is made from the history before its message. So after a crash a loop over
+ * the same history runs nothing twice. It throws `Stopped` after the last round or an abort,
+ * and `Refused` when nothing ran. After `Refused` the message is dropped: change the history
+ * before another loop.
  * @param {import("./fleet.js").Fleet} fleet
  * @param {Conversation} conversation
  * @param {Model} ask
@@ -55,7 +60,7 @@ export async function loop(fleet, conversation, ask, { maxRounds = 5, save = () 
     history.push(...(Array.isArray(message) ? message : [message]), ...reply.append);
     delete conversation.message;
     conversation.rounds = (conversation.rounds ?? 0) + 1;
-    const done = reply.append.length === 0; // no calls, and nobody has said anything
+    const done = reply.append.length === 0; // no calls, and no steering message
     const why = done ? undefined : reply.status === "aborted" ? "aborted" : conversation.rounds >= maxRounds ? "max_rounds" : undefined;
     if (done || why) delete conversation.rounds;
     await save(conversation);

@@ -1,4 +1,5 @@
-// The messages of the fleet, as far as agents read them. The whole is in the JSON Schemas of toolfleet.
+// The parts of the fleet's messages that agents need. The JSON Schemas of toolfleet describe
+// the whole messages.
 
 /**
  * Whose form a message has.
@@ -6,7 +7,7 @@
  */
 
 /**
- * What to run: the message of a model with its tool calls, as the model's API gave it.
+ * A batch to run: the message of a model with its tool calls, as the model's API gave it.
  * @typedef {object} Batch
  * @property {string} session Id of the conversation. Its writes keep their order.
  * @property {string} id Idempotency key of the batch in its session. The same batch is never run twice.
@@ -25,7 +26,7 @@
  * @property {string} id Idempotency key: the id that the model gave the call.
  * @property {string} name Name of the tool.
  * @property {any} [input] Arguments, an object. Default: `{}`.
- * @property {number} [timeoutMs] The call is answered as timed out after this.
+ * @property {number} [timeoutMs] After this time the call ends with a timeout.
  * @property {Record<string, string>} [labels] Words for rules, tools and the audit log.
  */
 
@@ -40,7 +41,7 @@
  */
 
 /**
- * What became of one call.
+ * The result of one call.
  * @typedef {object} Result
  * @property {number} index Place of the call in its message, from 0.
  * @property {string} call_id The provider's id of the call.
@@ -53,7 +54,7 @@
  * @property {CallProblem} [error] Why the call failed.
  * @property {number} duration_ms Time in the worker.
  * @property {number} queue_ms Time in the queue.
- * @property {number} attempt How often it was claimed. 0: it never started.
+ * @property {number} attempt How many attempts at the call began. 0: it never started.
  * @property {boolean} was_concurrent It ran beside another call of its batch.
  */
 
@@ -63,12 +64,14 @@
  * @property {string} batch Id of the batch.
  * @property {string} session Id of the session.
  * @property {Provider} provider Whose form `append` has.
- * @property {"completed" | "aborted" | "refused"} status `aborted`: somebody ended it; its calls are answered all the same.
+ * @property {"completed" | "aborted" | "refused"} status `aborted`: somebody ended the batch;
+ *   every call still has a result.
  * @property {string} digest SHA-256 of the batch, in hex.
- * @property {any[]} append What to extend the history with: the results, then what people said meanwhile.
+ * @property {any[]} append What to append to the history: the results, then the steering
+ *   messages.
  * @property {Result[]} results One for each call, in call order. Empty: the model has made no calls.
  * @property {any} reinjection The results in the provider's own shape; null without calls.
- * @property {any[]} [steering] What people said meanwhile.
+ * @property {any[]} [steering] The steering messages that were sent meanwhile.
  */
 
 /**

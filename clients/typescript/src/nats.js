@@ -6,7 +6,8 @@
  *     const reply = await fleet.run({ session, id: message.id, provider: "anthropic", message });
  *     await fleet.close();
  *
- * A batch that was run over NATS is asked for again over NATS: over HTTP the same batch has other bytes.
+ * Repeat a batch over NATS if it was first run over NATS: over HTTP the same batch has other
+ * bytes, and the fleet refuses it.
  * @module
  */
 import { createHash } from "node:crypto";
@@ -34,19 +35,22 @@ export class NatsFleet extends Fleet {
     this.#wire = wire;
   }
 
-  /** Closes the connection. What is waited for ends with a `FleetError` of the code `closed`; batches go on. */
+  /** Closes the connection. Methods that still wait throw a `FleetError` of the code `closed`; batches go on. */
   async close() {
     await this.#wire.close();
   }
 }
 
 /**
- * Connects to the NATS server of a fleet. It tries for 3 s, and afterwards connects again by itself for as long as it lives.
+ * Connects to the NATS server of a fleet. It tries for 3 s. If the connection is lost later,
+ * the client reconnects by itself until it is closed.
  * @param {object} [to]
  * @param {string} [to.url] Address of the server, or several with commas between. Default: NATS_URL, else `nats://127.0.0.1:4222`.
- * @param {string} [to.tenant] Whose calls they are, in a fleet with several tenants.
+ * @param {string} [to.tenant] The tenant for which the calls are, in a fleet with several
+ *   tenants.
  * @param {string} [to.prefix] First word of the fleet's subjects. Default: `toolfleet`.
- * @param {number} [to.patienceMs] How long a fleet that was there may be away before a method throws `Unavailable`. Default: a minute.
+ * @param {number} [to.patienceMs] How long methods retry when a fleet that has answered before
+ *   cannot be reached; then they throw `Unavailable`. Default: a minute.
  * @param {import("@nats-io/transport-node").NodeConnectionOptions} [to.options] Options of the NATS client, such as `authenticator`,
  *   `tls` and `inboxPrefix`.
  */
@@ -176,7 +180,8 @@ export class Nats {
   }
 
   /**
-   * Publishes a batch, and again until it is durable. One that is there already is no error.
+   * Publishes a batch, repeatedly until it is durable. It is no error if the batch is stored
+   * already.
    * @param {string} subject
    * @param {string} body
    * @param {AbortSignal} [signal]
@@ -189,7 +194,7 @@ export class Nats {
   }
 
   /**
-   * Asks an endpoint, and again until there is an answer that says how it stands.
+   * Sends a request to an endpoint, repeatedly until there is a final answer.
    * @param {string} subject
    * @param {string} body
    * @param {Ask & {once?: boolean}} ask
@@ -262,7 +267,7 @@ export class Nats {
   }
 
   /**
-   * Waits for a connection that is lost, but not for ever.
+   * Waits a limited time until a lost connection is back.
    * @param {AbortSignal} [signal]
    */
   async #connected(signal) {

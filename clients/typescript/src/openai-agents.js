@@ -10,7 +10,8 @@ import { runCall } from "./calls.js";
 import { textOf } from "./errors.js";
 
 /**
- * Makes a tool of each definition. The SDK's id of a call is its id in the fleet. The model reads of a call that fails why it did.
+ * Makes an SDK tool from each definition of the fleet. A call has the same id in the SDK and
+ * in the fleet. If a call fails, the model reads why.
  * @param {import("./fleet.js").Fleet} fleet
  * @param {{session: string, names?: string[]}} options
  * @returns {Promise<import("@openai/agents").FunctionTool<any, any, string>[]>}

@@ -1,9 +1,9 @@
 import { FleetError, Unavailable } from "./errors.js";
 
-/** How long a fleet that has never answered is tried. */
+/** How long a fleet that has never answered is tried, in milliseconds. */
 const firstContactMs = 3000;
 
-/** Repeats requests to a fleet until there is an answer that says how it stands. */
+/** Repeats requests to a fleet until there is a final answer. */
 export class Repeater {
   /** A fleet has answered. */
   #met = false;
@@ -39,12 +39,12 @@ export class Repeater {
         if (once || !mayRepeat(error)) throw error;
         const { code, retryAfterMs } = error;
         if (!(error instanceof Unavailable)) {
-          lostAt = 0; // it runs, or the fleet has enough to do
+          lostAt = 0; // the fleet has answered: the batch runs, or the fleet is busy
         } else {
           lostAt ||= heard;
           if (Date.now() - lostAt >= (this.#met ? this.patienceMs : Math.min(firstContactMs, this.patienceMs))) throw error;
         }
-        // A batch that was waited for already is asked about at once.
+        // If the request has already waited for the batch, send the next one at once.
         await pause(code === "running" ? (retryAfterMs ?? 0) - (Date.now() - began) : Math.max(wait, retryAfterMs ?? 0), signal);
       }
     }

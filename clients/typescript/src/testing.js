@@ -15,7 +15,8 @@ import { Api } from "./http.js";
 /** @typedef {{session: string, id: string, name: string, input: any}} Made a call that was run */
 
 /**
- * Makes a fleet of functions. What a function returns is the output of its call, and what it throws is the call's error.
+ * Makes a fleet whose tools are functions. The return value of a function is the output of its
+ * call; a thrown error is the call's error.
  * @param {Record<string, (input: any, call: Made) => any>} tools
  * @returns {Fleet & {calls: Made[]}} `calls` are the calls that were run, in order
  */

@@ -11,10 +11,11 @@
 import readline from "node:readline";
 
 /**
- * What a tool knows of its call besides the input.
+ * The facts about a call that a tool gets besides the input.
  * @typedef {object} Call
  * @property {string} key Idempotency key: the same in every attempt at the call. Pass it on to the service that does the work.
- * @property {string} fence Digits of a number that grows with every attempt at a write, so that a store can refuse one that is late.
+ * @property {string} fence Digits of a number that grows with every attempt at a write, so
+ *   that a store can refuse a late attempt.
  * @property {number} attempt From 1.
  * @property {string} session Id of the conversation.
  * @property {string} batch Id of the batch.
@@ -27,7 +28,8 @@ import readline from "node:readline";
  */
 
 /**
- * A schema that can say its JSON Schema, as zod 4 and others make them. It checks the input too, and fills in defaults.
+ * A schema that can return its JSON Schema, as those of zod 4 and others can. It also checks
+ * the input, and fills in defaults.
  * @template [T=any]
  * @typedef {{"~standard": {
  *   version: 1, vendor: string,
@@ -54,16 +56,17 @@ import readline from "node:readline";
  *   again, `idempotent` does with the same key, `checkable` asks `check` first. Default: checkable if there is a check, else once.
  * @property {(input: T, call: Call) => Checked | Promise<Checked>} [check] Was the write with this key applied? It changes nothing, and throws
  *   when it cannot tell.
- * @property {(input: T, call: Call) => unknown} [validate] Is asked first, whether an input that fits the schema makes sense. It changes nothing,
- *   and throws to refuse the call: a ToolError for a code of its own.
- * @property {(input: T, call: Call) => Permit | Promise<Permit>} [permit] Is asked before a run whether it may happen. It changes nothing.
- *   Throwing refuses the call.
+ * @property {(input: T, call: Call) => unknown} [validate] Is called first: does an input that
+ *   fits the schema make sense? It must change nothing, and throws to refuse the call. A
+ *   ToolError gives a code of its own.
+ * @property {(input: T, call: Call) => Permit | Promise<Permit>} [permit] Is called before a
+ *   run: may the call run? It must change nothing. If it throws, the call is refused.
  * @property {"low" | "medium" | "high" | "critical"} [risk] The tier that its calls have at least. Default: low.
  * @property {string} [timeout] Of one run, for example `5s`. Default: read 5s, compute 2s, write 30s.
  * @property {string} [pool] Which workers run it.
  */
 
-/** @typedef {"done" | "not_done" | {done: Output}} Checked `{done: output}` says what the run returned, where that is known. */
+/** @typedef {"done" | "not_done" | {done: Output}} Checked `{done: output}` also gives the output of the run, if it is known. */
 
 /** @typedef {"allow" | "ask" | "deny"} Opinion */
 /** @typedef {Opinion | [opinion: Opinion, reason: string]} Permit The reason is for the model and for people. */
@@ -91,7 +94,7 @@ export class TryAgain extends ToolError {
 }
 
 /**
- * A tool. It returns its argument; the function is there for the types.
+ * Declares a tool. It returns its argument; the function exists only for the types.
  * @template T
  * @param {Tool<T>} definition
  * @returns {Tool<T>}
@@ -101,7 +104,8 @@ export function tool(definition) {
 }
 
 /**
- * Serves tools to the worker that has started this program, until that goes. What the program prints goes to stderr.
+ * Serves tools to the worker that has started this program, until the worker ends. What the
+ * program prints goes to stderr.
  * @param {Tool<any>[]} tools
  * @param {{input?: NodeJS.ReadableStream, output?: NodeJS.WritableStream}} [over] Default: stdin and stdout.
  */
@@ -174,7 +178,8 @@ function schemaOf(input = { type: "object", properties: {}, additionalProperties
 const isStandard = (input) => input?.["~standard"]?.jsonSchema !== undefined;
 
 /**
- * Runs a call, or asks about it, and returns the result as MCP has it. A failure is a result too.
+ * Runs a call, or answers a question about it, and returns the result in MCP's form. A failure
+ * is also a result.
  * @param {Tool} tool
  * @param {any} input
  * @param {Record<string, any>} meta
@@ -189,7 +194,7 @@ async function run(tool, input, meta, signal, report) {
     key: of("key"), fence: of("fence"), attempt: of("attempt"), session: of("session"), batch: of("batch"), id: of("call_id"),
     index: of("index"), tenant: of("tenant"), traceparent: meta.traceparent, signal,
     progress(fraction, text) {
-      highest = Math.max(highest, Math.min(fraction, 1)); // the protocol wants numbers that do not fall
+      highest = Math.max(highest, Math.min(fraction, 1)); // the protocol requires numbers that do not fall
       if (meta.progressToken !== undefined) report({ progressToken: meta.progressToken, progress: highest, total: 1, message: text });
     },
   };
@@ -209,7 +214,7 @@ async function run(tool, input, meta, signal, report) {
 }
 
 /**
- * What a tool says of a call before it runs.
+ * Returns what a tool says about a call before it runs.
  * @param {Tool} tool
  * @param {string} question
  * @param {any} input
