@@ -1,4 +1,4 @@
-"""Requests to the HTTP API that are repeated until they are answered, and what the methods of a fleet ask."""
+"""The requests of a fleet to the HTTP API, repeated until they are answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from .errors import FleetError, Refused, Unavailable
 
-WAIT = 20  # seconds that one request waits for its batch. What is on the way cuts off longer ones.
+WAIT = 20  # seconds that one request waits for its batch. Proxies may cut off longer requests.
 SILENCE = 45  # seconds after which a request counts as lost. The server says something every 10 s, and waits for WAIT.
 FIRST_CONTACT = 3  # seconds for which a fleet that has never answered is tried
 
@@ -31,7 +31,7 @@ class Answer:
     read: Callable[[], bytes]
     lines: Iterator[bytes]
     close: Callable[[], None] = lambda: None
-    cut: Callable[[], None] = lambda: None  # ends what another thread reads
+    cut: Callable[[], None] = lambda: None  # ends the read of another thread
     kept: bool = False  # the connection stays open after ask has returned
 
     def json(self) -> Any:
@@ -50,15 +50,15 @@ class Api:
         self.patience = patience
         self._token = token
         self._send = send or self._over_http
-        self._met = False  # a fleet has answered
+        self._met = False  # whether a fleet has answered before
 
     def ask(self, method: str, path: str, *, body: bytes | None = None, headers: dict[str, str] | None = None, once: bool = False,
             read: Callable[[Answer], Any] = Answer.json, stop: threading.Event | None = None) -> Any:
-        """Sends a request, and again until there is an answer that says how it stands. The bytes of the body stay the same.
+        """Sends a request, repeatedly until there is a final answer. The bytes of the body stay the same.
 
         once: the request must not be repeated. stop, when it is set, ends the repeating.
         """
-        lost_at = None  # since when the fleet is away
+        lost_at = None  # since when the fleet has not answered
         wait = 0.1
         while True:
             began = time.monotonic()
@@ -69,13 +69,13 @@ class Api:
                 if once or stop and stop.is_set() or not (error.status in (0, 408, 429, 502, 503, 504) or error.code == "running"):
                     raise
                 if not isinstance(error, Unavailable):
-                    lost_at = None  # it runs, or the fleet has enough to do
+                    lost_at = None  # the fleet has answered: the batch runs, or the fleet is busy
                 else:
                     lost_at = heard[0] if heard[0] > began else lost_at or began
                     if time.monotonic() - lost_at >= (self.patience if self._met else min(FIRST_CONTACT, self.patience)):
                         raise
                 after = error.retry_after or 0
-                # A batch that was waited for already is asked about at once.
+                # If the request has already waited for the batch, send the next one at once.
                 pause = after - (time.monotonic() - began) if error.code == "running" else max(wait, after)
             (stop.wait if stop else time.sleep)(max(0, pause))
             wait = min(2 * wait, 2)
@@ -106,7 +106,7 @@ class Api:
 
 
 def _noted(lines: Iterator[bytes], heard: list[float]) -> Iterator[bytes]:
-    """The same lines, with a note of when each came."""
+    """Yields the lines, and sets heard[0] to the time at which each line came."""
     for line in lines:
         heard[0] = time.monotonic()
         yield line
@@ -147,7 +147,7 @@ class _Connection:
 
 
 def problem_of(status: int, body: bytes) -> FleetError:
-    """The error of an answer, whose body may not be ours but that of a proxy."""
+    """Returns the error of an answer. The body may come from a proxy instead of the fleet."""
     try:
         answer = json.loads(body)
         error = answer["error"]
@@ -190,7 +190,7 @@ def read_stream(on_event: Callable[[Event], None]) -> Callable[[Answer], Any]:
     return read
 
 
-# The status that an error of a stream would have as an answer of its own.
+# The HTTP status for the code of an error that came inside a stream.
 _STATUS = {"batch_conflict": 409, "too_large": 413, "busy": 429, "internal": 500, "unauthorized": 401, "no_fleet": 503,
            "unavailable": 503, "stopping": 503, "no_answer": 503}
 
@@ -204,6 +204,6 @@ def path_of(*parts: str) -> str:
 
 
 def encode(**members: Any) -> bytes:
-    """A JSON object of the members that are there."""
+    """A JSON object of the members that are not None."""
     return json.dumps({name: value for name, value in members.items() if value is not None}, ensure_ascii=False,
                       separators=(",", ":")).encode()

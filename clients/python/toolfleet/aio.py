@@ -22,7 +22,7 @@ class AsyncFleet:
         fleet = AsyncFleet()
         reply = await fleet.run(session=chat, id=message["id"], provider="anthropic", message=message)
 
-    A task that is cancelled waits no longer. The batch goes on until abort.
+    A task that is cancelled stops waiting. The batch goes on unless abort ends it.
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None, patience: float = 60, _send: Callable | None = None):
@@ -90,7 +90,7 @@ class AsyncFleet:
 
 
 async def _in_thread(do: Callable[..., T], *args: Any, **options: Any) -> T:
-    """Runs a function in a thread of its own, which does not keep the program from ending."""
+    """Runs a function in a daemon thread of its own."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 

@@ -20,21 +20,25 @@ Provider = Literal["anthropic", "openai-chat", "openai-responses", "bedrock", "g
 
 
 class Fleet:
-    """A fleet behind an HTTP API. It sends nothing yet.
+    """A fleet behind an HTTP API. The first request is sent by the first method.
 
         fleet = Fleet()
         reply = fleet.run(session=chat, id=message["id"], provider="anthropic", message=message)
         history += [message, *reply["append"]]
 
-    url: where the API is. Default: TOOLFLEET_URL, else http://127.0.0.1:8090, where `toolfleet dev` serves. token: where the server wants
-    one. Default: TOOLFLEET_TOKEN. patience: seconds for which a fleet that was there may be away before a method raises Unavailable; one
-    that has never answered is tried for 3 s at most.
+    url: where the API is. Default: TOOLFLEET_URL, else http://127.0.0.1:8090, where `toolfleet
+    dev` serves. token: the token, if the server requires one. Default: TOOLFLEET_TOKEN.
+    patience: for how many seconds methods retry when a fleet that has answered before cannot
+    be reached; then they raise Unavailable. A fleet that has never answered is tried for at
+    most 3 s.
 
-    Every method but steer repeats its request until it is answered, and runs nothing twice by that: a batch and a call have an id. A
-    program that was killed gets the reply in the same way: it runs the same batch again.
+    Every method except steer repeats its request until it is answered. Nothing runs twice,
+    because batches and calls have ids. A program that was killed gets the reply in the same
+    way: it runs the same batch again.
 
-    Methods raise Refused when the fleet does not take a request, Unavailable when it is away, else FleetError. Replies, results and events
-    are dicts, as docs/http.md has them. Safe for concurrent use.
+    Methods raise Refused when the fleet refuses a request, Unavailable when it cannot be
+    reached, else FleetError. Replies, results and events are dicts, as docs/http.md has them.
+    Safe for concurrent use.
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None, patience: float = 60, _send: Callable | None = None):
@@ -44,14 +48,15 @@ class Fleet:
         self._newest: dict[str, _Handover] = {}  # the newest call of each session; guarded by _lock
 
     def tools(self, provider: Provider | None = None, **options: Any) -> Any:
-        """The definitions of the tools, as a request to a model of the provider has them. Options are those of catalogue."""
+        """Returns the definitions of the tools, in the form of a request to a model of the provider. Options are those of catalogue."""
         return self.catalogue(provider, **options)["tools"]
 
     def catalogue(self, provider: Provider | None = None, *, names: list[str] | None = None,
                   strict: Literal["off", "exact", "nullable"] | None = None, cache: bool = False) -> dict[str, Any]:
         """The definitions with their digest. A batch that names the digest as catalogue uses the tools in the versions that its model knows.
 
-        names: only these tools. strict: which definitions the provider enforces. cache: they end with the provider's cache mark.
+        names: only these tools. strict: which definitions the provider enforces. cache: the
+        definitions end with the provider's cache mark.
         """
         query = {"provider": provider, "names": ",".join(names) if names is not None else None, "strict": strict, "cache": "1" if cache else None}
         text = urllib.parse.urlencode({name: value for name, value in query.items() if value is not None})
@@ -59,11 +64,12 @@ class Fleet:
 
     def run(self, *, session: str, id: str, provider: Provider, message: Any, timeout_ms: int | None = None, catalogue: str | None = None,
             round: int | None = None, labels: dict[str, str] | None = None, on_event: Callable[[Event], None] | None = None) -> dict[str, Any]:
-        """Runs the calls of a model's message and returns the reply: reply["append"] is what to extend the history with.
+        """Runs the calls of a model's message and returns the reply: extend the history with reply["append"].
 
-        The id is the idempotency key: the same batch again gets the same reply, and runs nothing. After any error, or a crash, run it
-        again. timeout_ms: calls that have not ended by then are answered as timed out. on_event hears what happens, live: events may be
-        missed; follow misses none.
+        The id is the idempotency key: the same batch again gets the same reply, and runs
+        nothing. After any error, or a crash, run it again. timeout_ms: calls that have not
+        ended by then are answered as timed out. on_event gets the live events of the batch.
+        Events may be missed; follow misses none.
         """
         body = encode(provider=provider, message=message, timeout_ms=timeout_ms, round=round, labels=labels, catalogue=catalogue)
         return self._put(path_of(session, "batches", id), body, on_event=on_event)
@@ -78,7 +84,7 @@ class Fleet:
         return self._call(self._take_turn(session, id, encode(name=name, input=input, timeout_ms=timeout_ms, labels=labels)))
 
     def _take_turn(self, session: str, id: str, body: bytes) -> _Handover:
-        """Puts a call behind those of its session."""
+        """Puts a call into the queue of its session, behind the earlier calls."""
         with self._lock:
             mine = _Handover(self, session, path_of(session, "calls", id), body, self._newest.get(session))
             self._newest[session] = mine
@@ -96,22 +102,22 @@ class Fleet:
                     del self._newest[mine.session]
 
     def get(self, session: str, id: str, *, results: Literal["full"] | None = None) -> dict[str, Any]:
-        """The reply of a batch or call that was handed over. While it runs, its status is running, and results has what has ended.
+        """Returns the reply of a batch or call. While it runs, status is running, and results has the results of the ended calls.
 
         results="full" repeats the outputs in the results.
         """
         return self._api.ask("GET", path_of(session, "batches", id) + (f"?results={results}" if results else ""))
 
     def follow(self, session: str | None = None) -> Iterator[Event]:
-        """What happens in a session: of its open batches from their beginning, then of those that come, until the caller leaves the loop.
+        """Yields the events of a session: of its open batches from their beginning, then of new ones, until the caller leaves the loop.
 
-        Each durable event comes once and in order, through any loss of the connection. Without a session: what happens in all of them from
-        now on.
+        Each durable event comes once and in order, even if the connection is lost meanwhile.
+        Without a session, it yields the events of all sessions from now on.
         """
         return self._follow(session, [])
 
     def _follow(self, session: str | None, open: list[Answer]) -> Iterator[Event]:
-        """Keeps the answer that it reads in open, for another thread to cut."""
+        """Like follow. It keeps its current answer in open, so that another thread can cut the connection."""
         path = "/v1/events" if session is None else path_of(session) + "/events"
         last = ""
         while True:
@@ -129,30 +135,34 @@ class Fleet:
 
     def steer(self, session: str, message: Any, *, when: Literal["after_batch", "between_groups", "immediate"] | None = None,
               reason: str | None = None) -> None:
-        """Says something to a session: the next reply has it at the end of append.
+        """Sends a steering message to a session: the next reply has it at the end of append.
 
-        After an error it may have been stored or not, so it is not repeated: said twice, the model may read it twice. when says which calls
-        still run of what was handed over before; the default is all.
+        The request is not repeated, because the model could then read the message twice. After
+        an error the message may be stored or not. when says which calls of earlier batches
+        still run; the default is all.
         """
         self._api.ask("POST", path_of(session) + "/steer", body=encode(steer=message, when=when, reason=reason), once=True)
 
     def abort(self, session: str, id: str | None = None, *, reason: str | None = None) -> None:
-        """Ends what a session has in hand, or one batch or call of it. reason is for the model.
+        """Ends all open batches of a session, or one batch or call. reason is for the model.
 
-        What waits is not started, what runs is stopped, and every call is answered.
+        Waiting calls are not started, running calls are stopped, and every call gets a result.
         """
         self._api.ask("POST", path_of(session) + "/abort", body=encode(abort=True if id is None else id, reason=reason))
 
     def loop(self, conversation: Conversation, ask: Model, *, max_rounds: int = 5, save: Callable[[Conversation], Any] | None = None,
              on_event: Callable[[Event], None] | None = None) -> None:
-        """Runs a turn: asks the model, has its calls run, appends both to the history, until the model makes no calls.
+        """Runs a turn: asks the model, runs its calls and appends both to the history, until the model makes no calls.
 
-        conversation is a dict with session, provider and history. ask gets the history and returns the model's next message as the next
-        request has it. save stores the conversation each time it has changed; a loop over the stored one goes on exactly there.
+        conversation is a dict with session, provider and history. ask gets the history and
+        returns the model's next message as the next request has it. save stores the
+        conversation each time it has changed; a loop over the stored conversation continues
+        there.
 
-        The id of a batch is made from the history before its message. So after a crash a loop over the same history runs nothing twice. It
-        raises Stopped after the last round or an abort, and Refused when nothing ran: the message is dropped, and the history has to
-        change first.
+        The id of a batch is made from the history before its message. So after a crash a loop
+        over the same history runs nothing twice. It raises Stopped after the last round or an
+        abort, and Refused when nothing ran. After Refused the message is dropped: change the
+        history before another loop.
         """
         act = {"ask": ask, "run": lambda batch: self.run(**batch, on_event=on_event), "save": save or (lambda _: None)}
         steps = rounds(conversation, max_rounds)
@@ -180,22 +190,22 @@ class Fleet:
 
 
 class _Handover:
-    """A call that the fleet may not have yet, and those of its session before it."""
+    """A call that the fleet may not have stored yet, with the earlier calls of its session."""
 
     def __init__(self, fleet: Fleet, session: str, path: str, body: bytes, before: _Handover | None):
         self.session, self.path, self.body = session, path, body
         self.before = before  # None once they are stored
         self._fleet = fleet
         self._lock = threading.Lock()
-        self._stored = False  # it is known to be stored, or to need no storing
+        self._stored = False  # the call is stored, or need not be stored
 
     def wait(self) -> None:
-        """Returns when the fleet has the call. Only a call that has another behind it is handed over twice; for the fleet both are the same one."""
+        """Returns when the fleet has stored the call. It is called only if another call follows. The fleet takes both requests for the same call."""
         with self._lock:
             if not self._stored and (before := self.before):
                 before.wait()
             if not self._stored:
-                with contextlib.suppress(FleetError):  # its own caller is told
+                with contextlib.suppress(FleetError):  # its own caller gets the error
                     self._fleet._put(self.path, self.body, wait=0)
             self._stored, self.before = True, None
 

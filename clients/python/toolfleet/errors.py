@@ -1,4 +1,4 @@
-"""What may go wrong."""
+"""The errors of the client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class FleetError(Exception):
-    """What went wrong between the program and the fleet. A call that fails is no error: its result says so.
+    """A request to the fleet failed. A failed tool call is not such an error: its result says that it failed.
 
     code is a word to branch on: the class of a refusal, or a code of docs/http.md.
     """
@@ -17,16 +17,16 @@ class FleetError(Exception):
         super().__init__(f"{code}: {message}")
         self.code = code
         self.status = status  # of the HTTP answer; 0 when there was none
-        self.retry_after = retry_after  # when to ask again, in seconds, if that may help
+        self.retry_after = retry_after  # how long to wait before the next try, in seconds, if a next try may help
         self.reply = reply  # the stored reply of a batch that was refused
 
 
 class Refused(FleetError):
-    """The fleet does not take the request, and nothing ran. The same request again gets the same answer."""
+    """The fleet refused the request, and nothing ran. The same request again is refused again."""
 
 
 class Unavailable(FleetError):
-    """The fleet cannot be reached, or does not answer. A batch may run all the same: run it again, with the same id."""
+    """The fleet cannot be reached, or does not answer. A batch may run nevertheless: run it again, with the same id."""
 
 
 class CallFailed(Exception):
@@ -38,7 +38,7 @@ class CallFailed(Exception):
 
 
 class Stopped(Exception):
-    """The turn of a loop has ended early: code is max_rounds or aborted. The history is valid, and another loop may go on with it."""
+    """A turn ended early: code is max_rounds or aborted. The history is valid, and another loop may go on with it."""
 
     def __init__(self, code: str):
         super().__init__("the calls of the model were aborted" if code == "aborted"
@@ -57,7 +57,7 @@ def text_of(result: dict[str, Any]) -> str:
 
 
 def output_of(result: dict[str, Any]) -> Any:
-    """The output of a call that has succeeded, or its content blocks. Raises CallFailed for any other."""
+    """The output of a call that has succeeded, or its content blocks. Raises CallFailed if the call has not succeeded."""
     if result["status"] != "ok":
         raise CallFailed(result)
     return result.get("content", result.get("output"))

@@ -1,4 +1,4 @@
-"""The turn of an agent, as steps that a program with threads and one with asyncio take in their own way."""
+"""The turn of an agent as a sequence of steps, which the clients for threads and for asyncio share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import Refused, Stopped
 
 
 class Conversation(TypedDict):
-    """What a loop works on, and what a program stores to go on after a crash."""
+    """The state of a loop. A program stores it to go on after a crash."""
 
     session: str
     provider: str
@@ -29,7 +29,7 @@ Model = Callable[[list[Any]], Any]
 
 
 def rounds(conversation: Conversation, max_rounds: int) -> Generator[tuple[str, Any], Any, None]:
-    """Yields what to do, and gets what came of it: ask (the history), run (a batch), save (the conversation)."""
+    """Yields each step, and is sent its result: ask (the history), run (a batch), save (the conversation)."""
     history = conversation["history"]
     while True:
         if "message" not in conversation:
@@ -48,7 +48,7 @@ def rounds(conversation: Conversation, max_rounds: int) -> Generator[tuple[str, 
         history += reply["append"]
         del conversation["message"]
         conversation["rounds"] = conversation.get("rounds", 0) + 1
-        done = not reply["append"]  # no calls, and nobody has said anything
+        done = not reply["append"]  # no calls, and no steering message
         stopped = None if done else "aborted" if reply["status"] == "aborted" else "max_rounds" if conversation["rounds"] >= max_rounds else None
         if done or stopped:
             del conversation["rounds"]

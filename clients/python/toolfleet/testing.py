@@ -22,7 +22,7 @@ from .client import Fleet
 
 
 class FakeFleet(Fleet):
-    """A Fleet of functions. A function gets the members of the input by name; what it returns is the output, what it raises the error.
+    """A Fleet whose tools are functions. A function gets the members of the input by name; it returns the output or raises the error.
 
     calls holds the calls that were run, in order: dicts of session, id, name and input.
     """
@@ -48,7 +48,7 @@ class _Server:
     def __init__(self, tools: Mapping[str, Callable[..., Any]]):
         self.calls: list[dict[str, Any]] = []
         self._tools = tools
-        self._lock = threading.RLock()  # guards what follows, and has calls run one after another
+        self._lock = threading.RLock()  # guards the fields below, and makes calls run one after another
         self._batches: dict[tuple[str, str], tuple[bytes, dict[str, Any]]] = {}
         self._said: dict[str, list[Any]] = {}
 
@@ -153,7 +153,7 @@ def _definition(provider: str, name: str) -> dict[str, Any]:
 
 
 def _words(result: dict[str, Any]) -> str:
-    """What the model reads: words of a tool as they are, of the fleet as JSON."""
+    """The text that the model reads of a result: an error of a tool as its text, an error of the fleet as JSON."""
     error = result.get("error")
     if error is None:
         return result["output"] if isinstance(result["output"], str) else _json(result["output"])
@@ -161,7 +161,7 @@ def _words(result: dict[str, Any]) -> str:
 
 
 def _marked(result: dict[str, Any]) -> str:
-    """The same, for providers that have no mark for errors."""
+    """Like _words, for providers that have no mark for errors."""
     return ("Error: " if result.get("error", {}).get("code") == "tool_error" else "") + _words(result)
 
 

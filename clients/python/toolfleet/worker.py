@@ -45,7 +45,7 @@ class ToolError(Exception):
 
 
 class TryAgain(ToolError):
-    """Nothing was applied, and trying again may help."""
+    """The run has applied nothing, and another run may succeed."""
 
     def __init__(self, message: str):
         super().__init__(message, retryable=True)
@@ -57,10 +57,10 @@ class Cancelled(ToolError):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """What a tool knows of its call besides the input: a parameter named call gets it."""
+    """The facts about a call that a tool gets besides the input, in a parameter named call."""
 
     key: str  # idempotency key: the same in every attempt at the call. Pass it on to the service that does the work
-    fence: str  # digits of a number that grows with every attempt at a write, so that a store can refuse one that is late
+    fence: str  # digits of a number that grows with every attempt at a write, so that a store can refuse a late attempt
     attempt: int  # from 1
     session: str  # id of the conversation
     batch: str
@@ -82,26 +82,26 @@ class Call:
 
 
 class Done:
-    """The answer of a check that knows what the run returned."""
+    """The answer of a check that knows the output of the run."""
 
     def __init__(self, output: Any = ""):
         self.output = output
 
 
 class Tool:
-    """A function and what it promises. It can be called as the function that it is."""
+    """A function with its promises. It can be called like the function."""
 
     def __init__(self, run: Callable[..., Any], promises: dict[str, str], name: str, description: str, input_schema: dict[str, Any] | None):
         self.run, self.name, self.description = run, name, description
         self.promises = promises
         self._arguments = _Arguments(run, input_schema)
-        self._asked: dict[str, Callable[..., Any]] = {}  # what answers each question about a call: probe, semantic_check, check_permissions
+        self._asked: dict[str, Callable[..., Any]] = {}  # the function that answers each question about a call: probe, semantic_check, check_permissions
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.run(*args, **kwargs)
 
     def check(self, check: Callable[..., Any]) -> Callable[..., Any]:
-        """Marks the function that tells whether a write was applied. It gets what the run got, and changes nothing.
+        """Marks the function that says whether a write was applied. It gets the arguments of the run, and must change nothing.
 
         It returns "done", Done(output) or "not_done", and raises when it cannot tell.
         """
@@ -110,16 +110,18 @@ class Tool:
         return check
 
     def validate(self, validate: Callable[..., Any]) -> Callable[..., Any]:
-        """Marks the function that is asked first, whether an input that fits the schema makes sense. It gets what the run gets, and changes nothing.
+        """Marks the function that is called first: does an input that fits the schema make sense? It gets the arguments of the run, and must change nothing.
 
-        It raises to refuse the call, a ToolError for a code of its own. What it returns does not matter.
+        It raises to refuse the call. A ToolError gives a code of its own. The return value is
+        ignored.
         """
         return self._ask("semantic_check", validate)
 
     def permit(self, permit: Callable[..., Any]) -> Callable[..., Any]:
-        """Marks the function that is asked before a run whether it may happen. It gets what the run gets, and changes nothing.
+        """Marks the function that decides before a run whether the call may run. It gets the arguments of the run, and must change nothing.
 
-        It returns "allow", "ask" or "deny", or one of them with the reason as a tuple. Raising refuses the call.
+        It returns "allow", "ask" or "deny", or one of them with the reason as a tuple. If it
+        raises, the call is refused.
         """
         return self._ask("check_permissions", permit)
 
@@ -134,7 +136,7 @@ class Tool:
                 "_meta": {f"toolfleet/{name}": value for name, value in self.promises.items()}}
 
     def answer(self, input: dict[str, Any], call: Call, question: str) -> dict[str, Any]:
-        """Runs a call, or answers a question about it, and returns the result as MCP has it. A failure is a result too."""
+        """Runs a call, or answers a question about it, and returns the result in MCP's form. A failure is also a result."""
         try:
             if question and question not in self._asked:
                 raise ToolError(f"{self.name} has no answer to {question}")
@@ -187,7 +189,7 @@ def tool(run: Callable[..., Any] | None = None, *, name: str | None = None, desc
 
 
 def serve(tools: list[Tool] | None = None, *, input: IO[str] | None = None, output: IO[str] | None = None) -> None:
-    """Serves the tools of this program to the worker that has started it, until that goes. What is printed goes to stderr.
+    """Serves the tools of this program to the worker that has started it, until the worker ends. What the program prints goes to stderr.
 
     tools: default all that were made. input, output: default stdin and stdout. Calls that run at once run in threads of their own.
     """
@@ -213,7 +215,7 @@ class _Server:
         self._output = output
         self._lock = threading.Lock()  # guards _output
         self._running: dict[Any, threading.Event] = {}  # what cancels each call, by the id of its request
-        self._reading = threading.Lock()  # is held by the thread that reads
+        self._reading = threading.Lock()  # held by the thread that reads
         self._count = threading.Lock()  # guards _waiting
         self._waiting = 0  # threads that wait to read
         self._over = threading.Event()
@@ -276,7 +278,7 @@ class _Server:
 
     def _call(self, id: Any, params: dict[str, Any], cancelled: threading.Event) -> None:
         meta = params.get("_meta") or {}
-        highest = 0.0  # the protocol wants numbers that do not fall
+        highest = 0.0  # the protocol requires numbers that do not fall
 
         def report(fraction: float, text: str | None) -> None:
             nonlocal highest
@@ -382,7 +384,7 @@ class _Arguments:
 
 @functools.cache
 def _wants_call(do: Callable[..., Any]) -> bool:
-    """Has the function a parameter for the Call?"""
+    """Reports whether the function has a parameter for the Call."""
     return "call" in inspect.signature(do).parameters
 
 
