@@ -5,7 +5,7 @@ import "sync"
 // mailbox holds what a subscription has received until the caller's goroutine takes it, so that a
 // slow caller does not block the subscription.
 type mailbox[T any] struct {
-	wake chan struct{} // has a signal when there may be something to take
+	wake chan struct{} // gets a signal when there may be something to take
 
 	mu      sync.Mutex
 	items   []T  // guarded by mu

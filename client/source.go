@@ -90,8 +90,8 @@ func (s *source[T]) await(ctx context.Context, w *watcher) (answer[T], bool) {
 	return a, true
 }
 
-// later returns the delay after one more failure: the double of the last delay, from 100 ms
-// to 5 s.
+// later returns the delay after one more failure: twice the last delay, at least 100 ms and at
+// most 5 s.
 func later(delay time.Duration) time.Duration {
 	return min(max(2*delay, 100*time.Millisecond), 5*time.Second)
 }
