@@ -3,6 +3,8 @@ package identities_test
 import (
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -60,6 +62,56 @@ func TestWhatAKilledCommandLeaves(t *testing.T) {
 		t.Errorf("%v: %s", err, all)
 	}
 	serve(t, dir)
+}
+
+// A command that made the pool of a tenant is killed before identities.conf includes the account.
+// A command with another pool is then refused and changes nothing. One with the same pool, or with
+// none, goes on where the first stopped.
+func TestAKilledCommandHasMadeAPool(t *testing.T) {
+	for name, next := range map[string][]string{"the same pool": {"a"}, "no pool": nil} {
+		t.Run(name, func(t *testing.T) {
+			dir := fill(t, identities.Options{})
+			at := func(name string) string { return filepath.Join(dir, "nats", filepath.FromSlash(name)) }
+			read := func(name string) string {
+				text, err := os.ReadFile(at(name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(text)
+			}
+			add := func(name string, pools ...string) (identities.Identity, error) {
+				return identities.Add(dir, identities.Identity{Kind: identities.Worker, Name: name, Tenant: "globex", Pools: pools})
+			}
+			before := read("identities.conf")
+			if _, err := add("killed", "a"); err != nil {
+				t.Fatal(err)
+			}
+			edit(t, at("identities.conf"), func(string) string { return before })
+			edit(t, at("workers/globex.conf"), func(s string) string {
+				return regexp.MustCompile(`(?m)^.*# worker killed\n`).ReplaceAllString(s, "")
+			})
+			permissions := read("permissions/worker-globex.conf")
+			if _, err := add("w", "b"); err == nil || !strings.Contains(err.Error(), "take jobs of a alone") {
+				t.Errorf("another pool: %v", err)
+			}
+			if read("identities.conf") != before || read("permissions/worker-globex.conf") != permissions {
+				t.Error("what is refused has changed the server's files")
+			}
+			w, err := add("w", next...)
+			if err != nil || !slices.Equal(w.Pools, []string{"a"}) {
+				t.Fatalf("it has the pools %q: %v", w.Pools, err)
+			}
+			if got := read("permissions/worker-globex.conf"); got != permissions {
+				t.Errorf("its permissions are for another pool:\n%s", got)
+			}
+			if !strings.Contains(read("identities.conf"), "$KV.TOOLFLEET_tools.globex.*") {
+				t.Error("it may not announce its tools below its tenant's name")
+			}
+			if err := connect(t, serve(t, dir), dir, w); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // Somebody moves the line of a user to another file of users: commands still find the line.

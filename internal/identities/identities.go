@@ -190,9 +190,12 @@ func checkPools(i Identity) error {
 	if len(i.Pools) > 0 && (i.Kind != Worker || i.Tenant == "") {
 		return fmt.Errorf("the %s %s has a pool of its own, but no tenant that owns it: only workers with --tenant have --pool", i.Kind, i.Name)
 	}
-	for _, pool := range i.Pools {
+	for n, pool := range i.Pools {
 		if !poolForm.MatchString(pool) {
 			return fmt.Errorf("pool %.80q: want 1 to 32 of A-Z a-z 0-9 _ -", pool)
+		}
+		if slices.Contains(i.Pools[:n], pool) {
+			return fmt.Errorf("pool %s is named twice: name it once with --pool", pool)
 		}
 	}
 	return nil

@@ -344,9 +344,13 @@ func TestAPoolOfATenant(t *testing.T) {
 		{Kind: identities.Worker, Name: "x", Pools: []string{"p"}},
 		{Kind: identities.Agent, Name: "x", Tenant: "acme", Pools: []string{"p"}},
 		{Kind: identities.Worker, Name: "x", Tenant: "globex", Pools: []string{"p.>"}},
+		{Kind: identities.Worker, Name: "x", Tenant: "globex", Pools: []string{"p", "q", "p"}},
 	} {
 		if _, err := identities.Add(dir, wrong); err == nil || !strings.Contains(err.Error(), "pool") {
 			t.Errorf("%+v: %v", wrong, err)
 		}
+	}
+	if after, err := identities.Accounts(dir); err != nil || after != text {
+		t.Errorf("what is refused has changed the server's files: %v", err)
 	}
 }

@@ -48,18 +48,18 @@ func (s server) file(i Identity) string {
 // files.
 func (s server) add(i Identity) (Identity, error) {
 	file := s.file(i)
+	if i.Kind == Worker && i.Tenant != "" && fileIsThere(file) {
+		var err error
+		if i.Pools, err = s.samePools(i); err != nil { // before anything is written
+			return i, err
+		}
+	}
 	if err := s.account(i); err != nil {
 		return i, err
 	}
 	permissions := string(i.Kind)
-	if i.Kind == Worker && i.Tenant != "" {
-		var err error
-		if i.Pools, err = s.samePools(i); err != nil {
-			return i, err
-		}
-		if len(i.Pools) > 0 {
-			permissions = heldPermissions(i.Tenant)
-		}
+	if len(i.Pools) > 0 {
+		permissions = heldPermissions(i.Tenant)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
