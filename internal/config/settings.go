@@ -103,7 +103,7 @@ var settings = []setting{
 	{key: "max_bytes", field: func(c *Config) any { return &c.Streams.MaxBytes },
 		about: "Bound of each stream by its name, for example {CALLS: 10GB}. A full one refuses; it never forgets"},
 	{key: "erasable", field: func(c *Config) any { return &c.Streams.Erasable },
-		about: "Make the journal, results, replies and the audit record without deny_delete and deny_purge, while processes of a build before these flags may still start. Streams that have the flags keep them"},
+		about: "Make the journal, results, replies and the audit record without deny_delete and deny_purge, and the buckets with allow_rollup_hdrs, while processes of a build before these protections may still start. Streams that are protected stay so"},
 	{key: "poison", field: func(c *Config) any { return &c.Coordinators.Poison }, least: 1,
 		about: "Workers that one call may take along before it is given up"},
 	{key: "after_unknown", field: func(c *Config) any { return &c.Coordinators.AfterUnknown }, enum: []string{"stop", "continue"},

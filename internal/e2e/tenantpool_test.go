@@ -169,6 +169,41 @@ func TestAPoolsKey(t *testing.T) {
 	}, natstest.Fast, ids.Option)
 }
 
+// The key of a worker in a tenant's pool cannot remove the tools of others with a header. It can
+// remove the presence of workers, and they announce it again.
+func TestAPoolsKeyRemovesNoTools(t *testing.T) {
+	ids := acmesPool(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newOwnPool(t, srv, ids, map[string]string{"acmes": "acme"})
+		defer f.close()
+		f.guests.Store("bound", true)
+		hand := f.connect("bound")
+		defer hand.Close()
+		rollup := bus.Header{"Nats-Rollup": {"all"}}
+		if _, err := hand.Append(t.Context(), "$KV.TOOLFLEET_tools.acme.x", rollup, []byte("{}")); err == nil {
+			t.Error("the bucket of tools accepts a rollup")
+		}
+		tools, err := f.operator.Values(t.Context(), f.operator.Names().Stream(bus.BucketTools))
+		if err != nil || tools["both"] == nil || tools["acme.own"] == nil {
+			t.Errorf("tools are gone, %d are left: %v", len(tools), err)
+		}
+		presence := rawjson.MustMarshal(wire.Presence{V: 1, Worker: "x"})
+		if _, err := hand.Append(t.Context(), "$KV.TOOLFLEET_workers.acme.x", rollup, presence); err != nil {
+			t.Error(err)
+		}
+		f.until("both workers are there again", func() bool {
+			there := map[string]bool{}
+			for _, w := range f.present() {
+				there[w.Worker] = true
+			}
+			return there["of-all"] && there["of-acme"]
+		})
+		if r := f.globex(canonical("s", "1", call{"both", `{}`})).Results[0]; r.Status != messages.StatusOK || r.Worker != "of-all" {
+			t.Errorf("globex's call after the rollup: %s by %q", r.Status, r.Worker)
+		}
+	}, natstest.Fast, ids.Option)
+}
+
 // A coordinator that does not know whose pool it is sends it nothing.
 func TestAPoolThatNobodyGave(t *testing.T) {
 	ids := acmesPool(t)

@@ -38,10 +38,10 @@ type Config struct {
 	// stream refuses new messages and never drops old ones. Without an entry, the limit is the
 	// server's own.
 	MaxBytes map[string]int64
-	// Erasable leaves CALLS, RESULTS, AUDIT and REPLIES without deny_delete and deny_purge. A
-	// stream that already has these flags keeps them, because the server cannot remove them.
-	// Set Erasable while old builds may still start in the fleet: builds that do not know
-	// these flags refuse streams that have them.
+	// Erasable leaves CALLS, RESULTS, AUDIT and REPLIES without deny_delete and deny_purge, and
+	// leaves the buckets with allow_rollup_hdrs. A stream that is protected already stays
+	// so. Set Erasable while old builds may still start in the fleet: they refuse streams that
+	// are protected in a way that they do not know.
 	Erasable bool
 }
 
@@ -70,8 +70,8 @@ func (p Config) WithDefaults() Config {
 // An operator may change these settings: limits (as long as a full stream refuses), placement,
 // compression, more replicas, longer ages, and syncing of a stream that Ensure would not sync.
 // Ensure itself changes three things: an age that is too short, a missing limit that the
-// Config has, and missing protection of records against deletes and purges (see
-// Config.Erasable).
+// Config has, and missing protection of records and buckets against deletes, purges and
+// rollups (see Config.Erasable).
 //
 // While a server is still starting, Ensure waits for it, like [Patiently]. If this user may
 // not make a missing stream, it waits in the same way for another process to make the stream.
@@ -151,9 +151,11 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		}
 		return s
 	}
+	// A bucket allows no rollup. By the header Nats-Rollup, a key that may write one entry could
+	// remove all others.
 	bucket := func(name string, ttl time.Duration) jetstream.StreamConfig {
 		s := stream(name, ttl, "$KV."+n.Stream(name)+".>")
-		s.Name, s.MaxMsgsPerSubject, s.AllowRollup, s.DenyDelete = "KV_"+s.Name, 1, true, true
+		s.Name, s.MaxMsgsPerSubject, s.AllowRollup, s.DenyDelete = bucketPrefix+s.Name, 1, p.Erasable, true
 		return s
 	}
 
@@ -169,8 +171,9 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 
 	workers := remade(bucket(bus.BucketWorkers, p.WorkerTTL))
 	// The server replaces an entry that has reached its maximum age by a marker, so watchers
-	// see the deletion.
-	workers.AllowMsgTTL, workers.SubjectDeleteMarkerTTL = true, max(p.WorkerTTL, time.Second)
+	// see the deletion. The server allows rollups where it makes such markers. An entry that is
+	// removed by a rollup comes back with the next announcement.
+	workers.AllowMsgTTL, workers.SubjectDeleteMarkerTTL, workers.AllowRollup = true, max(p.WorkerTTL, time.Second), true
 
 	objects := stream(bus.Objects, objectTTL(p), "$O."+n.Stream(bus.Objects)+".C.>", "$O."+n.Stream(bus.Objects)+".M.>")
 	objects.Name, objects.AllowRollup = "OBJ_"+objects.Name, true
@@ -194,6 +197,9 @@ func streams(n wire.Names, p Config) []jetstream.StreamConfig {
 		batches,
 	}
 }
+
+// bucketPrefix begins the names of the streams that hold buckets.
+const bucketPrefix = "KV_"
 
 // objectTTL returns how long an object is kept: twice as long as any record that refers to an
 // object. Put does not store an object again in the first half of its life. So the second half
@@ -267,8 +273,14 @@ func adjust(have *jetstream.StreamConfig, want jetstream.StreamConfig) (changed 
 	if want.DenyPurge && !have.DenyPurge {
 		have.DenyPurge, changed = true, true
 	}
+	if have.AllowRollup && !want.AllowRollup && isBucket(want) {
+		have.AllowRollup, changed = false, true
+	}
 	return changed
 }
+
+// isBucket reports whether a stream holds a bucket. Buckets work with rollups and without.
+func isBucket(s jetstream.StreamConfig) bool { return strings.HasPrefix(s.Name, bucketPrefix) }
 
 func provisionError(stream string, err error) error {
 	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
@@ -301,7 +313,7 @@ func checkStream(have, want jetstream.StreamConfig, erased bool) error {
 		{"no_ack", have.NoAck, want.NoAck},
 		{"sealed", have.Sealed, false},
 		{"deny_delete", have.DenyDelete && erased, false},
-		{"allow_rollup_hdrs", have.AllowRollup, want.AllowRollup},
+		{"allow_rollup_hdrs", have.AllowRollup && !isBucket(want), want.AllowRollup && !isBucket(want)},
 		{"allow_msg_ttl", have.AllowMsgTTL, want.AllowMsgTTL},
 		{"allow_msg_counter", have.AllowMsgCounter, false},
 		{"subject_transform", have.SubjectTransform, want.SubjectTransform},

@@ -171,6 +171,44 @@ func TestRecordsCannotBeErased(t *testing.T) {
 	}
 }
 
+// A process that may write one entry of a bucket cannot remove the others with the header
+// Nats-Rollup. Buckets of an earlier build get this protection, unless the fleet is set to be
+// erasable. The bucket of workers has no such protection, and its entries come back.
+func TestBucketsAllowNoRollup(t *testing.T) {
+	srv := natstest.Server(t, natstest.Fast)
+	c, js := bustest.Connect(t, srv), bustest.Raw(t, srv)
+	buckets := []string{bus.BucketTools, bus.BucketKeys, bus.BucketApprovals}
+	for _, tt := range []struct{ erasable, rollup bool }{{true, true}, {false, false}, {true, false}} {
+		if err := provision.Ensure(t.Context(), c, provision.Config{Erasable: tt.erasable}); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range buckets {
+			if s := configs(t, js)["KV_"+c.Names().Stream(name)]; s.AllowRollup != tt.rollup {
+				t.Errorf("erasable %v: the bucket %s has allow_rollup_hdrs %v", tt.erasable, name, s.AllowRollup)
+			}
+		}
+	}
+	for _, name := range buckets {
+		bucket, err := c.Bucket(t.Context(), c.Names().Stream(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := bucket.Put(t.Context(), "a", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		subject := "$KV." + c.Names().Stream(name) + ".b"
+		if _, err := c.Append(t.Context(), subject, bus.Header{"Nats-Rollup": {"all"}}, []byte("{}")); err == nil {
+			t.Errorf("the bucket %s accepts a rollup", name)
+		}
+		if _, found, err := bucket.GetFromLeader(t.Context(), "a"); !found || err != nil {
+			t.Errorf("the bucket %s has lost an entry: %v", name, err)
+		}
+		if err := bucket.Delete(t.Context(), "a"); err != nil {
+			t.Errorf("the bucket %s allows no deletion: %v", name, err)
+		}
+	}
+}
+
 func configs(t *testing.T, js jetstream.JetStream) map[string]jetstream.StreamConfig {
 	t.Helper()
 	all := map[string]jetstream.StreamConfig{}
