@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/toolfleet/toolfleet/internal/rawjson"
 	"github.com/toolfleet/toolfleet/internal/sandbox"
 	"github.com/toolfleet/toolfleet/internal/secrets"
 	"github.com/toolfleet/toolfleet/schemas"
@@ -97,7 +98,8 @@ func CommandsOfHook(hook schemas.HookEntry) (c Commands, ok bool) {
 	}
 	return Commands{
 		Name: "hook " + hook.Name, Sandbox: *hook.Sandbox, label: "hook-" + hook.Name,
-		identity: []any{"hook", hook.Name, hook.Before, hook.After},
+		// As text, since the targets have pointers, and addresses change.
+		identity: []any{"hook", hook.Name, rawjson.MustMarshal([]*schemas.HookTarget{hook.Before, hook.After})},
 	}, true
 }
 

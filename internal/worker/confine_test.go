@@ -75,6 +75,27 @@ func TestEveryProgramHasASandbox(t *testing.T) {
 	}
 }
 
+// The folder for temporary files of a hook keeps its name while the hook's targets stay the same,
+// wherever in memory they are, and another one has another folder.
+func TestTheTemporaryFolderOfAHook(t *testing.T) {
+	temp := func(url string) string {
+		c, ok := worker.CommandsOfHook(schemas.HookEntry{
+			Name: "h", Sandbox: &schemas.Sandbox{}, Before: &schemas.HookTarget{Command: []string{"true"}}, After: &schemas.HookTarget{HTTP: &schemas.HookHTTP{URL: url}},
+		})
+		policy, confined, err := worker.Place{Dir: "/x"}.Confinement(c)
+		if err != nil || !ok || !confined {
+			t.Fatal(ok, confined, err)
+		}
+		return policy.Temp
+	}
+	if a, again := temp("https://a.example"), temp("https://a.example"); a != again {
+		t.Errorf("a hook that is read twice has the folders %s and %s", a, again)
+	}
+	if a, b := temp("https://a.example"), temp("https://b.example"); a == b {
+		t.Errorf("two hooks share the folder %s", a)
+	}
+}
+
 func TestStateBelowTheHomeFolder(t *testing.T) {
 	home, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
