@@ -242,25 +242,30 @@ func (r *reloading) forget(ctx context.Context, gone []string) error {
 	if r.open == nil || len(gone) == 0 {
 		return nil
 	}
-	workers, err := command.ReadBucket[wire.Presence](ctx, r.conn, bus.BucketWorkers)
+	announced, err := r.conn.Values(ctx, r.conn.Names().Stream(bus.BucketWorkers))
 	if err != nil {
 		return err
 	}
+	tenant := r.cfg.Workers.Tenant
 	tools, err := r.conn.Bucket(ctx, r.conn.Names().Stream(bus.BucketTools))
 	if err != nil {
 		return err
 	}
 	for _, name := range gone {
 		others := -1 // -1: do not count the current worker
-		for _, w := range workers {
-			if slices.Contains(w.Tools, name) {
+		for key, value := range announced {
+			w, err := wire.ReadPresence(key, value)
+			if err != nil {
+				return fmt.Errorf("%s in bucket %s cannot be read: %w", key, bus.BucketWorkers, err)
+			}
+			if w.Tenant == tenant && slices.Contains(w.Tools, name) {
 				others++
 			}
 		}
 		if others > 0 { // a worker in another process
 			continue
 		}
-		if err := tools.Delete(ctx, name); err != nil {
+		if err := tools.Delete(ctx, wire.AnnouncedKey(tenant, name)); err != nil {
 			return err
 		}
 	}
