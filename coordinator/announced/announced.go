@@ -249,8 +249,9 @@ func (ts *Tools) rebuild() error {
 // build builds the tools of one tenant, or of all that own no pool. The caller holds mu.
 func (ts *Tools) build(tenant string) (schemas.Catalog, error) {
 	var tools []schemas.Tool
-	for _, a := range View(tenant, ts.cfg.Owners, ts.byKey) {
-		tools = append(tools, a.Current(func(t schemas.Tool) bool { return ts.cfg.Served(tenant, t) }))
+	served := func(t schemas.Tool) bool { return ts.cfg.Served(tenant, t) }
+	for _, a := range View(tenant, ts.cfg.Owners, ts.byKey, served) {
+		tools = append(tools, a.Current(served))
 	}
 	return schemas.NewCatalog(tools...)
 }

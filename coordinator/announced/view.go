@@ -12,19 +12,30 @@ import (
 
 // View returns the announcements that count for a tenant, sorted by tool: what workers of all
 // tenants have announced, as far as the pools are not another tenant's, and what the tenant's own
-// workers have announced for its pools. If both have announced a tool, the tenant's own counts.
-// all is by key in the bucket.
-func View(tenant string, owners toolset.Owners, all map[string]schemas.Announcement) []schemas.Announcement {
+// workers have announced for its pools. If both have announced a tool, the tenant's own counts,
+// unless workers serve only the other. all is by key in the bucket. served reports whether a
+// worker serves exactly this definition for the tenant.
+func View(tenant string, owners toolset.Owners, all map[string]schemas.Announcement, served func(schemas.Tool) bool) []schemas.Announcement {
 	view := map[string]schemas.Announcement{}
 	for key, a := range all {
 		by, name := wire.AnnouncedBy(key)
-		_, own := view[name]
-		if by != "" && by != tenant || by == "" && own {
+		if by != "" && by != tenant {
 			continue
 		}
-		if a, any := within(a, func(pool string) bool { return owners.Counts(by, pool) && owners.Serves(pool, tenant) }); any {
-			view[name] = a
+		a, any := within(a, func(pool string) bool { return owners.Counts(by, pool) && owners.Serves(pool, tenant) })
+		if !any {
+			continue
 		}
+		if other, both := view[name]; both {
+			own, general := a, other
+			if by == "" {
+				own, general = other, a
+			}
+			if a = own; !slices.ContainsFunc(own.All(), served) && slices.ContainsFunc(general.All(), served) {
+				a = general
+			}
+		}
+		view[name] = a
 	}
 	tools := make([]schemas.Announcement, 0, len(view))
 	for _, name := range rawjson.SortedKeys(view) {

@@ -21,20 +21,23 @@ func TestView(t *testing.T) {
 	for name, tc := range map[string]struct {
 		announced    all
 		acme, globex string // the pools of the tool's versions
+		served       string // the only pool whose definition workers serve; "": none
 	}{
-		"of all":                          {all{"t": fleet}, "default", "default"},
-		"its own":                         {all{"acme.t": own}, "acmes", ""},
-		"its own before that of all":      {all{"acme.t": own, "t": fleet}, "acmes", "default"},
-		"in its pool, by a worker of all": {all{"t": own}, "acmes", ""},
-		"a version of it":                 {all{"t": both}, "acmes default", "default"},
-		"in a pool of all, by its worker": {all{"acme.t": fleet, "t": own}, "acmes", ""},
-		"in another's pool":               {all{"globex.t": own}, "", ""},
-		"beside one that does not count":  {all{"acme.t": both}, "acmes", ""},
-		"nobody's":                        {all{"elsewhere.t": fleet}, "", ""},
+		"of all":                          {all{"t": fleet}, "default", "default", ""},
+		"its own":                         {all{"acme.t": own}, "acmes", "", ""},
+		"its own before that of all":      {all{"acme.t": own, "t": fleet}, "acmes", "default", "acmes"},
+		"both, which nobody serves":       {all{"acme.t": own, "t": fleet}, "acmes", "default", ""},
+		"its own, which nobody serves":    {all{"acme.t": own, "t": fleet}, "default", "default", "default"},
+		"in its pool, by a worker of all": {all{"t": own}, "acmes", "", ""},
+		"a version of it":                 {all{"t": both}, "acmes default", "default", ""},
+		"in a pool of all, by its worker": {all{"acme.t": fleet, "t": own}, "acmes", "", ""},
+		"in another's pool":               {all{"globex.t": own}, "", "", ""},
+		"beside one that does not count":  {all{"acme.t": both}, "acmes", "", ""},
+		"nobody's":                        {all{"elsewhere.t": fleet}, "", "", ""},
 	} {
 		for tenant, want := range map[string]string{"acme": tc.acme, "globex": tc.globex} {
 			var pools []string
-			for _, a := range announced.View(tenant, owners, tc.announced) {
+			for _, a := range announced.View(tenant, owners, tc.announced, func(t schemas.Tool) bool { return t.Pool == tc.served }) {
 				for _, t := range a.All() {
 					pools = append(pools, t.Pool)
 				}

@@ -99,9 +99,10 @@ func (h *Handlers) offered(ctx context.Context, tenant string, names []string) (
 		}
 	}
 	queues := h.cfg.Owners.Fleet(present)
-	tools := schemas.Offered(announced.View(tenant, h.cfg.Owners, defined), present, func(t schemas.Tool) bool {
+	served := func(t schemas.Tool) bool {
 		return queues.Serves(toolset.Tool{Pool: t.Pool, Name: t.Name, Digest: t.Digest, Tenant: tenant})
-	})
+	}
+	tools := schemas.Offered(announced.View(tenant, h.cfg.Owners, defined, served), present, served)
 	if len(names) > 0 {
 		tools = slices.DeleteFunc(tools, func(t schemas.Tool) bool { return !slices.Contains(names, t.Name) })
 	}

@@ -25,6 +25,8 @@ type ownPool struct {
 	*identified
 	operator *bus.Conn
 	globex   func(b messages.Batch) messages.Reply
+
+	stopAcmes func() // ends the worker in acme's pool
 }
 
 // present returns the announcements of the workers.
@@ -64,6 +66,7 @@ func newOwnPool(t *testing.T, srv *devserver.Server, ids *natstest.Identities, p
 		t.Fatal(err)
 	}
 	f.start(conn, w.Run)
+	f.stopAcmes = f.stops[len(f.stops)-1]
 	f.until("both workers are there", func() bool { return len(f.present()) == 2 })
 	agent := f.connect("globex")
 	f.stops = append(f.stops, agent.Close)
@@ -200,6 +203,26 @@ func TestAPoolsKeyRemovesNoTools(t *testing.T) {
 		})
 		if r := f.globex(canonical("s", "1", call{"both", `{}`})).Results[0]; r.Status != messages.StatusOK || r.Worker != "of-all" {
 			t.Errorf("globex's call after the rollup: %s by %q", r.Status, r.Worker)
+		}
+	}, natstest.Fast, ids.Option)
+}
+
+// A tool of a tenant's pool that nobody serves any more does not hide the tool of the same name in
+// a pool of all.
+func TestAToolOfAPoolThatIsGone(t *testing.T) {
+	ids := acmesPool(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		f := newOwnPool(t, srv, ids, map[string]string{"acmes": "acme"})
+		defer f.close()
+		f.stopAcmes()
+		f.until("acme's worker is gone", func() bool { return len(f.present()) == 1 })
+		time.Sleep(time.Second) // for the coordinator to see it too
+		if r := f.run(canonical("s", "a", call{"both", `{}`})).Results[0]; r.Status != messages.StatusOK || r.Worker != "of-all" {
+			t.Errorf("acme's call: %s by %q", r.Status, r.Worker)
+		}
+		list, err := f.client.Tools(t.Context(), messages.GetTools{})
+		if err != nil || !strings.Contains(string(list.Tools), `"both"`) {
+			t.Errorf("acme is not offered the tool of all: %v %s", err, list.Tools)
 		}
 	}, natstest.Fast, ids.Option)
 }
