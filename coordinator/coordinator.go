@@ -240,6 +240,6 @@ func (c *Coordinator) Ready() bool { return c.serving.Load() && c.conn.Connected
 // Gauges returns a collector for the gauges of the whole fleet.
 func (c *Coordinator) Gauges() *fleetgauges.Gauges {
 	return fleetgauges.New(c.conn, fleetgauges.Config{
-		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: c.announced.All,
+		QueueTimeout: c.cfg.QueueTimeout, Logger: c.log, Tools: c.announced.All, Owners: c.cfg.owners(),
 	})
 }

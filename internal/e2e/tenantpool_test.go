@@ -6,10 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/toolfleet/toolfleet/coordinator"
 	"github.com/toolfleet/toolfleet/internal/bus"
 	"github.com/toolfleet/toolfleet/internal/devserver"
 	"github.com/toolfleet/toolfleet/internal/e2e/fleettest"
+	"github.com/toolfleet/toolfleet/internal/fleetgauges"
 	"github.com/toolfleet/toolfleet/internal/identities"
 	"github.com/toolfleet/toolfleet/internal/natstest"
 	"github.com/toolfleet/toolfleet/internal/rawjson"
@@ -223,6 +226,44 @@ func TestAToolOfAPoolThatIsGone(t *testing.T) {
 		list, err := f.client.Tools(t.Context(), messages.GetTools{})
 		if err != nil || !strings.Contains(string(list.Tools), `"both"`) {
 			t.Errorf("acme is not offered the tool of all: %v %s", err, list.Tools)
+		}
+	}, natstest.Fast, ids.Option)
+}
+
+// Gauges count a worker of a tenant's pool only in pools of that tenant, whatever it announces.
+func TestGaugesOfAPoolOfOneTenant(t *testing.T) {
+	ids := acmesPool(t)
+	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
+		owners := map[string]string{"acmes": "acme"}
+		f := newOwnPool(t, srv, ids, owners)
+		defer f.close()
+		f.guests.Store("bound", true)
+		hand := f.connect("bound")
+		defer hand.Close()
+		bucket, err := hand.Bucket(t.Context(), hand.Names().Stream(bus.BucketWorkers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		hostile := wire.Presence{V: 1, Worker: "hostile", Pools: []string{"default", "acmes"}, Slots: 4096}
+		if err := bucket.Put(t.Context(), "acme.hostile", rawjson.MustMarshal(hostile)); err != nil {
+			t.Fatal(err)
+		}
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(fleetgauges.New(f.operator, fleetgauges.Config{Tools: func() []schemas.Tool { return nil }, Owners: owners}))
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, family := range families {
+			for _, m := range family.GetMetric() {
+				if family.GetName() == "toolfleet_pool_workers" {
+					got[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+				}
+			}
+		}
+		if got["default"] != 1 || got["acmes"] != 2 {
+			t.Errorf("workers by pool: %v", got)
 		}
 	}, natstest.Fast, ids.Option)
 }

@@ -33,6 +33,7 @@ import (
 type Config struct {
 	QueueTimeout time.Duration         // how long a call may wait for a worker
 	Tools        func() []schemas.Tool // the tools that workers have announced
+	Owners       toolset.Owners        // the pools that belong to one tenant
 	Logger       *slog.Logger          // nil: silent
 }
 
@@ -254,12 +255,11 @@ func (g *Gauges) capacities(ctx context.Context) (map[string]poolCapacity, error
 		if err != nil {
 			continue
 		}
+		w, _ = g.cfg.Owners.Bound(w) // the rest counts nowhere in the fleet
 		for _, pool := range w.Pools {
-			if messages.IsToken(pool) {
-				c := capacities[pool]
-				c.workers, c.slots = c.workers+1, c.slots+w.Slots
-				capacities[pool] = c
-			}
+			c := capacities[pool]
+			c.workers, c.slots = c.workers+1, c.slots+w.Slots
+			capacities[pool] = c
 		}
 		present = append(present, w)
 	}
