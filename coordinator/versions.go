@@ -36,9 +36,9 @@ func (d *batchRun) tools(current schemas.Catalog) plan.Tools {
 	}
 }
 
-// awaitTools returns the calls and the tools for their plan. A batch may name an older version
-// of a tool while no worker serves any version of it. Then awaitTools waits for workers, at
-// most Config.StartWait.
+// awaitTools returns the calls and the tools for their plan. A batch may name a version of
+// a tool that is not the current one. If no worker serves any version of that tool, awaitTools
+// waits for workers, at most Config.StartWait.
 func (d *batchRun) awaitTools(ctx context.Context) ([]messages.ToolCall, plan.Tools, error) {
 	wait := time.NewTimer(d.cfg.StartWait)
 	defer wait.Stop()

@@ -119,7 +119,7 @@ func (f *yamlFile) http(p string, in *httpInFile, schema json.RawMessage) *HTTP 
 	return h
 }
 
-// settable reports the headers at p that toolfleet sets itself.
+// settable records a violation for each header at p that toolfleet sets itself.
 func (f *yamlFile) settable(p string, headers []HTTPValue) {
 	for _, header := range headers {
 		if ownHeaders.MatchString(header.Name) || transportHeaders.MatchString(header.Name) {

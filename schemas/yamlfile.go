@@ -257,7 +257,7 @@ func (f *yamlFile) duration(pointer, text string) time.Duration {
 	return d
 }
 
-// wholeNumber reads a number that is written without a point and an exponent.
+// wholeNumber reads a number that is written without a point or an exponent.
 func (f *yamlFile) wholeNumber(pointer string, digits json.Number) int {
 	i, err := strconv.ParseInt(string(digits), 10, 32)
 	if digits != "" && err != nil {

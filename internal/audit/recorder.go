@@ -69,8 +69,8 @@ type Ending struct {
 	Refused  messages.Class // why the whole batch was refused; "" if it was not
 	// Calls returns what is known about the calls. It is nil if the batch has no calls.
 	Calls func(context.Context) ([]Call, error)
-	// Results become bare lines if Calls returns a permanent error, or if its lines can never
-	// fit into a message.
+	// Results is what the reply says about the calls. Write makes bare lines from it if Calls
+	// returns a permanent error, or if the full lines can never fit into a message: see [Bare].
 	Results []messages.Result
 }
 

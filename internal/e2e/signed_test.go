@@ -18,8 +18,8 @@ import (
 )
 
 // A program signs a decision as docs/approvals.md describes, without code of this project. The
-// coordinator accepts it, the worker accepts it when it checks it again, and it can be
-// verified in the audit log.
+// coordinator accepts the decision, the worker checks and accepts it once more, and `audit
+// --policy` verifies it.
 func TestADecisionSignedAsDocumented(t *testing.T) {
 	const unknown = `"approval":`
 	for _, row := range []struct {

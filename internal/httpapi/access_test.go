@@ -23,7 +23,7 @@ import (
 )
 
 // A page of another site, in a browser on the server's machine, cannot use the server: neither
-// by the server's address, nor by a name of its own that leads there.
+// by the server's address, nor by a domain name of that site that resolves to the address.
 func TestPagesOfOtherSites(t *testing.T) {
 	f := newFleet(t)
 	for name, row := range map[string]struct {

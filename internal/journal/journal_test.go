@@ -105,7 +105,8 @@ func TestTheFirstOfTwoWritersCounts(t *testing.T) {
 	}, withUsers(t))
 }
 
-// The newest record cannot be decoded: it counts as another writer's, so the write has lost.
+// The newest record of a call cannot be decoded. It counts as a record of another writer, so
+// [Journal.Write] returns [Lost].
 func TestARecordThatCannotBeReadIsAnothers(t *testing.T) {
 	natstest.Bubble(t, func(t *testing.T, srv *devserver.Server) {
 		conn, ctx := connect(t, srv, "all"), t.Context()

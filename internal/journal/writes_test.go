@@ -139,7 +139,8 @@ func TestAWriteWithoutAnAcknowledgementIsReadBack(t *testing.T) {
 	})
 }
 
-// A write was not sent: it is undecided, so the writer tries again.
+// A write fails before it is sent. The journal cannot tell that it was not stored, so the error
+// says that the write is undecided, and the writer may try again.
 func TestAWriteThatWasNotSentIsUndecided(t *testing.T) {
 	withFixture(t, func(x *fixture) {
 		ended, cancel := context.WithCancel(x.t.Context())

@@ -118,8 +118,9 @@ func (r *resolver) landlock() {
 	}
 }
 
-// handlesTCP reports whether Landlock has to refuse TCP. In a network namespace, it need not,
-// because the processes of a command may talk to each other there.
+// handlesTCP reports whether Landlock has to refuse TCP. In a network namespace
+// of its own, a command reaches nothing outside, and its processes are allowed to connect to each
+// other, so Landlock refuses nothing there.
 func (r *resolver) handlesTCP() bool {
 	return r.p.Network != HostNetwork && r.plan.Way != OwnSpace && r.m.Landlock >= abiNet
 }

@@ -100,7 +100,8 @@ var services = []string{
 	"/run/snapd.socket", "/run/snapd-snap.socket", "/run/libvirt", "/run/acpid.socket", "/tmp/.X11-unix", "/tmp/.ICE-unix",
 }
 
-// procFiles lists the files in /proc that describe the machine and no process.
+// procFiles lists the files and folders in /proc that a command may read: those about the machine,
+// and those about the process that reads.
 var procFiles = []string{
 	"/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/uptime", "/proc/loadavg", "/proc/version", "/proc/filesystems",
 	"/proc/sys/kernel", "/proc/sys/vm", "/proc/sys/fs", "/proc/sys/net", "/proc/self",

@@ -24,8 +24,8 @@ type Config struct {
 	// MaxOutput limits the output of a tool, in bytes. Default 64 MiB. The part that the
 	// model reads is limited by the tool's own MaxOutput.
 	MaxOutput int
-	// Keep stores a whole output that is cut for the model. It returns the name of the
-	// output in the job's session. Nil: only the part that the model reads is kept.
+	// Keep stores the complete output of a tool when the model gets only a part of it. Keep
+	// returns the name of the output in the job's session. Nil: only that part is kept.
 	Keep func(ctx context.Context, job wire.Job, whole messages.Outcome) (ref string, err error)
 	// KillGrace is how long a tool may ignore the end of its context. After that its
 	// goroutine is left behind. Default 2 s.
