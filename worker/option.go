@@ -112,8 +112,9 @@ func ConcurrencySafe(safe bool) Option {
 }
 
 // SafeWhen is a CEL expression, such as !input.exclusive. If the expression is true, the call
-// may run beside other calls of its session. Later batches still wait for the end of the call: a
-// hook may change the call's input, and the expression may be false for the new input. Use either SafeWhen or [ConcurrencySafe].
+// may run beside other calls of its session. Later batches still wait for the end of the call:
+// a hook may change the call's input, and the expression may be false for the new input. Use
+// either SafeWhen or [ConcurrencySafe].
 func SafeWhen(expression string) Option { return func(p *promise) { p.Tool.SafeWhen = expression } }
 
 // ShellCommand names the property of the input that holds a shell command. The parsed

@@ -78,8 +78,9 @@ func (h *Handlers) toolListOf(ctx context.Context, m bus.Msg) (messages.ToolList
 	return list, err
 }
 
-// offered returns the tools with these names that a tenant may call, or all of them if names is
-// empty. It leaves out tools that the fleet's policy denies; workers announce which tools these are.
+// offered returns the tools with these names that a tenant may call, or all of them if names
+// is empty. It leaves out tools that the fleet's policy denies; workers announce which tools
+// these are.
 func (h *Handlers) offered(ctx context.Context, tenant string, names []string) ([]schemas.Tool, error) {
 	defined, err := values(ctx, h, bus.BucketTools, func(_ string, value []byte) (a schemas.Announcement, err error) {
 		return a, json.Unmarshal(value, &a)

@@ -11,9 +11,9 @@ import (
 	"github.com/toolfleet/toolfleet/schemas"
 )
 
-// A command of a tool makes a link in its state folder, where a hook has a folder, or a command of
-// a hook does so where a tool has one. The other does not follow it at the next start. The files lie
-// in two folders, so that a path that is relative to the wrong one shows.
+// A command of a tool makes a link in its state folder, where a hook has a folder, or a
+// command of a hook does so where a tool has one. The other does not follow it at the next
+// start. The files lie in two folders, so that a path that is relative to the wrong one shows.
 func TestLinksBetweenToolsAndHooksAreNotFollowed(t *testing.T) {
 	for name, tc := range map[string]struct{ tool, hook string }{
 		"state below a tool's state": {tool: "{state: [../work]}", hook: "{network: none, state: [../work/out]}"},

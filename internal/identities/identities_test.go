@@ -299,7 +299,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A worker in its tenant's pool: its settings, the others that come into the pool, and what is refused.
+// A worker in its tenant's pool: its settings, the others that come into the pool, and what is
+// refused.
 func TestAPoolOfATenant(t *testing.T) {
 	dir := fill(t, identities.Options{})
 	add := func(name string, pools ...string) (identities.Identity, error) {

@@ -59,10 +59,10 @@ type AnswerError struct{ error }
 
 func (e *AnswerError) Unwrap() error { return e.error }
 
-// Send sends a request with these headers and those of the config. It returns the body of
-// an answer with a 2xx status, with the values of secrets removed. Secrets are read for
-// each request. With a nil body, the request has no body. Errors quote neither the request nor the answer,
-// except for the status.
+// Send sends a request with these headers and those of the config. It returns the body of an
+// answer with a 2xx status, with the values of secrets removed. Secrets are read for each
+// request. With a nil body, the request has no body. Errors quote neither the request nor the
+// answer, except for the status.
 func (e *Endpoint) Send(ctx context.Context, header http.Header, body []byte) ([]byte, error) {
 	own, hidden, err := e.header()
 	if err != nil {

@@ -25,9 +25,10 @@ func boxFor(t testing.TB, change func(*sandbox.Policy)) *sandbox.Box {
 	return box
 }
 
-// BenchmarkRun runs a command without a sandbox and in one, in turn, so that both meet the same
-// machine. It reports for both the median, and the first decile, which other programs on the
-// machine disturb less: both in ms, with their difference (more) and ratio. The goal is 3 ms more at most.
+// BenchmarkRun runs a command without a sandbox and in one, in turn, so that both meet the
+// same machine. It reports for both the median, and the first decile, which other programs on
+// the machine disturb less: both in ms, with their difference (more) and ratio. The goal is 3
+// ms more at most.
 func BenchmarkRun(b *testing.B) {
 	boxes := []*sandbox.Box{nil, boxFor(b, nil)}
 	var took [2][]time.Duration
