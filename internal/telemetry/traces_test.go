@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,13 +131,18 @@ func TestAWrongVariableIsNamed(t *testing.T) {
 	}
 }
 
-// sink is a collector that keeps the spans it gets.
+// sink is a collector that keeps the spans it gets at its path. An exporter of another test
+// may still send to a port that the kernel has given to this collector since.
 type sink struct {
+	path     string // of the endpoint; begins with a slash
 	mu       sync.Mutex
 	requests []*collector.ExportTraceServiceRequest // guarded by mu
 }
 
 func (s *sink) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
+	if !strings.HasPrefix(r.URL.Path, s.path+"/") {
+		return
+	}
 	body, _ := io.ReadAll(r.Body)
 	request := &collector.ExportTraceServiceRequest{}
 	if proto.Unmarshal(body, request) == nil {
@@ -183,10 +187,10 @@ func TestTheProcessInTraces(t *testing.T) {
 		"the exporter is to say": {[]string{"OTEL_TRACES_EXPORTER=otlp"}, "toolfleet-worker"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := &sink{}
+			got := &sink{path: "/process"}
 			srv := httptest.NewServer(got)
 			defer srv.Close()
-			setenv(t, append(tc.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL)...)
+			setenv(t, append(tc.env, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL+got.path)...)
 			var said words
 			tracer, flush, err := telemetry.Traces(t.Context(), "toolfleet-worker", "v1", said.logger())
 			if err != nil {
@@ -278,9 +282,7 @@ func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 					return
 				}
 				if lines := strings.Count(said.String(), "\n"); lines < 1 || lines > 2 {
-					// TestABadCollectorHoldsNobodyUp ends many more spans than the queue holds, and then flushes.
-					// Neither waits long for a collector that accepts nothing. All exporters flush at once, because
-					// each flush waits up to its bound.
+					t.Errorf("%s, %s: logged %s", name, protocol, &said)
 				}
 			})
 		}
@@ -289,15 +291,13 @@ func TestABadCollectorHoldsNobodyUp(t *testing.T) {
 
 func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
-	got := &sink{}
-	var hurried atomic.Int32
+	got := &sink{path: "/slow"}
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		hurried.Add(1)
 		<-time.NewTimer(200 * time.Millisecond).C
 		got.ServeHTTP(w, r)
 	}))
 	defer srv.Close()
-	setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL, "OTEL_BSP_SCHEDULE_DELAY=60000")
+	setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL+got.path, "OTEL_BSP_SCHEDULE_DELAY=60000")
 	var said words
 	tracer, flush, err := telemetry.Traces(t.Context(), "s", "v", said.logger())
 	if err != nil {
@@ -306,9 +306,6 @@ func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
 	for range 100 {
 		_, span := tracer.Start(t.Context(), "one")
 		span.End()
-	}
-	if hurried.Load() != 0 {
-		t.Error("spans are sent one by one")
 	}
 	flush()
 	if sizes := got.sizes(); !slices.Equal(sizes, []int{100}) || said.String() != "" {
@@ -319,10 +316,10 @@ func TestASlowCollectorGetsTheLastSpans(t *testing.T) {
 // TestFlushAfterTheEnd flushes with a context that has ended, as a process does at its end.
 func TestFlushAfterTheEnd(t *testing.T) {
 	telemetry.FlushAsLongAsItTakes(t)
-	got := &sink{}
+	got := &sink{path: "/ended"}
 	srv := httptest.NewServer(got)
 	defer srv.Close()
-	setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL)
+	setenv(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+srv.URL+got.path)
 	ctx, cancel := context.WithCancel(t.Context())
 	tracer, flush, err := telemetry.Traces(ctx, "s", "v", slog.New(slog.DiscardHandler))
 	if err != nil {
